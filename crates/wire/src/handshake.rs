@@ -1,0 +1,164 @@
+//! Finds the first handshake message of a flight in the bytes received so far: record headers,
+//! message header, limits. It must not know what the message says.
+
+use crate::cursor::Cursor;
+use crate::fault::{Fault, Malformed};
+use crate::record::{HANDSHAKE, HEADER_LEN, PLAINTEXT_BYTES_MAX, RecordHeader, VERSION_MAJOR};
+
+/// `HandshakeType.client_hello`.
+pub(crate) const CLIENT_HELLO: u8 = 1;
+/// `HandshakeType.server_hello`, also of a HelloRetryRequest.
+pub(crate) const SERVER_HELLO: u8 = 2;
+
+/// Bytes of a handshake message's header: type (1), length (3).
+pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
+
+/// Progress over the records of one message. Each record header is looked at once however the
+/// bytes arrive, except that of the record that is still incomplete.
+#[derive(Clone, Debug)]
+pub(crate) struct MessageReader {
+    message_type: u8,
+    message_bytes_max: usize,
+    /// More messages may share the last record (a server's flight), or may not (a ClientHello).
+    aligned: bool,
+    /// Bytes of `raw` in the records already walked over.
+    raw_walked: usize,
+    /// Handshake bytes in those records.
+    stream_walked: usize,
+    /// As much of the message header as those records hold.
+    header: [u8; MESSAGE_HEADER_LEN],
+}
+
+/// The answer of [`MessageReader::feed`].
+pub(crate) enum Message<'a> {
+    /// Not complete before `raw` has grown by this many bytes.
+    NeedMore {
+        at_least: usize,
+    },
+    /// The message's body, and the length of the records that hold the message. In a flight
+    /// that need not be aligned, the end of the last of them may not have been received yet.
+    Body {
+        body: Cursor<'a>,
+        raw_len: usize,
+    },
+    Malformed(Malformed),
+}
+
+impl MessageReader {
+    pub(crate) const fn new(message_type: u8, message_bytes_max: usize, aligned: bool) -> Self {
+        Self {
+            message_type,
+            message_bytes_max,
+            aligned,
+            raw_walked: 0,
+            stream_walked: 0,
+            header: [0; MESSAGE_HEADER_LEN],
+        }
+    }
+
+    /// `raw` starts with the flight's first record and only ever grows from call to call.
+    ///
+    /// Faults are looked for in the order of the stream, and each as soon as its bytes are there,
+    /// so the answer does not depend on how the bytes were cut on their way.
+    pub(crate) fn feed<'a>(&mut self, raw: &'a [u8]) -> Message<'a> {
+        match self.walk(raw) {
+            Ok(answer) => answer,
+            Err(malformed) => Message::Malformed(malformed),
+        }
+    }
+
+    fn walk<'a>(&mut self, raw: &'a [u8]) -> Result<Message<'a>, Malformed> {
+        loop {
+            let unread = raw.get(self.raw_walked..).unwrap_or_default();
+            let Some((header, rest)) = self.record_header(unread)? else {
+                let least = self.message_bytes(&[])?.unwrap_or(MESSAGE_HEADER_LEN);
+                let at_least = raw_bytes_min(least - self.stream_walked) - unread.len();
+                return Ok(Message::NeedMore { at_least });
+            };
+            let len = usize::from(header.len);
+            let payload = rest.get(..len).unwrap_or(rest);
+            let stream_end = self.stream_walked + len;
+
+            let message_bytes = self.message_bytes(payload)?;
+            let least = message_bytes.unwrap_or(MESSAGE_HEADER_LEN);
+            if least <= stream_end {
+                if self.aligned && message_bytes.is_some_and(|bytes| bytes < stream_end) {
+                    return Err(Malformed { at: least, why: Fault::NotAligned });
+                }
+                let raw_len = self.raw_walked + header.record_len();
+                return Ok(match (least - self.stream_walked).saturating_sub(payload.len()) {
+                    0 => Message::Body { body: Cursor::body(raw, least), raw_len },
+                    at_least => Message::NeedMore { at_least },
+                });
+            }
+            if payload.len() < len {
+                let at_least = len - payload.len() + raw_bytes_min(least - stream_end);
+                return Ok(Message::NeedMore { at_least });
+            }
+            self.keep_header(payload);
+            self.raw_walked += header.record_len();
+            self.stream_walked = stream_end;
+        }
+    }
+
+    /// The header of the record that `unread` starts with and what was received after it, or
+    /// `None` while it is incomplete. What is wrong with it is said at once.
+    fn record_header<'a>(
+        &self,
+        unread: &'a [u8],
+    ) -> Result<Option<(RecordHeader, &'a [u8])>, Malformed> {
+        let fault = |why| Err(Malformed { at: self.stream_walked, why });
+        match *unread {
+            [content_type, ..] if content_type != HANDSHAKE => {
+                return fault(Fault::RecordType(content_type));
+            }
+            [_, major, ..] if major != VERSION_MAJOR => {
+                return fault(Fault::RecordVersion(major));
+            }
+            _ => {}
+        }
+        let Some((header, rest)) = RecordHeader::split(unread) else { return Ok(None) };
+        match usize::from(header.len) {
+            0 => fault(Fault::EmptyRecord),
+            len if len > PLAINTEXT_BYTES_MAX => fault(Fault::RecordOverflow { len: header.len }),
+            _ => Ok(Some((header, rest))),
+        }
+    }
+
+    /// Length of the message, header included, once its header is there; checked in any case
+    /// as far as it is there. `payload` is what follows the records walked over.
+    fn message_bytes(&self, payload: &[u8]) -> Result<Option<usize>, Malformed> {
+        let mut header = self.header;
+        let have = put(&mut header, self.stream_walked, payload);
+        if have > 0 && header[0] != self.message_type {
+            return Err(Malformed { at: 0, why: Fault::MessageType(header[0]) });
+        }
+        if have < MESSAGE_HEADER_LEN {
+            return Ok(None);
+        }
+        let [_, high, middle, low] = header.map(usize::from);
+        let message_bytes = MESSAGE_HEADER_LEN + (high << 16 | middle << 8 | low);
+        if message_bytes > self.message_bytes_max {
+            return Err(Malformed { at: 1, why: Fault::TooLong { message_bytes } });
+        }
+        Ok(Some(message_bytes))
+    }
+
+    fn keep_header(&mut self, payload: &[u8]) {
+        put(&mut self.header, self.stream_walked, payload);
+    }
+}
+
+/// Puts `payload` at `at` of the message header, as far as it goes; says how much of the header
+/// is there.
+fn put(header: &mut [u8; MESSAGE_HEADER_LEN], at: usize, payload: &[u8]) -> usize {
+    let room = header.get_mut(at..).unwrap_or_default();
+    let len = payload.len().min(room.len());
+    room[..len].copy_from_slice(&payload[..len]);
+    at.min(MESSAGE_HEADER_LEN) + len
+}
+
+/// Fewest bytes on the wire that carry `stream` handshake bytes from a record border on.
+const fn raw_bytes_min(stream: usize) -> usize {
+    stream + stream.div_ceil(PLAINTEXT_BYTES_MAX) * HEADER_LEN
+}

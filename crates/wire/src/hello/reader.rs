@@ -1,0 +1,69 @@
+//! Feeds received bytes to the classification and to the record walk, and answers with exactly
+//! one of four things. It must not know sockets, time or what is done with the answer.
+
+use super::{Hello, Malformed, NotTls, not_tls, parse};
+use crate::handshake::{CLIENT_HELLO, Message, MessageReader};
+use crate::record::HEADER_LEN;
+
+/// Reads a ClientHello from what has been received, without taking anything away: what was read
+/// is what the upstream gets.
+///
+/// The reader keeps its progress, so that reads of one byte cost O(n) in all, and owns no buffer.
+/// Records of at most 2^14 bytes, in any number, may carry the hello.
+#[derive(Clone, Debug)]
+pub struct HelloReader {
+    message: MessageReader,
+}
+
+/// The answer of [`HelloReader::feed`]. It depends on the bytes alone, not on how many calls they
+/// came in; once it is not `NeedMore` it stays as it is.
+#[derive(Clone, Copy, Debug)]
+// The size is the hello's: it lives on the stack for as long as it takes to decide, and there is
+// nothing to box it with.
+#[allow(clippy::large_enum_variant)]
+pub enum Peek<'a> {
+    /// No hello can be complete before this many bytes more have come. Do not wait for so many
+    /// in one read: a fault may show with the next byte.
+    NeedMore {
+        /// Bytes, at least 1.
+        at_least: usize,
+    },
+    /// These are not the first bytes of a TLS connection.
+    NotTls(NotTls),
+    /// A whole and well-formed hello. Its [`Sni`](super::Sni) may still be malformed.
+    Hello(Hello<'a>),
+    /// TLS, and no stack should take it.
+    Malformed(Malformed),
+}
+
+impl HelloReader {
+    /// A reader for one connection.
+    ///
+    /// `hello_bytes_max` counts the handshake message with its four-byte header. It bounds what
+    /// must be buffered too, see [`raw_bytes_max`].
+    pub const fn new(hello_bytes_max: usize) -> Self {
+        Self { message: MessageReader::new(CLIENT_HELLO, hello_bytes_max, true) }
+    }
+
+    /// Looks at `raw`, which is everything received so far, from the first byte on. Each call's
+    /// `raw` must extend the last one's.
+    pub fn feed<'a>(&mut self, raw: &'a [u8]) -> Peek<'a> {
+        if let Some(answer) = not_tls::classify(raw) {
+            return answer;
+        }
+        match self.message.feed(raw) {
+            Message::NeedMore { at_least } => Peek::NeedMore { at_least },
+            Message::Malformed(malformed) => Peek::Malformed(malformed),
+            Message::Body { body, raw_len } => match parse::client_hello(body, raw_len) {
+                Ok(hello) => Peek::Hello(hello),
+                Err(malformed) => Peek::Malformed(malformed),
+            },
+        }
+    }
+}
+
+/// Most bytes that a hello within `hello_bytes_max` can take on the wire: a record header for
+/// every byte, 6 bytes a byte. A caller whose buffer is smaller must refuse what does not fit.
+pub const fn raw_bytes_max(hello_bytes_max: usize) -> usize {
+    hello_bytes_max.saturating_mul(HEADER_LEN + 1)
+}

@@ -1,0 +1,272 @@
+//! The `server_name` extension (RFC 6066 3), one spelling only: what a rule may be decided by,
+//! or the one reason why it may not. It must not know rules.
+
+use crate::cursor::Cursor;
+use crate::fault::Field;
+use core::fmt;
+use core::net::IpAddr;
+use core::ops::Deref;
+
+/// `ExtensionType.server_name`.
+pub(crate) const SERVER_NAME: u16 = 0;
+
+/// `NameType.host_name`, the only one ever defined.
+const TYPE_HOST_NAME: u8 = 0;
+
+/// Longest host name, in its one spelling without a trailing dot: RFC 1035 2.3.4 allows 255
+/// octets on the wire, of which a length byte before the first label and the root label are not
+/// in the text.
+pub const HOST_NAME_BYTES_MAX: usize = 253;
+
+/// Longest label (RFC 1035 2.3.4).
+pub const LABEL_BYTES_MAX: usize = 63;
+
+/// What a hello says about the server's name. Three facts that must never be confused: a fallback
+/// for hellos without a name must not catch a broken one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// See `Peek`: no allocation here.
+#[allow(clippy::large_enum_variant)]
+pub enum Sni {
+    /// There is no `server_name` extension.
+    Absent,
+    /// Exactly one well-formed host name.
+    Name(HostName),
+    /// A `server_name` extension that gives no name to decide by.
+    Malformed(SniFault),
+}
+
+/// A host name as TLS stacks see it: 1 to 253 bytes of ASCII, lower-cased, labels of 1 to 63
+/// letters, digits, `-` and `_`, none starting or ending with `-`, the last one not a number.
+#[derive(Clone, Copy)]
+pub struct HostName {
+    bytes: [u8; HOST_NAME_BYTES_MAX],
+    len: u8,
+}
+
+/// Why a `server_name` extension gives no name. The faults are looked for in this order, so that
+/// the reason given for a name is always the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SniFault {
+    /// The list, an item's length or its name goes over the end of the extension.
+    Truncated,
+    /// Bytes are left over after the list.
+    Trailing,
+    /// The list has no item.
+    EmptyList,
+    /// A `NameType` other than `host_name`. What follows it cannot be framed (RFC 6066 3).
+    NameType(u8),
+    /// More than one name in the list.
+    Duplicated,
+    /// A name of no bytes.
+    Empty,
+    /// A name of more than 253 bytes.
+    TooLong,
+    /// A NUL byte, which ends the name for some readers.
+    Nul,
+    /// A byte outside of ASCII. Internationalized names are sent as A-labels (RFC 6066 3).
+    NonAscii,
+    /// An IPv4 or IPv6 address, which RFC 6066 3 does not permit.
+    IpLiteral,
+    /// An ASCII character that is not a letter, digit, `-`, `_` or `.`.
+    BadCharacter(u8),
+    /// A dot at the end: a second spelling of the same name (RFC 6066 3: "without a trailing
+    /// dot").
+    TrailingDot,
+    /// Two dots in a row, or a dot at the start.
+    EmptyLabel,
+    /// A label of more than 63 bytes.
+    LabelTooLong,
+    /// A label that starts or ends with a hyphen (RFC 952).
+    LabelHyphen,
+    /// The last label is a number: no top-level domain is (RFC 3696 2), some IPv4 spellings are.
+    NumericTopLabel,
+}
+
+impl HostName {
+    /// Checks and lower-cases a name as it stands in a hello. `name` in rules goes the same way,
+    /// so that both have the same one spelling.
+    ///
+    /// # Errors
+    /// The first fault, in the order of [`SniFault`].
+    pub fn new(name: &[u8]) -> Result<Self, SniFault> {
+        let len = u8::try_from(name.len()).ok().filter(|&len| len as usize <= HOST_NAME_BYTES_MAX);
+        let Some(len) = len else { return Err(SniFault::TooLong) };
+        check(name)?;
+        let mut bytes = [0; HOST_NAME_BYTES_MAX];
+        for (to, from) in bytes.iter_mut().zip(name) {
+            *to = from.to_ascii_lowercase();
+        }
+        Ok(Self { bytes, len })
+    }
+
+    /// The name, lower-case.
+    pub fn as_str(&self) -> &str {
+        // ASCII by construction, which the compiler cannot see: the fallback is never taken.
+        self.bytes
+            .get(..usize::from(self.len))
+            .and_then(|name| core::str::from_utf8(name).ok())
+            .unwrap_or_default()
+    }
+}
+
+fn check(name: &[u8]) -> Result<(), SniFault> {
+    if name.is_empty() {
+        return Err(SniFault::Empty);
+    }
+    if name.contains(&0) {
+        return Err(SniFault::Nul);
+    }
+    let Some(text) = core::str::from_utf8(name).ok().filter(|text| text.is_ascii()) else {
+        return Err(SniFault::NonAscii);
+    };
+    if text.parse::<IpAddr>().is_ok() {
+        return Err(SniFault::IpLiteral);
+    }
+    let allowed = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if let Some(&bad) = name.iter().find(|b| !allowed(b)) {
+        return Err(SniFault::BadCharacter(bad));
+    }
+    if name.ends_with(b".") {
+        return Err(SniFault::TrailingDot);
+    }
+    check_labels(name)
+}
+
+fn check_labels(name: &[u8]) -> Result<(), SniFault> {
+    let labels = || name.split(|&b| b == b'.');
+    if labels().any(<[u8]>::is_empty) {
+        return Err(SniFault::EmptyLabel);
+    }
+    if labels().any(|label| label.len() > LABEL_BYTES_MAX) {
+        return Err(SniFault::LabelTooLong);
+    }
+    if labels().any(|label| label.starts_with(b"-") || label.ends_with(b"-")) {
+        return Err(SniFault::LabelHyphen);
+    }
+    if labels().next_back().is_some_and(|label| label.iter().all(u8::is_ascii_digit)) {
+        return Err(SniFault::NumericTopLabel);
+    }
+    Ok(())
+}
+
+/// Reads the extension's body: `ServerName server_name_list<1..2^16-1>`.
+pub(super) fn read(body: Cursor<'_>) -> Sni {
+    match host_name(body) {
+        Ok(name) => Sni::Name(name),
+        Err(fault) => Sni::Malformed(fault),
+    }
+}
+
+fn host_name(mut body: Cursor<'_>) -> Result<HostName, SniFault> {
+    const FIELD: Field = Field::Extension(SERVER_NAME);
+    let mut list = body.vec16(FIELD).map_err(|_| SniFault::Truncated)?;
+    body.finish(FIELD).map_err(|_| SniFault::Trailing)?;
+    if list.is_empty() {
+        return Err(SniFault::EmptyList);
+    }
+    let mut only = None;
+    while !list.is_empty() {
+        let name_type = list.u8(FIELD).map_err(|_| SniFault::Truncated)?;
+        if name_type != TYPE_HOST_NAME {
+            return Err(SniFault::NameType(name_type));
+        }
+        let name = list.vec16(FIELD).map_err(|_| SniFault::Truncated)?;
+        if only.replace(name).is_some() {
+            return Err(SniFault::Duplicated);
+        }
+    }
+    let name = only.ok_or(SniFault::EmptyList)?;
+    let mut bytes = [0; HOST_NAME_BYTES_MAX];
+    let Some(copy) = bytes.get_mut(..name.left()) else { return Err(SniFault::TooLong) };
+    name.copy_to(copy);
+    HostName::new(copy)
+}
+
+impl Deref for HostName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl AsRef<str> for HostName {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl PartialEq for HostName {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for HostName {}
+
+impl PartialEq<str> for HostName {
+    fn eq(&self, other: &str) -> bool {
+        self.as_str() == other
+    }
+}
+
+impl fmt::Debug for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl SniFault {
+    /// A word for logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::Trailing => "trailing_bytes",
+            Self::EmptyList => "empty_list",
+            Self::NameType(_) => "name_type",
+            Self::Duplicated => "duplicated",
+            Self::Empty => "empty",
+            Self::TooLong => "too_long",
+            Self::Nul => "nul",
+            Self::NonAscii => "non_ascii",
+            Self::IpLiteral => "ip_literal",
+            Self::BadCharacter(_) => "bad_character",
+            Self::TrailingDot => "trailing_dot",
+            Self::EmptyLabel => "empty_label",
+            Self::LabelTooLong => "label_too_long",
+            Self::LabelHyphen => "label_hyphen",
+            Self::NumericTopLabel => "numeric_top_label",
+        }
+    }
+}
+
+impl fmt::Display for SniFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truncated => "server_name is cut short",
+            Self::Trailing => "bytes left over after server_name",
+            Self::EmptyList => "server_name without a name",
+            Self::NameType(t) => return write!(f, "server_name of unknown type {t}"),
+            Self::Duplicated => "two names in server_name",
+            Self::Empty => "empty host name",
+            Self::TooLong => "host name over 253 bytes",
+            Self::Nul => "NUL in the host name",
+            Self::NonAscii => "host name is not ASCII",
+            Self::IpLiteral => "host name is an IP address",
+            Self::BadCharacter(b) => return write!(f, "byte {b:#04x} in the host name"),
+            Self::TrailingDot => "host name ends in a dot",
+            Self::EmptyLabel => "empty label in the host name",
+            Self::LabelTooLong => "label over 63 bytes in the host name",
+            Self::LabelHyphen => "label with a hyphen at its end in the host name",
+            Self::NumericTopLabel => "last label of the host name is a number",
+        })
+    }
+}
+
+impl core::error::Error for SniFault {}

@@ -1,0 +1,101 @@
+//! Holds our reading of a hello against that of rustls' `Acceptor`, for the same bytes. Where we
+//! may differ is the list in `docs/conformance.md`, and [`may_be_stricter`] is that list as code.
+
+use super::properties::LIMIT;
+use super::{Spec, ext, message, record, records, sni, vec16};
+use eyelet_wire::hello::{Fault, HelloReader, Peek, Sni, SniFault};
+use rustls::server::Acceptor;
+use rustls::{Error, PeerIncompatible};
+use std::string::String;
+use std::vec::Vec;
+
+/// What rustls makes of the bytes.
+#[derive(Debug, PartialEq)]
+pub enum Theirs {
+    NeedMore,
+    /// More than its buffer takes before the hello is complete.
+    Full,
+    Refused(Error),
+    Accepted(Option<String>),
+}
+
+pub fn theirs(raw: &[u8]) -> Theirs {
+    let mut acceptor = Acceptor::default();
+    let mut unread = raw;
+    loop {
+        match acceptor.read_tls(&mut unread) {
+            Ok(0) => return Theirs::NeedMore,
+            Ok(_) => {}
+            Err(_) => return Theirs::Full,
+        }
+        match acceptor.accept() {
+            Ok(None) => {}
+            Ok(Some(accepted)) => {
+                return Theirs::Accepted(accepted.client_hello().server_name().map(Into::into));
+            }
+            Err((error, _)) => return Theirs::Refused(error),
+        }
+    }
+}
+
+/// Panics unless we see the name that rustls sees, or are stricter where that is documented, and
+/// refuse whatever rustls cannot decode.
+pub fn same_name_as_rustls(raw: &[u8]) {
+    let mut reader = HelloReader::new(LIMIT);
+    let ours = reader.feed(raw);
+    let theirs = theirs(raw);
+    let agree = match (&ours, &theirs) {
+        // Bytes that rustls does not hold are no evidence.
+        (_, Theirs::Full) => true,
+        // Whoever decides earlier has seen no hello: both wait for it, or refuse.
+        (Peek::NeedMore { .. }, Theirs::NeedMore | Theirs::Refused(_)) => true,
+        (Peek::NotTls(_), Theirs::NeedMore | Theirs::Refused(_)) => true,
+        (Peek::Malformed(_), Theirs::NeedMore | Theirs::Refused(_)) => true,
+        (Peek::Malformed(malformed), Theirs::Accepted(_)) => may_be_stricter(malformed.why),
+        (Peek::Hello(hello), theirs) => names_agree(hello.sni(), theirs),
+        (_, Theirs::Accepted(_)) => false,
+    };
+    assert!(agree, "we say {ours:?}, rustls says {theirs:?}");
+}
+
+fn names_agree(ours: &Sni, theirs: &Theirs) -> bool {
+    match (ours, theirs) {
+        (Sni::Name(ours), Theirs::Accepted(Some(theirs))) => ours.as_str() == theirs,
+        (Sni::Absent, Theirs::Accepted(None)) => true,
+        (Sni::Malformed(fault), Theirs::Accepted(name)) => match fault {
+            SniFault::TrailingDot => name.as_ref().is_some_and(|name| name.ends_with('.')),
+            SniFault::IpLiteral => name.is_none(),
+            SniFault::NameType(_) => true,
+            _ => false,
+        },
+        (Sni::Malformed(_), Theirs::Refused(_)) => true,
+        // A hello that it decodes and has nothing in common with. Another stack may.
+        (_, Theirs::Refused(Error::PeerIncompatible(why))) => matches!(
+            why,
+            PeerIncompatible::NullCompressionRequired
+                | PeerIncompatible::SignatureAlgorithmsExtensionRequired
+        ),
+        _ => false,
+    }
+}
+
+/// Faults for which we refuse what rustls accepts; `docs/conformance.md` says why.
+const fn may_be_stricter(why: Fault) -> bool {
+    matches!(why, Fault::RecordOverflow { .. })
+}
+
+/// A hello from fuzzed bytes. The first byte says what they are, so that a fuzzer need not find
+/// out all the lengths around the part that it works on.
+pub fn hello_from(data: &[u8]) -> Vec<u8> {
+    let Some((kind, data)) = data.split_first() else { return Vec::new() };
+    let data = &data[..data.len().min(1 << 13)];
+    let spec = match kind % 6 {
+        0 => return data.to_vec(),
+        1 => return record(message(1, data)),
+        2 => return records(&message(1, data), &[usize::from(*kind)]),
+        3 => Spec::with(&[data.to_vec()]),
+        4 => Spec::with(&[ext(0, vec16(data))]),
+        _ => Spec::with(&[sni(data)]),
+    };
+    spec.raw()
+}

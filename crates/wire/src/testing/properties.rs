@@ -1,0 +1,158 @@
+//! What must hold for any bytes at all, as functions that panic where it does not: the property
+//! tests of this crate and the fuzz targets call the same ones. It must not know expected answers.
+
+use super::records;
+use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
+use eyelet_wire::ja4::{JA4_LEN, ja4};
+use eyelet_wire::proxy::{self, ProxyPeek};
+use eyelet_wire::record::RecordHeader;
+use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+/// The limit on a hello that the program has by default.
+pub const LIMIT: usize = 1 << 16;
+
+/// All that an answer says, but for its length on the wire.
+pub fn answer(peek: &Peek<'_>) -> String {
+    match peek {
+        Peek::Hello(hello) => said(hello),
+        other => format!("{other:?}"),
+    }
+}
+
+fn said(hello: &Hello<'_>) -> String {
+    let lists = [
+        hello.versions().collect::<Vec<_>>(),
+        hello.cipher_suites().collect(),
+        hello.groups().collect(),
+        hello.key_share_groups().collect(),
+        hello.signature_algorithms().collect(),
+        hello.extensions().collect(),
+    ];
+    let flags = [
+        hello.has_ech(),
+        hello.has_session_ticket(),
+        hello.has_psk(),
+        hello.has_early_data(),
+        hello.offers_compression(),
+    ];
+    let alpn = hello.alpn().collect::<Vec<_>>();
+    let fixed = (hello.legacy_version(), hello.version_max(), hello.random());
+    let session_id_len = hello.session_id_len();
+    format!("{:?} {alpn:?} {lists:x?} {flags:?} {fixed:?} {session_id_len}", hello.sni())
+}
+
+/// The answer when `raw` comes in segments that end at `ends`, in rising order. Each promise of
+/// "at least" is kept, and the answer, once given, is still the same at the end.
+pub fn fed(raw: &[u8], ends: impl IntoIterator<Item = usize>) -> String {
+    let mut reader = HelloReader::new(LIMIT);
+    let mut not_before = 0;
+    let mut given = None;
+    for end in ends.into_iter().chain([raw.len()]) {
+        let peek = reader.feed(&raw[..end]);
+        match (&peek, &given) {
+            (Peek::NeedMore { at_least }, None) => {
+                assert!(*at_least > 0);
+                not_before = end + at_least;
+            }
+            (_, None) => {
+                if let Peek::Hello(hello) = peek {
+                    assert!(end >= not_before, "a hello at {end}, promised from {not_before}");
+                    assert!(hello.raw_len() <= end);
+                }
+                given = Some(answer(&peek));
+            }
+            (_, Some(given)) if end == raw.len() => assert_eq!(answer(&peek), *given),
+            (peek, Some(given)) => assert!(!matches!(peek, Peek::NeedMore { .. }), "{given}"),
+        }
+    }
+    given.unwrap_or_else(|| "NeedMore".into())
+}
+
+/// No way of cutting `raw` into segments changes the answer, and none of cutting a hello into
+/// records changes what it says. `cuts` says where: each byte is a length, 0 counts as 1.
+pub fn cuts_do_not_matter(raw: &[u8], cuts: &[u8]) {
+    let lens = cuts.iter().map(|&len| usize::from(len.max(1)));
+    let ends = lens.clone().scan(0, |end, len| {
+        *end += len;
+        (*end <= raw.len()).then_some(*end)
+    });
+    let whole = fed(raw, []);
+    assert_eq!(fed(raw, ends), whole);
+    assert_eq!(fed(raw, 0..raw.len()), whole);
+    let Peek::Hello(hello) = HelloReader::new(LIMIT).feed(raw) else { return };
+    let fingerprint = ja4(&hello, |text| [text.len() as u8; 32]);
+    assert_eq!(fingerprint.as_str().len(), JA4_LEN);
+    if let Sni::Name(name) = hello.sni() {
+        assert!(name.bytes().all(|b| b.is_ascii_graphic() && !b.is_ascii_uppercase()));
+    }
+    let stream = stream(&raw[..hello.raw_len()]);
+    let recut = records(&stream, &lens.collect::<Vec<_>>());
+    assert_eq!(fed(&recut, []), whole);
+}
+
+/// The payloads of these records.
+fn stream(mut raw: &[u8]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    while let Some((header, rest)) = RecordHeader::split(raw) {
+        let (payload, later) = rest.split_at(usize::from(header.len));
+        stream.extend(payload);
+        raw = later;
+    }
+    stream
+}
+
+/// A ServerHello is read the same in one piece and byte by byte, and its end is where it says.
+pub fn server_hello_is_stable(raw: &[u8]) {
+    let whole = ServerHelloReader::new().feed(raw);
+    let mut reader = ServerHelloReader::new();
+    let mut not_before = 0;
+    for end in 0..=raw.len() {
+        match reader.feed(&raw[..end]) {
+            ServerPeek::NeedMore { at_least } => {
+                assert!(at_least > 0 && end < raw.len() || whole == reader.feed(raw));
+                not_before = end + at_least;
+            }
+            given => {
+                assert_eq!(given, whole);
+                if let ServerPeek::ServerHello(_) = given {
+                    assert!(end >= not_before, "at {end}, promised from {not_before}");
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// A PROXY header is read the same in one piece and byte by byte, and ends where it says.
+pub fn proxy_header_is_stable(raw: &[u8]) {
+    let whole = proxy::read(raw);
+    let mut not_before = 0;
+    for end in 0..=raw.len() {
+        match proxy::read(&raw[..end]) {
+            ProxyPeek::NeedMore { at_least } => {
+                assert!(at_least > 0);
+                not_before = end + at_least;
+            }
+            given => {
+                assert_eq!(given, whole);
+                if let ProxyPeek::Header(header) = given {
+                    assert_eq!(header.len, end, "needed no more than the header");
+                    assert!(end >= not_before, "at {end}, promised from {not_before}");
+                    written_is_read(header.command);
+                }
+                return;
+            }
+        }
+    }
+    assert!(matches!(whole, ProxyPeek::NeedMore { .. }));
+}
+
+fn written_is_read(command: proxy::Command) {
+    let mut out = [0; proxy::V2_WRITTEN_BYTES_MAX];
+    let len = proxy::write_v2(&mut out, command, &proxy::Tlvs::default()).unwrap();
+    let expected = ProxyPeek::Header(proxy::ProxyHeader { len, command });
+    assert_eq!(proxy::read(&out[..len]), expected);
+}
