@@ -1,0 +1,139 @@
+//! Handshake messages after the handshake: KeyUpdate is obeyed, renegotiation refused, tickets
+//! skipped by a client, all else a fault. Keeps no message, at most four bytes of its head.
+
+use crate::fault::Fault;
+use crate::keys::{Keys, next_generation};
+use crate::session::{Role, Session, Version, flag};
+
+/// Handshake types (RFC 8446 section 4, RFC 5246 section 7.4).
+mod kind {
+    pub(super) const HELLO_REQUEST: u8 = 0;
+    pub(super) const CLIENT_HELLO: u8 = 1;
+    pub(super) const NEW_SESSION_TICKET: u8 = 4;
+    pub(super) const KEY_UPDATE: u8 = 24;
+}
+
+/// KeyUpdates between application data: as rustls and BoringSSL. Each costs an HKDF.
+const KEY_UPDATES_MAX: u8 = 32;
+
+/// Longest handshake message that is skipped: as rustls' own deframer takes.
+const SKIPPED_BYTES_MAX: u32 = 0xffff;
+
+const HEAD_BYTES: u8 = 4;
+
+/// A KeyUpdate that asks for none in return (RFC 8446 section 4.6.3).
+pub(crate) const KEY_UPDATE: [u8; 5] = [kind::KEY_UPDATE, 0, 0, 1, 0];
+/// A KeyUpdate that asks the peer for one.
+pub(crate) const KEY_UPDATE_REQUESTED: [u8; 5] = [kind::KEY_UPDATE, 0, 0, 1, 1];
+
+/// The part of a handshake message that earlier records brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Partial {
+    /// So many bytes of type and length; 0: between two messages; 4: a KeyUpdate's last byte
+    /// is awaited.
+    Head { len: u8, bytes: [u8; 4] },
+    /// So many bytes of a skipped message are still to come; never 0.
+    Skip { left: u32 },
+}
+
+impl Partial {
+    pub(crate) const NONE: Partial = Partial::Head { len: 0, bytes: [0; 4] };
+
+    /// Whether a message has begun and not ended.
+    pub(crate) fn is_open(self) -> bool {
+        !matches!(self, Partial::Head { len: 0, .. })
+    }
+
+    fn skip(left: u32) -> Partial {
+        if left == 0 { Partial::NONE } else { Partial::Skip { left } }
+    }
+}
+
+impl Session {
+    /// Reads the content of one handshake record.
+    pub(crate) fn read_handshake(&mut self, keys: &mut Keys, content: &[u8]) -> Result<(), Fault> {
+        let mut rest = content;
+        while let Some((&byte, behind)) = rest.split_first() {
+            match self.partial {
+                Partial::Skip { left } => {
+                    let skipped = left.min(rest.len() as u32);
+                    self.partial = Partial::skip(left - skipped);
+                    rest = &rest[skipped as usize..];
+                }
+                Partial::Head { len: HEAD_BYTES, .. } => {
+                    // RFC 8446 section 5.1: no message may span a change of keys, and a
+                    // KeyUpdate must end its record.
+                    if !behind.is_empty() {
+                        return Err(Fault::KeyUpdateNotLast);
+                    }
+                    self.partial = Partial::NONE;
+                    return self.key_update(keys, byte);
+                }
+                Partial::Head { len, mut bytes } => {
+                    if len == 0 {
+                        self.admit(byte)?;
+                    }
+                    bytes[usize::from(len)] = byte;
+                    self.partial = Partial::Head { len: len + 1, bytes };
+                    if len + 1 == HEAD_BYTES {
+                        self.read_head(bytes)?;
+                    }
+                    rest = behind;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a message of this type may come at all.
+    fn admit(&self, message: u8) -> Result<(), Fault> {
+        let allowed = match (self.version, self.role) {
+            (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,
+            (Version::Tls13, Role::Client) => {
+                matches!(message, kind::KEY_UPDATE | kind::NEW_SESSION_TICKET)
+            }
+            (Version::Tls12, Role::Server) => message == kind::CLIENT_HELLO,
+            (Version::Tls12, Role::Client) => message == kind::HELLO_REQUEST,
+        };
+        if allowed { Ok(()) } else { Err(Fault::HandshakeType(message)) }
+    }
+
+    fn read_head(&mut self, head: [u8; 4]) -> Result<(), Fault> {
+        let [message, body_len @ ..] = head;
+        let body_len = body_len.iter().fold(0, |sum, &byte| sum << 8 | u32::from(byte));
+        match message {
+            kind::KEY_UPDATE if body_len != 1 => return Err(Fault::KeyUpdateLength),
+            kind::KEY_UPDATE => return Ok(()),
+            _ if body_len > SKIPPED_BYTES_MAX => return Err(Fault::HandshakeLength),
+            kind::NEW_SESSION_TICKET => self.count_empty()?,
+            _ => self.refuse_renegotiation()?,
+        }
+        self.partial = Partial::skip(body_len);
+        Ok(())
+    }
+
+    /// RFC 5246 section 7.2.2: a warning says no, and the peer may go on; it may not insist.
+    fn refuse_renegotiation(&mut self) -> Result<(), Fault> {
+        if self.has(flag::RENEGOTIATED) {
+            return Err(Fault::TooManyRenegotiations);
+        }
+        self.flags |= flag::RENEGOTIATED | flag::NO_RENEGOTIATION_DUE;
+        Ok(())
+    }
+
+    fn key_update(&mut self, keys: &mut Keys, request_update: u8) -> Result<(), Fault> {
+        if request_update > 1 {
+            return Err(Fault::KeyUpdateRequest(request_update));
+        }
+        if self.key_updates == KEY_UPDATES_MAX {
+            return Err(Fault::TooManyKeyUpdates);
+        }
+        self.key_updates += 1;
+        if request_update == 1 {
+            self.flags |= flag::KEY_UPDATE_DUE;
+        }
+        self.flags &= !flag::ASK_KEY_UPDATE;
+        next_generation(self.suite, &mut self.rx, &mut keys.open);
+        Ok(())
+    }
+}

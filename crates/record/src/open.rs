@@ -1,0 +1,289 @@
+//! Reading: one record at the start of a buffer is checked, decrypted in place, and judged.
+//! Knows nothing of what comes before or behind that record, nor how it arrived.
+
+use std::ops::Range;
+
+use crate::fault::{Fault, alert};
+use crate::keys::{DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, records_max};
+use crate::session::{Session, Suite, Version, flag};
+use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
+
+/// Content types (RFC 8446 section 5.1, RFC 5246 section 6.2.1).
+pub(crate) mod content {
+    pub(crate) const ALERT: u8 = 21;
+    pub(crate) const HANDSHAKE: u8 = 22;
+    pub(crate) const APPLICATION_DATA: u8 = 23;
+}
+
+/// The legacy_record_version of every record that we seal, and of every TLS 1.2 record.
+pub(crate) const RECORD_VERSION: [u8; 2] = [3, 3];
+
+/// What expansion TLS 1.3 and TLS 1.2 allow a ciphertext (RFC 8446 5.2, RFC 5246 6.2.3).
+const TLS13_EXPANSION_MAX: usize = 256;
+const TLS12_EXPANSION_MAX: usize = 2048;
+
+/// Empty records between application data: as rustls and BoringSSL. They are legal, and cost
+/// us an AEAD operation each, so a stream of them is an attack.
+const EMPTY_RECORDS_MAX: u8 = 32;
+
+/// Warning alerts in the life of a connection: as rustls and BoringSSL.
+const WARNINGS_MAX: u8 = 4;
+
+const ALERT_LEVEL_WARNING: u8 = 1;
+const ALERT_LEVEL_FATAL: u8 = 2;
+
+/// What [`Session::open`] found at the start of its input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// The record is not complete: call again when `input` has at least so many bytes. More
+    /// may be needed then.
+    NeedMore {
+        /// Length that the input must have, counted from the start of the record.
+        at_least: usize,
+    },
+    /// One record was read.
+    Record {
+        /// Bytes of the input that are done with; never 0.
+        consumed: usize,
+        /// What was in it.
+        what: Incoming,
+    },
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    /// Application data, decrypted in place: where it lies in the input. Never empty.
+    Data(Range<usize>),
+    /// Nothing for the caller.
+    Nothing,
+    /// Nothing to read, but something to send: see [`Session::seal_control`].
+    Reply,
+    /// The peer writes no more; what follows in the stream is to be ignored.
+    CloseNotify,
+    /// The peer ended the connection with this alert. Nothing can be sealed any more.
+    PeerAlert(u8),
+}
+
+impl Session {
+    /// Reads one record at the start of `input` and decrypts it in place.
+    ///
+    /// After close_notify all input is consumed and ignored (RFC 8446 section 6.1).
+    ///
+    /// # Errors
+    /// The fault of the peer; the session is then at its end, but for the alert that
+    /// [`Session::seal_alert`] seals. [`Fault::Closed`] if it was at its end before.
+    pub fn open(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, Fault> {
+        if self.has(flag::FAILED) {
+            return Err(Fault::Closed);
+        }
+        if self.has(flag::READ_CLOSED) && !input.is_empty() {
+            return Ok(Opened::Record { consumed: input.len(), what: Incoming::Nothing });
+        }
+        let opened = self.open_record(keys, input);
+        if opened.is_err() {
+            self.flags |= flag::FAILED;
+            keys.open = None;
+        }
+        opened
+    }
+
+    fn open_record(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, Fault> {
+        let Some(&header) = input.first_chunk::<HEADER_BYTES>() else {
+            return Ok(Opened::NeedMore { at_least: HEADER_BYTES });
+        };
+        let record_len = HEADER_BYTES + self.check_header(header)?;
+        let Some(record) = input.get_mut(..record_len) else {
+            return Ok(Opened::NeedMore { at_least: record_len });
+        };
+        if self.rx.seq == u64::MAX {
+            return Err(Fault::SequenceExhausted);
+        }
+        let (content_type, content) = match self.version {
+            Version::Tls13 => self.decrypt_tls13(keys, header, record)?,
+            Version::Tls12 => self.decrypt_tls12(keys, header, record)?,
+        };
+        self.count_received();
+        let what = self.judge(keys, content_type, &record[content.clone()])?;
+        let what = match what {
+            Incoming::Data(_) => Incoming::Data(content),
+            other => other,
+        };
+        Ok(Opened::Record { consumed: record_len, what })
+    }
+
+    /// Checks all that the header alone decides; returns the length of the fragment.
+    fn check_header(&self, header: [u8; HEADER_BYTES]) -> Result<usize, Fault> {
+        let [outer_type, major, minor, hi, lo] = header;
+        let expansion_max = match self.version {
+            // All is encrypted, and an encrypted record is application data from outside. A
+            // plaintext alert or a ChangeCipherSpec can only be forged (RFC 8446 section 5).
+            // The version is ignored, as section 5.1 says; the AEAD covers it all the same.
+            Version::Tls13 => {
+                if outer_type != content::APPLICATION_DATA {
+                    return Err(Fault::RecordType(outer_type));
+                }
+                TLS13_EXPANSION_MAX
+            }
+            Version::Tls12 => {
+                if !matches!(
+                    outer_type,
+                    content::ALERT | content::HANDSHAKE | content::APPLICATION_DATA
+                ) {
+                    return Err(Fault::RecordType(outer_type));
+                }
+                if [major, minor] != RECORD_VERSION {
+                    return Err(Fault::RecordVersion(u16::from_be_bytes([major, minor])));
+                }
+                TLS12_EXPANSION_MAX
+            }
+        };
+        let fragment_len = usize::from(u16::from_be_bytes([hi, lo]));
+        if fragment_len > PAYLOAD_BYTES_MAX + expansion_max {
+            return Err(Fault::RecordOverflow);
+        }
+        Ok(fragment_len)
+    }
+
+    /// Decrypts TLSCiphertext and strips type and padding (RFC 8446 sections 5.2 and 5.4).
+    fn decrypt_tls13(
+        &self,
+        keys: &mut Keys,
+        header: [u8; HEADER_BYTES],
+        record: &mut [u8],
+    ) -> Result<(u8, Range<usize>), Fault> {
+        let sealed = &mut record[HEADER_BYTES..];
+        if sealed.len() < TAG_BYTES {
+            return Err(Fault::BadRecordMac);
+        }
+        let key = DirectionKey::wake(&mut keys.open, self.suite, self.version, &self.rx)?;
+        let inner_len = key.open(key.nonce(self.rx.seq), &header, sealed)?;
+        if inner_len > PAYLOAD_BYTES_MAX + 1 {
+            return Err(Fault::RecordOverflow);
+        }
+        let inner = &sealed[..inner_len];
+        // The end that rposition finds is at most 2^14, so the content is within its limit.
+        let Some(end) = inner.iter().rposition(|&byte| byte != 0) else {
+            return Err(Fault::NoContentType);
+        };
+        match inner[end] {
+            content::ALERT | content::HANDSHAKE | content::APPLICATION_DATA => {
+                Ok((inner[end], HEADER_BYTES..HEADER_BYTES + end))
+            }
+            other => Err(Fault::InnerType(other)),
+        }
+    }
+
+    /// Decrypts GenericAEADCipher (RFC 5246 section 6.2.3.3; RFC 5288, RFC 7905).
+    fn decrypt_tls12(
+        &self,
+        keys: &mut Keys,
+        header: [u8; HEADER_BYTES],
+        record: &mut [u8],
+    ) -> Result<(u8, Range<usize>), Fault> {
+        let start = self.prefix_len();
+        let Some(plain_len) = record.len().checked_sub(start + TAG_BYTES) else {
+            return Err(Fault::BadRecordMac);
+        };
+        let key = DirectionKey::wake(&mut keys.open, self.suite, self.version, &self.rx)?;
+        let nonce = match record[HEADER_BYTES..start].first_chunk::<EXPLICIT_NONCE_BYTES>() {
+            Some(&sent) => key.explicit_nonce(sent),
+            None => key.nonce(self.rx.seq),
+        };
+        let aad = tls12_aad(self.rx.seq, header[0], plain_len);
+        key.open(nonce, &aad, &mut record[start..])?;
+        if plain_len > PAYLOAD_BYTES_MAX {
+            return Err(Fault::RecordOverflow);
+        }
+        Ok((header[0], start..start + plain_len))
+    }
+
+    /// Counts a received record. That the peer keeps to the limit of its key is the peer's duty
+    /// (RFC 8446 section 5.5): refusing what it already encrypted protects nobody. In TLS 1.3 it
+    /// is reminded once a generation, by a KeyUpdate that requests one.
+    fn count_received(&mut self) {
+        self.rx.seq += 1;
+        if self.version == Version::Tls13 && self.rx.seq == records_max(self.suite) {
+            self.flags |= flag::ASK_KEY_UPDATE;
+        }
+    }
+
+    fn judge(&mut self, keys: &mut Keys, kind: u8, content: &[u8]) -> Result<Incoming, Fault> {
+        // RFC 8446 section 5.1: no other record between the fragments of a handshake message.
+        if kind != content::HANDSHAKE && self.partial.is_open() {
+            return Err(Fault::Interleaved);
+        }
+        match kind {
+            content::APPLICATION_DATA if content.is_empty() => {
+                self.count_empty()?;
+                Ok(self.nothing_or_reply())
+            }
+            content::APPLICATION_DATA => {
+                self.empty_records = 0;
+                self.key_updates = 0;
+                Ok(Incoming::Data(0..0))
+            }
+            _ if content.is_empty() => Err(Fault::EmptyMessage),
+            content::ALERT => self.judge_alert(content),
+            _ => {
+                self.read_handshake(keys, content)?;
+                Ok(self.nothing_or_reply())
+            }
+        }
+    }
+
+    fn nothing_or_reply(&self) -> Incoming {
+        if self.control_due() { Incoming::Reply } else { Incoming::Nothing }
+    }
+
+    pub(crate) fn count_empty(&mut self) -> Result<(), Fault> {
+        if self.empty_records == EMPTY_RECORDS_MAX {
+            return Err(Fault::TooManyEmptyRecords);
+        }
+        self.empty_records += 1;
+        Ok(())
+    }
+
+    fn judge_alert(&mut self, content: &[u8]) -> Result<Incoming, Fault> {
+        // RFC 8446 section 5.1: an alert is neither fragmented nor coalesced.
+        let &[level, description] = content else {
+            return Err(Fault::AlertLength(content.len()));
+        };
+        if !matches!(level, ALERT_LEVEL_WARNING | ALERT_LEVEL_FATAL) {
+            return Err(Fault::AlertLevel(level));
+        }
+        if description == alert::CLOSE_NOTIFY {
+            self.flags |= flag::READ_CLOSED;
+            return Ok(Incoming::CloseNotify);
+        }
+        // TLS 1.3 gives the level no meaning: all but user_canceled are errors (section 6).
+        let warning = match self.version {
+            Version::Tls13 => description == alert::USER_CANCELED,
+            Version::Tls12 => level == ALERT_LEVEL_WARNING,
+        };
+        if !warning {
+            self.flags |= flag::FAILED | flag::WRITE_CLOSED;
+            return Ok(Incoming::PeerAlert(description));
+        }
+        if self.warnings == WARNINGS_MAX {
+            return Err(Fault::TooManyWarnings);
+        }
+        self.warnings += 1;
+        Ok(Incoming::Nothing)
+    }
+}
+
+/// additional_data of TLS 1.2: sequence number, type, version, length (RFC 5246 6.2.3.3).
+pub(crate) fn tls12_aad(seq: u64, content_type: u8, plain_len: usize) -> [u8; 13] {
+    let mut aad = [0; 13];
+    aad[..8].copy_from_slice(&seq.to_be_bytes());
+    aad[8] = content_type;
+    aad[9..11].copy_from_slice(&RECORD_VERSION);
+    aad[11..].copy_from_slice(&(plain_len as u16).to_be_bytes());
+    aad
+}
+
+/// Whether records carry 8 bytes of nonce behind their header (RFC 5288 section 3).
+pub(crate) const fn has_explicit_nonce(suite: Suite, version: Version) -> bool {
+    matches!((suite, version), (Suite::Aes128Gcm | Suite::Aes256Gcm, Version::Tls12))
+}

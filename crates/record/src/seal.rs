@@ -1,0 +1,219 @@
+//! Writing: application data, alerts and KeyUpdates are sealed in place, in a caller's slot.
+//! Knows nothing of where the payload came from, nor when the record is sent.
+
+use crate::fault::{Fault, alert};
+use crate::handshake::{KEY_UPDATE, KEY_UPDATE_REQUESTED};
+use crate::keys::{
+    DirectionKey, EXPLICIT_NONCE_BYTES, IV_BYTES, Keys, TAG_BYTES, next_generation, records_max,
+};
+use crate::open::{RECORD_VERSION, content, has_explicit_nonce, tls12_aad};
+use crate::session::{Session, Version, flag};
+use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
+
+/// Records before its limit at which a TLS 1.3 key asks to be replaced: more than any batch of
+/// slots that is sealed between two calls of [`Session::seal_control`], 16 MiB in full records.
+const REKEY_MARGIN: u64 = 1 << 10;
+
+const ALERT_LEVEL_WARNING: u8 = 1;
+const ALERT_LEVEL_FATAL: u8 = 2;
+
+impl Session {
+    /// Bytes before the payload in a slot: 5, or 13 for AES-GCM in TLS 1.2.
+    pub const fn prefix_len(&self) -> usize {
+        if has_explicit_nonce(self.suite, self.version) {
+            HEADER_BYTES + EXPLICIT_NONCE_BYTES
+        } else {
+            HEADER_BYTES
+        }
+    }
+
+    /// Bytes after the payload in a slot: 17 in TLS 1.3, 16 in TLS 1.2.
+    pub const fn suffix_len(&self) -> usize {
+        match self.version {
+            Version::Tls13 => 1 + TAG_BYTES,
+            Version::Tls12 => TAG_BYTES,
+        }
+    }
+
+    /// Length of the record that [`Session::seal`] makes of a payload. Slots of
+    /// `record_len(PAYLOAD_BYTES_MAX)` side by side, each full, are one piece on the wire.
+    pub const fn record_len(&self, payload_len: usize) -> usize {
+        self.prefix_len() + payload_len + self.suffix_len()
+    }
+
+    /// Seals one record of application data in place. The payload lies at
+    /// `slot[prefix_len()..][..payload_len]`, with room for `suffix_len()` bytes behind it.
+    /// Returns the record's length; an empty payload makes no record and returns 0.
+    ///
+    /// Ask [`Session::control_due`] at least once in 512 records: a due KeyUpdate goes first.
+    ///
+    /// # Errors
+    /// [`Fault::SequenceExhausted`]: end the connection by close_notify. [`Fault::Closed`],
+    /// [`Fault::Slot`]: the caller's mistake.
+    pub fn seal(
+        &mut self,
+        keys: &mut Keys,
+        slot: &mut [u8],
+        payload_len: usize,
+    ) -> Result<usize, Fault> {
+        if self.flags & (flag::WRITE_CLOSED | flag::FAILED) != 0 {
+            return Err(Fault::Closed);
+        }
+        if payload_len == 0 {
+            return Ok(0);
+        }
+        if self.tx.seq >= records_max(self.suite) {
+            return Err(Fault::SequenceExhausted);
+        }
+        self.seal_content(keys, content::APPLICATION_DATA, slot, payload_len)
+    }
+
+    /// Whether a record of ours must go out before further data: the answer to a KeyUpdate or to
+    /// a renegotiation, or a KeyUpdate because our key nears its limit.
+    pub fn control_due(&self) -> bool {
+        const DUE: u8 = flag::KEY_UPDATE_DUE | flag::ASK_KEY_UPDATE | flag::NO_RENEGOTIATION_DUE;
+        let key_is_old =
+            self.version == Version::Tls13 && self.tx.seq >= records_max(self.suite) - REKEY_MARGIN;
+        !self.has(flag::WRITE_CLOSED)
+            && !self.has(flag::FAILED)
+            && (key_is_old || self.flags & DUE != 0)
+    }
+
+    /// Seals the record that is due, and switches keys behind a KeyUpdate. `out` has room for
+    /// [`crate::CONTROL_BYTES_MAX`]. Returns the record's length, 0 if none is due.
+    ///
+    /// # Errors
+    /// [`Fault::Slot`] if `out` is too small: nothing has changed then.
+    pub fn seal_control(&mut self, keys: &mut Keys, out: &mut [u8]) -> Result<usize, Fault> {
+        if !self.control_due() {
+            return Ok(0);
+        }
+        match self.version {
+            Version::Tls12 => {
+                let warning = [ALERT_LEVEL_WARNING, alert::NO_RENEGOTIATION];
+                let len = self.seal_message(keys, content::ALERT, &warning, out)?;
+                self.flags &= !flag::NO_RENEGOTIATION_DUE;
+                Ok(len)
+            }
+            Version::Tls13 => {
+                let message =
+                    if self.has(flag::ASK_KEY_UPDATE) { KEY_UPDATE_REQUESTED } else { KEY_UPDATE };
+                // Under the old key; all that follows is under the next (RFC 8446 4.6.3).
+                let len = self.seal_message(keys, content::HANDSHAKE, &message, out)?;
+                self.flags &= !(flag::ASK_KEY_UPDATE | flag::KEY_UPDATE_DUE);
+                next_generation(self.suite, &mut self.tx, &mut keys.seal);
+                Ok(len)
+            }
+        }
+    }
+
+    /// Seals an alert by its code: close_notify, user_canceled and no_renegotiation as warnings,
+    /// all others fatal. `out` has room for [`crate::CONTROL_BYTES_MAX`]. Returns the record's
+    /// length; 0 if our direction is closed already, so that a caller need not ask.
+    ///
+    /// close_notify closes our direction, a fatal alert the session.
+    ///
+    /// # Errors
+    /// [`Fault::Slot`] if `out` is too small: nothing has changed then.
+    pub fn seal_alert(
+        &mut self,
+        keys: &mut Keys,
+        description: u8,
+        out: &mut [u8],
+    ) -> Result<usize, Fault> {
+        if self.has(flag::WRITE_CLOSED) {
+            return Ok(0);
+        }
+        let (level, closes) = match description {
+            alert::CLOSE_NOTIFY => (ALERT_LEVEL_WARNING, flag::WRITE_CLOSED),
+            alert::USER_CANCELED | alert::NO_RENEGOTIATION => (ALERT_LEVEL_WARNING, 0),
+            _ => (ALERT_LEVEL_FATAL, flag::WRITE_CLOSED | flag::FAILED),
+        };
+        let len = self.seal_message(keys, content::ALERT, &[level, description], out)?;
+        self.flags |= closes;
+        Ok(len)
+    }
+
+    fn seal_message(
+        &mut self,
+        keys: &mut Keys,
+        content_type: u8,
+        message: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Fault> {
+        let start = self.prefix_len();
+        let Some(place) = out.get_mut(start..start + message.len()) else {
+            return Err(Fault::Slot);
+        };
+        place.copy_from_slice(message);
+        self.seal_content(keys, content_type, out, message.len())
+    }
+
+    /// Seals what lies in the slot. Control records may go past the key's limit, which has
+    /// room above it; the sequence number still never wraps.
+    pub(crate) fn seal_content(
+        &mut self,
+        keys: &mut Keys,
+        content_type: u8,
+        slot: &mut [u8],
+        content_len: usize,
+    ) -> Result<usize, Fault> {
+        if content_len > PAYLOAD_BYTES_MAX {
+            return Err(Fault::Slot);
+        }
+        let Some(record) = slot.get_mut(..self.record_len(content_len)) else {
+            return Err(Fault::Slot);
+        };
+        if self.tx.seq == u64::MAX {
+            return Err(Fault::SequenceExhausted);
+        }
+        let key = DirectionKey::wake(&mut keys.seal, self.suite, self.version, &self.tx)?;
+        let nonce = key.nonce(self.tx.seq);
+        match self.version {
+            Version::Tls13 => encrypt_tls13(key, nonce, content_type, record)?,
+            Version::Tls12 => {
+                let aad = tls12_aad(self.tx.seq, content_type, content_len);
+                encrypt_tls12(key, nonce, &aad, self.prefix_len(), record)?;
+            }
+        }
+        self.tx.seq += 1;
+        Ok(record.len())
+    }
+}
+
+/// TLSInnerPlaintext without padding, sealed (RFC 8446 section 5.2).
+fn encrypt_tls13(
+    key: &DirectionKey,
+    nonce: [u8; IV_BYTES],
+    content_type: u8,
+    record: &mut [u8],
+) -> Result<(), Fault> {
+    let header = header(content::APPLICATION_DATA, record.len());
+    let tag_at = record.len() - TAG_BYTES;
+    record[..HEADER_BYTES].copy_from_slice(&header);
+    record[tag_at - 1] = content_type;
+    let (plain, tag) = record.split_at_mut(tag_at);
+    key.seal(nonce, &header, &mut plain[HEADER_BYTES..], tag)
+}
+
+/// GenericAEADCipher (RFC 5246 section 6.2.3.3). The type is in the additional data.
+fn encrypt_tls12(
+    key: &DirectionKey,
+    nonce: [u8; IV_BYTES],
+    aad: &[u8; 13],
+    start: usize,
+    record: &mut [u8],
+) -> Result<(), Fault> {
+    let header = header(aad[8], record.len());
+    let tag_at = record.len() - TAG_BYTES;
+    record[..HEADER_BYTES].copy_from_slice(&header);
+    let explicit_len = start - HEADER_BYTES;
+    record[HEADER_BYTES..start].copy_from_slice(&nonce[IV_BYTES - 8..][..explicit_len]);
+    let (plain, tag) = record.split_at_mut(tag_at);
+    key.seal(nonce, aad, &mut plain[start..], tag)
+}
+
+fn header(content_type: u8, record_len: usize) -> [u8; HEADER_BYTES] {
+    let [hi, lo] = ((record_len - HEADER_BYTES) as u16).to_be_bytes();
+    [content_type, RECORD_VERSION[0], RECORD_VERSION[1], hi, lo]
+}

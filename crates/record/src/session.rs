@@ -1,0 +1,227 @@
+//! What a connection keeps between two records, and how it is made from a handshake's secrets.
+//! Knows no record format: reading is `open.rs`, writing is `seal.rs`.
+
+use std::fmt;
+
+use zeroize::Zeroize;
+
+use crate::fault::Fault;
+use crate::handshake::Partial;
+use crate::keys::{self, IV_BYTES, SECRET_BYTES};
+
+/// The AEAD and hash of the connection: those of TLS 1.3's suites, and TLS 1.2's ECDHE suites
+/// with the same AEAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Suite {
+    /// AES-128-GCM; SHA-256 in TLS 1.3.
+    Aes128Gcm,
+    /// AES-256-GCM; SHA-384 in TLS 1.3.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305; SHA-256 in TLS 1.3.
+    ChaCha20Poly1305,
+}
+
+/// The protocol version of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// TLS 1.2 with an AEAD suite.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// We accepted the connection.
+    Server,
+    /// We dialled the connection.
+    Client,
+}
+
+/// One direction: in TLS 1.3 the traffic secret of the current generation (32 or 48 bytes), in
+/// TLS 1.2 the key at 0.. and the 12-byte iv at 32... See `keys.rs`.
+pub(crate) struct Direction {
+    pub(crate) secret: [u8; SECRET_BYTES],
+    pub(crate) seq: u64,
+}
+
+/// What happened, and what is still to be sent: bits of [`Session::flags`].
+pub(crate) mod flag {
+    /// The peer's close_notify was read: whatever follows is ignored.
+    pub(crate) const READ_CLOSED: u8 = 1;
+    /// Our close_notify or fatal alert was sealed, or the peer's fatal alert was read.
+    pub(crate) const WRITE_CLOSED: u8 = 1 << 1;
+    /// A fault or a fatal alert: only an alert may still be sealed.
+    pub(crate) const FAILED: u8 = 1 << 2;
+    /// The peer asked for our KeyUpdate; many requests are one answer (RFC 8446 section 4.6.3).
+    pub(crate) const KEY_UPDATE_DUE: u8 = 1 << 3;
+    /// The peer's keys are near their limit: our KeyUpdate shall ask for the peer's.
+    pub(crate) const ASK_KEY_UPDATE: u8 = 1 << 4;
+    /// The peer asked to renegotiate, and a no_renegotiation warning is due.
+    pub(crate) const NO_RENEGOTIATION_DUE: u8 = 1 << 5;
+    /// A renegotiation was asked for once: the next is fatal.
+    pub(crate) const RENEGOTIATED: u8 = 1 << 6;
+}
+
+/// All that a connection needs between two records: 128 bytes, wiped on drop. Its Debug output
+/// shows neither secrets nor sequence numbers.
+///
+/// A move leaves a copy behind that is not wiped: make it where it stays.
+pub struct Session {
+    pub(crate) rx: Direction,
+    pub(crate) tx: Direction,
+    pub(crate) partial: Partial,
+    pub(crate) suite: Suite,
+    pub(crate) version: Version,
+    pub(crate) role: Role,
+    pub(crate) flags: u8,
+    pub(crate) key_updates: u8,
+    pub(crate) empty_records: u8,
+    pub(crate) warnings: u8,
+}
+
+impl Session {
+    /// A TLS 1.3 session from the application traffic secrets of generation 0 (RFC 8446
+    /// section 7.2) and the sequence numbers at which the handshake left off.
+    ///
+    /// # Errors
+    /// [`Fault::KeyLength`] if a secret is not as long as the suite's hash: 32 bytes, 48 for
+    /// AES-256-GCM.
+    pub fn tls13(
+        role: Role,
+        suite: Suite,
+        client_secret: &[u8],
+        server_secret: &[u8],
+        rx_seq: u64,
+        tx_seq: u64,
+    ) -> Result<Session, Fault> {
+        let (rx_secret, tx_secret) = match role {
+            Role::Server => (client_secret, server_secret),
+            Role::Client => (server_secret, client_secret),
+        };
+        let mut session = Session::blank(role, suite, Version::Tls13, rx_seq, tx_seq);
+        let hash_len = keys::hash_len(suite);
+        copy_exact(&mut session.rx.secret[..hash_len], rx_secret)?;
+        copy_exact(&mut session.tx.secret[..hash_len], tx_secret)?;
+        Ok(session)
+    }
+
+    /// A TLS 1.2 session from the key and 12-byte iv of each direction, and the sequence
+    /// numbers at which the handshake left off (1 each after the Finished messages).
+    ///
+    /// The iv of AES-GCM is salt (4 bytes) and then the base of the explicit nonce (8 bytes),
+    /// as rustls' `ExtractedSecrets` give it; what is sent is that base xor the sequence number.
+    ///
+    /// # Errors
+    /// [`Fault::KeyLength`] if a key or an iv is not as long as the suite says.
+    #[allow(clippy::too_many_arguments)] // two directions of three values; a struct hides none
+    pub fn tls12(
+        role: Role,
+        suite: Suite,
+        rx_key: &[u8],
+        rx_iv: &[u8],
+        tx_key: &[u8],
+        tx_iv: &[u8],
+        rx_seq: u64,
+        tx_seq: u64,
+    ) -> Result<Session, Fault> {
+        let mut session = Session::blank(role, suite, Version::Tls12, rx_seq, tx_seq);
+        let key_len = keys::key_len(suite);
+        for (secret, key, iv) in
+            [(&mut session.rx.secret, rx_key, rx_iv), (&mut session.tx.secret, tx_key, tx_iv)]
+        {
+            copy_exact(&mut secret[..key_len], key)?;
+            copy_exact(&mut secret[keys::TLS12_IV_AT..][..IV_BYTES], iv)?;
+        }
+        Ok(session)
+    }
+
+    fn blank(role: Role, suite: Suite, version: Version, rx_seq: u64, tx_seq: u64) -> Session {
+        Session {
+            rx: Direction { secret: [0; SECRET_BYTES], seq: rx_seq },
+            tx: Direction { secret: [0; SECRET_BYTES], seq: tx_seq },
+            partial: Partial::NONE,
+            suite,
+            version,
+            role,
+            flags: 0,
+            key_updates: 0,
+            empty_records: 0,
+            warnings: 0,
+        }
+    }
+
+    /// The suite.
+    pub const fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// The protocol version.
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Which end of the connection this is.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The peer sent close_notify. An end of the stream before that is a truncation.
+    pub const fn read_closed(&self) -> bool {
+        self.has(flag::READ_CLOSED)
+    }
+
+    /// We sent close_notify or a fatal alert, or received a fatal one: nothing can be sealed.
+    pub const fn write_closed(&self) -> bool {
+        self.has(flag::WRITE_CLOSED)
+    }
+
+    /// Whether the AEAD keys and ivs in use are these: the check of a handover against what
+    /// the handshake's library says of its own keys, receive and transmit, key and iv.
+    pub fn has_keys(&self, rx: (&[u8], &[u8]), tx: (&[u8], &[u8])) -> bool {
+        let same = |direction: &Direction, (key, iv): (&[u8], &[u8])| {
+            let material = keys::Material::derive(self.suite, self.version, &direction.secret);
+            material.key() == key && material.iv == iv
+        };
+        same(&self.rx, rx) && same(&self.tx, tx)
+    }
+
+    pub(crate) const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+impl Direction {
+    pub(crate) fn wipe(&mut self) {
+        self.secret.zeroize();
+        self.seq.zeroize();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.rx.wipe();
+        self.tx.wipe();
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("role", &self.role)
+            .field("version", &self.version)
+            .field("suite", &self.suite)
+            .field("read_closed", &self.read_closed())
+            .field("write_closed", &self.write_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+fn copy_exact(to: &mut [u8], from: &[u8]) -> Result<(), Fault> {
+    if to.len() != from.len() {
+        return Err(Fault::KeyLength);
+    }
+    to.copy_from_slice(from);
+    Ok(())
+}
