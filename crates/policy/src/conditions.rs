@@ -1,0 +1,283 @@
+//! The matchers of a rule other than its names: whether they hold for given facts, and whether
+//! one rule's are as wide as another's. Knows nothing of names, or of a rule's place in its list.
+
+use std::fmt;
+
+use eyelet_wire::hello::Hello;
+
+use crate::facts::{Fact, Facts};
+use crate::nets::{AddressPattern, AddressSet, NetSet};
+
+/// The matchers of a rule other than `sni`. Each one that is empty or `None` holds for everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Conditions {
+    listeners: Box<[u16]>,
+    client: NetSet,
+    destination: AddressSet,
+    sni_malformed: bool,
+    tls_version_max: Option<u16>,
+    ech: Option<bool>,
+    alpn: Box<[Box<[u8]>]>,
+    ja4: Box<[Box<str>]>,
+}
+
+/// A matcher, named and displayed by its key in the configuration. In the order in which they
+/// are checked: what costs less to know comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Matcher {
+    /// `listener`
+    Listener,
+    /// `client`
+    Client,
+    /// `destination`
+    Destination,
+    /// `sni`
+    Sni,
+    /// `sni_malformed`
+    SniMalformed,
+    /// `tls_version_max`
+    TlsVersionMax,
+    /// `ech`
+    Ech,
+    /// `alpn`
+    Alpn,
+    /// `ja4`
+    Ja4,
+}
+
+/// What became of a rule's matchers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Holds,
+    Fails(Matcher),
+    Needs(Fact),
+}
+
+impl Conditions {
+    /// Connections of these listeners.
+    #[must_use]
+    pub fn listeners(mut self, listeners: impl IntoIterator<Item = u16>) -> Self {
+        self.listeners = sorted(listeners);
+        self
+    }
+
+    /// Clients with these addresses.
+    #[must_use]
+    pub fn client(mut self, client: NetSet) -> Self {
+        self.client = client;
+        self
+    }
+
+    /// Connections that were meant for these addresses.
+    #[must_use]
+    pub fn destination(mut self, patterns: &[AddressPattern]) -> Self {
+        self.destination = AddressSet::new(patterns);
+        self
+    }
+
+    /// Only hellos whose name cannot be read. No rule without this takes one.
+    #[must_use]
+    pub const fn sni_malformed(mut self) -> Self {
+        self.sni_malformed = true;
+        self
+    }
+
+    /// Clients whose highest version is at most this one, as its code (0x0303 is TLS 1.2).
+    #[must_use]
+    pub const fn tls_version_max(mut self, version: u16) -> Self {
+        self.tls_version_max = Some(version);
+        self
+    }
+
+    /// Hellos with the ECH extension, or those without it.
+    #[must_use]
+    pub const fn ech(mut self, ech: bool) -> Self {
+        self.ech = Some(ech);
+        self
+    }
+
+    /// Clients that offer one of these protocols.
+    #[must_use]
+    pub fn alpn(mut self, protocols: impl IntoIterator<Item = Box<[u8]>>) -> Self {
+        self.alpn = sorted(protocols);
+        self
+    }
+
+    /// Clients with one of these fingerprints.
+    #[must_use]
+    pub fn ja4(mut self, fingerprints: impl IntoIterator<Item = Box<str>>) -> Self {
+        self.ja4 = sorted(fingerprints);
+        self
+    }
+
+    pub(crate) fn listener_list(&self) -> &[u16] {
+        &self.listeners
+    }
+
+    /// Whether a matcher is on the hello.
+    pub(crate) fn ask_hello(&self) -> bool {
+        let of_hello = self.sni_malformed || self.tls_version_max.is_some() || self.ech.is_some();
+        of_hello || !self.alpn.is_empty() || !self.ja4.is_empty()
+    }
+
+    pub(crate) fn asks(&self, matcher: Matcher) -> bool {
+        match matcher {
+            Matcher::Listener => !self.listeners.is_empty(),
+            Matcher::Client => !self.client.is_empty(),
+            Matcher::Destination => !self.destination.is_empty(),
+            Matcher::Sni => false,
+            Matcher::SniMalformed => self.sni_malformed,
+            Matcher::TlsVersionMax => self.tls_version_max.is_some(),
+            Matcher::Ech => self.ech.is_some(),
+            Matcher::Alpn => !self.alpn.is_empty(),
+            Matcher::Ja4 => !self.ja4.is_empty(),
+        }
+    }
+
+    /// These without the matchers on the hello.
+    pub(crate) fn without_hello(&self) -> Self {
+        let (listeners, client) = (self.listeners.clone(), self.client.clone());
+        Self { listeners, client, destination: self.destination.clone(), ..Self::default() }
+    }
+
+    /// The matchers that need no hello. `refuse` is whether an unknown fact counts as a match.
+    pub(crate) fn check_before_hello(&self, facts: &Facts<'_>, refuse: bool) -> Outcome {
+        if !self.listeners.is_empty() && !self.listeners.contains(&facts.listener) {
+            return Outcome::Fails(Matcher::Listener);
+        }
+        if !self.client.is_empty() && !self.client.contains(facts.client) {
+            return Outcome::Fails(Matcher::Client);
+        }
+        if self.destination.is_empty() {
+            return Outcome::Holds;
+        }
+        match facts.destination {
+            Some(destination) if self.destination.contains(destination) => Outcome::Holds,
+            Some(_) => Outcome::Fails(Matcher::Destination),
+            None => missing(facts, Fact::Destination, Matcher::Destination, refuse),
+        }
+    }
+
+    /// The matchers on the hello; its name is the caller's, `sni_malformed` apart.
+    pub(crate) fn check_hello(
+        &self,
+        hello: &Hello<'_>,
+        facts: &Facts<'_>,
+        refuse: bool,
+    ) -> Outcome {
+        if self.tls_version_max.is_some_and(|max| hello.version_max() > max) {
+            return Outcome::Fails(Matcher::TlsVersionMax);
+        }
+        if self.ech.is_some_and(|ech| hello.has_ech() != ech) {
+            return Outcome::Fails(Matcher::Ech);
+        }
+        if !self.alpn.is_empty() && !hello.alpn().any(|protocol| self.lists_alpn(protocol.as_ref()))
+        {
+            return Outcome::Fails(Matcher::Alpn);
+        }
+        if self.ja4.is_empty() {
+            return Outcome::Holds;
+        }
+        match facts.ja4 {
+            Some(ja4) if self.ja4.iter().any(|listed| **listed == *ja4) => Outcome::Holds,
+            Some(_) => Outcome::Fails(Matcher::Ja4),
+            None => missing(facts, Fact::Ja4, Matcher::Ja4, refuse),
+        }
+    }
+
+    fn lists_alpn(&self, protocol: &[u8]) -> bool {
+        self.alpn.iter().any(|listed| **listed == *protocol)
+    }
+
+    /// Whether these hold whenever `other` do: each matcher is absent, or as wide.
+    pub(crate) fn cover(&self, other: &Self) -> bool {
+        covers_list(&self.listeners, &other.listeners)
+            && (self.client.is_empty()
+                || (!other.client.is_empty() && self.client.covers(&other.client)))
+            && (self.destination.is_empty()
+                || (!other.destination.is_empty() && self.destination.covers(&other.destination)))
+            && self.sni_malformed == other.sni_malformed
+            && self
+                .tls_version_max
+                .is_none_or(|max| other.tls_version_max.is_some_and(|v| v <= max))
+            && (self.ech.is_none() || self.ech == other.ech)
+            && covers_list(&self.alpn, &other.alpn)
+            && covers_list(&self.ja4, &other.ja4)
+    }
+
+    /// What `matcher` lists, as in the configuration.
+    pub(crate) fn text(&self, matcher: Matcher) -> String {
+        match matcher {
+            Matcher::Listener => listed(self.listeners.iter()),
+            Matcher::Client => listed(self.client.nets()),
+            Matcher::Destination => listed(self.destination.patterns()),
+            Matcher::Sni => String::new(),
+            Matcher::SniMalformed => self.sni_malformed.to_string(),
+            Matcher::TlsVersionMax => version_text(self.tls_version_max.unwrap_or(0)),
+            Matcher::Ech => self.ech.is_some_and(|ech| ech).to_string(),
+            Matcher::Alpn => listed(self.alpn.iter().map(|p| p.escape_ascii().to_string())),
+            Matcher::Ja4 => listed(self.ja4.iter()),
+        }
+    }
+}
+
+impl fmt::Display for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Listener => "listener",
+            Self::Client => "client",
+            Self::Destination => "destination",
+            Self::Sni => "sni",
+            Self::SniMalformed => "sni_malformed",
+            Self::TlsVersionMax => "tls_version_max",
+            Self::Ech => "ech",
+            Self::Alpn => "alpn",
+            Self::Ja4 => "ja4",
+        })
+    }
+}
+
+/// `"a", "b"` and how many more: what an explanation prints of a list.
+pub(crate) fn listed<T: fmt::Display>(mut items: impl Iterator<Item = T>) -> String {
+    let shown: Vec<String> =
+        items.by_ref().take(LISTED_MAX).map(|item| format!("\"{item}\"")).collect();
+    match items.count() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
+    match (facts.unknown.contains(fact), refuse) {
+        (false, _) => Outcome::Needs(fact),
+        (true, true) => Outcome::Holds,
+        (true, false) => Outcome::Fails(matcher),
+    }
+}
+
+fn version_text(version: u16) -> String {
+    match version {
+        0x0301 => "\"1.0\"".to_owned(),
+        0x0302 => "\"1.1\"".to_owned(),
+        0x0303 => "\"1.2\"".to_owned(),
+        0x0304 => "\"1.3\"".to_owned(),
+        other => format!("{other:#06x}"),
+    }
+}
+
+fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
+    let mut items: Vec<T> = items.into_iter().collect();
+    items.sort_unstable();
+    items.dedup();
+    items.into()
+}
+
+/// Both ascending; an empty list is everything.
+fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
+    let lists = |item| wide.binary_search(item).is_ok();
+    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))
+}
+
+/// Items of a list that an explanation shows.
+const LISTED_MAX: usize = 5;

@@ -1,0 +1,74 @@
+//! Why the rules before the one that decided did not match.
+//! Reads the same matchers as the decision; knows nothing of how a connection is served.
+
+use crate::conditions::{Matcher, Outcome, listed};
+use crate::facts::Facts;
+use crate::names::NamePattern;
+use crate::rules::{Decision, RuleId, Rules};
+
+/// A rule that did not match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// The rule.
+    pub rule: RuleId,
+    /// The first of its matchers that failed.
+    pub matcher: Matcher,
+}
+
+impl Rules {
+    /// The rules before the one that decides, and the first matcher of each that failed, in
+    /// order; lazily, as there may be 100,000. Where a fact is still needed, what is known so far.
+    pub fn misses<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Miss> + 'a {
+        let end = match self.decide(facts) {
+            Decision::Verdict(verdict) => verdict.rule.map(|rule| rule.0),
+            Decision::Need(_) => None,
+        };
+        let end = end.unwrap_or(u32::try_from(self.len()).unwrap_or(u32::MAX));
+        // Candidates come ascending, as the rules are walked, so one pass over both is enough.
+        let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
+        (0..end).filter_map(move |rule| {
+            let by_name = candidates.as_mut().is_some_and(|candidates| {
+                while candidates.next_if(|candidate| *candidate < rule).is_some() {}
+                candidates.peek() == Some(&rule)
+            });
+            let matcher = self.failed(rule, by_name, facts)?;
+            Some(Miss { rule: RuleId(rule), matcher })
+        })
+    }
+
+    /// What `matcher` of `rule` lists, as in the configuration, cut to a few; empty if the rule
+    /// does not have it. Slow: names are searched for in the whole index.
+    pub fn matcher_text(&self, rule: RuleId, matcher: Matcher) -> String {
+        let Some((entry, conditions)) = self.rule(rule.0) else { return String::new() };
+        match matcher {
+            Matcher::Sni if entry.named() => {
+                let mut names: Vec<NamePattern> = self.names().patterns_of(rule.0).collect();
+                names.sort_unstable();
+                listed(names.iter())
+            }
+            _ if conditions.asks(matcher) => conditions.text(matcher),
+            _ => String::new(),
+        }
+    }
+
+    /// The listeners of `rule`, by index, ascending; none: all.
+    pub fn listeners_of(&self, rule: RuleId) -> &[u16] {
+        self.rule(rule.0).map_or(&[], |(_, conditions)| conditions.listener_list())
+    }
+
+    fn failed(&self, rule: u32, by_name: bool, facts: &Facts<'_>) -> Option<Matcher> {
+        let (entry, conditions) = self.rule(rule)?;
+        if let Outcome::Fails(matcher) = conditions.check_before_hello(facts, entry.refuse()) {
+            return Some(matcher);
+        }
+        let hello = facts.hello?;
+        if !by_name {
+            // Without `sni`, a rule is no candidate only because of whether the name can be read.
+            return Some(if entry.named() { Matcher::Sni } else { Matcher::SniMalformed });
+        }
+        match conditions.check_hello(hello, facts, entry.refuse()) {
+            Outcome::Fails(matcher) => Some(matcher),
+            Outcome::Holds | Outcome::Needs(_) => None,
+        }
+    }
+}

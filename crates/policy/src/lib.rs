@@ -1,0 +1,28 @@
+//! Policy: what is known of a connection in, a verdict or the one fact that is still needed out.
+//! Pure: no clock, no socket, no file, and it does not know what a verdict does to a connection.
+//!
+//! An ordered list of [`Rule`]s is indexed once into [`Rules`]; [`Rules::decide`] then finds the
+//! first rule whose every matcher holds, by name index and not by walking the list. It allocates
+//! nothing and cannot fail. What must be peeked follows from what the rules ask: a list without a
+//! matcher on the hello is decided before a byte is read.
+
+#![forbid(unsafe_code)]
+
+mod conditions;
+mod covers;
+mod explain;
+mod facts;
+mod names;
+mod nets;
+mod refusal;
+mod rules;
+pub mod sketch;
+
+pub use conditions::{Conditions, Matcher};
+pub use covers::{Coverage, Covered};
+pub use explain::Miss;
+pub use facts::{Fact, FactSet, Facts};
+pub use names::{NamePattern, NamePatternFault};
+pub use nets::{AddressPattern, NetSet};
+pub use refusal::Refusal;
+pub use rules::{Decision, Needs, RULES_MAX, Rule, RuleId, Rules, Verdict};

@@ -1,0 +1,151 @@
+//! Sets of IP addresses, as disjoint ascending ranges, and addresses with a port.
+//! Knows nothing of rules. IPv4-mapped IPv6 addresses are IPv4 addresses here, always.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+
+/// A set of addresses. Its form is canonical: two equal sets compare equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NetSet {
+    /// First and last address of each range; ascending, and never two that touch.
+    v4: Box<[(u32, u32)]>,
+    v6: Box<[(u128, u128)]>,
+}
+
+impl NetSet {
+    /// Whether it holds `address`, in time logarithmic in the number of ranges.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match address.to_canonical() {
+            IpAddr::V4(address) => within(&self.v4, u32::from(address)),
+            IpAddr::V6(address) => within(&self.v6, u128::from(address)),
+        }
+    }
+
+    /// Whether it holds every address of `other`.
+    pub fn covers(&self, other: &Self) -> bool {
+        // Ranges never touch, so each range of `other` must lie within one range of ours.
+        let v4 = other.v4.iter().all(|range| spans(&self.v4, *range));
+        v4 && other.v6.iter().all(|range| spans(&self.v6, *range))
+    }
+
+    /// Whether it holds no address.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
+    /// The fewest networks that make it up.
+    pub fn nets(&self) -> impl Iterator<Item = IpNet> + '_ {
+        let v4 = self.v4.iter().flat_map(|(a, b)| Ipv4Subnets::new((*a).into(), (*b).into(), 0));
+        let v6 = self.v6.iter().flat_map(|(a, b)| Ipv6Subnets::new((*a).into(), (*b).into(), 0));
+        v4.map(IpNet::V4).chain(v6.map(IpNet::V6))
+    }
+}
+
+impl FromIterator<IpNet> for NetSet {
+    fn from_iter<I: IntoIterator<Item = IpNet>>(nets: I) -> Self {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for net in nets {
+            match (net.network(), net.broadcast()) {
+                (IpAddr::V4(first), IpAddr::V4(last)) => v4.push((first.into(), last.into())),
+                (IpAddr::V6(first), IpAddr::V6(last)) => match mapped_range(first, last) {
+                    Some(range) => v4.push(range),
+                    None => v6.push((first.into(), last.into())),
+                },
+                // A net's first and last address are of one family.
+                _ => {}
+            }
+        }
+        Self {
+            v4: join(v4, |last, first| last.checked_add(1).is_none_or(|next| first <= next)),
+            v6: join(v6, |last, first| last.checked_add(1).is_none_or(|next| first <= next)),
+        }
+    }
+}
+
+/// An address or network, perhaps with a port: `10.0.0.0/8`, `10.0.0.1:443`, `[2001:db8::]/32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressPattern {
+    /// The addresses.
+    pub net: IpNet,
+    /// The port; `None` is any.
+    pub port: Option<u16>,
+}
+
+impl fmt::Display for AddressPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.port, self.net) {
+            (None, net) => write!(f, "{net}"),
+            (Some(port), IpNet::V4(net)) => write!(f, "{net}:{port}"),
+            (Some(port), IpNet::V6(net)) => write!(f, "[{net}]:{port}"),
+        }
+    }
+}
+
+/// A set of addresses with ports: one [`NetSet`] a port, any port first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct AddressSet(Box<[(Option<u16>, NetSet)]>);
+
+impl AddressSet {
+    pub(crate) fn new(patterns: &[AddressPattern]) -> Self {
+        let mut ports: Vec<Option<u16>> = patterns.iter().map(|pattern| pattern.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        let of_port = |port| {
+            let of_port = patterns.iter().filter(|pattern| pattern.port == port);
+            (port, of_port.map(|pattern| pattern.net).collect())
+        };
+        Self(ports.into_iter().map(of_port).collect())
+    }
+
+    pub(crate) fn contains(&self, address: SocketAddr) -> bool {
+        self.0.iter().any(|(port, nets)| {
+            port.is_none_or(|port| port == address.port()) && nets.contains(address.ip())
+        })
+    }
+
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        other.0.iter().all(|(port, nets)| {
+            let mut ours = self.0.iter();
+            ours.any(|(our, set)| (our.is_none() || our == port) && set.covers(nets))
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = AddressPattern> + '_ {
+        self.0
+            .iter()
+            .flat_map(|(port, nets)| nets.nets().map(|net| AddressPattern { net, port: *port }))
+    }
+}
+
+/// The IPv4 range that a network inside ::ffff:0:0/96 stands for.
+fn mapped_range(first: Ipv6Addr, last: Ipv6Addr) -> Option<(u32, u32)> {
+    Some((first.to_ipv4_mapped()?.into(), last.to_ipv4_mapped()?.into()))
+}
+
+fn within<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
+    spans(ranges, (address, address))
+}
+
+fn spans<T: Ord + Copy>(ranges: &[(T, T)], (first, last): (T, T)) -> bool {
+    let after = ranges.partition_point(|range| range.0 <= first);
+    let before = after.checked_sub(1).and_then(|at| ranges.get(at));
+    before.is_some_and(|range| last <= range.1)
+}
+
+fn join<T: Ord + Copy>(mut ranges: Vec<(T, T)>, touch: impl Fn(T, T) -> bool) -> Box<[(T, T)]> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(T, T)> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if touch(last.1, range.0) => last.1 = last.1.max(range.1),
+            _ => joined.push(range),
+        }
+    }
+    joined.into()
+}

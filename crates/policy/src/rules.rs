@@ -1,0 +1,326 @@
+//! The ordered list of rules, indexed, and the decision over it.
+//! Does not know what a rule does beyond whether it refuses.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use eyelet_wire::hello::{Hello, Sni};
+
+use crate::conditions::{Conditions, Matcher, Outcome};
+use crate::facts::{Fact, Facts};
+use crate::names::{Found, NameIndex, NamePattern};
+use crate::refusal::Refusal;
+
+/// A rule as it is written. An empty `sni` and `Conditions::default()` match everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Whether its action is to refuse.
+    pub refuse: bool,
+    /// What its action cannot do without.
+    pub needs: Needs,
+    /// The names it takes; empty: any name, and none.
+    pub sni: Vec<NamePattern>,
+    /// The other matchers.
+    pub conditions: Conditions,
+}
+
+/// What of the hello a rule's action cannot do without, whatever its matchers ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing: bytes are passed on unread, or refused.
+    #[default]
+    Nothing,
+    /// A hello: TLS ends here.
+    Hello,
+    /// A hello with a name: the name is dialled. Without one the rule's verdict is a refusal.
+    Name,
+}
+
+/// The place of a rule in its list, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId(pub u32);
+
+/// What the rules say of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The last word.
+    Verdict(Verdict),
+    /// Fetch this, or put it into `Facts::unknown`, and ask again.
+    Need(Fact),
+}
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The rule that decided; `None`: no rule matched.
+    pub rule: Option<RuleId>,
+    /// Why it is refused; `None`: the rule's action is taken.
+    pub refuse: Option<Refusal>,
+}
+
+/// Rules, indexed: by name, and by what can be decided before the hello is read.
+#[derive(Debug)]
+pub struct Rules {
+    names: NameIndex,
+    /// One a rule.
+    entries: Box<[Entry]>,
+    /// Each distinct set of matchers once: 100,000 rules that list only names share one.
+    conditions: Box<[Conditions]>,
+    /// What decides whether the hello is read: of the rules whose matchers are equal when those on
+    /// the hello are left out, the first. Ends at the first that has no other matcher.
+    before_hello: Box<[u32]>,
+    /// Rules without `sni`, without `sni_malformed`.
+    unnamed: Box<[u32]>,
+    /// Rules with `sni_malformed` and without `sni`.
+    malformed: Box<[u32]>,
+    asks_hello: bool,
+    asks_ja4: bool,
+    asks_names: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// Index into `Rules::conditions`.
+    conditions: u32,
+    refuse: bool,
+    named: bool,
+    /// By a matcher or by its action.
+    asks_hello: bool,
+    needs_name: bool,
+}
+
+impl Rules {
+    /// Indexes a list. What is beyond [`RULES_MAX`] rules is left out.
+    pub fn new(rules: &[Rule]) -> Self {
+        let rules = rules.get(..RULES_MAX).unwrap_or(rules);
+        let mut interned: HashMap<&Conditions, u32> = HashMap::new();
+        let mut conditions = Vec::new();
+        let mut entries = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let id = *interned.entry(&rule.conditions).or_insert_with(|| {
+                conditions.push(rule.conditions.clone());
+                index_u32(conditions.len() - 1)
+            });
+            let named = !rule.sni.is_empty();
+            entries.push(Entry {
+                conditions: id,
+                refuse: rule.refuse,
+                named,
+                asks_hello: named || rule.needs != Needs::Nothing || rule.conditions.ask_hello(),
+                needs_name: rule.needs == Needs::Name,
+            });
+        }
+        let numbered = || rules.iter().enumerate().map(|(id, rule)| (index_u32(id), rule));
+        let unnamed_with = |malformed: bool| {
+            let chosen = numbered().filter(move |(_, rule)| {
+                rule.sni.is_empty() && rule.conditions.asks(Matcher::SniMalformed) == malformed
+            });
+            chosen.map(|(id, _)| id).collect()
+        };
+        // A name that can be read and one that cannot exclude each other.
+        let named = numbered().filter(|(_, rule)| !rule.conditions.asks(Matcher::SniMalformed));
+        Self {
+            names: NameIndex::new(named.map(|(id, rule)| (id, &*rule.sni))),
+            before_hello: before_hello(&entries, &conditions),
+            unnamed: unnamed_with(false),
+            malformed: unnamed_with(true),
+            asks_hello: entries.iter().any(|entry| entry.asks_hello),
+            asks_ja4: conditions.iter().any(|conditions| conditions.asks(Matcher::Ja4)),
+            asks_names: entries.iter().any(|entry| entry.named || entry.needs_name),
+            entries: entries.into(),
+            conditions: conditions.into(),
+        }
+    }
+
+    /// The first rule whose every matcher holds, or the fact without which that cannot be said.
+    ///
+    /// Rules are checked in order and their matchers from cheap to dear, so a fact is asked for
+    /// only when everything cheaper of that rule holds and no earlier rule has matched. A fact
+    /// that is given although nobody asked for it yet changes nothing.
+    pub fn decide(&self, facts: &Facts<'_>) -> Decision {
+        match self.decide_before_hello(facts) {
+            Decision::Need(Fact::Hello) => {}
+            decided => return decided,
+        }
+        match facts.hello {
+            Some(hello) => self.decide_by_hello(hello, facts),
+            None if facts.unknown.contains(Fact::Hello) => no_rule(Refusal::NoHello),
+            None => Decision::Need(Fact::Hello),
+        }
+    }
+
+    /// Whether any rule asks for the hello; if none does, the list is blind.
+    pub const fn asks_hello(&self) -> bool {
+        self.asks_hello
+    }
+
+    /// Whether any rule asks for the fingerprint.
+    pub const fn asks_ja4(&self) -> bool {
+        self.asks_ja4
+    }
+
+    /// How many rules there are.
+    pub const fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no rule.
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn decide_before_hello(&self, facts: &Facts<'_>) -> Decision {
+        for &id in &self.before_hello {
+            let Some((entry, conditions)) = self.rule(id) else { continue };
+            match conditions.check_before_hello(facts, entry.refuse) {
+                Outcome::Fails(_) => {}
+                Outcome::Needs(fact) => return Decision::Need(fact),
+                Outcome::Holds if entry.asks_hello => return Decision::Need(Fact::Hello),
+                Outcome::Holds => return self.verdict(id, entry, None),
+            }
+        }
+        no_rule(Refusal::Unlisted)
+    }
+
+    fn decide_by_hello(&self, hello: &Hello<'_>, facts: &Facts<'_>) -> Decision {
+        let mut candidates = self.candidates(hello.sni());
+        for id in &mut candidates {
+            let Some((entry, conditions)) = self.rule(id) else { continue };
+            let mut outcome = conditions.check_before_hello(facts, entry.refuse);
+            if outcome == Outcome::Holds {
+                outcome = conditions.check_hello(hello, facts, entry.refuse);
+            }
+            match outcome {
+                Outcome::Fails(_) => {}
+                Outcome::Needs(fact) => return Decision::Need(fact),
+                Outcome::Holds => return self.verdict(id, entry, Some(hello)),
+            }
+        }
+        no_rule(self.unlisted(Some(hello)))
+    }
+
+    /// The rules whose `sni` and `sni_malformed` hold, ascending.
+    pub(crate) fn candidates(&self, sni: &Sni) -> Found<'_> {
+        let mut found = Found::new();
+        match sni {
+            Sni::Absent => self.names.find("", &mut found),
+            Sni::Name(name) => self.names.find(name.as_str(), &mut found),
+            Sni::Malformed(_) => {
+                found.push(&self.malformed);
+                return found;
+            }
+        }
+        found.push(&self.unnamed);
+        found
+    }
+
+    fn verdict(&self, id: u32, entry: Entry, hello: Option<&Hello<'_>>) -> Decision {
+        let refuse = match hello.map(Hello::sni) {
+            _ if entry.refuse => Some(self.reason(id, entry, hello)),
+            Some(Sni::Malformed(fault)) if entry.needs_name => Some(Refusal::MalformedName(*fault)),
+            Some(Sni::Absent) if entry.needs_name => Some(Refusal::NoName),
+            _ => None,
+        };
+        Decision::Verdict(Verdict { rule: Some(RuleId(id)), refuse })
+    }
+
+    /// Which of a refuse rule's matchers the client is told of: the one least likely to be shared
+    /// with connections that are served. Only a listener, or nothing: it is a last word.
+    fn reason(&self, id: u32, entry: Entry, hello: Option<&Hello<'_>>) -> Refusal {
+        let asks = |matcher| self.rule(id).is_some_and(|(_, asked)| asked.asks(matcher));
+        match hello.map(Hello::sni) {
+            Some(Sni::Malformed(fault)) => Refusal::MalformedName(*fault),
+            _ if asks(Matcher::TlsVersionMax) => Refusal::ByVersion,
+            _ if asks(Matcher::Ja4) => Refusal::ByFingerprint,
+            _ if asks(Matcher::Client) || asks(Matcher::Destination) => Refusal::ByAddress,
+            _ if asks(Matcher::Alpn) => Refusal::ByProtocol,
+            _ if asks(Matcher::Ech) => Refusal::ByEch,
+            Some(Sni::Name(_)) if entry.named => Refusal::ByName,
+            _ => self.unlisted(hello),
+        }
+    }
+
+    /// Why a connection that no rule takes is refused.
+    fn unlisted(&self, hello: Option<&Hello<'_>>) -> Refusal {
+        match hello.map(Hello::sni) {
+            Some(Sni::Malformed(fault)) => Refusal::MalformedName(*fault),
+            Some(Sni::Absent) if self.asks_names => Refusal::NoName,
+            Some(Sni::Name(_)) if self.asks_names => Refusal::NoRule,
+            _ => Refusal::Unlisted,
+        }
+    }
+
+    pub(crate) fn rule(&self, id: u32) -> Option<(Entry, &Conditions)> {
+        let entry = *self.entries.get(id as usize)?;
+        Some((entry, self.conditions.get(entry.conditions as usize)?))
+    }
+
+    pub(crate) const fn names(&self) -> &NameIndex {
+        &self.names
+    }
+
+    /// Rules without `sni`, those for names that cannot be read or the others.
+    pub(crate) const fn unnamed(&self, malformed: bool) -> &[u32] {
+        if malformed { &self.malformed } else { &self.unnamed }
+    }
+}
+
+impl Entry {
+    pub(crate) const fn refuse(self) -> bool {
+        self.refuse
+    }
+
+    pub(crate) const fn named(self) -> bool {
+        self.named
+    }
+
+    pub(crate) const fn conditions(self) -> u32 {
+        self.conditions
+    }
+}
+
+impl fmt::Display for RuleId {
+    /// As operators count: from 1.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {}", u64::from(self.0) + 1)
+    }
+}
+
+fn before_hello(entries: &[Entry], conditions: &[Conditions]) -> Box<[u32]> {
+    // Conditions without the hello's matchers, numbered: equal ones fail or hold together, so
+    // of several such rules only the first can be the one that decides or asks.
+    let mut cheap_ids: HashMap<Conditions, usize> = HashMap::new();
+    let cheap: Vec<usize> = conditions
+        .iter()
+        .map(|conditions| {
+            let next = cheap_ids.len();
+            *cheap_ids.entry(conditions.without_hello()).or_insert(next)
+        })
+        .collect();
+    let always = cheap_ids.get(&Conditions::default()).copied();
+    // A refuse rule also holds on an unknown destination, so it counts apart.
+    let mut asked = vec![[false; 2]; cheap_ids.len()];
+    let mut chosen = Vec::new();
+    for (id, entry) in entries.iter().enumerate() {
+        let Some(cheap) = cheap.get(entry.conditions as usize).copied() else { continue };
+        let seen = asked.get_mut(cheap).and_then(|asked| asked.get_mut(usize::from(entry.refuse)));
+        if seen.map(|seen| std::mem::replace(seen, true)) != Some(true) {
+            chosen.push(index_u32(id));
+        }
+        if Some(cheap) == always {
+            break;
+        }
+    }
+    chosen.into()
+}
+
+const fn no_rule(why: Refusal) -> Decision {
+    Decision::Verdict(Verdict { rule: None, refuse: Some(why) })
+}
+
+fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// Rules in a list: an id fits 32 bits, and 16 million are far beyond what a file can hold.
+pub const RULES_MAX: usize = 1 << 24;

@@ -1,0 +1,119 @@
+//! Which rules can never match, as a table, and that a long list is analysed in little time.
+//! The analysis never looks at a connection, and neither do these tests.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod words;
+
+use eyelet_policy::{Covered, NamePattern, Rule, RuleId, Rules};
+use words::{Words, refuse, rule};
+
+/// The rules that the last rule of a list is covered by.
+fn covering(rules: &[Rule]) -> Vec<u32> {
+    let coverage = Rules::new(rules).coverage(rules);
+    assert_eq!(coverage.stopped_at, None);
+    let last = RuleId(u32::try_from(rules.len()).unwrap() - 1);
+    match coverage.covered.as_slice() {
+        [] => vec![],
+        [Covered { rule, by }] if *rule == last => by.iter().map(|rule| rule.0).collect(),
+        other => panic!("only the last rule of the table is to be covered: {other:?}"),
+    }
+}
+
+#[test]
+fn rules_that_never_match_by_name() {
+    for (rules, by) in [
+        (vec![rule(), rule().sni(&["a.example"])], vec![0]),
+        (vec![rule(), refuse()], vec![0]),
+        (vec![rule().sni(&["a.example"]), refuse()], vec![]),
+        (vec![rule().sni(&["a.example"]), refuse().sni(&["A.example"])], vec![0]),
+        (vec![rule().sni(&["*.example"]), rule().sni(&["a.example"])], vec![0]),
+        (vec![rule().sni(&["*.example"]), rule().sni(&["*.a.example"])], vec![0]),
+        (vec![rule().sni(&["*.example"]), rule().sni(&["*.example"])], vec![0]),
+        (vec![rule().sni(&["*.a.example"]), rule().sni(&["a.example"])], vec![]),
+        (vec![rule().sni(&["*.a.example"]), rule().sni(&["*.example"])], vec![]),
+        (vec![rule().sni(&["*.example"]), rule().sni(&[""])], vec![]),
+        (vec![rule().sni(&[""]), rule().sni(&[""])], vec![0]),
+        (
+            vec![
+                rule().sni(&["a.example"]),
+                rule().sni(&["*.b.example"]),
+                rule().sni(&["a.example", "x.b.example"]),
+            ],
+            vec![0, 1],
+        ),
+        (vec![rule().sni(&["a.example"]), rule().sni(&["a.example", "b.example"])], vec![]),
+    ] {
+        assert_eq!(covering(&rules), by, "{rules:#?}");
+    }
+}
+
+#[test]
+fn rules_that_never_match_by_their_other_matchers() {
+    let destination = |net, port| rule().destination(&[(net, port)]);
+    for (rules, by) in [
+        (
+            vec![rule().client(&["10.0.0.0/8"]), rule().client(&["10.1.0.0/16"]).sni(&["a.b"])],
+            vec![0],
+        ),
+        (vec![rule().client(&["10.1.0.0/16"]), rule().client(&["10.0.0.0/8"])], vec![]),
+        (
+            vec![rule().client(&["10.0.0.0/9", "10.128.0.0/9"]), rule().client(&["10.0.0.0/8"])],
+            vec![0],
+        ),
+        (vec![rule().client(&["10.0.0.0/8"]), rule()], vec![]),
+        (vec![destination("10.0.0.0/8", None), destination("10.0.0.1/32", Some(443))], vec![0]),
+        (vec![destination("10.0.0.0/8", Some(80)), destination("10.0.0.1/32", Some(443))], vec![]),
+        (vec![destination("10.0.0.0/8", Some(80)), destination("10.0.0.1/32", None)], vec![]),
+        // A destination that cannot be had passes by the first and is refused by the second.
+        (
+            vec![destination("10.0.0.0/8", None), refuse().destination(&[("10.0.0.1/32", None)])],
+            vec![],
+        ),
+        (
+            vec![rule().with(|all| all.listeners([0, 1])), rule().with(|all| all.listeners([1]))],
+            vec![0],
+        ),
+        (vec![rule().alpn(&["h2", "x"]), rule().alpn(&["h2"])], vec![0]),
+        (vec![rule().alpn(&["h2"]), rule().alpn(&["h2", "x"])], vec![]),
+        (
+            vec![
+                rule().with(|all| all.tls_version_max(0x303)),
+                rule().with(|all| all.tls_version_max(0x302)),
+            ],
+            vec![0],
+        ),
+        (
+            vec![
+                rule().with(|all| all.tls_version_max(0x302)),
+                rule().with(|all| all.tls_version_max(0x303)),
+            ],
+            vec![],
+        ),
+        (vec![rule().with(|all| all.ech(true)), rule().with(|all| all.ech(false))], vec![]),
+        (vec![rule(), rule().with(|all| all.sni_malformed())], vec![]),
+        (
+            vec![
+                rule().with(|all| all.sni_malformed()),
+                rule().with(|all| all.sni_malformed().ech(true)),
+            ],
+            vec![0],
+        ),
+    ] {
+        assert_eq!(covering(&rules), by, "{rules:#?}");
+    }
+}
+
+#[test]
+fn a_hundred_thousand_names_are_analysed_by_look_ups() {
+    let mut rules: Vec<Rule> = (0..100_000)
+        .map(|n| Rule {
+            sni: vec![NamePattern::Exact(format!("host{n}.example").into())],
+            ..Rule::default()
+        })
+        .collect();
+    rules.push(rule().sni(&["host77.example"]));
+    let coverage = Rules::new(&rules).coverage(&rules);
+    let expected = Covered { rule: RuleId(100_000), by: vec![RuleId(77)] };
+    assert_eq!((coverage.covered, coverage.stopped_at), (vec![expected], None));
+}

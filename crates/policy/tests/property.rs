@@ -1,0 +1,190 @@
+//! The indexed decision against a walker that looks at every rule in turn, for random lists.
+//! The walker is written from the manual and shares no code with the index.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod words;
+
+use eyelet_policy::{Fact, Facts, NamePattern, Needs, Rule, RuleId, Rules};
+use eyelet_wire::hello::{HelloReader, Peek, Sni};
+use proptest::prelude::*;
+use words::{Given, Words, refuse, rule};
+
+/// A rule as the walker reads it, beside its compiled form.
+#[derive(Clone, Debug)]
+struct Written {
+    rule: Rule,
+    sni: Vec<NamePattern>,
+    client: Option<&'static str>,
+    destination: Option<&'static str>,
+    listener: Option<u16>,
+    malformed: bool,
+    version_max: Option<u16>,
+    ech: Option<bool>,
+    alpn: Vec<&'static str>,
+    ja4: Option<&'static str>,
+}
+
+const NAMES: [&str; 6] = ["a.x", "b.x", "a.b.x", "c.a.b.x", "x", "a.y"];
+const PATTERNS: [&str; 8] = ["a.x", "b.x", "a.b.x", "*.x", "*.b.x", "*.a.b.x", "", "a.y"];
+const CLIENTS: [&str; 3] = ["10.0.0.1", "10.1.0.1", "::1"];
+const NETS: [&str; 4] = ["10.0.0.0/8", "10.1.0.0/16", "::/0", "10.0.0.1/32"];
+const ALPN: [&str; 2] = ["h2", "x"];
+const JA4: [&str; 2] = ["one", "two"];
+
+prop_compose! {
+    fn written()(
+        sni in prop::collection::vec(prop::sample::select(&PATTERNS[..]), 0..4),
+        by_address in (
+            prop::option::weighted(0.3, prop::sample::select(&NETS[..])),
+            prop::option::weighted(0.15, prop::sample::select(&NETS[..])),
+            prop::option::weighted(0.2, 0..2_u16),
+        ),
+        malformed in prop::bool::weighted(0.15),
+        version_max in prop::option::weighted(0.15, 0x0302..=0x0304_u16),
+        ech in prop::option::weighted(0.15, any::<bool>()),
+        alpn in prop::collection::vec(prop::sample::select(&ALPN[..]), 0..2),
+        ja4 in prop::option::weighted(0.15, prop::sample::select(&JA4[..])),
+        action in prop::sample::select(&[0, 1, 2, 3][..]),
+    ) -> Written {
+        let (client, destination, listener) = by_address;
+        let mut rule = if action == 0 { refuse() } else { rule() }.sni(&sni).alpn(&alpn);
+        rule.needs = if action == 1 { Needs::Hello } else { Needs::Nothing };
+        if let Some(net) = client { rule = rule.client(&[net]); }
+        if let Some(net) = destination { rule = rule.destination(&[(net, None)]); }
+        if let Some(listener) = listener { rule = rule.with(|all| all.listeners([listener])); }
+        if malformed { rule = rule.with(|all| all.sni_malformed()); }
+        if let Some(max) = version_max { rule = rule.with(|all| all.tls_version_max(max)); }
+        if let Some(ech) = ech { rule = rule.with(|all| all.ech(ech)); }
+        if let Some(ja4) = ja4 { rule = rule.ja4(ja4); }
+        let sni = rule.sni.clone();
+        Written {
+            rule, sni, client, destination, listener, malformed, version_max, ech, alpn, ja4,
+        }
+    }
+}
+
+prop_compose! {
+    fn connection()(
+        sni in prop::option::weighted(0.9, prop::sample::select(&NAMES[..])),
+        broken in prop::bool::weighted(0.1),
+        client in prop::sample::select(&CLIENTS[..]),
+        destination in prop::option::weighted(0.8, prop::sample::select(&CLIENTS[..])),
+        listener in 0..2_u16,
+        version_max in 0x0302..=0x0304_u16,
+        ech in any::<bool>(),
+        alpn in prop::option::of(prop::sample::select(&ALPN[..])),
+        ja4 in prop::option::weighted(0.9, prop::sample::select(&JA4[..])),
+    ) -> (Option<&'static [u8]>, Given<'static>, Option<&'static str>, Option<&'static str>) {
+        let sni = if broken { Some(&b"a..x"[..]) } else { sni.map(str::as_bytes) };
+        let given = Given { listener, client, sni, version_max, ech, ja4, ..Given::default() };
+        (sni, given, destination, alpn)
+    }
+}
+
+fn lists(patterns: &[NamePattern], sni: Option<&[u8]>) -> bool {
+    let name = sni.map(|name| std::str::from_utf8(name).unwrap());
+    patterns.iter().any(|pattern| match (pattern, name) {
+        (NamePattern::Absent, name) => name.is_none(),
+        (NamePattern::Exact(listed), Some(name)) => **listed == *name,
+        (NamePattern::Suffix(suffix), Some(name)) => name.ends_with(&format!(".{suffix}")),
+        (_, None) => false,
+    })
+}
+
+/// `None`: unknown.
+fn within(net: &str, address: Option<&str>) -> Option<bool> {
+    let net: ipnet::IpNet = net.parse().unwrap();
+    address.map(|address| net.contains(&address.parse::<std::net::IpAddr>().unwrap()))
+}
+
+/// The verdict by walking: the first rule that matches, where the hello counts only from the
+/// first rule on that asks for it.
+fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> Option<u32> {
+    let mut peeked = false;
+    for (id, written) in (0..).zip(rules) {
+        let closed = |known: Option<bool>| known.unwrap_or(written.rule.refuse);
+        let destination = given.destination.map(|d| d.rsplit_once(':').unwrap().0);
+        let destination = destination.map(|d| d.trim_matches(['[', ']']));
+        let before = written.listener.is_none_or(|listener| listener == given.listener)
+            && written.client.is_none_or(|net| within(net, Some(given.client)) == Some(true))
+            && written.destination.is_none_or(|net| closed(within(net, destination)));
+        if !before {
+            continue;
+        }
+        let asks = !written.sni.is_empty()
+            || written.malformed
+            || written.version_max.is_some()
+            || written.ech.is_some()
+            || !written.alpn.is_empty()
+            || written.ja4.is_some()
+            || written.rule.needs != Needs::Nothing;
+        peeked |= asks;
+        let readable = if peeked { written.malformed == broken } else { true };
+        let sni = written.sni.is_empty() || (!broken && lists(&written.sni, given.sni));
+        let offered = |name: &&str| given.alpn.contains(&name.as_bytes());
+        if readable
+            && sni
+            && written.version_max.is_none_or(|max| given.version_max <= max)
+            && written.ech.is_none_or(|ech| ech == given.ech)
+            && (written.alpn.is_empty() || written.alpn.iter().any(offered))
+            && written.ja4.is_none_or(|ja4| closed(given.ja4.map(|known| known == ja4)))
+        {
+            return Some(id);
+        }
+    }
+    None
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_index_decides_as_the_walker_does(
+        rules in prop::collection::vec(written(), 0..12),
+        (sni, given, destination, alpn) in connection(),
+    ) {
+        let destination = destination.map(|ip| match ip.contains(':') {
+            true => format!("[{ip}]:443"),
+            false => format!("{ip}:443"),
+        });
+        let offered: Vec<&[u8]> = alpn.iter().map(|name| name.as_bytes()).collect();
+        let given = Given { destination: destination.as_deref(), alpn: &offered, ..given };
+        let list: Vec<Rule> = rules.iter().map(|written| written.rule.clone()).collect();
+        let index = Rules::new(&list);
+        let walked = walk(&rules, &given, sni == Some(b"a..x"));
+        let (verdict, asked) = given.ask_with(&index, |facts| {
+            let misses: Vec<RuleId> = index.misses(facts).map(|miss| miss.rule).collect();
+            let end = walked.unwrap_or(u32::try_from(list.len()).unwrap());
+            assert_eq!(misses, (0..end).map(RuleId).collect::<Vec<_>>());
+        });
+        prop_assert_eq!(verdict.rule, walked.map(RuleId));
+        prop_assert_eq!(verdict.refuse.is_some(), walked.is_none_or(|id| list[id as usize].refuse));
+        prop_assert!(index.asks_hello() || !asked.contains(&Fact::Hello));
+        for covered in index.coverage(&list).covered {
+            prop_assert_ne!(verdict.rule, Some(covered.rule));
+        }
+    }
+
+    #[test]
+    fn a_fact_given_early_changes_nothing(
+        rules in prop::collection::vec(written(), 0..8),
+        (_, given, _, _) in connection(),
+    ) {
+        let list: Vec<Rule> = rules.iter().map(|written| written.rule.clone()).collect();
+        let index = Rules::new(&list);
+        let raw = given.records();
+        let mut reader = HelloReader::new(65_536);
+        let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello") };
+        let mut facts = Facts::new(given.listener, given.client.parse().unwrap());
+        facts.hello = Some(&hello);
+        facts.ja4 = given.ja4;
+        facts.unknown = facts.unknown.with(Fact::Destination).with(Fact::Ja4);
+        let eyelet_policy::Decision::Verdict(all_known) = index.decide(&facts) else {
+            panic!("nothing is left to ask for")
+        };
+        let (verdict, _) = given.ask(&index);
+        prop_assert_eq!(verdict, all_known);
+        prop_assert!(!matches!(hello.sni(), Sni::Malformed(_)) || given.sni == Some(b"a..x"));
+    }
+}

@@ -1,0 +1,299 @@
+//! Rules, connections and verdicts as tables, to be read like a policy manual.
+//! Everything goes through the public interface and real hello bytes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod words;
+
+use eyelet_policy::{Fact, Matcher, Needs, Refusal, Rule, RuleId, Rules};
+use eyelet_wire::alert::AlertDescription as Alert;
+use eyelet_wire::hello::SniFault;
+use words::{Given, Words, refuse, rule};
+
+/// `Ok(rule)`: taken by that rule, from 0. `Err((rule, why))`: refused, by that rule or by none.
+type Expected = Result<u32, (Option<u32>, Refusal)>;
+
+fn check(rules: &[Rule], table: &[(Given<'_>, Expected)]) {
+    let index = Rules::new(rules);
+    for (given, expected) in table {
+        let (verdict, _) = given.ask(&index);
+        let rule = verdict.rule.map(|rule| rule.0);
+        let actual = match (rule, verdict.refuse) {
+            (rule, Some(why)) => Err((rule, why)),
+            (Some(rule), None) => Ok(rule),
+            (None, None) => panic!("neither rule nor refusal"),
+        };
+        assert_eq!(&actual, expected, "{given:?}");
+    }
+}
+
+fn from(client: &str) -> Given<'_> {
+    Given { client, ..Given::default() }
+}
+
+#[test]
+fn names_exact_wildcard_absent() {
+    check(
+        &[
+            rule().sni(&["bank.example", "*.Bank.Example"]),
+            rule().sni(&["*.eu.app.example"]),
+            rule().sni(&["*.app.example", "deep.x.eu.app.example"]),
+            refuse().sni(&["evil.example"]),
+            rule().sni(&[""]).client(&["10.0.0.0/8"]),
+        ],
+        &[
+            (Given::named("bank.example"), Ok(0)),
+            (Given::named("BANK.example"), Ok(0)),
+            (Given::named("a.bank.example"), Ok(0)),
+            (Given::named("a.b.c.bank.example"), Ok(0)),
+            (Given::named("xbank.example"), Err((None, Refusal::NoRule))),
+            (Given::named("app.example"), Err((None, Refusal::NoRule))),
+            (Given::named("eu.app.example"), Ok(2)),
+            (Given::named("x.eu.app.example"), Ok(1)),
+            (Given::named("deep.x.eu.app.example"), Ok(1)),
+            (Given::named("evil.example"), Err((Some(3), Refusal::ByName))),
+            (Given::named("example"), Err((None, Refusal::NoRule))),
+            (from("10.9.9.9"), Ok(4)),
+            (from("11.9.9.9"), Err((None, Refusal::NoName))),
+        ],
+    );
+}
+
+#[test]
+fn first_match_wins_and_every_matcher_must_hold() {
+    let named = |client| Given { client, ..Given::named("a.example") };
+    check(
+        &[
+            rule().sni(&["a.example"]).client(&["10.1.0.0/16"]),
+            refuse().client(&["10.0.0.0/8"]),
+            rule().sni(&["*.example"]).client(&["2001:db8::/32", "192.0.2.7/32"]),
+            rule().sni(&["a.example"]).with(|all| all.listeners([3])),
+            refuse(),
+        ],
+        &[
+            (named("10.1.2.3"), Ok(0)),
+            (named("::ffff:10.1.2.3"), Ok(0)),
+            (named("10.2.2.3"), Err((Some(1), Refusal::ByAddress))),
+            (named("2001:db8:1::1"), Ok(2)),
+            (named("192.0.2.7"), Ok(2)),
+            // Whatever its hello says, only the last rule is left: it is not read.
+            (named("192.0.2.8"), Err((Some(4), Refusal::Unlisted))),
+            (Given { listener: 3, ..named("192.0.2.8") }, Ok(3)),
+            (Given { listener: 3, ..from("192.0.2.8") }, Err((Some(4), Refusal::NoName))),
+            (
+                Given { listener: 3, client: "192.0.2.8", ..Given::named("b.example") },
+                Err((Some(4), Refusal::NoRule)),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn matchers_on_the_hello() {
+    let h2: &[&[u8]] = &[b"h2", b"http/1.1"];
+    let with_alpn = Given { alpn: h2, ..Given::named("a.example") };
+    let ja4 = "t13d0302h2_0123456789ab_0123456789ab";
+    check(
+        &[
+            refuse().with(|all| all.tls_version_max(0x0302)),
+            rule().alpn(&["h2", "acme-tls/1"]).sni(&["a.example"]),
+            refuse().with(|all| all.ech(true)),
+            refuse().ja4(ja4),
+            refuse().alpn(&["smtp"]),
+            rule().with(|all| all.ech(false).tls_version_max(0x0303)),
+            rule().sni(&["b.example"]),
+        ],
+        &[
+            (Given { version_max: 0x0302, ..with_alpn }, Err((Some(0), Refusal::ByVersion))),
+            (Given { version_max: 0x0300, ..with_alpn }, Err((Some(0), Refusal::ByVersion))),
+            (with_alpn, Ok(1)),
+            (Given { alpn: &[b"acme-tls/1"], ..with_alpn }, Ok(1)),
+            (Given { ech: true, alpn: &[], ..with_alpn }, Err((Some(2), Refusal::ByEch))),
+            (
+                Given { ja4: Some(ja4), ..Given::named("b.example") },
+                Err((Some(3), Refusal::ByFingerprint)),
+            ),
+            (
+                Given { ja4: Some("t"), alpn: &[b"smtp"], ..Given::default() },
+                Err((Some(4), Refusal::ByProtocol)),
+            ),
+            (Given { ja4: Some("t"), version_max: 0x0303, ..Given::default() }, Ok(5)),
+            (Given { ja4: Some("t"), ..Given::named("b.example") }, Ok(6)),
+            (Given { ja4: Some("t"), ..Given::named("c.example") }, Err((None, Refusal::NoRule))),
+        ],
+    );
+}
+
+#[test]
+fn a_malformed_name_is_no_name_of_any_rule() {
+    let nul = Given { sni: Some(b"a\0b.example"), ..Given::default() };
+    let dot = Given { sni: Some(b"a.example."), ..Given::default() };
+    let strict = [rule().sni(&["a.example", ""]), rule().alpn(&["h2"]), rule()];
+    check(
+        &strict,
+        &[
+            (nul, Err((None, Refusal::MalformedName(SniFault::Nul)))),
+            (dot, Err((None, Refusal::MalformedName(SniFault::TrailingDot)))),
+            (Given::named("a.example"), Ok(0)),
+        ],
+    );
+    let lenient = [
+        rule().sni(&["a.example", ""]),
+        rule().with(|all| all.sni_malformed()).client(&["10.0.0.0/8"]),
+        refuse().with(|all| all.sni_malformed().ech(false)),
+        rule(),
+    ];
+    check(
+        &lenient,
+        &[
+            (Given { client: "10.0.0.1", ..nul }, Ok(1)),
+            (Given { client: "10.0.0.1", ..Given::named("b.example") }, Ok(3)),
+            (nul, Err((Some(2), Refusal::MalformedName(SniFault::Nul)))),
+            (Given { ech: true, ..nul }, Err((None, Refusal::MalformedName(SniFault::Nul)))),
+        ],
+    );
+}
+
+#[test]
+fn an_unknown_fact_fails_closed() {
+    let rules = [
+        rule().destination(&[("203.0.113.0/24", None)]),
+        refuse().destination(&[("198.51.100.0/24", Some(25))]).with(|all| all.listeners([0])),
+        rule(),
+    ];
+    let to = |destination| Given { destination: Some(destination), ..Given::default() };
+    check(
+        &rules,
+        &[
+            (to("203.0.113.9:443"), Ok(0)),
+            (to("198.51.100.1:25"), Err((Some(1), Refusal::ByAddress))),
+            (to("198.51.100.1:443"), Ok(2)),
+            (Given::default(), Err((Some(1), Refusal::ByAddress))),
+            (Given { listener: 1, ..Given::default() }, Ok(2)),
+        ],
+    );
+    let by_ja4 = [rule().ja4("x"), refuse().ja4("y"), rule()];
+    check(
+        &by_ja4,
+        &[
+            (Given { ja4: Some("z"), ..Given::default() }, Ok(2)),
+            (Given::default(), Err((Some(1), Refusal::ByFingerprint))),
+        ],
+    );
+}
+
+#[test]
+fn a_fact_is_asked_for_only_when_a_rule_in_play_needs_it() {
+    let rules = Rules::new(&[
+        refuse().client(&["10.0.0.0/8"]),
+        rule()
+            .sni(&["a.example"])
+            .destination(&[("203.0.113.0/24", None)])
+            .client(&["172.16.0.0/12"]),
+        rule().sni(&["b.example"]).ja4("x"),
+        rule().sni(&["c.example"]),
+    ]);
+    assert!(rules.asks_hello() && rules.asks_ja4());
+    let asked = |given: Given<'_>| given.ask(&rules).1;
+    assert_eq!(asked(from("10.0.0.1")), []);
+    assert_eq!(asked(Given::named("c.example")), [Fact::Hello]);
+    assert_eq!(asked(Given::named("b.example")), [Fact::Hello, Fact::Ja4]);
+    let tenant = Given { client: "172.16.0.1", ..Given::named("a.example") };
+    assert_eq!(asked(tenant), [Fact::Destination, Fact::Hello]);
+}
+
+#[test]
+fn a_list_that_asks_nothing_of_the_hello_is_blind() {
+    let blind = Rules::new(&[rule().client(&["10.0.0.0/8"]), refuse().client(&["11.0.0.0/8"])]);
+    assert!(!blind.asks_hello());
+    let refused = |rule, why| (rule, Some(why), vec![]);
+    for (client, expected) in [
+        ("10.0.0.1", (Some(RuleId(0)), None, vec![])),
+        ("11.0.0.1", refused(Some(RuleId(1)), Refusal::ByAddress)),
+        ("12.0.0.1", refused(None, Refusal::Unlisted)),
+    ] {
+        let (verdict, asked) = from(client).ask(&blind);
+        assert_eq!((verdict.rule, verdict.refuse, asked), expected, "{client}");
+    }
+    assert!(Rules::new(&[rule().needs(Needs::Hello)]).asks_hello());
+    let (verdict, asked) = from("10.0.0.1").ask(&Rules::new(&[]));
+    assert_eq!((verdict.refuse, asked), (Some(Refusal::Unlisted), vec![]));
+}
+
+#[test]
+fn an_action_that_dials_the_name_has_one() {
+    check(
+        &[rule().needs(Needs::Name)],
+        &[
+            (Given::named("a.example"), Ok(0)),
+            (Given::default(), Err((Some(0), Refusal::NoName))),
+            (
+                Given { sni: Some(b""), ..Given::default() },
+                Err((None, Refusal::MalformedName(SniFault::Empty))),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn refusals_know_their_alert() {
+    for (refusal, tls13, tls12) in [
+        (Refusal::NoRule, Alert::UnrecognizedName, Alert::UnrecognizedName),
+        (Refusal::ByName, Alert::UnrecognizedName, Alert::UnrecognizedName),
+        (Refusal::NoName, Alert::MissingExtension, Alert::HandshakeFailure),
+        (Refusal::ByAddress, Alert::AccessDenied, Alert::AccessDenied),
+        (Refusal::ByFingerprint, Alert::AccessDenied, Alert::AccessDenied),
+        (Refusal::ByEch, Alert::AccessDenied, Alert::AccessDenied),
+        (Refusal::Unlisted, Alert::AccessDenied, Alert::AccessDenied),
+        (Refusal::ByProtocol, Alert::NoApplicationProtocol, Alert::NoApplicationProtocol),
+        (Refusal::ByVersion, Alert::ProtocolVersion, Alert::ProtocolVersion),
+        (Refusal::MalformedName(SniFault::Nul), Alert::DecodeError, Alert::DecodeError),
+        (Refusal::NoHello, Alert::DecodeError, Alert::DecodeError),
+    ] {
+        assert_eq!(refusal.alert(false), tls13, "{refusal}");
+        assert_eq!(refusal.alert(true), tls12, "{refusal}");
+    }
+}
+
+#[test]
+fn misses_name_the_first_matcher_that_failed() {
+    let rules = Rules::new(&[
+        rule().sni(&["a.example"]).client(&["10.0.0.0/8"]),
+        rule().sni(&["*.a.example", "a.example"]),
+        rule().with(|all| all.sni_malformed()),
+        rule().with(|all| all.listeners([7])),
+        rule().with(|all| all.tls_version_max(0x0303)),
+        rule().with(|all| all.ech(true)),
+        rule().alpn(&["h2"]),
+        rule().ja4("x"),
+        rule().destination(&[("10.0.0.0/8", Some(443))]),
+        rule().sni(&["b.example"]),
+        rule(),
+    ]);
+    let given = Given { ja4: Some("y"), ..Given::named("b.example") };
+    let (verdict, _) = given.ask_with(&rules, |facts| {
+        let misses: Vec<Matcher> = rules.misses(facts).map(|miss| miss.matcher).collect();
+        let expected = [
+            Matcher::Client,
+            Matcher::Sni,
+            Matcher::SniMalformed,
+            Matcher::Listener,
+            Matcher::TlsVersionMax,
+            Matcher::Ech,
+            Matcher::Alpn,
+            Matcher::Ja4,
+            Matcher::Destination,
+        ];
+        assert_eq!(misses, expected);
+    });
+    assert_eq!(verdict.rule, Some(RuleId(9)));
+    for (rule, matcher, text) in [
+        (1, Matcher::Sni, "\"a.example\", \"*.a.example\""),
+        (0, Matcher::Client, "\"10.0.0.0/8\""),
+        (4, Matcher::TlsVersionMax, "\"1.2\""),
+        (8, Matcher::Destination, "\"10.0.0.0/8:443\""),
+        (10, Matcher::Sni, ""),
+    ] {
+        assert_eq!(rules.matcher_text(RuleId(rule), matcher), text);
+    }
+}

@@ -1,0 +1,151 @@
+//! A short spelling for rules and connections in tests, and the loop that an engine would run:
+//! ask, fetch the fact that is needed, ask again. Knows nothing that the crate keeps private.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::net::{IpAddr, SocketAddr};
+
+use eyelet_policy::sketch::HelloSketch;
+use eyelet_policy::{
+    AddressPattern, Conditions, Decision, Fact, Facts, Needs, Rule, Rules, Verdict,
+};
+use eyelet_wire::hello::{HelloReader, Peek};
+
+/// A rule that takes everything.
+pub fn rule() -> Rule {
+    Rule::default()
+}
+
+/// A refuse rule that takes everything.
+pub fn refuse() -> Rule {
+    Rule { refuse: true, ..Rule::default() }
+}
+
+/// Words of a rule, in the style of the configuration.
+pub trait Words: Sized {
+    fn sni(self, patterns: &[&str]) -> Self;
+    fn client(self, nets: &[&str]) -> Self;
+    fn destination(self, patterns: &[(&str, Option<u16>)]) -> Self;
+    fn alpn(self, protocols: &[&str]) -> Self;
+    fn ja4(self, fingerprint: &str) -> Self;
+    fn needs(self, needs: Needs) -> Self;
+    fn with(self, change: impl FnOnce(Conditions) -> Conditions) -> Self;
+}
+
+impl Words for Rule {
+    fn sni(mut self, patterns: &[&str]) -> Self {
+        self.sni = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
+        self
+    }
+
+    fn client(self, nets: &[&str]) -> Self {
+        self.with(|all| all.client(nets.iter().map(|net| net.parse().unwrap()).collect()))
+    }
+
+    fn destination(self, patterns: &[(&str, Option<u16>)]) -> Self {
+        let pattern =
+            |(net, port): &(&str, _)| AddressPattern { net: net.parse().unwrap(), port: *port };
+        let patterns: Vec<AddressPattern> = patterns.iter().map(pattern).collect();
+        self.with(|all| all.destination(&patterns))
+    }
+
+    fn alpn(self, protocols: &[&str]) -> Self {
+        self.with(|all| all.alpn(protocols.iter().map(|name| name.as_bytes().into())))
+    }
+
+    fn ja4(self, fingerprint: &str) -> Self {
+        self.with(|all| all.ja4([fingerprint.into()]))
+    }
+
+    fn needs(mut self, needs: Needs) -> Self {
+        self.needs = needs;
+        self
+    }
+
+    fn with(mut self, change: impl FnOnce(Conditions) -> Conditions) -> Self {
+        self.conditions = change(self.conditions);
+        self
+    }
+}
+
+/// A connection; `Given::default()` is a TLS 1.3 client without a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    pub listener: u16,
+    pub client: &'a str,
+    /// `None`: it cannot be had.
+    pub destination: Option<&'a str>,
+    pub sni: Option<&'a [u8]>,
+    pub alpn: &'a [&'a [u8]],
+    pub version_max: u16,
+    pub ech: bool,
+    /// `None`: it cannot be had.
+    pub ja4: Option<&'a str>,
+}
+
+impl Default for Given<'_> {
+    fn default() -> Self {
+        Self {
+            listener: 0,
+            client: "192.0.2.1",
+            destination: None,
+            sni: None,
+            alpn: &[],
+            version_max: 0x0304,
+            ech: false,
+            ja4: None,
+        }
+    }
+}
+
+impl<'a> Given<'a> {
+    pub fn named(name: &'a str) -> Self {
+        Self { sni: Some(name.as_bytes()), ..Self::default() }
+    }
+
+    pub fn records(&self) -> Vec<u8> {
+        let Self { sni, alpn, version_max, ech, .. } = *self;
+        HelloSketch { sni, alpn, version_max, ech }.to_records()
+    }
+
+    /// The verdict, and what was asked for on the way.
+    pub fn ask(&self, rules: &Rules) -> (Verdict, Vec<Fact>) {
+        self.ask_with(rules, |_| ())
+    }
+
+    /// As `ask`, and shows the facts by which it was decided.
+    pub fn ask_with(&self, rules: &Rules, show: impl Fn(&Facts<'_>)) -> (Verdict, Vec<Fact>) {
+        let raw = self.records();
+        let mut reader = HelloReader::new(65_536);
+        let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello: {self:?}") };
+        let client: IpAddr = self.client.parse().unwrap();
+        let mut facts = Facts::new(self.listener, client);
+        let mut asked = Vec::new();
+        loop {
+            let fact = match rules.decide(&facts) {
+                Decision::Verdict(verdict) => {
+                    show(&facts);
+                    return (verdict, asked);
+                }
+                Decision::Need(fact) => fact,
+            };
+            assert!(!asked.contains(&fact), "{fact:?} is asked for twice");
+            asked.push(fact);
+            let had = match fact {
+                Fact::Destination => {
+                    facts.destination = self.destination.map(|d| d.parse::<SocketAddr>().unwrap());
+                    facts.destination.is_some()
+                }
+                Fact::Hello => facts.hello.replace(&hello).is_none(),
+                Fact::Ja4 => {
+                    facts.ja4 = self.ja4;
+                    self.ja4.is_some()
+                }
+                other => panic!("unknown fact {other:?}"),
+            };
+            if !had {
+                facts.unknown = facts.unknown.with(fact);
+            }
+        }
+    }
+}
