@@ -1,0 +1,131 @@
+//! One epoll instance, edge-triggered, one registration a descriptor for its whole life.
+//! Tokens are the caller's; what they mean is not known here.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{Timespec, epoll};
+
+/// An epoll descriptor.
+#[derive(Debug)]
+pub struct Epoll {
+    fd: OwnedFd,
+}
+
+/// What a descriptor reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The token given at registration.
+    pub token: u64,
+    /// Bits of [`READABLE`], [`WRITABLE`], [`ENDED`] and [`FAILED`].
+    pub ready: u8,
+}
+
+/// Bytes, an end of stream or an error can be read.
+pub const READABLE: u8 = 1;
+/// Bytes can be written, or a connect has ended.
+pub const WRITABLE: u8 = 2;
+/// The peer has sent its FIN, or worse: a read will come to the end (EPOLLRDHUP, EPOLLHUP).
+pub const ENDED: u8 = 4;
+/// The socket has an error pending, or both halves are closed (EPOLLERR, EPOLLHUP).
+pub const FAILED: u8 = 8;
+
+/// Space for the events of one wait, reused from wait to wait.
+pub struct Events {
+    list: Vec<epoll::Event>,
+}
+
+impl Events {
+    /// Space for `capacity` events.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { list: Vec::with_capacity(capacity) }
+    }
+
+    /// The events of the last wait.
+    pub fn iter(&self) -> impl Iterator<Item = Event> {
+        self.list.iter().map(|event| Event { token: event.data.u64(), ready: bits(event.flags) })
+    }
+
+    /// Whether the last wait filled the space, so that more may be waiting.
+    pub fn is_full(&self) -> bool {
+        self.list.len() == self.list.capacity()
+    }
+}
+
+fn bits(flags: epoll::EventFlags) -> u8 {
+    let mut ready = 0;
+    if flags.intersects(epoll::EventFlags::IN) {
+        ready |= READABLE;
+    }
+    if flags.intersects(epoll::EventFlags::OUT) {
+        ready |= WRITABLE;
+    }
+    if flags.intersects(epoll::EventFlags::RDHUP) {
+        ready |= READABLE | ENDED;
+    }
+    // An error or a hang-up wakes whoever waits for either direction: the next call tells which.
+    if flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP) {
+        ready |= READABLE | WRITABLE | ENDED | FAILED;
+    }
+    ready
+}
+
+impl Epoll {
+    /// A new instance.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { fd: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Registers both directions of a stream socket, edge-triggered. The registration ends when
+    /// the descriptor is closed.
+    pub fn add_stream(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.fd, fd, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// Registers a listening socket, level-triggered: what one turn leaves is reported again.
+    pub fn add_listener(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.fd, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Takes a descriptor out without closing it.
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.fd, fd)?)
+    }
+
+    /// Gives a registered stream another token. The kernel reports its state anew, so that no
+    /// edge is lost.
+    pub fn rename_stream(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        Ok(epoll::modify(&self.fd, fd, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// Takes what is ready now, without waiting.
+    pub fn poll(&self, events: &mut Events) -> io::Result<()> {
+        events.list.clear();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.fd, rustix::buffer::spare_capacity(&mut events.list), Some(&now)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

@@ -1,0 +1,9 @@
+//! System calls that the program makes, as few safe functions on descriptors.
+//! The only crate that may say `unsafe`; it must not know TLS, rules or tokio.
+
+pub mod epoll;
+pub mod interfaces;
+pub mod memory;
+pub mod pipe;
+pub mod process;
+pub mod socket;

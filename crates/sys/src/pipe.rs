@@ -1,0 +1,37 @@
+//! splice(2) through a pipe: bytes move between sockets without a copy in this process.
+//! What is in a pipe is the caller's to count.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, SpliceFlags};
+
+/// A kernel pipe, empty when it is made.
+#[derive(Debug)]
+pub struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+impl Pipe {
+    /// A pipe that holds up to about `capacity` bytes. A smaller one than asked for is taken
+    /// where the system's limit for pipes is reached.
+    pub fn new(capacity: usize) -> io::Result<Self> {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // pipe-user-pages-soft may forbid it to an ordinary user: the default of 64 KiB serves.
+        let _ = rustix::pipe::fcntl_setpipe_size(&write, capacity);
+        Ok(Self { read, write })
+    }
+
+    /// Moves at most `len` bytes from a socket into the pipe. 0 is the end of the stream.
+    pub fn fill(&self, from: impl AsFd, len: usize) -> io::Result<usize> {
+        Ok(rustix::pipe::splice(from, None, &self.write, None, len, MOVE)?)
+    }
+
+    /// Moves at most `len` bytes from the pipe into a socket.
+    pub fn empty(&self, to: impl AsFd, len: usize) -> io::Result<usize> {
+        Ok(rustix::pipe::splice(&self.read, None, to, None, len, MOVE)?)
+    }
+}

@@ -1,0 +1,147 @@
+//! Stream sockets, never blocking: listen, accept, connect, read, write, close.
+//! Errors are the kernel's; what they mean for a connection is decided above.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags,
+    SocketType, sockopt,
+};
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// How a listening socket is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// Share the port with other sockets that say the same (SO_REUSEPORT).
+    pub reuse_port: bool,
+    /// Idle time after which the kernel probes an accepted connection.
+    pub keepalive_idle: Duration,
+}
+
+/// A socket bound to `address`, not yet listening.
+///
+/// TCP_NODELAY and SO_KEEPALIVE are set here because Linux hands them on to every accepted
+/// socket: that saves two calls a connection.
+pub fn bind(address: SocketAddr, how: Listen) -> io::Result<OwnedFd> {
+    let family = family(address.ip());
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    if how.reuse_port {
+        sockopt::set_socket_reuseport(&fd, true)?;
+    }
+    if address.is_ipv6() {
+        // One listener, one family: 0.0.0.0 and [::] may both be configured.
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    keepalive(&fd, how.keepalive_idle)?;
+    rustix::net::bind(&fd, &address)?;
+    Ok(fd)
+}
+
+/// Starts to listen on a bound socket.
+pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
+    Ok(rustix::net::listen(fd, backlog)?)
+}
+
+/// Has the kernel probe a connection that has been idle for `idle`.
+pub fn keepalive(fd: impl AsFd, idle: Duration) -> io::Result<()> {
+    let fd = fd.as_fd();
+    sockopt::set_socket_keepalive(fd, true)?;
+    Ok(sockopt::set_tcp_keepidle(fd, idle)?)
+}
+
+/// The next connection waiting, and its peer.
+pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, SocketAddr)> {
+    let (fd, peer) = rustix::net::acceptfrom_with(listener, FLAGS)?;
+    // Linux gives the peer of every accepted TCP socket, even of one that was reset meanwhile.
+    let peer = peer.and_then(inet).ok_or(Errno::AFNOSUPPORT)?;
+    Ok((fd, peer))
+}
+
+/// The address of this end.
+pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
+    Ok(inet(rustix::net::getsockname(fd)?).ok_or(Errno::AFNOSUPPORT)?)
+}
+
+fn inet(address: SocketAddrAny) -> Option<SocketAddr> {
+    SocketAddr::try_from(address).ok().map(unmapped)
+}
+
+/// An IPv4 address that came as an IPv4-mapped IPv6 one is the IPv4 address.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn family(ip: IpAddr) -> AddressFamily {
+    match ip {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+/// A TCP socket for one connect, TCP_NODELAY set: a relay's writes are the application's.
+pub fn tcp(to: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    Ok(fd)
+}
+
+/// Starts to connect. The socket becomes writable when the connect has ended; a failure is then
+/// told by the event and by [`pending_error`].
+pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<()> {
+    match rustix::net::connect(fd, &to) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A Unix stream socket connected to `path`. Unlike TCP it is connected at once or not at all;
+/// `WouldBlock` says that the listener's backlog is full.
+pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(fd)
+}
+
+/// Takes the error that is pending on a socket.
+pub fn pending_error(fd: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::socket_error(fd)??)
+}
+
+/// Reads into `buffer`. 0 is the end of the stream.
+pub fn recv(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(read, _)| read)?)
+}
+
+/// Reads into several buffers, in order. 0 is the end of the stream.
+pub fn recv_vectored(fd: impl AsFd, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    Ok(rustix::io::readv(fd, buffers)?)
+}
+
+/// Writes from `bytes`; how many were taken. A closed peer is an error, never a signal.
+pub fn send(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(fd, bytes, SendFlags::NOSIGNAL)?)
+}
+
+/// Writes from several buffers, in order; how many bytes were taken.
+pub fn send_vectored(fd: impl AsFd, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+    let mut none = rustix::net::SendAncillaryBuffer::default();
+    Ok(rustix::net::sendmsg(fd, buffers, &mut none, SendFlags::NOSIGNAL)?)
+}
+
+/// Sends a FIN: no more bytes will be written.
+pub fn shutdown_write(fd: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
+}
+
+/// Makes the close that follows a reset instead of a FIN.
+pub fn reset_on_close(fd: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_linger(fd, Some(Duration::ZERO))?)
+}
