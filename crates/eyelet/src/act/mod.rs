@@ -1,0 +1,6 @@
+//! What a verdict does: splice, terminate or refuse.
+//! It must not know how the verdict was found.
+
+pub mod refuse;
+pub mod splice;
+pub mod terminate;

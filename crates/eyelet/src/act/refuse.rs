@@ -1,0 +1,88 @@
+//! Refusing a connection so that the client learns why: an alert, or a line of HTTP.
+//! It must not know how rules are matched.
+
+use eyelet_policy::Refusal;
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::hello::{Hello, NotTls, Peek};
+
+use crate::active::Active;
+use crate::config::Action;
+use crate::park;
+use crate::story::{End, Outcome};
+
+/// TLS 1.2, the highest version of a client that does not know `missing_extension`.
+const TLS12: u16 = 0x0303;
+
+/// What a browser shows that came by http:// to a TLS port.
+const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 36\r\n\
+    Connection: close\r\n\
+    \r\n\
+    This port speaks TLS: use https://.\n";
+
+/// What a refused client is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A fatal alert.
+    Alert(AlertDescription),
+    /// A 400 response: it spoke HTTP.
+    BadRequest,
+    /// Nothing that it would understand.
+    Nothing,
+}
+
+/// Refuses by rule, or for want of one.
+pub fn by_rule(
+    action: Option<&Action>,
+    refusal: Refusal,
+    hello: Option<&Hello<'_>>,
+) -> (Answer, End) {
+    let tls12_client = hello.is_some_and(|hello| hello.version_max() <= TLS12);
+    let given = match action {
+        Some(Action::Refuse(refuse)) => refuse.alert,
+        _ => None,
+    };
+    let alert = given.unwrap_or_else(|| refusal.alert(tls12_client));
+    let end = End { outcome: Outcome::Refused, reason: refusal.to_string().into() };
+    (Answer::Alert(alert), end)
+}
+
+/// Refuses what is no hello.
+pub fn unreadable(peek: &Peek<'_>) -> (Answer, End) {
+    let (answer, reason) = match peek {
+        Peek::NotTls(not_tls @ NotTls::Http) => (Answer::BadRequest, not_tls.to_string()),
+        Peek::NotTls(not_tls @ NotTls::SslV2) => {
+            (Answer::Alert(AlertDescription::ProtocolVersion), not_tls.to_string())
+        }
+        Peek::NotTls(not_tls @ (NotTls::Ssh | NotTls::ProxyHeader)) => {
+            (Answer::Nothing, not_tls.to_string())
+        }
+        // RFC 8446 section 5: an unexpected record type is answered so.
+        Peek::NotTls(not_tls) => {
+            (Answer::Alert(AlertDescription::UnexpectedMessage), not_tls.to_string())
+        }
+        Peek::Malformed(malformed) => {
+            (Answer::Alert(malformed.why.alert()), format!("malformed hello: {malformed}"))
+        }
+        Peek::NeedMore { .. } | Peek::Hello(_) => (Answer::Nothing, String::from("no hello")),
+    };
+    (answer, End { outcome: Outcome::Refused, reason: reason.into() })
+}
+
+/// Sends the answer and lets it be read; the connection lingers, its line is the caller's.
+pub fn refuse(active: &Active, answer: &Answer, end: End) -> Result<(), End> {
+    match answer {
+        Answer::Alert(alert) => park::last_words(active, &alert.fatal_record()),
+        Answer::BadRequest => park::last_words(active, BAD_REQUEST),
+        Answer::Nothing => park::last_words(active, &[]),
+    }
+    Err(end)
+}
+
+/// Ends a connection whose rule could not be carried out: `internal_error`, which is ours.
+pub fn fail(active: &Active, end: End) -> Result<(), End> {
+    let alert = AlertDescription::InternalError.fatal_record();
+    park::last_words(active, &alert);
+    Err(end)
+}

@@ -1,0 +1,107 @@
+//! Terminate: shake hands, dial the application, and leave the connection to the lot.
+//! It must not know how bytes are moved afterwards.
+
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::act::refuse;
+use crate::active::Active;
+use crate::config::{Terminate, TerminateUpstream};
+use crate::handshake::{Handshaken, handshake};
+use crate::park;
+use crate::proxy_protocol::{self, Tls};
+use crate::relay::terminate::{Terminated, say_goodbye};
+use crate::relay::{Flow, Relay};
+use crate::story::{End, Story};
+use crate::upstream::{self, Target};
+
+/// Terminates the connection.
+pub async fn terminate(
+    active: &Active,
+    story: &mut Story,
+    rule: u32,
+    terminate: &Terminate,
+    peeked: Vec<u8>,
+) -> Result<(), End> {
+    let edge = &active.worker.edge;
+    let config = match edge.tls.of(rule, terminate) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!("rule {:?}: {error}", edge.config.rules[rule as usize].name);
+            return refuse::fail(active, End::failed(error.to_string()));
+        }
+    };
+    active.due_in(edge.config.limits.handshake_timeout);
+    let done = match handshake(active, config, peeked).await {
+        Ok(done) => done,
+        Err(failure) => {
+            park::last_words(active, &failure.alert);
+            return Err(failure.end);
+        }
+    };
+    story.decided.tls_version = Some(done.version);
+    let header = match terminate.proxy_protocol {
+        Some(_) => proxy_protocol::header(active, story, Some(&told(&done))),
+        None => Vec::new(),
+    };
+    let mut flow = Flow::default();
+    flow.hold_partial(&done.leftover);
+    flow.hold_preface(header);
+    let mut terminated = Terminated { session: done.session, flow };
+    if !matches!(terminate.upstream, TerminateUpstream::Http(_)) {
+        dial(active, story, &terminate.upstream, &mut terminated).await?;
+    }
+    park::park(active, story, Relay::Terminate(terminated));
+    Ok(())
+}
+
+/// Goes on with a parked connection whose client has sent its first bytes.
+pub async fn dial_later(active: Active, mut story: Story, relay: Relay) {
+    let edge = active.worker.edge.clone();
+    let rule = story.decided.rule.unwrap_or(u32::MAX);
+    let action = edge.config.rules.get(rule as usize).map(|rule| &*rule.action);
+    let (Some(crate::config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
+        (action, relay)
+    else {
+        return active.worker.tell(&story, &End::failed("only terminated connections dial late"));
+    };
+    match dial(&active, &mut story, &terminate.upstream, &mut terminated).await {
+        Ok(()) => park::park(&active, &mut story, Relay::Terminate(terminated)),
+        Err(end) => active.worker.tell(&story, &end),
+    }
+}
+
+async fn dial(
+    active: &Active,
+    story: &mut Story,
+    upstream: &TerminateUpstream,
+    terminated: &mut Terminated,
+) -> Result<(), End> {
+    let target = match upstream {
+        TerminateUpstream::Tcp(host_port) | TerminateUpstream::Http(host_port) => {
+            Target::Configured(host_port)
+        }
+        TerminateUpstream::Unix(path) => Target::Unix(path),
+    };
+    if let Err(end) = upstream::dial(active, story, &target).await {
+        let alert = eyelet_wire::alert::AlertDescription::InternalError;
+        park::last_words(active, &say_goodbye(terminated, alert.code()));
+        return Err(end);
+    }
+    terminated.flow.preface_first();
+    Ok(())
+}
+
+fn told(done: &Handshaken) -> Tls {
+    Tls {
+        version: done.session.version(),
+        cipher: done.suite,
+        resumed: done.resumed,
+        alpn: done.alpn.clone(),
+        certificate: done.certificate.is_some(),
+        common_name: done.certificate.as_ref().and_then(|certificate| {
+            let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+            let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
+            Some(name.to_owned())
+        }),
+    }
+}

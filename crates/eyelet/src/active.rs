@@ -1,0 +1,214 @@
+//! An active connection: what a task may await on its sockets, each wait bounded by the
+//! connection's deadline. It must not know TLS or rules.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use eyelet_sys::epoll::ENDED;
+use eyelet_sys::socket;
+
+use crate::lot::{CLIENT, READ, Role, Side, Token, UPSTREAM, WRITE};
+use crate::slab::Key;
+use crate::worker::Worker;
+
+/// A connection whose bytes a task moves. Dropping it closes the connection.
+pub struct Active {
+    /// The worker it lives on.
+    pub worker: Rc<Worker>,
+    key: Key,
+    released: Cell<bool>,
+}
+
+/// Why a wait ended without what was waited for.
+#[derive(Debug)]
+pub enum Stop {
+    /// The process is going, and this connection was not done in time.
+    Drained,
+    /// The deadline passed.
+    Late,
+    /// The socket failed.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Active {
+    /// Makes a task the owner of an entry.
+    pub fn new(worker: Rc<Worker>, key: Key) -> Self {
+        Self { worker, key, released: Cell::new(false) }
+    }
+
+    /// Gives the entry up to the lot: dropping this closes nothing any more. A wake may make
+    /// another task its owner before this one has ended.
+    pub fn release(&self) {
+        self.released.set(true);
+    }
+
+    /// The entry's key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Bounds all waits from now on.
+    pub fn due_in(&self, wait: Duration) {
+        self.worker.lot.borrow_mut().due_in(self.key, wait);
+    }
+
+    /// Waits for an edge of any of `bits` on a side, or on any side where it is `None`.
+    pub async fn ready(&self, sides: &[Side], bits: u8) -> Result<(), Stop> {
+        poll_fn(|task| {
+            let mut lot = self.worker.lot.borrow_mut();
+            let Some(entry) = lot.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
+            if sides.iter().any(|side| entry.ready.any(*side, bits)) {
+                return Poll::Ready(Ok(()));
+            }
+            match &mut entry.role {
+                Role::Active { late: true, .. } if self.worker.is_draining() => {
+                    Poll::Ready(Err(Stop::Drained))
+                }
+                Role::Active { late: true, .. } => Poll::Ready(Err(Stop::Late)),
+                Role::Active { waker, .. } => {
+                    match waker {
+                        Some(known) if known.will_wake(task.waker()) => {}
+                        _ => *waker = Some(task.waker().clone()),
+                    }
+                    Poll::Pending
+                }
+                _ => Poll::Ready(Err(Stop::Late)),
+            }
+        })
+        .await
+    }
+
+    /// Whether any of `bits` was seen on a side and is not used up.
+    pub fn has(&self, side: Side, bits: u8) -> bool {
+        let mut lot = self.worker.lot.borrow_mut();
+        lot.entry(self.key).is_some_and(|entry| entry.ready.any(side, bits))
+    }
+
+    /// Fails once the deadline has passed, for waits on what is no socket of ours.
+    pub fn in_time(&self) -> Result<(), Stop> {
+        let mut lot = self.worker.lot.borrow_mut();
+        match lot.entry(self.key).map(|entry| &entry.role) {
+            Some(Role::Active { late: false, .. }) => Ok(()),
+            _ if self.worker.is_draining() => Err(Stop::Drained),
+            _ => Err(Stop::Late),
+        }
+    }
+
+    /// Reads what the client has sent, at most `max` bytes, and appends it. 0 is its end.
+    ///
+    /// Through the worker's buffer, so that a connection holds what it received and no more.
+    pub async fn recv(&self, into: &mut Vec<u8>, max: usize) -> Result<usize, Stop> {
+        loop {
+            self.ready(&[CLIENT], READ).await?;
+            let mut lot = self.worker.lot.borrow_mut();
+            let Some(entry) = lot.entry(self.key) else { return Err(Stop::Late) };
+            let buffers = &mut *self.worker.buffers.borrow_mut();
+            let limit = max.min(buffers.input.len());
+            match socket::recv(&entry.client, &mut buffers.input[..limit]) {
+                Ok(read) => {
+                    if read < limit && !entry.ready.any(CLIENT, ENDED) {
+                        entry.ready.clear(CLIENT, READ);
+                    }
+                    into.extend_from_slice(&buffers.input[..read]);
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    entry.ready.clear(CLIENT, READ);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes all of `bytes` to a side.
+    pub async fn send_all(&self, side: Side, mut bytes: &[u8]) -> Result<(), Stop> {
+        // A socket can be written before its first edge was seen: try, then wait.
+        while !bytes.is_empty() {
+            match self.send(side, bytes) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.ready(&[side], WRITE).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
+        let mut lot = self.worker.lot.borrow_mut();
+        let entry = lot.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        let to = entry.socket(side).ok_or(io::ErrorKind::NotConnected)?;
+        let sent = socket::send(to, bytes);
+        if let Err(error) = &sent
+            && error.kind() == io::ErrorKind::WouldBlock
+        {
+            entry.ready.clear(side, WRITE);
+        }
+        sent
+    }
+
+    /// The address that the client dialled.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        let mut lot = self.worker.lot.borrow_mut();
+        let entry = lot.entry(self.key)?;
+        socket::local_address(&entry.client).ok()
+    }
+
+    /// Registers a socket as a side of this connection.
+    pub fn register(&self, socket: impl AsFd, side: Side) -> io::Result<()> {
+        let mut lot = self.worker.lot.borrow_mut();
+        if let Some(entry) = lot.entry(self.key) {
+            entry.ready.clear(side, 15);
+        }
+        lot.epoll.add_stream(socket, Token::Connection(self.key, side).encode())
+    }
+
+    /// Makes a registered socket the upstream.
+    pub fn set_upstream(&self, socket: OwnedFd, side: Side) -> io::Result<()> {
+        let mut lot = self.worker.lot.borrow_mut();
+        if side != UPSTREAM {
+            let token = Token::Connection(self.key, UPSTREAM).encode();
+            lot.epoll.rename_stream(&socket, token)?;
+            if let Some(entry) = lot.entry(self.key) {
+                entry.ready.rename(side, UPSTREAM);
+            }
+        }
+        lot.set_upstream(self.key, socket);
+        self.worker.holds_upstream();
+        Ok(())
+    }
+}
+
+/// What a failed read or write of the client means, in the access line's words.
+pub fn client_failure(error: &io::Error, of: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            format!("client reset before the end of {of}")
+        }
+        _ => format!("client: {error}"),
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if !self.released.get() {
+            let removed = self.worker.lot.borrow_mut().remove(self.key);
+            self.worker.closed(removed);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Certificates and keys: from PEM files to what rustls signs with, and what a certificate says
+//! of itself. Does not know which rule wants which.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::CertifiedKey;
+use rustls::{Error as TlsError, InconsistentKeys};
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+use zeroize::Zeroizing;
+
+use crate::config::CertificateFiles;
+
+/// Why a certificate cannot be used, with the file at fault and what to do about it.
+#[derive(Debug, Error)]
+pub enum CertificateError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {why}", file.display())]
+    Unreadable {
+        /// Which.
+        file: PathBuf,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// A file is larger than any chain.
+    #[error("{} is over {FILE_BYTES_MAX} bytes; expected a PEM file", file.display())]
+    TooLarge {
+        /// Which.
+        file: PathBuf,
+    },
+    /// A file has a broken PEM section.
+    #[error("{}: broken PEM: {why}", file.display())]
+    Pem {
+        /// Which.
+        file: PathBuf,
+        /// Where it breaks.
+        why: pem::Error,
+    },
+    /// A file for certificates has none.
+    #[error("{} has no certificate; expected \"-----BEGIN CERTIFICATE-----\"{}", file.display(),
+        if *holds_key { ", and it holds a key: are `certificate` and `key` swapped?" } else { "" })]
+    NoCertificate {
+        /// Which.
+        file: PathBuf,
+        /// Whether it has a key instead.
+        holds_key: bool,
+    },
+    /// The certificate is not X.509.
+    #[error("{}: the first certificate cannot be read: {why}", file.display())]
+    BadCertificate {
+        /// Which file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file for a key has none.
+    #[error("{} has no private key; expected PKCS#8, SEC1 or PKCS#1 in PEM", file.display())]
+    NoKey {
+        /// Which.
+        file: PathBuf,
+    },
+    /// A key under a passphrase.
+    #[error("the key in {file} is encrypted; decrypt it: openssl pkey -in {file} -out plain.key",
+        file = file.display())]
+    EncryptedKey {
+        /// Which file.
+        file: PathBuf,
+    },
+    /// A key of another kind, or a damaged one.
+    #[error("{}: not a key that can sign: expected RSA of 2048 to 8192 bits, ECDSA on P-256, \
+        P-384 or P-521, or Ed25519", file.display())]
+    BadKey {
+        /// Which file.
+        file: PathBuf,
+    },
+    /// The key is not the certificate's.
+    #[error("the key in {} does not fit the certificate in {}; expected the key that it was \
+        issued for", key.display(), certificate.display())]
+    Mismatch {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
+}
+
+/// What a certificate says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// DNS names, lower-case, `*.` as written.
+    pub names: Vec<String>,
+    /// Seconds since 1970.
+    pub not_before: i64,
+    /// Seconds since 1970.
+    pub not_after: i64,
+}
+
+/// Reads a chain and its key.
+///
+/// # Errors
+/// If a file cannot be read or used, or the key is not the certificate's.
+pub fn load(files: &CertificateFiles) -> Result<CertifiedKey, CertificateError> {
+    let chain = chain(&files.certificate)?;
+    let key = key(&files.key)?;
+    let signing = any_supported_type(&key)
+        .map_err(|_| CertificateError::BadKey { file: files.key.clone() })?;
+    let certified = CertifiedKey::new(chain, signing);
+    match certified.keys_match() {
+        // A signing key that does not show its public half was made of a key that we did read.
+        Ok(()) | Err(TlsError::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        Err(TlsError::InconsistentKeys(_)) => Err(CertificateError::Mismatch {
+            certificate: files.certificate.clone(),
+            key: files.key.clone(),
+        }),
+        Err(why) => Err(CertificateError::BadCertificate {
+            file: files.certificate.clone(),
+            why: why.to_string(),
+        }),
+    }
+}
+
+/// Reads the certificates of a PEM file: a chain, or the authorities of `client_ca`.
+///
+/// # Errors
+/// If the file cannot be read, is not PEM, or has no certificate.
+pub fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let text = read(file)?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let certificates =
+        certificates.map_err(|why| CertificateError::Pem { file: file.to_owned(), why })?;
+    if certificates.is_empty() {
+        let holds_key = PrivateKeyDer::from_pem_slice(&text).is_ok();
+        return Err(CertificateError::NoCertificate { file: file.to_owned(), holds_key });
+    }
+    Ok(certificates)
+}
+
+/// The names and dates of a certificate; `None` if it is not X.509.
+pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
+    let (_, parsed) = parse_x509_certificate(certificate).ok()?;
+    let alternatives = parsed.subject_alternative_name().ok().flatten();
+    let names = alternatives.iter().flat_map(|names| &names.value.general_names);
+    let dns = names.filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    Some(Description {
+        names: dns.collect(),
+        not_before: parsed.validity().not_before.timestamp(),
+        not_after: parsed.validity().not_after.timestamp(),
+    })
+}
+
+/// The DNS names of a certificate, lower-case; none if it is not X.509. The subject's common name
+/// does not count (RFC 9525 section 2).
+pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    describe(certificate).map_or_else(Vec::new, |description| description.names)
+}
+
+impl Description {
+    /// What is wrong with its dates at `now`, for a warning.
+    pub fn dates_fault(&self, now: SystemTime) -> Option<String> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        let now = i64::try_from(now.as_secs()).ok()?;
+        if now > self.not_after {
+            return Some(format!("expired on {}", date(self.not_after)));
+        }
+        (now < self.not_before).then(|| format!("is not valid before {}", date(self.not_before)))
+    }
+
+    /// Whether a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which
+    /// is covered by the same wildcard: that names of more labels are not, every operator of a
+    /// wildcard knows, and is not warned of.
+    pub fn covers(&self, name: &str) -> bool {
+        let parent = name.split_once('.').map(|(_, parent)| parent);
+        self.names.iter().any(|own| {
+            own == name || own.strip_prefix("*.").is_some_and(|suffix| Some(suffix) == parent)
+        })
+    }
+}
+
+fn key(file: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let text = read(file)?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {
+        pem::Error::NoItemsFound if is_encrypted(&text) => {
+            CertificateError::EncryptedKey { file: file.to_owned() }
+        }
+        pem::Error::NoItemsFound => CertificateError::NoKey { file: file.to_owned() },
+        why => CertificateError::Pem { file: file.to_owned(), why },
+    })
+}
+
+fn is_encrypted(text: &[u8]) -> bool {
+    let has = |marker: &[u8]| text.windows(marker.len()).any(|window| window == marker);
+    has(b"BEGIN ENCRYPTED PRIVATE KEY") || has(b"Proc-Type: 4,ENCRYPTED")
+}
+
+/// The text may be a key, so it is wiped when dropped.
+fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
+    let unreadable = |why| CertificateError::Unreadable { file: file.to_owned(), why };
+    // Room for all of it at once: a vector that grows leaves copies of the key behind.
+    let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_USUAL));
+    let opened = File::open(file).map_err(unreadable)?;
+    if opened.metadata().map_err(unreadable)?.len() > FILE_BYTES_MAX {
+        return Err(CertificateError::TooLarge { file: file.to_owned() });
+    }
+    opened.take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(unreadable)?;
+    Ok(text)
+}
+
+fn date(seconds: i64) -> String {
+    let seconds = u64::try_from(seconds).unwrap_or(0).min(YEAR_9999_END);
+    let since = Duration::from_secs(seconds);
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
+}
+
+/// Bytes of a PEM file. All authorities of the web together are below 300 kB.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Bytes: a chain of three and its key.
+const FILE_BYTES_USUAL: usize = 16 << 10;
+
+/// Seconds since 1970; the last that has a four-digit year, as X.509 and RFC 3339 want it.
+const YEAR_9999_END: u64 = 253_402_300_799;

@@ -1,0 +1,94 @@
+//! `eyelet check`: every mistake of a configuration, or that there is none.
+//! Starts nothing; knows no more of a configuration than its size.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::config::{self, Depth, Diagnostic, Loaded, Severity};
+
+/// Prints what is wrong with `file`. Exits with 0, or 2 where a mistake is an error.
+pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
+    let loaded = config::load(file, Depth::Full);
+    // Nobody is left to tell that the output is closed; the exit code still says how it went.
+    let _ = print(file, &loaded, out);
+    if loaded.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
+}
+
+fn print(
+    file: &Path,
+    loaded: &Result<Loaded, Vec<Diagnostic>>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let diagnostics = match loaded {
+        Ok(loaded) => &loaded.warnings,
+        Err(diagnostics) => diagnostics,
+    };
+    for diagnostic in diagnostics {
+        writeln!(out, "{diagnostic}")?;
+    }
+    // Line 0 of several is the count of those that were left out.
+    let shown = |wanted| {
+        let of_text = diagnostics.iter().filter(|found| found.line > 0 || diagnostics.len() == 1);
+        of_text.filter(|found| found.severity == wanted).count()
+    };
+    let (errors, warnings) = (shown(Severity::Error), shown(Severity::Warning));
+    let file = file.display();
+    match loaded {
+        Ok(Loaded { config, .. }) => {
+            let listeners = counted(config.listeners.len(), "listener");
+            let rules = counted(config.rules.len(), "rule");
+            write!(out, "{file}: ok, {listeners}, {rules}")?;
+        }
+        Err(_) => write!(out, "{file}: {}", counted(errors, "error"))?,
+    }
+    if warnings > 0 {
+        write!(out, ", {}", counted(warnings, "warning"))?;
+    }
+    writeln!(out)
+}
+
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Exit code for a configuration with mistakes.
+const MISTAKES: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    fn examples() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+    }
+
+    #[test]
+    fn the_examples_are_sound() {
+        for (file, expected) in [
+            ("egress.toml", "ok, 1 listener, 3 rules"),
+            ("many-names.toml", "ok, 2 listeners, 8 rules"),
+        ] {
+            let mut out = Vec::new();
+            let path = examples().join(file);
+            let code = check(&path, &mut out);
+            let out = String::from_utf8(out).unwrap();
+            assert_eq!(out, format!("{}: {expected}\n", path.display()));
+            assert_eq!(code, ExitCode::SUCCESS);
+        }
+    }
+
+    #[test]
+    fn the_edge_example_lacks_only_its_certificate() {
+        let mut out = Vec::new();
+        let code = check(&examples().join("edge.toml"), &mut out);
+        let out = String::from_utf8(out).unwrap();
+        let errors: Vec<&str> = out.lines().filter(|line| line.contains(": error: ")).collect();
+        assert_eq!(code, ExitCode::from(2));
+        assert_eq!(errors.len(), 2, "{out}");
+        assert!(errors.iter().all(|error| error.contains("No such file")), "{out}");
+        assert!(out.ends_with("edge.toml: 2 errors\n"), "{out}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The command line: what was typed, and which part of the program answers.
+//! It must not know how any of them does its work.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, Depth};
+use crate::{check, demo, explain, serve, signals};
+
+/// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
+#[derive(Debug, Parser)]
+#[command(name = "eyelet", version, about, max_term_width = 100)]
+#[command(after_help = "Start with `eyelet demo`. docs/configuration.md has every key of FILE.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run an edge; SIGTERM drains
+    ///
+    /// Access lines go to stdout (or where [log] says), everything else to stderr. Exits with 0
+    /// after a drain, 1 if it cannot start, 2 if FILE has mistakes.
+    Serve {
+        /// The configuration
+        file: PathBuf,
+    },
+    /// Read FILE, resolve it, load every certificate, and print every mistake
+    ///
+    /// Exits with 0, or with 2 and each mistake as file:line:column and what was expected.
+    Check {
+        /// The configuration
+        file: PathBuf,
+    },
+    /// Say which rule of FILE a connection would meet, and why not an earlier one
+    Explain(explain::ExplainArgs),
+    /// A self-contained edge on loopback, with its own CA, a TLS origin and a web application
+    Demo(demo::DemoArgs),
+}
+
+/// Runs what the command line says.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("EYELET_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,hickory_resolver=warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    match cli.command {
+        Command::Serve { file } => serve(&file),
+        Command::Check { file } => check::check(&file, &mut std::io::stdout()),
+        Command::Explain(args) => explain::explain(&args, &mut std::io::stdout()),
+        Command::Demo(args) => demo::run(args),
+    }
+}
+
+/// The exit code for a configuration with mistakes.
+const MISTAKES: u8 = 2;
+
+fn serve(file: &Path) -> ExitCode {
+    let loaded = match config::load(file, Depth::Files) {
+        Ok(loaded) => loaded,
+        Err(mistakes) => {
+            for mistake in &mistakes {
+                eprintln!("{mistake}");
+            }
+            return ExitCode::from(MISTAKES);
+        }
+    };
+    for warning in &loaded.warnings {
+        eprintln!("{warning}");
+    }
+    let running = match serve::start(loaded.config) {
+        Ok(running) => running,
+        Err(error) => {
+            eprintln!("eyelet: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.and_then(|runtime| runtime.block_on(signals::until_told_to_stop(&running))) {
+        Ok(signal) => {
+            tracing::info!("{signal}: draining");
+            running.drain();
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("eyelet: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! One mistake in a configuration file, with the line it is on and what was expected there.
+//! Knows nothing of TOML or of what the configuration means.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Whether a configuration with this mistake is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It is refused.
+    Error,
+    /// It runs, and perhaps not as meant.
+    Warning,
+}
+
+/// One mistake. Displays as `file:line:column: error: message`, the line itself and a caret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// The configuration file, as it was named.
+    pub file: PathBuf,
+    /// From 1; 0 where the file as a whole is at fault.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// The line, without its end.
+    pub source: String,
+    /// What is wrong and what was expected.
+    pub message: String,
+    /// Whether it is fatal.
+    pub severity: Severity,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        })
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.display();
+        if self.line == 0 {
+            return write!(f, "{file}: {}: {}", self.severity, self.message);
+        }
+        let (line, column) = (self.line, self.column);
+        writeln!(f, "{file}:{line}:{column}: {}: {}", self.severity, self.message)?;
+        let gutter = line.to_string();
+        writeln!(f, " {gutter} | {}", excerpt(&self.source))?;
+        write!(f, " {:width$} | {}^", "", caret_indent(&self.source, column), width = gutter.len())
+    }
+}
+
+impl std::error::Error for Diagnostic {}
+
+/// A text with the places of its line starts, so that 10,000 mistakes cost 10,000 binary searches.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    file: &'a Path,
+    text: &'a str,
+    /// Ascending byte offsets; the first is 0.
+    line_starts: Vec<usize>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let line_starts = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
+        Self { file, text, line_starts }
+    }
+
+    pub(super) fn diagnostic(&self, severity: Severity, at: usize, message: String) -> Diagnostic {
+        let at = floor_char_boundary(self.text, at);
+        let line = self.line_starts.partition_point(|start| *start <= at);
+        let start = self.line_starts.get(line - 1).copied().unwrap_or(0);
+        let rest = self.text.get(start..).unwrap_or("");
+        let source = rest.lines().next().unwrap_or("").to_owned();
+        let column = self.text.get(start..at).map_or(0, |before| before.chars().count()) + 1;
+        Diagnostic { file: self.file.to_owned(), line, column, source, message, severity }
+    }
+}
+
+fn floor_char_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+/// A line of a key pasted by mistake should not fill the terminal.
+fn excerpt(source: &str) -> &str {
+    match source.char_indices().nth(EXCERPT_CHARS_MAX) {
+        Some((end, _)) => source.get(..end).unwrap_or(source),
+        None => source,
+    }
+}
+
+/// Spaces up to the column, with the line's own tabs kept so that the caret stands below its place.
+fn caret_indent(source: &str, column: usize) -> String {
+    let before = source.chars().take(column.saturating_sub(1).min(EXCERPT_CHARS_MAX));
+    before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect()
+}
+
+/// Characters of a line that are shown.
+const EXCERPT_CHARS_MAX: usize = 160;

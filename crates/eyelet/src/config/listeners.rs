@@ -1,0 +1,136 @@
+//! Reads [[listener]] and finds those that would collide.
+//! Knows nothing of rules, beyond what they may call a listener.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::reader::{Report, Section, Text};
+use super::{Listener, ListenerKind, values};
+
+/// The listeners of a file, as rules refer to them.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    pub(super) list: Vec<Listener>,
+    /// Where each one's table is; as long as `list`.
+    places: Vec<usize>,
+    /// One of them could not be read, so a name that is not known here may be its.
+    incomplete: bool,
+}
+
+impl Listeners {
+    pub(super) fn read(report: &mut Report<'_>, document: &Section<'_, '_>) -> Self {
+        let sections = document.sections(report, "listener", "[[listener]]");
+        let mut listeners = Self::default();
+        if sections.is_empty() {
+            let message = "no listener; expected at least one [[listener]] with an `address` such \
+                as \"0.0.0.0:443\"";
+            if document.value("listener").is_none() {
+                report.missing(0, message);
+            }
+        }
+        if let Some(beyond) = sections.get(LISTENERS_MAX) {
+            report.error(beyond.at, format!("more than {LISTENERS_MAX} listeners"));
+        }
+        for section in sections.iter().take(LISTENERS_MAX) {
+            match read_one(report, section) {
+                Some(listener) => listeners.add(report, section, listener),
+                None => listeners.incomplete = true,
+            }
+        }
+        listeners
+    }
+
+    /// The index of the listener that a rule calls `text`: its name or its address.
+    pub(super) fn find(&self, report: &mut Report<'_>, reference: Text<'_>) -> Option<u16> {
+        let address: Option<SocketAddr> = reference.text.parse().ok();
+        let found = self.list.iter().position(|listener| {
+            listener.name.as_deref() == Some(reference.text) || Some(listener.address) == address
+        });
+        if found.is_none() && !self.incomplete {
+            let called = |listener: &Listener| match &listener.name {
+                Some(name) => format!("\"{name}\""),
+                None => format!("\"{}\"", listener.address),
+            };
+            let known: Vec<String> = self.list.iter().take(KNOWN_SHOWN).map(called).collect();
+            let message = format!(
+                "no listener is called \"{}\"; expected the name or the address of one, such as {}",
+                reference.text,
+                known.join(" or ")
+            );
+            report.error(reference.at, message);
+        }
+        found.and_then(|index| u16::try_from(index).ok())
+    }
+
+    fn add(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>, listener: Listener) {
+        for (other, place) in self.list.iter().zip(&self.places) {
+            let line = report.line(*place);
+            if collide(listener.address, other.address) {
+                let at = section.value("address").map_or(section.at, |value| value.span().start);
+                let message = format!(
+                    "{} collides with the listener on {} at line {line}: one port can be \
+                     listened on once",
+                    listener.address, other.address
+                );
+                report.error(at, message);
+                break;
+            }
+            if listener.name.is_some() && listener.name == other.name {
+                let at = section.value("name").map_or(section.at, |value| value.span().start);
+                report.error(at, format!("the listener at line {line} has this name already"));
+            }
+        }
+        self.list.push(listener);
+        self.places.push(section.at);
+    }
+}
+
+fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listener> {
+    section.check_keys(report, &KEYS);
+    let kind = match section.text(report, "kind") {
+        Some(kind) => read_kind(report, kind),
+        None => section.value("kind").is_none().then_some(ListenerKind::Direct),
+    };
+    let sources = section.texts(report, "proxy_protocol_from").unwrap_or_default();
+    let proxy_protocol_from =
+        sources.iter().filter_map(|text| report.keep(text.at, values::net(text.text))).collect();
+    let name = section.text(report, "name").map(|name| name.text.to_owned());
+    let reuse_port = section.flag(report, "reuse_port").unwrap_or(false);
+    if section.value("address").is_none() {
+        let message = "a listener needs an `address`, such as \"0.0.0.0:443\"";
+        report.missing(section.at, message);
+    }
+    let address = section.text(report, "address")?;
+    let address = report.keep(address.at, values::listen_address(address.text))?;
+    Some(Listener { name, address, kind: kind?, proxy_protocol_from, reuse_port })
+}
+
+fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
+    let message = match kind.text {
+        "direct" => return Some(ListenerKind::Direct),
+        "redirect" | "tproxy" | "connect" => {
+            format!("listeners of kind \"{}\" are not there yet; expected \"direct\"", kind.text)
+        }
+        other => format!("\"{other}\" is not a kind of listener; expected \"direct\""),
+    };
+    report.error(kind.at, message);
+    None
+}
+
+/// Whether the second bind would fail. `[::]` takes IPv4 too, as Linux has it by default.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let takes = |wide: IpAddr, narrow: IpAddr| {
+        wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
+    };
+    let (one, other) = (a.ip().to_canonical(), b.ip().to_canonical());
+    // Port 0 is a new port each time.
+    let same_port = a.port() == b.port() && a.port() != 0;
+    same_port && (one == other || takes(one, other) || takes(other, one))
+}
+
+const KEYS: [&str; 5] = ["address", "kind", "name", "proxy_protocol_from", "reuse_port"];
+
+/// Listeners: each is a socket a worker, and rules hold their index in 16 bits.
+const LISTENERS_MAX: usize = 1_024;
+
+/// Listeners that a message names.
+const KNOWN_SHOWN: usize = 3;

@@ -1,0 +1,193 @@
+//! From a file to a checked configuration, or to every mistake in it.
+//! Coordinates the reading; each part of it is in a file beside.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use eyelet_policy::Rules;
+use toml::de::DeTable;
+
+use super::diagnostic::{Diagnostic, Severity};
+use super::files::Files;
+use super::listeners::Listeners;
+use super::reader::{Report, Section};
+use super::{Action, Config, Rule, rule, settings};
+
+/// How far the files that a configuration names are looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// They can be opened: what `serve` and `explain` need to start fast with 10,000 of them.
+    Files,
+    /// Certificates are read, fitted to their keys and compared with the names of their rules.
+    Full,
+}
+
+/// A sound configuration, and what is odd about it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Only of severity `Warning`, in the order of the file.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// Every mistake in it, warnings included, in the order of the file; at least one is an error.
+pub fn load(path: &Path, depth: Depth) -> Result<Loaded, Vec<Diagnostic>> {
+    let text = read(path).map_err(|message| vec![of_file(path, message)])?;
+    parse(path, &text, depth, SystemTime::now())
+}
+
+/// `now` is what the dates of certificates are compared with.
+pub(super) fn parse(
+    path: &Path,
+    text: &str,
+    depth: Depth,
+    now: SystemTime,
+) -> Result<Loaded, Vec<Diagnostic>> {
+    let mut report = Report::new(path, text);
+    let (table, faults) = DeTable::parse_recoverable(text);
+    for fault in faults {
+        let at = fault.span().map_or(text.len(), |span| span.start);
+        report.syntax_error(at, format!("not TOML: {}", fault.message()));
+    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let document = Section { title: "the file", table: table.get_ref(), at: 0 };
+    document.check_keys(&mut report, &settings::DOCUMENT_KEYS);
+    let listeners = Listeners::read(&mut report, &document);
+    let mut files = Files::new(folder, depth, now);
+    let (rules, policy) = read_rules(&mut report, &document, &listeners, &mut files);
+    let config = Config {
+        listeners: listeners.list,
+        rules,
+        policy,
+        limits: settings::limits(&mut report, &document),
+        log: settings::log(&mut report, &document, folder),
+        dns: settings::dns(&mut report, &document),
+        workers: settings::workers(&mut report, &document),
+    };
+    let (diagnostics, fatal) = report.finish();
+    if fatal { Err(diagnostics) } else { Ok(Loaded { config, warnings: diagnostics }) }
+}
+
+fn read_rules(
+    report: &mut Report<'_>,
+    document: &Section<'_, '_>,
+    listeners: &Listeners,
+    files: &mut Files,
+) -> (Vec<Rule>, Rules) {
+    let sections = document.sections(report, "rule", "[[rule]]");
+    if sections.is_empty() && document.value("rule").is_none() {
+        report.warning(0, "no rule; every connection will be refused");
+    }
+    if let Some(beyond) = sections.get(eyelet_policy::RULES_MAX) {
+        report.error(beyond.at, format!("more than {} rules", eyelet_policy::RULES_MAX));
+    }
+    let mut actions: HashSet<Arc<Action>> = HashSet::new();
+    let (mut rules, mut matchers, mut read) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, section) in sections.iter().enumerate() {
+        let name = match section.text(report, "name") {
+            Some(name) if name.text.is_empty() => {
+                report.error(name.at, "a rule's name is what log lines show; it is empty");
+                continue;
+            }
+            Some(name) => name.text.into(),
+            None => format!("rule {}", index + 1).into(),
+        };
+        let Some(written) = rule::read(report, section, listeners, files) else { continue };
+        let action = match actions.get(&written.action) {
+            Some(shared) => Arc::clone(shared),
+            None => Arc::new(written.action),
+        };
+        actions.insert(Arc::clone(&action));
+        rules.push(Rule { name, action });
+        matchers.push(written.matchers);
+        read.push(*section);
+    }
+    check_names(report, &sections);
+    let policy = Rules::new(&matchers);
+    check_coverage(report, &policy, &matchers, &rules, &read);
+    rules.shrink_to_fit();
+    (rules, policy)
+}
+
+/// Two rules of one name cannot be told apart in a log.
+fn check_names(report: &mut Report<'_>, sections: &[Section<'_, '_>]) {
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for section in sections {
+        let Some(name) = section.value("name") else { continue };
+        let Some(text) = name.get_ref().as_str() else { continue };
+        let at = name.span().start;
+        if let Some(first) = places.insert(text, at) {
+            let line = report.line(first);
+            report.warning(at, format!("the rule at line {line} has the name \"{text}\" too"));
+        }
+    }
+}
+
+fn check_coverage(
+    report: &mut Report<'_>,
+    policy: &Rules,
+    matchers: &[eyelet_policy::Rule],
+    rules: &[Rule],
+    sections: &[Section<'_, '_>],
+) {
+    let coverage = policy.coverage(matchers);
+    for covered in coverage.covered {
+        let Some(section) = sections.get(covered.rule.0 as usize) else { continue };
+        let earlier = covered.by.iter().take(COVERING_SHOWN).filter_map(|by| {
+            let index = by.0 as usize;
+            let (rule, place) = (rules.get(index)?, sections.get(index)?);
+            Some(format!("\"{}\" (line {})", rule.name, report.line(place.at)))
+        });
+        let earlier = earlier.collect::<Vec<_>>().join(", ");
+        let more = covered.by.len().saturating_sub(COVERING_SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let message = format!(
+            "this rule can never match: all that it takes is taken before, by {earlier}{more}"
+        );
+        report.error(section.at, message);
+    }
+    if let Some(stopped) = coverage.stopped_at
+        && let Some(section) = sections.get(stopped.0 as usize)
+    {
+        let message = "from here on it was not checked whether earlier rules cover a rule: too \
+            many share names, or have none";
+        report.warning(section.at, message);
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let fault = |why: &dyn std::fmt::Display| format!("cannot be read: {why}");
+    let file = File::open(path).map_err(|why| fault(&why))?;
+    if file.metadata().map_err(|why| fault(&why))?.is_dir() {
+        return Err(fault(&"it is a directory"));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|why| fault(&why))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("is over {FILE_BYTES_MAX} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|why| {
+        let at = why.utf8_error().valid_up_to();
+        format!("is not UTF-8, which TOML is: byte {at} cannot be read")
+    })
+}
+
+fn of_file(path: &Path, message: String) -> Diagnostic {
+    let file = path.to_owned();
+    let severity = Severity::Error;
+    Diagnostic { file, line: 0, column: 0, source: String::new(), message, severity }
+}
+
+/// Bytes: 100,000 rules with a name each are about 10 MB.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Covering rules that a message names.
+const COVERING_SHOWN: usize = 3;

@@ -1,0 +1,266 @@
+//! The checked configuration: what `serve`, `check` and `explain` read once a file was found
+//! sound. Nothing here knows TOML (the files beside do) or how a connection is served.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eyelet_wire::alert::AlertDescription;
+use ipnet::IpNet;
+
+mod diagnostic;
+mod files;
+mod listeners;
+mod load;
+mod matchers;
+mod reader;
+mod rule;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub use diagnostic::{Diagnostic, Severity};
+pub use load::{Depth, Loaded, load};
+pub(crate) use values::tls_version_code;
+
+/// A whole configuration, checked and indexed.
+#[derive(Debug)]
+pub struct Config {
+    /// At least one, in the order of the file; `Facts::listener` is an index into this.
+    pub listeners: Vec<Listener>,
+    /// In the order of the file; a `RuleId` is an index into this.
+    pub rules: Vec<Rule>,
+    /// The matchers of `rules`, indexed.
+    pub policy: eyelet_policy::Rules,
+    /// Bounds.
+    pub limits: Limits,
+    /// What is logged, and where.
+    pub log: Log,
+    /// Who resolves the names of upstreams.
+    pub dns: Dns,
+    /// Worker threads; `None` is one a core.
+    pub workers: Option<usize>,
+}
+
+/// One address that is listened on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The text that rules name it by in `listener`, beside its address.
+    pub name: Option<String>,
+    /// Where to bind.
+    pub address: SocketAddr,
+    /// How its connections come to have a destination.
+    pub kind: ListenerKind,
+    /// From these sources a PROXY v1/v2 header is required and believed.
+    pub proxy_protocol_from: Vec<IpNet>,
+    /// Whether another process may hold the port too.
+    pub reuse_port: bool,
+}
+
+/// How the connections of a listener come to have a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ListenerKind {
+    /// They were sent to the listener's own address.
+    Direct,
+}
+
+/// What a rule does; its matchers are in `Config::policy`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// As given, or "rule N" counted from 1.
+    pub name: Box<str>,
+    /// Equal actions are one allocation: 10,000 rules that share a certificate hold it once,
+    /// and `Arc::as_ptr` is a key to whatever is built of it.
+    pub action: Arc<Action>,
+}
+
+/// The three things that can be done with a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Pass it on, bytes untouched.
+    Splice(Splice),
+    /// End TLS here.
+    Terminate(Terminate),
+    /// Send an alert and close.
+    Refuse(Refuse),
+}
+
+/// `action = "splice"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Splice {
+    /// Where to.
+    pub upstream: SpliceUpstream,
+    /// Addresses that a name may resolve to although they are loopback, link-local, private or
+    /// our own.
+    pub upstream_allow: Vec<IpNet>,
+    /// Which PROXY header the upstream is sent first.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// Where a spliced connection goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SpliceUpstream {
+    /// `host:port`.
+    HostPort(HostPort),
+    /// `{sni}:port`: the name of the hello, resolved and then checked.
+    Sni {
+        /// The port to dial.
+        port: u16,
+    },
+    /// `destination`: where the client meant to go.
+    Destination,
+}
+
+/// A host by address or by name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// Nothing to resolve.
+    Ip(IpAddr),
+    /// Lower-case ASCII, resolved at each dial.
+    Name(String),
+}
+
+/// `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// The host.
+    pub host: Host,
+    /// The port, never 0.
+    pub port: u16,
+}
+
+/// `action = "terminate"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Terminate {
+    /// At least one; several are of different key types (ECDSA and RSA).
+    pub certificates: Vec<CertificateFiles>,
+    /// The application.
+    pub upstream: TerminateUpstream,
+    /// ALPN protocols to choose from, most wanted first; empty: ALPN is not negotiated.
+    pub alpn_select: Vec<Vec<u8>>,
+    /// Client certificates are required and verified against these, if given.
+    pub client_ca: Option<PathBuf>,
+    /// The lowest TLS version spoken.
+    pub tls_version_min: TlsVersion,
+    /// Which PROXY header the upstream is sent first.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// A certificate chain and its key, both PEM; absolute or relative to the working directory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CertificateFiles {
+    /// The chain, leaf first.
+    pub certificate: PathBuf,
+    /// PKCS#8, SEC1 or PKCS#1.
+    pub key: PathBuf,
+}
+
+/// Where a terminated connection goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TerminateUpstream {
+    /// `tcp://host:port`: dialled when the handshake ends.
+    Tcp(HostPort),
+    /// `http://host:port`: dialled at the client's first byte.
+    Http(HostPort),
+    /// `unix:/path`: dialled when the handshake ends.
+    Unix(PathBuf),
+}
+
+/// A TLS version that is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// A PROXY header towards an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProxyProtocol {
+    /// The binary one.
+    V2,
+}
+
+/// `action = "refuse"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Refuse {
+    /// Instead of the alert that the reason would give.
+    pub alert: Option<AlertDescription>,
+}
+
+/// Bounds of everything that a peer can make grow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest hello, in bytes of TLS records.
+    pub hello_bytes_max: usize,
+    /// From accept to the whole hello.
+    pub hello_timeout: Duration,
+    /// From the hello to the end of the handshake.
+    pub handshake_timeout: Duration,
+    /// For an upstream to answer a dial, all its addresses together.
+    pub connect_timeout: Duration,
+    /// Without a byte in either direction.
+    pub idle_timeout: Duration,
+    /// What SIGTERM leaves to busy connections.
+    pub drain_timeout: Duration,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Bytes of memory in all.
+    pub memory_max: usize,
+}
+
+/// What is logged of connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Where the access lines go.
+    pub access: Access,
+    /// Whether they carry JA4, which costs two hashes a connection.
+    pub ja4: bool,
+}
+
+/// Where the access lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `"stdout"`.
+    Stdout,
+    /// `"off"`.
+    Off,
+    /// A file, appended to.
+    File(PathBuf),
+}
+
+/// Who resolves names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// Empty: the system's.
+    pub servers: Vec<SocketAddr>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            hello_bytes_max: HELLO_BYTES_MAX,
+            hello_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(3600),
+            drain_timeout: Duration::from_secs(5),
+            connections_max: 1_000_000,
+            memory_max: 512 << 20,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { access: Access::Stdout, ja4: true }
+    }
+}
+
+/// Bytes; a hello with three post-quantum key shares is below 8 KiB, 64 KiB is what DESIGN allows.
+pub const HELLO_BYTES_MAX: usize = 65_536;

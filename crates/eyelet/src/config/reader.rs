@@ -1,0 +1,306 @@
+//! Typed reading of a TOML document that notes every mistake and goes on.
+//! Knows values, their places and keys; what they mean is known by its callers.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::diagnostic::{Diagnostic, Severity, Source};
+
+/// Mistakes so far.
+pub(super) struct Report<'a> {
+    source: Source<'a>,
+    diagnostics: Vec<Diagnostic>,
+    /// The text is not TOML in places: what seems to be missing may stand there.
+    damaged: bool,
+    errors: usize,
+    warnings: usize,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
+        let source = Source::new(file, text);
+        Self { source, diagnostics: Vec::new(), damaged: false, errors: 0, warnings: 0 }
+    }
+
+    pub(super) fn error(&mut self, at: usize, message: impl Into<String>) {
+        self.push(Severity::Error, at, message.into());
+    }
+
+    pub(super) fn warning(&mut self, at: usize, message: impl Into<String>) {
+        self.push(Severity::Warning, at, message.into());
+    }
+
+    pub(super) fn syntax_error(&mut self, at: usize, message: impl Into<String>) {
+        self.damaged = true;
+        self.error(at, message);
+    }
+
+    /// Something is not there. Not said of a damaged text, where it may well be.
+    pub(super) fn missing(&mut self, at: usize, message: impl Into<String>) {
+        if !self.damaged {
+            self.error(at, message);
+        }
+    }
+
+    /// The value, or its mistake noted at `at`.
+    pub(super) fn keep<T, E: Display>(&mut self, at: usize, read: Result<T, E>) -> Option<T> {
+        read.map_err(|why| self.error(at, why.to_string())).ok()
+    }
+
+    pub(super) fn line(&self, at: usize) -> usize {
+        self.source.diagnostic(Severity::Warning, at, String::new()).line
+    }
+
+    /// All of them in the order of the text, and whether one is an error.
+    pub(super) fn finish(mut self) -> (Vec<Diagnostic>, bool) {
+        self.diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+        let fatal = self.errors > 0;
+        let left_out = self.errors + self.warnings - self.diagnostics.len();
+        if left_out > 0 {
+            let severity = if fatal { Severity::Error } else { Severity::Warning };
+            let message = format!("and {left_out} more");
+            let mut more = self.source.diagnostic(severity, 0, message);
+            more.line = 0;
+            self.diagnostics.push(more);
+        }
+        (self.diagnostics, fatal)
+    }
+
+    /// Beyond the first ones, mistakes are only counted: warnings never crowd out an error.
+    fn push(&mut self, severity: Severity, at: usize, message: String) {
+        let (number, max) = match severity {
+            Severity::Error => (&mut self.errors, ERRORS_MAX),
+            Severity::Warning => (&mut self.warnings, WARNINGS_MAX),
+        };
+        *number += 1;
+        if *number <= max {
+            self.diagnostics.push(self.source.diagnostic(severity, at, message));
+        }
+    }
+}
+
+/// A table of the document.
+#[derive(Clone, Copy)]
+pub(super) struct Section<'t, 'i> {
+    /// As operators know it: `[[rule]]`.
+    pub(super) title: &'static str,
+    pub(super) table: &'t DeTable<'i>,
+    /// Where its header is.
+    pub(super) at: usize,
+}
+
+/// A string and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Text<'t> {
+    pub(super) text: &'t str,
+    pub(super) at: usize,
+}
+
+impl<'t, 'i> Section<'t, 'i> {
+    /// Notes keys that are not in `known`.
+    pub(super) fn check_keys(&self, report: &mut Report<'_>, known: &[&str]) {
+        for key in self.table.keys() {
+            let name: &str = key.get_ref();
+            if known.contains(&name) {
+                continue;
+            }
+            let nearest = nearest(name, known.iter().copied());
+            let guess =
+                nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let (title, known) = (self.title, known.join(", "));
+            let message = format!("unknown key `{name}` in {title}{guess} (known keys: {known})");
+            report.error(key.span().start, message);
+        }
+    }
+
+    pub(super) fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
+        self.table.get(key)
+    }
+
+    /// Where `key` itself stands.
+    pub(super) fn key_at(&self, key: &str) -> Option<usize> {
+        self.table.get_key_value(key).map(|(key, _)| key.span().start)
+    }
+
+    pub(super) fn text(&self, report: &mut Report<'_>, key: &str) -> Option<Text<'t>> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some(Text { text, at: value.span().start }),
+            other => wrong_type(report, key, value, other, "a string"),
+        }
+    }
+
+    /// A string, or a list of strings that is not empty.
+    pub(super) fn texts(&self, report: &mut Report<'_>, key: &str) -> Option<Vec<Text<'t>>> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some(vec![Text { text, at: value.span().start }]),
+            DeValue::Array(array) if array.is_empty() => {
+                let message =
+                    format!("`{key}` is an empty list; list something, or leave `{key}` out");
+                report.error(value.span().start, message);
+                None
+            }
+            DeValue::Array(array) => strings_of(report, key, array),
+            other => wrong_type(report, key, value, other, "a string or a list of strings"),
+        }
+    }
+
+    pub(super) fn flag(&self, report: &mut Report<'_>, key: &str) -> Option<bool> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Some(*flag),
+            other => wrong_type(report, key, value, other, "true or false"),
+        }
+    }
+
+    /// A whole number within `range`, which is said where it is not.
+    pub(super) fn number(
+        &self,
+        report: &mut Report<'_>,
+        key: &str,
+        range: std::ops::RangeInclusive<usize>,
+    ) -> Option<usize> {
+        let value = self.value(key)?;
+        let DeValue::Integer(number) = value.get_ref() else {
+            return wrong_type(report, key, value, value.get_ref(), "a whole number");
+        };
+        let parsed = usize::from_str_radix(number.as_str(), number.radix()).ok();
+        let within = parsed.filter(|number| range.contains(number));
+        if within.is_none() {
+            let (low, high) = (range.start(), range.end());
+            let message = format!("`{key}` is {number}; expected {low} to {high}");
+            report.error(value.span().start, message);
+        }
+        within
+    }
+
+    /// The tables below `key`, which is written `[[key]]`.
+    pub(super) fn sections(
+        &self,
+        report: &mut Report<'_>,
+        key: &str,
+        title: &'static str,
+    ) -> Vec<Section<'t, 'i>> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let DeValue::Array(array) = value.get_ref() else {
+            let kind = value.get_ref().type_str();
+            let message = format!("`{key}` is a {kind} here; there may be several: write {title}");
+            report.error(value.span().start, message);
+            return Vec::new();
+        };
+        let mut sections = Vec::with_capacity(array.len());
+        for item in array {
+            match item.get_ref() {
+                DeValue::Table(table) => {
+                    sections.push(Section { title, table, at: item.span().start });
+                }
+                other => {
+                    wrong_type::<()>(report, key, item, other, "a table");
+                }
+            }
+        }
+        sections
+    }
+
+    /// The table below `key`, which is written `[key]`.
+    pub(super) fn section(
+        &self,
+        report: &mut Report<'_>,
+        key: &str,
+        title: &'static str,
+    ) -> Option<Section<'t, 'i>> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Section { title, table, at: value.span().start }),
+            DeValue::Array(_) => {
+                let message = format!("there is one {title} only, in single brackets");
+                report.error(value.span().start, message);
+                None
+            }
+            other => wrong_type(report, key, value, other, "a table"),
+        }
+    }
+}
+
+/// The candidate that is fewest edits away, if that is close enough to be a slip.
+pub(super) fn nearest<'c>(
+    word: &str,
+    candidates: impl Iterator<Item = &'c str>,
+) -> Option<&'c str> {
+    let word = word.get(..word.len().min(WORD_BYTES_MAX))?;
+    let slips_max = (word.chars().count() / 3).clamp(1, 3);
+    let by_distance = candidates.map(|candidate| (edits(word, candidate), candidate));
+    let nearest = by_distance.min_by_key(|(edits, _)| *edits)?;
+    (nearest.0 <= slips_max).then_some(nearest.1)
+}
+
+/// The first of several texts that is there twice.
+pub(super) fn repeated<'t>(texts: &[Text<'t>]) -> Option<Text<'t>> {
+    let mut seen = HashSet::new();
+    texts.iter().copied().find(|text| !seen.insert(text.text))
+}
+
+/// Edits (insert, delete, replace) between two words, by the usual table of one row.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, to) in row.iter_mut().skip(1).zip(&b) {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = *cell;
+            left = replaced.min(left + 1).min(*cell + 1);
+            *cell = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+fn strings_of<'t>(
+    report: &mut Report<'_>,
+    key: &str,
+    array: &'t DeArray<'_>,
+) -> Option<Vec<Text<'t>>> {
+    let mut texts = Vec::with_capacity(array.len());
+    for item in array {
+        match item.get_ref() {
+            DeValue::String(text) => texts.push(Text { text, at: item.span().start }),
+            other => {
+                wrong_type::<()>(report, key, item, other, "strings in the list");
+            }
+        }
+    }
+    (texts.len() == array.len()).then_some(texts)
+}
+
+fn wrong_type<T>(
+    report: &mut Report<'_>,
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+    found: &DeValue<'_>,
+    expected: &str,
+) -> Option<T> {
+    let kind = found.type_str();
+    let article = if kind.starts_with(['a', 'i']) { "an" } else { "a" };
+    let message = format!("`{key}` is {article} {kind}; expected {expected}");
+    report.error(value.span().start, message);
+    None
+}
+
+/// Errors that are kept: nobody reads more, and a generated file may have millions.
+const ERRORS_MAX: usize = 1_000;
+
+/// Warnings that are kept.
+const WARNINGS_MAX: usize = 200;
+
+/// Bytes of an unknown key that are compared with known ones, which are all shorter.
+const WORD_BYTES_MAX: usize = 64;

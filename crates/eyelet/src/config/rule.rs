@@ -1,0 +1,284 @@
+//! Reads one [[rule]]: its action, and that its keys fit that action.
+//! Knows nothing of the other rules.
+
+use eyelet_policy::{NamePattern, Needs};
+
+use super::files::Files;
+use super::listeners::Listeners;
+use super::matchers::{self, Matchers};
+use super::reader::{Report, Section, Text};
+use super::{
+    Action, CertificateFiles, ListenerKind, ProxyProtocol, Refuse, Splice, SpliceUpstream,
+    Terminate, TerminateUpstream, TlsVersion, values,
+};
+
+/// A rule that was read.
+pub(super) struct Written {
+    pub(super) matchers: eyelet_policy::Rule,
+    pub(super) action: Action,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Splice,
+    Terminate,
+    Refuse,
+}
+
+/// `None` where a mistake leaves no rule; its mistakes are all in `report`.
+pub(super) fn read(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    files: &mut Files,
+) -> Option<Written> {
+    section.check_keys(report, &known_keys());
+    let matchers = matchers::read(report, section, listeners);
+    let kind = read_kind(report, section)?;
+    check_fit(report, section, kind);
+    let (action, needs) = match kind {
+        Kind::Splice => {
+            let splice = splice(report, section, &matchers, listeners)?;
+            let by_name = matches!(splice.upstream, SpliceUpstream::Sni { .. });
+            let needs = if by_name { Needs::Name } else { Needs::Nothing };
+            (Action::Splice(splice), needs)
+        }
+        Kind::Terminate => {
+            let terminate = terminate(report, section, &matchers, files)?;
+            (Action::Terminate(terminate), Needs::Hello)
+        }
+        Kind::Refuse => {
+            let alert = section.text(report, "alert");
+            let alert = alert.and_then(|text| report.keep(text.at, values::alert(text.text)));
+            (Action::Refuse(Refuse { alert }), Needs::Nothing)
+        }
+    };
+    let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
+    let (refuse, conditions) = (kind == Kind::Refuse, matchers.conditions);
+    Some(Written { matchers: eyelet_policy::Rule { refuse, needs, sni, conditions }, action })
+}
+
+fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind> {
+    if section.value("action").is_none() {
+        let message = "a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"";
+        report.missing(section.at, message);
+    }
+    let action = section.text(report, "action")?;
+    match action.text {
+        "splice" => Some(Kind::Splice),
+        "terminate" => Some(Kind::Terminate),
+        "refuse" => Some(Kind::Refuse),
+        other => {
+            let meant = SYNONYMS.iter().find(|(words, _)| words.contains(&other));
+            let guess = meant.map_or("", |(_, guess)| *guess);
+            let message = format!(
+                "\"{other}\" is not an action; expected \"splice\", \"terminate\" or \
+                 \"refuse\"{guess}"
+            );
+            report.error(action.at, message);
+            None
+        }
+    }
+}
+
+/// Notes keys that belong to another action: they would be read by nobody.
+fn check_fit(report: &mut Report<'_>, section: &Section<'_, '_>, kind: Kind) {
+    for (key, kinds) in ACTION_KEYS {
+        if let Some(at) = section.key_at(key)
+            && !kinds.contains(&kind)
+        {
+            let owners: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+            let (name, owners) = (kind.name(), owners.join(" and "));
+            let message =
+                format!("`{key}` means nothing in a {name} rule; it belongs to {owners} rules");
+            report.error(at, message);
+        }
+    }
+}
+
+fn splice(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    matchers: &Matchers<'_>,
+    listeners: &Listeners,
+) -> Option<Splice> {
+    let upstream_allow = matchers::nets(report, section, "upstream_allow");
+    let proxy_protocol = proxy_protocol(report, section);
+    let text = required(report, section, "upstream", "a splice rule", "\"10.0.0.7:443\"")?;
+    let upstream = report.keep(text.at, values::splice_upstream(text.text))?;
+    match upstream {
+        SpliceUpstream::Destination
+            if listeners.list.iter().any(|listener| listener.kind == ListenerKind::Direct) =>
+        {
+            let message = "on a listener of kind \"direct\" the destination is the listener \
+                itself, so this would loop; expected host:port or \"{sni}:443\"";
+            report.error(text.at, message);
+        }
+        SpliceUpstream::Sni { .. } => check_names_the_upstream(report, text, matchers),
+        SpliceUpstream::Destination | SpliceUpstream::HostPort(_) => {}
+    }
+    Some(Splice { upstream, upstream_allow, proxy_protocol })
+}
+
+fn check_names_the_upstream(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {
+    if matchers.sni_malformed {
+        let message = "with `sni_malformed = true` there is no name to dial; expected host:port";
+        report.error(upstream.at, message);
+    }
+    let absent = matchers.sni.iter().find(|(_, pattern)| *pattern == NamePattern::Absent);
+    if let Some((text, _)) = absent {
+        let message = "a hello without a name has nothing to dial by \"{sni}\"; give \"\" a rule \
+            of its own";
+        report.error(text.at, message);
+    }
+}
+
+fn terminate(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    matchers: &Matchers<'_>,
+    files: &mut Files,
+) -> Option<Terminate> {
+    let certificates = certificates(report, section, matchers, files);
+    let client_ca = section.text(report, "client_ca");
+    let client_ca = client_ca.map(|text| files.check_authorities(report, text));
+    let proxy_protocol = proxy_protocol(report, section);
+    let version = section.text(report, "tls_version_min");
+    let version = version.and_then(|text| report.keep(text.at, values::tls_version(text.text)));
+    let select = alpn_select(report, section);
+    let example = "\"http://127.0.0.1:3000\"";
+    let text = required(report, section, "upstream", "a terminate rule", example)?;
+    let upstream = report.keep(text.at, values::terminate_upstream(text.text))?;
+    let alpn_select = select.unwrap_or_else(|| match &upstream {
+        _ if !matchers.alpn.is_empty() => matchers.alpn.clone(),
+        TerminateUpstream::Http(_) => vec![b"http/1.1".to_vec()],
+        TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => Vec::new(),
+    });
+    Some(Terminate {
+        certificates,
+        upstream,
+        alpn_select,
+        client_ca,
+        tls_version_min: version.unwrap_or(TlsVersion::Tls12),
+        proxy_protocol,
+    })
+}
+
+fn certificates(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    matchers: &Matchers<'_>,
+    files: &mut Files,
+) -> Vec<CertificateFiles> {
+    for (key, example) in [("certificate", "\"app.pem\""), ("key", "\"app.key\"")] {
+        if section.value(key).is_none() {
+            let message = format!("a terminate rule needs a `{key}`, such as {example}");
+            report.missing(section.at, message);
+        }
+    }
+    let certificates = section.texts(report, "certificate").unwrap_or_default();
+    let keys = section.texts(report, "key").unwrap_or_default();
+    if let Some(first) = keys.first()
+        && !certificates.is_empty()
+        && keys.len() != certificates.len()
+    {
+        let message = format!(
+            "{} for {}; expected one key a certificate, in the same order",
+            counted(keys.len(), "key"),
+            counted(certificates.len(), "certificate")
+        );
+        report.error(first.at, message);
+        return Vec::new();
+    }
+    let names: Vec<&NamePattern> = matchers.sni.iter().map(|(_, pattern)| pattern).collect();
+    let pairs = certificates.into_iter().zip(keys);
+    pairs.map(|(certificate, key)| files.check_pair(report, certificate, key, &names)).collect()
+}
+
+/// An empty list is an answer here: no ALPN.
+fn alpn_select(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Vec<Vec<u8>>> {
+    let value = section.value("alpn_select")?;
+    if value.get_ref().as_array().is_some_and(|list| list.is_empty()) {
+        return Some(Vec::new());
+    }
+    Some(matchers::each(report, section, "alpn_select", values::protocol))
+}
+
+fn proxy_protocol(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<ProxyProtocol> {
+    let version = section.text(report, "proxy_protocol")?;
+    if version.text == "v2" {
+        return Some(ProxyProtocol::V2);
+    }
+    let message = format!("\"{}\" is not sent; expected \"v2\"", version.text);
+    report.error(version.at, message);
+    None
+}
+
+fn required<'t>(
+    report: &mut Report<'_>,
+    section: &Section<'t, '_>,
+    key: &str,
+    what: &str,
+    example: &str,
+) -> Option<Text<'t>> {
+    if section.value(key).is_none() {
+        report.missing(section.at, format!("{what} needs an `{key}`, such as {example}"));
+    }
+    section.text(report, key)
+}
+
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Splice => "splice",
+            Self::Terminate => "terminate",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+fn known_keys() -> Vec<&'static str> {
+    let mut keys: Vec<&str> = COMMON_KEYS.to_vec();
+    keys.extend(ACTION_KEYS.iter().map(|(key, _)| *key));
+    keys.sort_unstable();
+    keys
+}
+
+/// What every rule may have.
+const COMMON_KEYS: [&str; 11] = [
+    "action",
+    "alpn",
+    "client",
+    "destination",
+    "ech",
+    "ja4",
+    "listener",
+    "name",
+    "sni",
+    "sni_malformed",
+    "tls_version_max",
+];
+
+/// What only rules of some actions may have.
+const ACTION_KEYS: [(&str, &[Kind]); 9] = [
+    ("alert", &[Kind::Refuse]),
+    ("alpn_select", &[Kind::Terminate]),
+    ("certificate", &[Kind::Terminate]),
+    ("client_ca", &[Kind::Terminate]),
+    ("key", &[Kind::Terminate]),
+    ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
+    ("tls_version_min", &[Kind::Terminate]),
+    ("upstream", &[Kind::Splice, Kind::Terminate]),
+    ("upstream_allow", &[Kind::Splice]),
+];
+
+/// What other programs call it.
+const SYNONYMS: [(&[&str], &str); 3] = [
+    (&["passthrough", "tunnel", "forward", "allow", "proxy"], "; \"splice\" passes bytes on"),
+    (&["bump", "intercept", "offload"], "; \"terminate\" ends TLS here"),
+    (&["reject", "deny", "block", "drop", "close"], "; \"refuse\" sends an alert"),
+];

@@ -1,0 +1,139 @@
+//! Reads [limits], [log], [dns] and what stands outside of any table.
+//! Knows nothing of listeners and rules.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::reader::{Report, Section};
+use super::{Access, Dns, HELLO_BYTES_MAX, Limits, Log, values};
+
+pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Limits {
+    let mut limits = Limits::default();
+    let Some(section) = document.section(report, "limits", "[limits]") else { return limits };
+    section.check_keys(report, &LIMIT_KEYS);
+    for (key, limit, range) in [
+        ("hello_timeout", &mut limits.hello_timeout, SHORT),
+        ("handshake_timeout", &mut limits.handshake_timeout, SHORT),
+        ("connect_timeout", &mut limits.connect_timeout, SHORT),
+        ("idle_timeout", &mut limits.idle_timeout, IDLE),
+        ("drain_timeout", &mut limits.drain_timeout, DRAIN),
+    ] {
+        if let Some(text) = section.text(report, key) {
+            let read = values::duration(text.text, &range);
+            *limit = report.keep(text.at, read).unwrap_or(*limit);
+        }
+    }
+    for (key, limit, range) in [
+        ("hello_bytes_max", &mut limits.hello_bytes_max, HELLO_BYTES),
+        ("memory_max", &mut limits.memory_max, MEMORY_BYTES),
+    ] {
+        *limit = bytes(report, &section, key, &range).unwrap_or(*limit);
+    }
+    let connections = section.number(report, "connections_max", CONNECTIONS);
+    limits.connections_max = connections.unwrap_or(limits.connections_max);
+    limits
+}
+
+pub(super) fn log(report: &mut Report<'_>, document: &Section<'_, '_>, folder: &Path) -> Log {
+    let mut log = Log::default();
+    let Some(section) = document.section(report, "log", "[log]") else { return log };
+    section.check_keys(report, &LOG_KEYS);
+    if let Some(access) = section.text(report, "access") {
+        log.access = match access.text {
+            "stdout" => Access::Stdout,
+            "off" => Access::Off,
+            "" | "-" | "stderr" => {
+                let message = "expected \"stdout\", \"off\" or the path of a file; stderr is for \
+                    what is not an access line";
+                report.error(access.at, message);
+                Access::Off
+            }
+            path => Access::File(folder.join(path)),
+        };
+    }
+    log.ja4 = section.flag(report, "ja4").unwrap_or(log.ja4);
+    log
+}
+
+pub(super) fn dns(report: &mut Report<'_>, document: &Section<'_, '_>) -> Dns {
+    let Some(section) = document.section(report, "dns", "[dns]") else { return Dns::default() };
+    section.check_keys(report, &DNS_KEYS);
+    let servers = section.texts(report, "servers").unwrap_or_default();
+    let read = |text: &super::reader::Text<'_>| report.keep(text.at, values::dns_server(text.text));
+    Dns { servers: servers.iter().filter_map(read).collect() }
+}
+
+pub(super) fn workers(report: &mut Report<'_>, document: &Section<'_, '_>) -> Option<usize> {
+    document.number(report, "workers", WORKERS)
+}
+
+/// Bytes: a whole number, or a text with a unit.
+fn bytes(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    key: &str,
+    range: &RangeInclusive<usize>,
+) -> Option<usize> {
+    let value = section.value(key)?;
+    let at = value.span().start;
+    let bytes = match value.get_ref() {
+        DeValue::Integer(_) => return section.number(report, key, range.clone()),
+        DeValue::String(text) => report.keep(at, values::size(text))?,
+        other => {
+            let message = format!(
+                "`{key}` is a {}; expected a size such as \"64KiB\", or a number of bytes",
+                other.type_str()
+            );
+            report.error(at, message);
+            return None;
+        }
+    };
+    if !range.contains(&bytes) {
+        let (low, high) = (range.start(), range.end());
+        report.error(at, format!("`{key}` is {bytes} bytes; expected {low} to {high}"));
+        return None;
+    }
+    Some(bytes)
+}
+
+/// What stands outside of any table.
+pub(super) const DOCUMENT_KEYS: [&str; 6] = ["dns", "limits", "listener", "log", "rule", "workers"];
+
+const LIMIT_KEYS: [&str; 8] = [
+    "connect_timeout",
+    "connections_max",
+    "drain_timeout",
+    "handshake_timeout",
+    "hello_bytes_max",
+    "hello_timeout",
+    "idle_timeout",
+    "memory_max",
+];
+
+const LOG_KEYS: [&str; 2] = ["access", "ja4"];
+
+const DNS_KEYS: [&str; 1] = ["servers"];
+
+/// Of a peer that has done nothing yet: above ten minutes it is no limit.
+const SHORT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(10);
+
+/// A year of 365.25 days without a byte is longer than any connection lives.
+const IDLE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(31_557_600);
+
+/// 0 is to wait for nobody.
+const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_hours(24);
+
+/// Bytes: below 512, hellos of today's clients do not fit.
+const HELLO_BYTES: RangeInclusive<usize> = 512..=HELLO_BYTES_MAX;
+
+/// Bytes: below 16 MiB not even the buffers of one busy worker fit; 16 TiB is above any machine.
+const MEMORY_BYTES: RangeInclusive<usize> = 16 << 20..=16 << 40;
+
+/// Linux' fs.nr_open can be raised to 2^30 at most, but memory ends long before.
+const CONNECTIONS: RangeInclusive<usize> = 1..=100_000_000;
+
+/// Threads.
+const WORKERS: RangeInclusive<usize> = 1..=1_024;

@@ -1,0 +1,300 @@
+//! Terminate rules with real certificate files, sound and not.
+//! Each test has its own folder, which goes away with it.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+use super::*;
+use crate::certificate::{self, CertificateError};
+
+/// A folder that is removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("eyelet-config-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    /// `name.pem` and `name.key` for these names.
+    fn issue(&self, name: &str, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        self.issue_with(name, CertificateParams::new(names).unwrap());
+    }
+
+    fn issue_with(&self, name: &str, params: CertificateParams) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        self.write(&format!("{name}.pem"), &certificate.pem());
+        self.write(&format!("{name}.key"), &key.serialize_pem());
+    }
+
+    fn read(&self, depth: Depth, rules: &str) -> Result<Loaded, Vec<Diagnostic>> {
+        let text = format!("{LISTENER}{rules}");
+        load::parse(&self.0.join("edge.toml"), &text, depth, SystemTime::now())
+    }
+
+    /// What `check` says, with the folder cut out.
+    fn said(&self, rules: &str) -> Vec<String> {
+        let found = match self.read(Depth::Full, rules) {
+            Ok(loaded) => said(&loaded.warnings),
+            Err(diagnostics) => said(&diagnostics),
+        };
+        let folder = format!("{}/", self.0.display());
+        found.iter().map(|line| line.replace(&folder, "")).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn terminate(sni: &str, certificate: &str, key: &str, more: &str) -> String {
+    format!(
+        "[[rule]]\nsni = {sni}\naction = \"terminate\"\ncertificate = {certificate}\nkey = {key}\n\
+         upstream = \"http://127.0.0.1:3000\"\n{more}\n"
+    )
+}
+
+#[test]
+fn a_terminate_rule() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example", "*.app.example"]);
+    folder.issue("two", &["app.example", "*.app.example"]);
+    let certificates = "[\"app.pem\", \"two.pem\"]";
+    let sni = "[\"app.example\", \"*.app.example\", \"x.app.example\", \"\"]";
+    let more = "client_ca = \"app.pem\"\ntls_version_min = \"1.3\"\nproxy_protocol = \"v2\"";
+    let text = terminate(sni, certificates, "[\"app.key\", \"two.key\"]", more);
+    assert_eq!(folder.said(&text), [""; 0]);
+    let loaded = folder.read(Depth::Files, &text).unwrap();
+    let files = |name: &str| CertificateFiles {
+        certificate: folder.0.join(format!("{name}.pem")),
+        key: folder.0.join(format!("{name}.key")),
+    };
+    let host = Host::Ip("127.0.0.1".parse().unwrap());
+    let expected = Terminate {
+        certificates: vec![files("app"), files("two")],
+        upstream: TerminateUpstream::Http(HostPort { host, port: 3000 }),
+        alpn_select: vec![b"http/1.1".to_vec()],
+        client_ca: Some(folder.0.join("app.pem")),
+        tls_version_min: TlsVersion::Tls13,
+        proxy_protocol: Some(ProxyProtocol::V2),
+    };
+    assert_eq!(*loaded.config.rules[0].action, Action::Terminate(expected));
+    assert!(loaded.config.policy.asks_hello());
+}
+
+#[test]
+fn what_a_terminate_rule_negotiates() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let select = |upstream: &str, more: &str| -> Vec<String> {
+        let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more);
+        let text = text.replace("http://127.0.0.1:3000", upstream);
+        let loaded = folder.read(Depth::Files, &text).unwrap();
+        let Action::Terminate(terminate) = &*loaded.config.rules[0].action else { panic!() };
+        terminate.alpn_select.iter().map(|p| String::from_utf8(p.clone()).unwrap()).collect()
+    };
+    let none: Vec<String> = vec![];
+    assert_eq!(select("tcp://a:1", ""), none);
+    assert_eq!(select("unix:/run/a.sock", ""), none);
+    assert_eq!(select("http://a:1/", ""), ["http/1.1"]);
+    assert_eq!(select("http://a:1", "alpn_select = []"), none);
+    assert_eq!(select("http://a:1", "alpn = [\"x\", \"h2\"]"), ["x", "h2"]);
+    assert_eq!(select("tcp://a:1", "alpn = [\"x\"]\nalpn_select = \"y\""), ["y"]);
+}
+
+#[test]
+fn certificates_that_do_not_do() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    folder.issue("other", &["app.example"]);
+    folder.write("empty.pem", "");
+    folder.write("broken.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n");
+    folder.write(
+        "encrypted.key",
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n\
+        -----END ENCRYPTED PRIVATE KEY-----\n",
+    );
+    folder.write("odd.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n");
+    for (certificate, key, expected) in [
+        ("no.pem", "app.key", "6:15: cannot read no.pem: No such file or directory (os error 2)"),
+        ("app.pem", "no.key", "7:7: cannot read no.key: No such file or directory (os error 2)"),
+        (
+            "app.pem",
+            "other.key",
+            "7:7: the key in other.key does not fit the certificate in app.pem; expected the key \
+             that it was issued for",
+        ),
+        (
+            "app.key",
+            "app.pem",
+            "6:15: app.key has no certificate; expected \"-----BEGIN CERTIFICATE-----\", and it \
+             holds a key: are `certificate` and `key` swapped?",
+        ),
+        (
+            "empty.pem",
+            "app.key",
+            "6:15: empty.pem has no certificate; expected \"-----BEGIN CERTIFICATE-----\"",
+        ),
+        (
+            "app.pem",
+            "app.pem",
+            "7:7: app.pem has no private key; expected PKCS#8, SEC1 or PKCS#1 in PEM",
+        ),
+        (
+            "app.pem",
+            "encrypted.key",
+            "7:7: the key in encrypted.key is encrypted; decrypt it: openssl pkey -in \
+             encrypted.key -out plain.key",
+        ),
+        (
+            "app.pem",
+            "odd.key",
+            "7:7: odd.key: not a key that can sign: expected RSA of 2048 to 8192 bits, ECDSA on \
+             P-256, P-384 or P-521, or Ed25519",
+        ),
+    ] {
+        let (certificate, key) = (format!("{certificate:?}"), format!("{key:?}"));
+        let text = terminate("\"app.example\"", &certificate, &key, "");
+        assert_eq!(folder.said(&text), [expected], "{certificate} {key}");
+    }
+    let broken = folder.said(&terminate("\"app.example\"", "\"broken.pem\"", "\"app.key\"", ""));
+    assert!(broken[0].starts_with("6:15: broken.pem: broken PEM: "), "{broken:?}");
+    // What `serve` reads at start is that the files are there: the mistake is found by `check`.
+    let text = terminate("\"app.example\"", "\"app.pem\"", "\"other.key\"", "");
+    assert!(folder.read(Depth::Files, &text).is_ok());
+}
+
+#[test]
+fn keys_of_terminate_rules() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let with = |certificate: &str, key: &str, more: &str| {
+        folder.said(&terminate("\"app.example\"", certificate, key, more))
+    };
+    assert_eq!(
+        with("[\"app.pem\", \"app.pem\"]", "\"app.key\"", ""),
+        ["7:7: 1 key for 2 certificates; expected one key a certificate, in the same order"]
+    );
+    assert_eq!(
+        with("\"app.pem\"", "\"app.key\"", "client_ca = \"no.pem\"\ntls_version_min = \"1.1\""),
+        [
+            "9:13: cannot read no.pem: No such file or directory (os error 2)",
+            "10:19: TLS 1.1 is not spoken; expected \"1.2\" or \"1.3\"",
+        ]
+    );
+    assert_eq!(
+        folder.said("[[rule]]\naction = \"terminate\"\n"),
+        [
+            "3:1: a terminate rule needs a `certificate`, such as \"app.pem\"",
+            "3:1: a terminate rule needs a `key`, such as \"app.key\"",
+            "3:1: a terminate rule needs an `upstream`, such as \"http://127.0.0.1:3000\"",
+        ]
+    );
+    for (upstream, expected) in [
+        (
+            "{sni}:80",
+            "{sni} in the upstream of a terminate rule would let a client choose where \
+            its plaintext goes; it is for splice rules",
+        ),
+        (
+            "https://a:443",
+            "https:// upstreams are not there yet: they come with HTTP; expected \
+            tcp://, http:// or unix:",
+        ),
+        (
+            "a:443",
+            "\"a:443\" has no scheme; a terminate rule expects tcp://host:port, \
+            http://host:port or unix:/path",
+        ),
+        (
+            "ftp://a:1",
+            "\"ftp://\" is not a scheme of an upstream; expected tcp://host:port, \
+            http://host:port or unix:/path",
+        ),
+        ("http://a", "\"http://a\" has no port; expected one as in \"http://a:80\""),
+        (
+            "http://a:80/x",
+            "\"http://a:80/x\": requests are passed on with their own path; \
+            expected only http://host:port",
+        ),
+        ("unix:///a", "\"unix:///a\": the path follows the colon at once; expected \"unix:/a\""),
+        ("unix:a", "\"unix:a\" needs an absolute path, as in \"unix:/run/app.sock\""),
+        (
+            "tcp://0.0.0.0:1",
+            "\"0.0.0.0:1\" is not an address that can be dialled; expected one \
+            as in \"127.0.0.1:1\"",
+        ),
+    ] {
+        let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", "");
+        let found = folder.said(&text.replace("http://127.0.0.1:3000", upstream));
+        assert_eq!(found, [format!("8:12: {expected}")], "{upstream}");
+    }
+}
+
+#[test]
+fn certificates_that_are_odd() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example", "*.app.example"]);
+    let mut old = CertificateParams::new(["app.example".to_owned()]).unwrap();
+    old.not_before = date_time_ymd(2001, 1, 1);
+    old.not_after = date_time_ymd(2002, 2, 3);
+    folder.issue_with("old", old);
+    let mut early = CertificateParams::new(["app.example".to_owned()]).unwrap();
+    early.not_before = date_time_ymd(2999, 1, 1);
+    early.not_after = date_time_ymd(3000, 2, 3);
+    folder.issue_with("early", early);
+    let said = |sni: &str, name: &str| {
+        folder.said(&terminate(sni, &format!("\"{name}.pem\""), &format!("\"{name}.key\""), ""))
+    };
+    assert_eq!(
+        said("\"app.example\"", "old"),
+        ["6:15: warning: the certificate expired on 2002-02-03T00:00:00Z"]
+    );
+    assert_eq!(
+        said("\"app.example\"", "early"),
+        ["6:15: warning: the certificate is not valid before 2999-01-01T00:00:00Z"]
+    );
+    assert_eq!(
+        said("[\"app.example\", \"b.example\", \"x.y.app.example\", \"*.b.example\"]", "app"),
+        ["6:15: warning: the certificate does not cover b.example, x.y.app.example, \
+          *.b.example; it is for app.example, *.app.example"]
+    );
+}
+
+#[test]
+fn keys_of_every_kind_are_read() {
+    let folder = Folder::new();
+    for (name, algorithm) in [
+        ("p256", &rcgen::PKCS_ECDSA_P256_SHA256),
+        ("p384", &rcgen::PKCS_ECDSA_P384_SHA384),
+        ("ed25519", &rcgen::PKCS_ED25519),
+        ("rsa", &rcgen::PKCS_RSA_SHA256),
+    ] {
+        let key = KeyPair::generate_for(algorithm).unwrap();
+        let params = CertificateParams::new(["App.example".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        folder.write("a.pem", &certificate.pem());
+        folder.write("a.key", &key.serialize_pem());
+        let files =
+            CertificateFiles { certificate: folder.0.join("a.pem"), key: folder.0.join("a.key") };
+        let loaded = certificate::load(&files).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert_eq!(certificate::names(&loaded.cert[0]), ["app.example"]);
+    }
+    let files =
+        CertificateFiles { certificate: folder.0.join("none.pem"), key: folder.0.join("a.key") };
+    assert!(matches!(certificate::load(&files), Err(CertificateError::Unreadable { .. })));
+}

@@ -1,0 +1,309 @@
+//! One value of the configuration from its text: addresses, networks, durations, sizes, upstreams.
+//! Each says what it expected; none knows the key or the file that it stands in.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use eyelet_policy::AddressPattern;
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::hello::HostName;
+use ipnet::IpNet;
+
+use super::reader::nearest;
+use super::{Host, HostPort, SpliceUpstream, TerminateUpstream, TlsVersion};
+
+/// An address to listen on.
+pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    if text.parse::<IpAddr>().is_ok() {
+        return Err(format!(
+            "\"{text}\" has no port; expected address:port as in \"{}\"",
+            if text.contains(':') { format!("[{text}]:443") } else { format!("{text}:443") }
+        ));
+    }
+    Err(format!(
+        "\"{text}\" is not an address to listen on; expected IP:port as in \
+        \"0.0.0.0:443\" or \"[::]:443\""
+    ))
+}
+
+/// A resolver; the port is 53 where it is not given.
+pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT));
+    let server = bare.ok().or_else(|| text.parse().ok());
+    let server = server.filter(|server| server.port() != 0 && !server.ip().is_unspecified());
+    server.ok_or_else(|| {
+        format!(
+            "\"{text}\" is not a DNS server; expected an address as in \"9.9.9.9\" or \
+            \"127.0.0.1:5353\""
+        )
+    })
+}
+
+/// A network, or one address.
+pub(super) fn net(text: &str) -> Result<IpNet, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    match text.parse::<IpNet>() {
+        Ok(net) if net.addr() == net.network() => Ok(net),
+        Ok(net) => Err(format!(
+            "\"{text}\" has bits set beyond its prefix; did you mean \
+            \"{}\" or \"{}\"?",
+            net.trunc(),
+            net.addr()
+        )),
+        Err(_) => Err(format!(
+            "\"{text}\" is not a network; expected CIDR as in \
+            \"10.0.0.0/8\" or \"2001:db8::/32\""
+        )),
+    }
+}
+
+/// A network or address, perhaps with a port; IPv6 with a port stands in brackets.
+pub(super) fn address_pattern(text: &str) -> Result<AddressPattern, String> {
+    let expected = || {
+        format!(
+            "\"{text}\" is not a destination; expected an address or network, \
+        perhaps with a port, as in \"10.0.0.0/8\", \"10.0.0.7:443\" or \"[2001:db8::/32]:443\""
+        )
+    };
+    let with_port = match text.strip_prefix('[') {
+        Some(rest) => Some(rest.split_once("]:").ok_or_else(expected)?),
+        None if text.matches(':').count() == 1 => text.split_once(':'),
+        None => None,
+    };
+    match with_port {
+        Some((address, port)) => {
+            Ok(AddressPattern { net: net(address)?, port: Some(self::port(port)?) })
+        }
+        None if text.contains('/') || text.parse::<IpAddr>().is_ok() => {
+            Ok(AddressPattern { net: net(text)?, port: None })
+        }
+        None => Err(expected()),
+    }
+}
+
+/// A time with its unit.
+pub(super) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let parsed = humantime::parse_duration(text).map_err(|_| {
+        format!(
+            "\"{text}\" is not a duration; expected a number with its unit as in \"500ms\", \
+            \"5s\" or \"1h\""
+        )
+    })?;
+    if range.contains(&parsed) {
+        return Ok(parsed);
+    }
+    let [low, high] = [range.start(), range.end()].map(|end| humantime::format_duration(*end));
+    Err(format!("\"{text}\" is out of bounds; expected {low} to {high}"))
+}
+
+/// Bytes with their unit.
+pub(super) fn size(text: &str) -> Result<usize, String> {
+    let expected = |why: &str| {
+        format!(
+            "\"{text}\" {why}; expected a whole number with its unit, \
+        as in \"64KiB\", \"512MiB\" or \"2GiB\""
+        )
+    };
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text.get(digits.len()..).unwrap_or("").trim_start();
+    let number: usize = digits.parse().map_err(|_| expected("is not a size"))?;
+    let shift = match unit {
+        "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        "" => return Err(expected("has no unit")),
+        _ => return Err(expected(&format!("has the unknown unit \"{unit}\""))),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| expected("is too large"))
+}
+
+/// Where a spliced connection goes.
+pub(super) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
+    if text == "destination" {
+        return Ok(SpliceUpstream::Destination);
+    }
+    if let Some(port) = text.strip_prefix("{sni}:") {
+        return Ok(SpliceUpstream::Sni { port: self::port(port)? });
+    }
+    if text.contains('{') {
+        return Err(format!("\"{text}\": a name is filled in only as \"{{sni}}:port\""));
+    }
+    if let Some((scheme, rest)) = text.split_once("://") {
+        return Err(format!(
+            "a spliced connection has no scheme \"{scheme}://\": its bytes are \
+            passed on as they are; expected \"{}\"",
+            rest.trim_end_matches('/')
+        ));
+    }
+    host_port(text).map(SpliceUpstream::HostPort)
+}
+
+/// Where a terminated connection goes.
+pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String> {
+    if text.contains("{sni}") {
+        return Err("{sni} in the upstream of a terminate rule would let a client choose where \
+            its plaintext goes; it is for splice rules"
+            .to_owned());
+    }
+    if let Some(path) = text.strip_prefix("unix:") {
+        return unix_upstream(path);
+    }
+    match text.split_once("://") {
+        Some(("tcp", rest)) => host_port(rest).map(TerminateUpstream::Tcp),
+        Some(("http", rest)) => http_upstream(rest).map(TerminateUpstream::Http),
+        Some(("https", _)) => Err("https:// upstreams are not there yet: they come with HTTP; \
+            expected tcp://, http:// or unix:"
+            .to_owned()),
+        Some((scheme, _)) => Err(format!(
+            "\"{scheme}://\" is not a scheme of an upstream; \
+            expected tcp://host:port, http://host:port or unix:/path"
+        )),
+        None => Err(format!(
+            "\"{text}\" has no scheme; a terminate rule expects tcp://host:port, \
+            http://host:port or unix:/path"
+        )),
+    }
+}
+
+/// `host:port`; a literal IPv6 address stands in brackets.
+pub(super) fn host_port(text: &str) -> Result<HostPort, String> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        let port = port(&address.port().to_string())?;
+        if address.ip().is_unspecified() {
+            return Err(format!(
+                "\"{text}\" is not an address that can be dialled; expected one \
+                as in \"127.0.0.1:{port}\""
+            ));
+        }
+        return Ok(HostPort { host: Host::Ip(address.ip()), port });
+    }
+    let Some((host, port)) = text.rsplit_once(':').filter(|(host, _)| !host.contains(':')) else {
+        let hint = if text.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6()) {
+            format!("[{text}]:443")
+        } else {
+            "app.internal:443".to_owned()
+        };
+        return Err(format!("\"{text}\" is not host:port; expected it as in \"{hint}\""));
+    };
+    let port = self::port(port)?;
+    let name = HostName::new(host.as_bytes())
+        .map_err(|fault| format!("\"{host}\" is not a host: {fault}"))?;
+    Ok(HostPort { host: Host::Name(name.as_str().to_owned()), port })
+}
+
+/// A TLS version that a rule may ask for.
+pub(crate) fn tls_version_code(text: &str) -> Result<u16, String> {
+    match text {
+        "1.0" => Ok(0x0301),
+        "1.1" => Ok(0x0302),
+        "1.2" => Ok(0x0303),
+        "1.3" => Ok(0x0304),
+        _ => Err(format!(
+            "\"{text}\" is not a TLS version; expected \"1.0\", \"1.1\", \"1.2\" \
+            or \"1.3\""
+        )),
+    }
+}
+
+/// A TLS version that we speak.
+pub(super) fn tls_version(text: &str) -> Result<TlsVersion, String> {
+    match text {
+        "1.2" => Ok(TlsVersion::Tls12),
+        "1.3" => Ok(TlsVersion::Tls13),
+        "1.0" | "1.1" => Err(format!("TLS {text} is not spoken; expected \"1.2\" or \"1.3\"")),
+        _ => Err(format!("\"{text}\" is not a TLS version; expected \"1.2\" or \"1.3\"")),
+    }
+}
+
+/// An alert by its RFC name.
+pub(super) fn alert(text: &str) -> Result<AlertDescription, String> {
+    AlertDescription::from_name(text).ok_or_else(|| {
+        let names = AlertDescription::ALL.iter().map(|alert| alert.name());
+        match nearest(text, names) {
+            Some(near) => format!("\"{text}\" is not an alert; did you mean \"{near}\"?"),
+            None => format!(
+                "\"{text}\" is not an alert; expected its name in RFC 8446 as in \
+                \"access_denied\" or \"unrecognized_name\""
+            ),
+        }
+    })
+}
+
+/// A protocol name as ALPN carries it.
+pub(super) fn protocol(text: &str) -> Result<Vec<u8>, String> {
+    match text.len() {
+        1..=255 => Ok(text.as_bytes().to_vec()),
+        _ => Err("a protocol name has 1 to 255 bytes (RFC 7301), as in \"h2\"".to_owned()),
+    }
+}
+
+/// A whole JA4 fingerprint.
+pub(super) fn ja4(text: &str) -> Result<Box<str>, String> {
+    let parts: Vec<&str> = text.split('_').collect();
+    let hex = |part: &str| {
+        part.len() == 12 && part.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
+    };
+    match parts.as_slice() {
+        [a, b, c] if a.len() == 10 && a.is_ascii() && hex(b) && hex(c) => Ok(text.into()),
+        _ => Err(format!(
+            "\"{text}\" is not a JA4 fingerprint; expected 36 characters as in \
+            \"t13d1516h2_8daaf6152771_02713d6af862\""
+        )),
+    }
+}
+
+fn unix_upstream(path: &str) -> Result<TerminateUpstream, String> {
+    if path.starts_with("//") {
+        return Err(format!(
+            "\"unix:{path}\": the path follows the colon at once; expected \
+            \"unix:/{}\"",
+            path.trim_start_matches('/')
+        ));
+    }
+    if !path.starts_with('/') {
+        return Err(format!(
+            "\"unix:{path}\" needs an absolute path, as in \"unix:/run/app.sock\""
+        ));
+    }
+    if path.len() > UNIX_PATH_BYTES_MAX || path.contains('\0') {
+        return Err(format!("a socket's path has at most {UNIX_PATH_BYTES_MAX} bytes, no NUL"));
+    }
+    Ok(TerminateUpstream::Unix(PathBuf::from(path)))
+}
+
+fn http_upstream(rest: &str) -> Result<HostPort, String> {
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains(['/', '?', '#', '@']) {
+        return Err(format!(
+            "\"http://{rest}\": requests are passed on with their own path; \
+            expected only http://host:port"
+        ));
+    }
+    if !authority.ends_with(|c: char| c.is_ascii_digit()) || !authority.contains(':') {
+        return Err(format!(
+            "\"http://{rest}\" has no port; expected one as in \
+            \"http://{authority}:80\""
+        ));
+    }
+    host_port(authority)
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let port = text.parse::<u16>().ok().filter(|port| digits && *port != 0);
+    port.ok_or_else(|| format!("\"{text}\" is not a port; expected 1 to 65535"))
+}
+
+const DNS_PORT: u16 = 53;
+
+/// Bytes: `sun_path` of Linux without its NUL.
+const UNIX_PATH_BYTES_MAX: usize = 107;

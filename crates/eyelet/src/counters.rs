@@ -1,0 +1,90 @@
+//! What the process has done, counted by each worker in its own cells and added up when asked.
+//! It must not know who asks.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The cells of one worker: written by that worker alone.
+        #[derive(Debug, Default)]
+        #[repr(align(64))]
+        pub struct Counters { $($(#[$doc])* pub $name: Cell),* }
+
+        /// The sum over all workers of this process.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Snapshot { $($(#[$doc])* pub $name: u64),* }
+
+        /// Adds up the cells of all workers.
+        pub fn snapshot() -> Snapshot {
+            let mut sum = Snapshot::default();
+            for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
+            }
+            sum
+        }
+    };
+}
+
+counters! {
+    /// Connections accepted since the start.
+    accepted,
+    /// Times that accepting paused: at the connection limit or out of descriptors.
+    accept_pauses,
+    /// Connections open now.
+    connections,
+    /// Access lines lost because their reader was too slow.
+    lines_lost,
+    /// Connections parked now.
+    parked,
+    /// Bytes that the parked connections hold in this process.
+    parked_bytes,
+    /// Connections refused by rule or for want of one.
+    refused,
+    /// Connections spliced.
+    spliced,
+    /// Connections terminated.
+    terminated,
+    /// Connections that ended before their rule could be carried out.
+    failed,
+}
+
+static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
+
+/// The cells of a new worker.
+pub fn register() -> Arc<Counters> {
+    let cells = Arc::new(Counters::default());
+    WORKERS.lock().unwrap_or_else(PoisonError::into_inner).push(cells.clone());
+    cells
+}
+
+/// One number that one thread writes and others read: no read-modify-write is needed.
+#[derive(Debug, Default)]
+pub struct Cell(AtomicU64);
+
+impl Cell {
+    /// Adds one.
+    pub fn up(&self) {
+        self.add(1);
+    }
+
+    /// Takes one off.
+    pub fn down(&self) {
+        self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
+    }
+
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Sets the number.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    /// The number.
+    pub fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

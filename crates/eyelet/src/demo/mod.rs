@@ -1,0 +1,146 @@
+//! `eyelet demo`: an edge on loopback with its own authority, a TLS origin and a web application
+//! behind it. Must not know how the edge works: it configures and starts it as anybody does.
+
+pub mod app;
+pub mod certificates;
+pub mod origin;
+mod status;
+mod text;
+mod turns;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use self::certificates::{Certificates, Folder, Identity};
+use crate::{config, serve};
+
+/// What `eyelet demo` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct DemoArgs {
+    /// End by itself after so long, with a summary (for scripts): 5s, 1m
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub exit_after: Option<Duration>,
+    /// The edge's port on 127.0.0.1; 0 lets the kernel choose
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+}
+
+/// Runs the demo until a signal or `--exit-after`; what went wrong is one line on stderr.
+#[must_use]
+pub fn run(args: DemoArgs) -> ExitCode {
+    match play(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stopped { at, why }) => {
+            // Nobody is left to tell when stderr is gone.
+            let _ = writeln!(io::stderr(), "eyelet demo: {at}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The story: a folder, certificates, two servers, an edge in front of them, and a status line.
+fn play(args: &DemoArgs) -> Result<(), Stopped> {
+    let folder = Folder::create().map_err(at("cannot make a temporary folder"))?;
+    let (certificates, origin) =
+        certificates::make(&folder).map_err(at("cannot make the certificates"))?;
+    let behind = Behind::start(origin).map_err(at("cannot start the servers behind"))?;
+
+    let written = text::configuration(args.port, &behind.addresses, &certificates, &folder);
+    let file = folder.write("eyelet.toml", &written).map_err(at("cannot write eyelet.toml"))?;
+    let loaded = config::load(&file, config::Depth::Files).map_err(mistakes)?;
+    let edge = serve::start(loaded.config).map_err(at("cannot start the edge"))?;
+
+    let told = match edge.addresses().first() {
+        Some(address) => tell(&file, &written, *address, &certificates, &folder)
+            .and_then(|()| status::watch(args.exit_after)),
+        None => Err(io::ErrorKind::AddrNotAvailable.into()),
+    };
+    edge.drain();
+    behind.stop();
+    told.map_err(at("cannot tell about it"))?;
+    status::summary();
+    Ok(())
+}
+
+fn tell(
+    file: &Path,
+    written: &str,
+    edge: SocketAddr,
+    certificates: &Certificates,
+    folder: &Folder,
+) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let invitation = text::invitation(edge, &certificates.ca, &text::access_log(folder));
+    write!(out, "{}:\n\n{written}\n{invitation}", file.display())?;
+    out.flush()
+}
+
+/// Why the demo could not go on.
+#[derive(Debug)]
+struct Stopped {
+    at: &'static str,
+    why: String,
+}
+
+/// Only a temporary folder with an odd name could bring this about.
+fn mistakes(found: Vec<config::Diagnostic>) -> Stopped {
+    let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    Stopped { at: "the demo's own configuration is wrong", why: lines.join("\n") }
+}
+
+fn at<E: std::fmt::Display>(at: &'static str) -> impl FnOnce(E) -> Stopped {
+    move |why| Stopped { at, why: why.to_string() }
+}
+
+/// Where the servers behind the edge listen.
+#[derive(Clone, Copy, Debug)]
+struct Addresses {
+    origin: SocketAddr,
+    app: SocketAddr,
+}
+
+/// The servers behind the edge, on a thread and a runtime of their own.
+#[derive(Debug)]
+struct Behind {
+    addresses: Addresses,
+    stop: oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Behind {
+    fn start(identity: Identity) -> io::Result<Self> {
+        let acceptor = origin::acceptor(identity)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let loopback = (std::net::Ipv4Addr::LOCALHOST, 0);
+        let bind = async || {
+            let origin = TcpListener::bind(loopback).await?;
+            let app = TcpListener::bind(loopback).await?;
+            let addresses = Addresses { origin: origin.local_addr()?, app: app.local_addr()? };
+            Ok::<_, io::Error>((origin, app, addresses))
+        };
+        let (origin, app, addresses) = runtime.block_on(bind())?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("demo-behind".into()).spawn(move || {
+            runtime.block_on(async move {
+                tokio::select! {
+                    () = origin::serve(origin, acceptor) => {}
+                    () = app::serve(app) => {}
+                    _ = stopped => {}
+                }
+            });
+        })?;
+        Ok(Self { addresses, stop, thread })
+    }
+
+    fn stop(self) {
+        // A thread that has ended already needs no telling; one that panicked has told.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}

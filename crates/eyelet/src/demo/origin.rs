@@ -1,0 +1,84 @@
+//! The demo's TLS origin: it holds the key, so a client that reads its line got there spliced.
+//! Must not know of the edge in front of it.
+
+use std::io;
+use std::sync::Arc;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::service::service_fn;
+use hyper::{Request, Response, body::Incoming};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::certificates::{Identity, ORIGIN_NAME};
+use super::turns::Turns;
+
+/// Connections served at a time, so that whoever loads the demo finds a bound and not the
+/// machine's last descriptor.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// The acceptor of the origin.
+///
+/// # Errors
+/// As `Other`, when rustls takes the key for no match of the certificate.
+pub fn acceptor(identity: Identity) -> io::Result<TlsAcceptor> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_no_client_auth()
+        .with_single_cert(vec![identity.certificate], identity.key)
+        .map_err(io::Error::other)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Accepts until it is dropped.
+pub async fn serve(listener: TcpListener, acceptor: TlsAcceptor) {
+    let turns = Turns::new(CONNECTIONS_MAX);
+    loop {
+        let (stream, turn) = turns.accept(&listener).await;
+        let acceptor = acceptor.clone();
+        tokio::spawn(async move {
+            // A client that goes away in the middle is its own affair.
+            let _ = answer(stream, &acceptor).await;
+            drop(turn);
+        });
+    }
+}
+
+async fn answer(stream: TcpStream, acceptor: &TlsAcceptor) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let stream = acceptor.accept(stream).await?;
+    let (_, session) = stream.get_ref();
+    let suite = session.negotiated_cipher_suite().map(|suite| suite.suite());
+    let group = session.negotiated_key_exchange_group().map(|group| group.name());
+    let seen = match (suite, group) {
+        (Some(suite), Some(group)) => format!("{suite:?}, {group:?}"),
+        (suite, _) => format!("{suite:?}"),
+    };
+    let service = service_fn(|request: Request<Incoming>| {
+        let line = introduction(&seen, &request);
+        async move { Ok::<_, std::convert::Infallible>(line) }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+        .map_err(io::Error::other)
+}
+
+fn introduction(seen: &str, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let text = format!(
+        "I am {ORIGIN_NAME}. You and I share a TLS session ({seen}) that the edge could not \
+         read. You asked: {} {}\n",
+        request.method(),
+        request.uri().path(),
+    );
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    let kind = hyper::header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    response
+}

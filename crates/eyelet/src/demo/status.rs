@@ -1,0 +1,104 @@
+//! The demo's status line on stderr, until it is time to end.
+//! Must not know what the edge does beyond its counters.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::counters::{self, Snapshot};
+
+/// On a terminal the line is rewritten in place.
+const TERMINAL_EVERY: Duration = Duration::from_secs(1);
+/// Elsewhere each status is a line of its own in somebody's log.
+const LOG_EVERY: Duration = Duration::from_secs(5);
+
+/// Shows the counters until SIGINT, SIGTERM or `exit_after`.
+///
+/// # Errors
+/// When no signal can be waited for. A stderr that is gone is no reason to end.
+pub fn watch(exit_after: Option<Duration>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let mut terminated = signal(SignalKind::terminate())?;
+        let mut line = Line::new();
+        let mut every = tokio::time::interval(line.every());
+        let ended = end(exit_after);
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                _ = every.tick() => line.show(&status(&counters::snapshot())),
+                _ = interrupted.recv() => break,
+                _ = terminated.recv() => break,
+                () = &mut ended => break,
+            }
+        }
+        line.finish();
+        Ok(())
+    })
+}
+
+async fn end(exit_after: Option<Duration>) {
+    match exit_after {
+        Some(after) => tokio::time::sleep(after).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One line that says what the edge did in all.
+pub fn summary() {
+    let seen = counters::snapshot();
+    let text = format!(
+        "ended: {} accepted, {} spliced, {} terminated, {} refused, {} failed",
+        seen.accepted, seen.spliced, seen.terminated, seen.refused, seen.failed,
+    );
+    // A stderr that is gone has no reader.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+fn status(seen: &Snapshot) -> String {
+    let each = seen.parked_bytes.checked_div(seen.parked);
+    let each = each.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+    format!(
+        "connections {}, parked {}, bytes a parked connection {each}, refused {}",
+        seen.connections, seen.parked, seen.refused,
+    )
+}
+
+/// Where the status goes, and what is on the terminal's line already.
+struct Line {
+    terminal: bool,
+    width: usize,
+    began: Instant,
+}
+
+impl Line {
+    fn new() -> Self {
+        Self { terminal: io::stderr().is_terminal(), width: 0, began: Instant::now() }
+    }
+
+    const fn every(&self) -> Duration {
+        if self.terminal { TERMINAL_EVERY } else { LOG_EVERY }
+    }
+
+    fn show(&mut self, text: &str) {
+        let text = format!("{:>5} s  {text}", self.began.elapsed().as_secs());
+        // A stderr that is gone has no reader; the demo itself goes on.
+        let _ = if self.terminal {
+            let width = self.width.max(text.len());
+            self.width = text.len();
+            write!(io::stderr(), "\r{text:width$}").and_then(|()| io::stderr().flush())
+        } else {
+            writeln!(io::stderr(), "{text}")
+        };
+    }
+
+    /// The last status, and the end of the line that was rewritten.
+    fn finish(&mut self) {
+        self.show(&status(&counters::snapshot()));
+        if self.terminal {
+            let _ = writeln!(io::stderr());
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What the demo writes and prints: the edge's configuration, and what to try.
+//! Must not know how anything is started.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::Addresses;
+use super::certificates::{APP_NAME, Certificates, Folder, ORIGIN_NAME};
+
+/// A name that no rule knows.
+const STRANGER_NAME: &str = "nobody.demo.test";
+
+/// Where the edge's access lines go: not to the terminal, where the status line is.
+pub fn access_log(folder: &Folder) -> PathBuf {
+    folder.path().join("access.log")
+}
+
+/// eyelet.toml: an edge with three rules.
+pub fn configuration(
+    port: u16,
+    behind: &Addresses,
+    certificates: &Certificates,
+    folder: &Folder,
+) -> String {
+    format!(
+        r#"[[listener]]
+address = "127.0.0.1:{port}"
+
+[[rule]]
+name = "origin"
+sni = "{ORIGIN_NAME}"
+action = "splice"                 # untouched: the origin has the key, the edge has not
+upstream = "{origin}"
+
+[[rule]]
+name = "app"
+sni = ["{APP_NAME}", "localhost"]
+action = "terminate"              # TLS ends here, the application speaks plain HTTP
+certificate = {certificate}
+key = {key}
+upstream = "http://{app}"
+
+[[rule]]
+name = "rest"
+action = "refuse"                 # with the TLS alert that says why
+
+[log]
+access = {log}
+"#,
+        origin = behind.origin,
+        app = behind.app,
+        certificate = quoted(&certificates.app_certificate),
+        key = quoted(&certificates.app_key),
+        log = quoted(&access_log(folder)),
+    )
+}
+
+/// A TOML basic string: JSON's escapes are a subset of TOML's.
+fn quoted(path: &Path) -> String {
+    serde_json::Value::from(path.to_string_lossy()).to_string()
+}
+
+/// The lines to try. Each line of a command begins with two spaces and is one shell command.
+pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
+    let port = edge.port();
+    let ca = shell(ca);
+    let curl = |options: &str, name: &str, path: &str| {
+        format!(
+            "  curl {options}--cacert {ca} --resolve {name}:{port}:127.0.0.1 \
+             'https://{name}:{port}{path}'\n"
+        )
+    };
+    let openssl = |options: &str, name: &str| {
+        format!(
+            "  openssl s_client -connect 127.0.0.1:{port} -servername {name} -CAfile {ca} \
+             {options}</dev/null\n"
+        )
+    };
+    let mut text = format!("The edge listens on {edge}. Access lines: {}\n", access_log.display());
+    let mut part = |title: &str, lines: &[String]| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n{title}\n{}", lines.concat());
+    };
+    part(
+        "Terminated at the edge, the application behind speaks plain HTTP:",
+        &[
+            curl("", APP_NAME, "/api/items"),
+            curl("", APP_NAME, "/api/time"),
+            curl("-N --max-time 5 ", APP_NAME, "/events"),
+            curl("-o /dev/null ", APP_NAME, "/big?bytes=104857600"),
+            openssl("-brief ", APP_NAME),
+        ],
+    );
+    part(
+        "Spliced through, the origin has the key:",
+        &[curl("", ORIGIN_NAME, "/"), openssl("-brief ", ORIGIN_NAME)],
+    );
+    part(
+        "Refused, with the alert unrecognized_name:",
+        &[curl("", STRANGER_NAME, "/"), openssl("", STRANGER_NAME)],
+    );
+    part(
+        "In a browser, once it trusts that ca.pem (or you click past the warning):",
+        &[format!("  https://localhost:{port}/\n")],
+    );
+    text.push_str("\nCtrl-C drains and ends; the folder goes with it.\n\n");
+    text
+}
+
+/// A word that a POSIX shell takes as it is.
+fn shell(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_the_shell() {
+        let table = [("/tmp/a-b.c", "/tmp/a-b.c"), ("/t p/x", "'/t p/x'"), ("/a'b", r"'/a'\''b'")];
+        for (path, word) in table {
+            assert_eq!(shell(Path::new(path)), word);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! `eyelet explain`: which rule a connection would meet, and why no earlier one. Writes a hello,
+//! reads it and asks `decide`, as an edge does. Opens no socket.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use eyelet_policy::sketch::HelloSketch;
+use eyelet_policy::{Decision, Fact, Facts, Matcher, Miss, Refusal, RuleId, Verdict};
+use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
+
+use crate::config::{
+    self, Action, Config, Depth, Diagnostic, Host, HostPort, Listener, SpliceUpstream,
+    TerminateUpstream,
+};
+
+/// What `eyelet explain` is asked.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// The configuration
+    pub file: PathBuf,
+    /// The name in the hello; "" or left out: a hello without a name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["no_sni", "sni_malformed"])]
+    pub sni: Option<String>,
+    /// A hello without a name
+    #[arg(long, conflicts_with = "sni_malformed")]
+    pub no_sni: bool,
+    /// A hello whose name cannot be read
+    #[arg(long)]
+    pub sni_malformed: bool,
+    /// The protocols that the client offers, as in h2,http/1.1
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub alpn: Vec<String>,
+    /// Where the client is
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub client: IpAddr,
+    /// Where the client meant to go; left out: the listener's address, if it is a single one
+    #[arg(long, value_name = "IP:PORT")]
+    pub destination: Option<SocketAddr>,
+    /// The listener, by its name or its address; left out: the first
+    #[arg(long, value_name = "ADDRESS|NAME")]
+    pub listener: Option<String>,
+    /// The highest TLS version that the client offers
+    #[arg(long, value_name = "VERSION", default_value = "1.3", value_parser = version)]
+    pub tls_version_max: u16,
+    /// A hello with the ECH extension
+    #[arg(long)]
+    pub ech: bool,
+    /// The client's fingerprint; left out: it is not known
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub ja4: Option<String>,
+}
+
+/// Prints the verdict and the reasons. Exits with 0, or 2 where the file or a flag is at fault.
+pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
+    let explained = match config::load(&args.file, Depth::Files) {
+        Ok(loaded) => answer(args, &loaded.config, out),
+        Err(mistakes) => print_mistakes(&mistakes, out).map(|()| false),
+    };
+    // A closed output is not a mistake in the file: there is only nobody to tell.
+    if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
+}
+
+/// `false`: a flag is at fault.
+fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Result<bool> {
+    let Some(listener) = find_listener(args, config) else {
+        let wanted = args.listener.as_deref().unwrap_or("");
+        writeln!(out, "no listener is called \"{wanted}\"")?;
+        return Ok(false);
+    };
+    let alpn: Vec<&[u8]> = args.alpn.iter().map(String::as_bytes).collect();
+    let sni = match args.sni.as_deref() {
+        _ if args.sni_malformed => Some(&b"\0"[..]),
+        Some("") | None => None,
+        Some(name) => Some(name.as_bytes()),
+    };
+    let version_max = args.tls_version_max;
+    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech: args.ech }.to_records();
+    let mut reader = HelloReader::new(config.limits.hello_bytes_max);
+    let hello = match reader.feed(&raw) {
+        Peek::Hello(hello) => hello,
+        Peek::Malformed(why) => {
+            writeln!(out, "these flags make no hello: {why}")?;
+            return Ok(false);
+        }
+        Peek::NeedMore { .. } | Peek::NotTls(_) => {
+            writeln!(out, "these flags make no hello that `hello_bytes_max` would let in")?;
+            return Ok(false);
+        }
+    };
+    let mut facts = Facts::new(listener, args.client);
+    let verdict = decide(args, config, &hello, &mut facts);
+    print(config, &facts, &hello, verdict, out)?;
+    Ok(true)
+}
+
+/// The loop that an edge runs: ask, fetch what is needed, ask again.
+fn decide<'a>(
+    args: &'a ExplainArgs,
+    config: &Config,
+    hello: &'a Hello<'a>,
+    facts: &mut Facts<'a>,
+) -> Verdict {
+    loop {
+        let fact = match config.policy.decide(facts) {
+            Decision::Verdict(verdict) => return verdict,
+            Decision::Need(fact) => fact,
+        };
+        let had = match fact {
+            Fact::Destination => {
+                // A connection of a direct listener was meant for the address that it came to.
+                let listener = config.listeners.get(usize::from(facts.listener));
+                let address = listener.map(|listener| listener.address);
+                let single = address.filter(|address| !address.ip().is_unspecified());
+                facts.destination = args.destination.or(single);
+                facts.destination.is_some()
+            }
+            Fact::Hello => {
+                facts.hello = Some(hello);
+                true
+            }
+            Fact::Ja4 => {
+                facts.ja4 = args.ja4.as_deref();
+                args.ja4.is_some()
+            }
+            _ => false,
+        };
+        if !had {
+            facts.unknown = facts.unknown.with(fact);
+        }
+    }
+}
+
+fn print(
+    config: &Config,
+    facts: &Facts<'_>,
+    hello: &Hello<'_>,
+    verdict: Verdict,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    match verdict.rule.and_then(|id| config.rules.get(id.0 as usize).map(|rule| (id, rule))) {
+        Some((id, rule)) => {
+            writeln!(out, "rule:    {}", label(id, &rule.name))?;
+            writeln!(out, "action:  {}", action(&rule.action, facts, verdict.refuse))?;
+        }
+        None => {
+            writeln!(out, "rule:    none matches")?;
+            writeln!(out, "action:  refuse")?;
+        }
+    }
+    if let Some(why) = verdict.refuse {
+        let rule = verdict.rule.and_then(|id| config.rules.get(id.0 as usize));
+        let own = match rule.map(|rule| &*rule.action) {
+            Some(Action::Refuse(refuse)) => refuse.alert,
+            _ => None,
+        };
+        let alert = own.unwrap_or_else(|| why.alert(hello.version_max() <= TLS12));
+        writeln!(out, "reason:  {why}")?;
+        writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?;
+    }
+    let peeked =
+        if facts.hello.is_some() { "the hello was read" } else { "the hello was not read" };
+    writeln!(out, "asked:   {peeked}{}", unknown_facts(facts))?;
+    print_misses(config, facts, verdict, out)
+}
+
+fn print_misses(
+    config: &Config,
+    facts: &Facts<'_>,
+    verdict: Verdict,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let earlier = verdict.rule.map_or(config.rules.len(), |id| id.0 as usize);
+    if earlier == 0 {
+        return writeln!(out, "No rule comes before it.");
+    }
+    writeln!(out, "Rules before it that did not match:")?;
+    let skipped = earlier.saturating_sub(MISSES_SHOWN);
+    for miss in config.policy.misses(facts).take(MISSES_SHOWN) {
+        let name = config.rules.get(miss.rule.0 as usize).map_or("", |rule| &rule.name);
+        let asked = asked_text(miss, config);
+        let had = fact_text(miss.matcher, facts, config);
+        let label = label(miss.rule, name);
+        writeln!(out, "  {label}: {} = {asked} does not hold for {had}", miss.matcher)?;
+    }
+    if skipped > 0 {
+        writeln!(out, "  and {skipped} more")?;
+    }
+    Ok(())
+}
+
+fn label(id: RuleId, name: &str) -> String {
+    let number = id.to_string();
+    if number == name { number } else { format!("{number} \"{name}\"") }
+}
+
+fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> String {
+    match action {
+        Action::Refuse(_) => "refuse".to_owned(),
+        Action::Splice(_) if refused.is_some() => "refuse, instead of splice".to_owned(),
+        Action::Terminate(_) if refused.is_some() => "refuse, instead of terminate".to_owned(),
+        Action::Splice(splice) => match &splice.upstream {
+            SpliceUpstream::HostPort(upstream) => format!("splice to {}", host_port(upstream)),
+            SpliceUpstream::Sni { port } => match facts.hello.map(Hello::sni) {
+                Some(Sni::Name(name)) => format!("splice to {name}:{port}"),
+                _ => format!("splice to {{sni}}:{port}"),
+            },
+            SpliceUpstream::Destination => match facts.destination {
+                Some(destination) => format!("splice to the destination, {destination}"),
+                None => "splice to the destination".to_owned(),
+            },
+        },
+        Action::Terminate(terminate) => match &terminate.upstream {
+            TerminateUpstream::Tcp(to) => format!("terminate for tcp://{}", host_port(to)),
+            TerminateUpstream::Http(to) => format!("terminate for http://{}", host_port(to)),
+            TerminateUpstream::Unix(path) => format!("terminate for unix:{}", path.display()),
+        },
+    }
+}
+
+fn host_port(upstream: &HostPort) -> String {
+    match &upstream.host {
+        Host::Ip(address) => SocketAddr::new(*address, upstream.port).to_string(),
+        Host::Name(name) => format!("{name}:{}", upstream.port),
+    }
+}
+
+/// What the matcher of a rule that did not match lists.
+fn asked_text(miss: Miss, config: &Config) -> String {
+    match miss.matcher {
+        // The rules know listeners by number only.
+        Matcher::Listener => {
+            let listeners = config.policy.listeners_of(miss.rule);
+            let names =
+                listeners.iter().map(|at| listener_text(config.listeners.get(*at as usize)));
+            names.collect::<Vec<_>>().join(", ")
+        }
+        // A rule without it takes no hello whose name cannot be read.
+        Matcher::SniMalformed => {
+            let asks = !config.policy.matcher_text(miss.rule, miss.matcher).is_empty();
+            asks.to_string()
+        }
+        matcher => config.policy.matcher_text(miss.rule, matcher),
+    }
+}
+
+fn listener_text(listener: Option<&Listener>) -> String {
+    listener.map_or_else(String::new, |listener| match &listener.name {
+        Some(name) => format!("\"{name}\""),
+        None => format!("\"{}\"", listener.address),
+    })
+}
+
+/// What the connection has where `matcher` looks.
+fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
+    let hello = facts.hello;
+    match matcher {
+        Matcher::Listener => listener_text(config.listeners.get(usize::from(facts.listener))),
+        Matcher::Client => facts.client.to_string(),
+        Matcher::Destination => {
+            facts.destination.map_or_else(|| "an unknown destination".to_owned(), |d| d.to_string())
+        }
+        Matcher::Sni | Matcher::SniMalformed => match hello.map(Hello::sni) {
+            Some(Sni::Name(name)) => format!("\"{name}\""),
+            Some(Sni::Malformed(fault)) => format!("a malformed name ({fault})"),
+            Some(Sni::Absent) | None => "a hello without a name".to_owned(),
+        },
+        Matcher::TlsVersionMax => match hello.map_or(0, Hello::version_max) {
+            0x0301 => "TLS 1.0".to_owned(),
+            0x0302 => "TLS 1.1".to_owned(),
+            0x0303 => "TLS 1.2".to_owned(),
+            _ => "TLS 1.3".to_owned(),
+        },
+        Matcher::Ech => match hello.is_some_and(Hello::has_ech) {
+            true => "a hello with ECH".to_owned(),
+            false => "a hello without ECH".to_owned(),
+        },
+        Matcher::Alpn => {
+            let offered = hello.into_iter().flat_map(|hello| hello.alpn());
+            let offered: Vec<String> = offered.map(|name| format!("\"{name}\"")).collect();
+            if offered.is_empty() { "no ALPN".to_owned() } else { offered.join(", ") }
+        }
+        Matcher::Ja4 => facts
+            .ja4
+            .map_or_else(|| "an unknown fingerprint".to_owned(), |ja4| format!("\"{ja4}\"")),
+        other => other.to_string(),
+    }
+}
+
+/// What was asked for and no flag gave: it fails closed, which may surprise.
+fn unknown_facts(facts: &Facts<'_>) -> &'static str {
+    let unknown = |fact| facts.unknown.contains(fact);
+    match (unknown(Fact::Destination), unknown(Fact::Ja4)) {
+        (false, false) => "",
+        (true, false) => "; the destination is unknown (--destination): that fails closed",
+        (false, true) => "; the fingerprint is unknown (--ja4): that fails closed",
+        (true, true) => "; destination and fingerprint are unknown (--destination, --ja4)",
+    }
+}
+
+fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
+    let Some(wanted) = &args.listener else { return Some(0) };
+    let address: Option<SocketAddr> = wanted.parse().ok();
+    let mut listeners = config.listeners.iter();
+    let index = listeners.position(|listener| {
+        listener.name.as_ref() == Some(wanted) || Some(listener.address) == address
+    });
+    index.and_then(|index| u16::try_from(index).ok())
+}
+
+fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<()> {
+    mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))
+}
+
+fn version(text: &str) -> Result<u16, String> {
+    config::tls_version_code(text)
+}
+
+/// Exit code for a mistake in the configuration, as of `check`.
+const MISTAKES: u8 = 2;
+
+/// Rules before the verdict that are explained; a list may have 100,000.
+const MISSES_SHOWN: usize = 20;
+
+/// As its code.
+const TLS12: u16 = 0x0303;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! What `eyelet explain` prints for the examples, word for word.
+//! Goes through the command line's own parser.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Typed {
+    #[command(flatten)]
+    args: ExplainArgs,
+}
+
+fn run(file: &Path, flags: &str) -> (String, ExitCode) {
+    // `""` is how a shell says an empty word.
+    let words = flags.split_whitespace().map(|word| if word == "\"\"" { "" } else { word });
+    let typed = ["explain", file.to_str().unwrap()].into_iter().chain(words);
+    let mut out = Vec::new();
+    let code = explain(&Typed::try_parse_from(typed).unwrap().args, &mut out);
+    (String::from_utf8(out).unwrap(), code)
+}
+
+#[track_caller]
+fn check(example: &str, flags: &str, expected: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(example);
+    let (out, code) = run(&file, flags);
+    assert_eq!(out, expected, "{flags}");
+    assert_eq!(code, ExitCode::SUCCESS);
+}
+
+#[test]
+fn an_egress_gateway() {
+    check(
+        "egress.toml",
+        "--sni ftp.DEBIAN.org --client 10.20.0.5",
+        "rule:    rule 1 \"packages\"\n\
+         action:  splice to ftp.debian.org:443\n\
+         asked:   the hello was read\n\
+         No rule comes before it.\n",
+    );
+    check(
+        "egress.toml",
+        "--sni evil.example --client 10.20.0.5",
+        "rule:    rule 3 \"everything else\"\n\
+         action:  refuse\n\
+         reason:  no rule for this name\n\
+         alert:   access_denied (49)\n\
+         asked:   the hello was read\n\
+         Rules before it that did not match:\n  \
+           rule 1 \"packages\": sni = \"files.pythonhosted.org\", \"index.crates.io\", \
+             \"pypi.org\", \"registry.npmjs.org\", \"static.crates.io\" and 1 more does not hold \
+             for \"evil.example\"\n  \
+           rule 2 \"mirror\": sni = \"mirror.corp.example\" does not hold for \"evil.example\"\n",
+    );
+    check(
+        "egress.toml",
+        "--sni pypi.org --client 10.21.0.5",
+        "rule:    rule 3 \"everything else\"\n\
+         action:  refuse\n\
+         reason:  no rule for this connection\n\
+         alert:   access_denied (49)\n\
+         asked:   the hello was not read\n\
+         Rules before it that did not match:\n  \
+           rule 1 \"packages\": client = \"10.20.0.0/16\" does not hold for 10.21.0.5\n  \
+           rule 2 \"mirror\": client = \"10.20.0.0/16\" does not hold for 10.21.0.5\n",
+    );
+}
+
+#[test]
+fn every_matcher_has_a_flag() {
+    check(
+        "many-names.toml",
+        "--sni a.staging.example --listener office",
+        "rule:    rule 1 \"staging is for the office\"\n\
+         action:  splice to 10.0.1.1:443\n\
+         asked:   the hello was read\n\
+         No rule comes before it.\n",
+    );
+    check(
+        "many-names.toml",
+        "--sni a.staging.example --listener 0.0.0.0:8443 --tls-version-max 1.2",
+        "rule:    rule 2\n\
+         action:  refuse\n\
+         reason:  refused by name\n\
+         alert:   unrecognized_name (112)\n\
+         asked:   the hello was read\n\
+         Rules before it that did not match:\n  \
+           rule 1 \"staging is for the office\": listener = \"office\" does not hold for \
+             \"public\"\n",
+    );
+    let staging = "  rule 1 \"staging is for the office\": listener = \"office\" does not hold \
+        for \"public\"\n  rule 2: sni = \"*.staging.example\" does not hold for a hello without a \
+        name\n";
+    check(
+        "many-names.toml",
+        "--sni \"\" --alpn h2,acme-tls/1",
+        &format!(
+            "rule:    rule 3 \"acme\"\n\
+             action:  splice to 10.0.0.80:443\n\
+             asked:   the hello was read\n\
+             Rules before it that did not match:\n{staging}"
+        ),
+    );
+    let (out, _) = run(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/many-names.toml"),
+        "--no-sni --client 172.16.0.1 --tls-version-max 1.2",
+    );
+    assert!(out.contains("alert:   handshake_failure (40)"), "{out}");
+    assert!(out.contains("rule 7 \"no name\": client = \"192.168.0.0/16\""), "{out}");
+    let (out, _) = run(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/many-names.toml"),
+        "--sni-malformed --alpn acme-tls/1",
+    );
+    assert!(out.contains("reason:  malformed name: NUL in the host name"), "{out}");
+    assert!(out.contains("rule 3 \"acme\": sni_malformed = false does not hold for"), "{out}");
+}
+
+#[test]
+fn facts_that_no_flag_gives_fail_closed() {
+    let file = std::env::temp_dir().join(format!("eyelet-explain-{}.toml", std::process::id()));
+    let mut text = "[[listener]]\naddress = \"[::]:8443\"\n".to_owned();
+    for n in 0..40 {
+        text += &format!("[[rule]]\nsni = \"h{n}.example\"\naction = \"refuse\"\n");
+    }
+    text += "[[rule]]\ndestination = \"203.0.113.0/24:443\"\naction = \"splice\"\n\
+        upstream = \"a.example:443\"\n\
+        [[rule]]\nja4 = \"t13d1516h2_8daaf6152771_02713d6af862\"\nech = true\n\
+        action = \"refuse\"\n";
+    std::fs::write(&file, text).unwrap();
+    let (unknown, _) = run(&file, "--sni x.example --ech");
+    let (known, _) = run(&file, "--sni x.example --ech --destination 203.0.113.7:443 --ja4 unlike");
+    let (nowhere, code) = run(&file, "--listener nowhere");
+    std::fs::remove_file(&file).unwrap();
+    assert!(unknown.contains("rule:    rule 42\n"), "{unknown}");
+    assert!(unknown.contains("reason:  refused by fingerprint\n"), "{unknown}");
+    assert!(unknown.contains("destination and fingerprint are unknown"), "{unknown}");
+    assert!(unknown.ends_with("  and 21 more\n"), "{unknown}");
+    assert!(known.contains("action:  splice to a.example:443\n"), "{known}");
+    assert_eq!(nowhere, "no listener is called \"nowhere\"\n");
+    assert_eq!(code, ExitCode::from(2));
+}

@@ -1,0 +1,29 @@
+//! Eyelet: a TLS edge. accept -> peek -> decide -> splice, terminate or refuse.
+//!
+//! `connection.rs` tells the story of a connection; ARCHITECTURE.md has the map.
+
+pub mod act;
+pub mod active;
+pub mod certificate;
+pub mod check;
+pub mod cli;
+pub mod config;
+pub mod connection;
+pub mod counters;
+pub mod demo;
+pub mod explain;
+pub mod handshake;
+pub mod log;
+pub mod lot;
+pub mod park;
+pub mod peek;
+pub mod proxy_protocol;
+pub mod relay;
+pub mod serve;
+pub mod signals;
+pub mod slab;
+pub mod story;
+pub mod tls;
+pub mod upstream;
+pub mod wheel;
+pub mod worker;

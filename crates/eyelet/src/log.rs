@@ -1,0 +1,232 @@
+//! The access line: one JSON object a connection, formatted by the worker, written by one thread
+//! through a bounded queue. It must not know how a connection came to its end.
+
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::config::{Access, Config};
+use crate::counters::Counters;
+use crate::story::{Decided, Outcome};
+
+/// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
+/// and lost, because a stalled log must not stall connections.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Batches in the queue; each worker hands over at most one a turn.
+const QUEUE_BATCHES: usize = 4096;
+/// How long the end of the process waits for the log's reader.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+/// A worker hands its lines over when it holds this many bytes, or at the next tick.
+const BATCH_BYTES: usize = 16 << 10;
+
+/// What is measured of a connection by its end.
+#[derive(Debug)]
+pub struct Measured {
+    /// Unique in this process: worker in the upper 16 bits, count below.
+    pub id: u64,
+    /// Start, in milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// From accept to the end.
+    pub duration_ms: u64,
+    /// Who connected, or who the PROXY header says did.
+    pub client: SocketAddr,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client: ciphertext of a spliced, plaintext of a terminated connection.
+    pub bytes_to_client: u64,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    id: String,
+    listener: &'a str,
+    client: SocketAddr,
+    destination: Option<SocketAddr>,
+    outcome: Outcome,
+    rule: Option<&'a str>,
+    reason: &'a str,
+    sni: Option<&'a str>,
+    alpn: Option<&'a [Cow<'static, str>]>,
+    tls_version: Option<&'static str>,
+    ja4: Option<&'a str>,
+    upstream: Option<&'a str>,
+    bytes_to_upstream: u64,
+    bytes_to_client: u64,
+    duration_ms: u64,
+}
+
+/// Where a worker's lines go.
+pub struct Log {
+    queue: Option<Queue>,
+    batch: Vec<u8>,
+    lines: u64,
+    listeners: Arc<[Box<str>]>,
+    counters: Arc<Counters>,
+}
+
+impl Log {
+    /// Whether anybody reads the lines.
+    pub fn is_on(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// Formats the line of a connection that has ended.
+    pub fn line(
+        &mut self,
+        config: &Config,
+        decided: &Decided,
+        measured: &Measured,
+        outcome: Outcome,
+        reason: &str,
+    ) {
+        if self.queue.is_none() {
+            return;
+        }
+        let started = UNIX_EPOCH + Duration::from_millis(measured.started_unix_ms);
+        let line = Line {
+            time: humantime::format_rfc3339_millis(started).to_string(),
+            id: format!("{}-{}", measured.id >> 48, measured.id & ((1 << 48) - 1)),
+            listener: &self.listeners[usize::from(decided.listener)],
+            client: measured.client,
+            destination: decided.destination,
+            outcome,
+            rule: decided.rule.map(|rule| &*config.rules[rule as usize].name),
+            reason,
+            sni: decided.sni.as_deref(),
+            alpn: decided.alpn.as_deref(),
+            tls_version: decided.tls_version.and_then(version_name),
+            ja4: decided.ja4.as_deref(),
+            upstream: decided.upstream.as_deref(),
+            bytes_to_upstream: measured.bytes_to_upstream,
+            bytes_to_client: measured.bytes_to_client,
+            duration_ms: measured.duration_ms,
+        };
+        // Writing strings and numbers into a Vec cannot fail.
+        let _ = serde_json::to_writer(&mut self.batch, &line);
+        self.batch.push(b'\n');
+        self.lines += 1;
+        if self.batch.len() >= BATCH_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Hands the batch to the writer.
+    pub fn flush(&mut self) {
+        let Some(queue) = &self.queue else { return };
+        if self.batch.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        if !queue.push(batch) {
+            self.counters.lines_lost.add(self.lines);
+        }
+        self.lines = 0;
+    }
+}
+
+fn version_name(version: u16) -> Option<&'static str> {
+    match version {
+        0x0300 => Some("ssl3"),
+        0x0301 => Some("1.0"),
+        0x0302 => Some("1.1"),
+        0x0303 => Some("1.2"),
+        0x0304 => Some("1.3"),
+        _ => None,
+    }
+}
+
+#[derive(Clone)]
+struct Queue {
+    batches: SyncSender<Vec<u8>>,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Queue {
+    fn push(&self, batch: Vec<u8>) -> bool {
+        let len = batch.len();
+        if self.bytes.fetch_add(len, Relaxed) + len > QUEUE_BYTES_MAX
+            || self.batches.try_send(batch).is_err()
+        {
+            self.bytes.fetch_sub(len, Relaxed);
+            return false;
+        }
+        true
+    }
+}
+
+/// The thread that writes access lines; it ends when every worker's [`Log`] is gone.
+pub struct Writer {
+    queue: Option<Queue>,
+    listeners: Arc<[Box<str>]>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Opens what `config.log.access` names and starts the thread.
+    pub fn start(config: &Config, listeners: Arc<[Box<str>]>) -> io::Result<Self> {
+        let out: Box<dyn Write + Send> = match &config.log.access {
+            Access::Off => return Ok(Self { queue: None, listeners, thread: None }),
+            Access::Stdout => Box::new(io::stdout()),
+            Access::File(path) => Box::new(append(path)?),
+        };
+        let (batches, receiver) = sync_channel(QUEUE_BATCHES);
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let queue = Queue { batches, bytes: bytes.clone() };
+        let thread = std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || write_all(out, &receiver, &bytes))?;
+        Ok(Self { queue: Some(queue), listeners, thread: Some(thread) })
+    }
+
+    /// The log of one worker.
+    pub fn log(&self, counters: Arc<Counters>) -> Log {
+        Log {
+            queue: self.queue.clone(),
+            batch: Vec::new(),
+            lines: 0,
+            listeners: self.listeners.clone(),
+            counters,
+        }
+    }
+
+    /// Waits until every line is written, [`FINISH_TIMEOUT`] at most: a reader that is stuck must
+    /// not keep the process. The workers' logs must be gone.
+    pub fn finish(self) {
+        let waiting = self.queue.map(|queue| queue.bytes);
+        let (Some(thread), Some(waiting)) = (self.thread, waiting) else { return };
+        let end = Instant::now() + FINISH_TIMEOUT;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        if !thread.is_finished() {
+            let bytes = waiting.load(Relaxed);
+            tracing::error!("the access log's reader is stuck: {bytes} bytes of lines are lost");
+        }
+    }
+}
+
+fn append(path: &std::path::Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn write_all(mut out: Box<dyn Write + Send>, batches: &Receiver<Vec<u8>>, bytes: &AtomicUsize) {
+    let mut failed = false;
+    for batch in batches {
+        bytes.fetch_sub(batch.len(), Relaxed);
+        let written = out.write_all(&batch).and_then(|()| out.flush());
+        if let Err(error) = written
+            && !std::mem::replace(&mut failed, true)
+        {
+            tracing::error!("cannot write the access log: {error}");
+        }
+    }
+}

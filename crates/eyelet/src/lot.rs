@@ -1,0 +1,275 @@
+//! The lot of a worker: one entry a connection from accept to close, its readiness and its
+//! deadline. It must not know what is done with bytes; `relay` does.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::Waker;
+use std::time::Duration;
+
+use eyelet_sys::epoll::{Epoll, READABLE, WRITABLE};
+
+use crate::relay::Relay;
+use crate::slab::{Key, Slab};
+use crate::story::Parked;
+use crate::wheel::{Linked, Links, TICK_MS, Wheel};
+
+/// Which socket of a connection. Upstream attempts that race (RFC 8305) count on from 1.
+pub type Side = u8;
+/// The client's socket.
+pub const CLIENT: Side = 0;
+/// The upstream's socket.
+pub const UPSTREAM: Side = 1;
+/// Sides whose readiness an entry can hold: four bits each in one word.
+pub const SIDES: u8 = 8;
+
+/// Tokens from here on name listeners, not connections: side 255 is no side.
+const LISTENER: u64 = 255 << 32;
+
+/// What an epoll token names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// A side of a connection.
+    Connection(Key, Side),
+    /// A listener, by index.
+    Listener(u16),
+}
+
+impl Token {
+    /// Generation in the upper 24 bits, side in 8, place in 32.
+    pub fn encode(self) -> u64 {
+        match self {
+            Self::Connection(key, side) => {
+                u64::from(key.generation) << 40 | u64::from(side) << 32 | u64::from(key.index)
+            }
+            Self::Listener(index) => LISTENER | u64::from(index),
+        }
+    }
+
+    /// The inverse of [`Token::encode`].
+    pub fn decode(token: u64) -> Self {
+        let side = (token >> 32) as u8;
+        if side == 255 {
+            return Self::Listener(token as u16);
+        }
+        Self::Connection(Key { index: token as u32, generation: (token >> 40) as u32 }, side)
+    }
+}
+
+/// Edges seen and not yet used up, for each side.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ready(u32);
+
+impl Ready {
+    /// Adds the bits of an event.
+    pub fn add(&mut self, side: Side, bits: u8) {
+        self.0 |= u32::from(bits) << (4 * side);
+    }
+
+    /// Takes bits off, after a call that would have blocked.
+    pub fn clear(&mut self, side: Side, bits: u8) {
+        self.0 &= !(u32::from(bits) << (4 * side));
+    }
+
+    /// Whether any of the bits is set.
+    pub fn any(self, side: Side, bits: u8) -> bool {
+        self.0 >> (4 * side) & u32::from(bits) != 0
+    }
+
+    /// Whether anything is to be done at all: a side that can be read.
+    pub fn readable(self) -> bool {
+        self.any(CLIENT, READABLE) || self.any(UPSTREAM, READABLE)
+    }
+
+    /// Moves one side's bits to another.
+    pub fn rename(&mut self, from: Side, to: Side) {
+        let bits = (self.0 >> (4 * from) & 15) as u8;
+        self.clear(from, 15);
+        self.clear(to, 15);
+        self.add(to, bits);
+    }
+}
+
+/// A connection. Its size is what an idle connection costs; see `park::tests`.
+pub struct Entry {
+    /// The client's socket.
+    pub client: OwnedFd,
+    /// The upstream's socket, where there is one.
+    pub upstream: Option<OwnedFd>,
+    /// Edges not yet used up.
+    pub ready: Ready,
+    links: Links,
+    /// Who moves its bytes.
+    pub role: Role,
+}
+
+/// Who moves a connection's bytes.
+pub enum Role {
+    /// A task: the connection is being peeked at, decided, dialled or shaken hands with.
+    Active {
+        /// The task, where it waits.
+        waker: Option<Waker>,
+        /// Its deadline has passed.
+        late: bool,
+    },
+    /// Nobody, until an event: the usual state.
+    Parked {
+        /// What its access line will need.
+        story: Parked,
+        /// How its bytes are moved.
+        relay: Relay,
+    },
+    /// Its line is written and its last bytes are sent: what the client still sends is read and
+    /// dropped, so that a reset does not overtake the alert (RFC 1122 4.2.2.13).
+    Lingering,
+}
+
+impl Linked for Entry {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl Entry {
+    /// The socket of one side.
+    pub fn socket(&self, side: Side) -> Option<BorrowedFd<'_>> {
+        match side {
+            CLIENT => Some(self.client.as_fd()),
+            _ => self.upstream.as_ref().map(AsFd::as_fd),
+        }
+    }
+
+    /// Descriptors that the entry holds.
+    pub fn descriptors(&self) -> usize {
+        1 + usize::from(self.upstream.is_some())
+    }
+}
+
+/// The lot.
+pub struct Lot {
+    /// Where all its sockets are registered.
+    pub epoll: Epoll,
+    entries: Slab<Entry>,
+    wheel: Wheel,
+}
+
+impl Lot {
+    /// An empty lot.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { epoll: Epoll::new()?, entries: Slab::default(), wheel: Wheel::new() })
+    }
+
+    /// How many connections there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Takes in an accepted connection as an active one.
+    pub fn insert(&mut self, client: OwnedFd) -> io::Result<Key> {
+        let key = self.entries.insert(Entry {
+            client,
+            upstream: None,
+            ready: Ready::default(),
+            links: Links::default(),
+            role: Role::Active { waker: None, late: false },
+        });
+        let token = Token::Connection(key, CLIENT).encode();
+        let added = match self.entries.entry(key) {
+            Some(entry) => self.epoll.add_stream(&entry.client, token),
+            None => Ok(()),
+        };
+        if let Err(error) = added {
+            self.entries.remove(key);
+            return Err(error);
+        }
+        Ok(key)
+    }
+
+    /// The entry of this key, if it is still there.
+    pub fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+        self.entries.entry(key)
+    }
+
+    /// The keys of all connections.
+    pub fn keys(&self) -> Vec<Key> {
+        self.entries.keys()
+    }
+
+    /// Takes a connection out. Dropping it closes its sockets.
+    pub fn remove(&mut self, key: Key) -> Option<Entry> {
+        self.entries.entry(key)?;
+        self.wheel.unlink(&mut self.entries, key.index);
+        self.entries.remove(key)
+    }
+
+    /// Makes the connection due after `wait` from now.
+    pub fn due_in(&mut self, key: Key, wait: Duration) {
+        if self.entries.entry(key).is_some() {
+            // Rounded up, and one more: the current tick may be nearly over.
+            let ticks = wait.as_millis().div_ceil(u128::from(TICK_MS)) + 1;
+            let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
+            let deadline = self.wheel.now().saturating_add(ticks);
+            self.wheel.set(&mut self.entries, key.index, deadline);
+        }
+    }
+
+    /// How long ago the deadline of a connection was last set to `wait` from then.
+    pub fn since_due_in(&mut self, key: Key, wait: Duration) -> Duration {
+        let now = self.wheel.now();
+        let Some(entry) = self.entries.entry(key) else { return Duration::ZERO };
+        let left = u64::from(entry.links.deadline.saturating_sub(now)) * TICK_MS;
+        wait.saturating_sub(Duration::from_millis(left))
+    }
+
+    /// Moves the wheel on and gives the connections whose deadline has passed.
+    pub fn advance(&mut self, now: u32) -> Vec<Key> {
+        let due = self.wheel.advance(&mut self.entries, now);
+        due.into_iter().filter_map(|index| self.entries.key_at(index)).collect()
+    }
+
+    /// Notes an event; the entry it belongs to, if it is still there.
+    pub fn note(&mut self, key: Key, side: Side, bits: u8) -> Option<&mut Entry> {
+        let entry = self.entries.entry(key)?;
+        entry.ready.add(side.min(SIDES - 1), bits);
+        Some(entry)
+    }
+
+    /// Makes a connecting socket the upstream of a connection.
+    pub fn set_upstream(&mut self, key: Key, socket: OwnedFd) {
+        if let Some(entry) = self.entries.entry(key) {
+            entry.upstream = Some(socket);
+        }
+    }
+}
+
+/// Bits that end a wait for reading.
+pub const READ: u8 = READABLE;
+/// Bits that end a wait for writing.
+pub const WRITE: u8 = WRITABLE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back_as_it_was() {
+        for token in [
+            Token::Connection(Key { index: u32::MAX, generation: (1 << 24) - 1 }, 7),
+            Token::Connection(Key { index: 0, generation: 0 }, CLIENT),
+            Token::Listener(0),
+            Token::Listener(u16::MAX),
+        ] {
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+
+    #[test]
+    fn readiness_of_one_side_leaves_the_others_alone() {
+        let mut ready = Ready::default();
+        ready.add(3, WRITABLE);
+        ready.add(CLIENT, READABLE);
+        ready.rename(3, UPSTREAM);
+        assert!(ready.any(UPSTREAM, WRITABLE) && !ready.any(3, 15) && ready.any(CLIENT, READABLE));
+        ready.clear(CLIENT, READABLE);
+        assert!(!ready.readable());
+    }
+}

@@ -1,0 +1,260 @@
+//! Park and wake: an idle connection is a value in the lot, and an event moves its bytes in place.
+//! It must not know rules or the handshake.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use eyelet_record::alert::CLOSE_NOTIFY;
+use eyelet_sys::epoll::ENDED;
+use eyelet_sys::socket;
+
+use crate::act::terminate;
+use crate::active::Active;
+use crate::lot::{CLIENT, Entry, READ, Role};
+use crate::relay::{self, Progress, Relay, Sockets};
+use crate::slab::Key;
+use crate::story::{End, Outcome, Story};
+use crate::worker::Worker;
+
+/// How long a client may take to read the last words and close.
+const LINGER: Duration = Duration::from_secs(2);
+/// Bytes of such a client that are read and dropped in one wake.
+const LINGER_READS: usize = 16;
+/// A connection that has moved nothing for so long is idle when the process drains.
+const DRAIN_IDLE: Duration = Duration::from_millis(500);
+
+/// Leaves a connection to the lot: its task ends, and what is left of it is one entry.
+pub fn park(active: &Active, story: &mut Story, relay: Relay) {
+    let worker = &active.worker;
+    active.release();
+    let story = story.take().park(&mut worker.shared.borrow_mut());
+    {
+        let mut lot = worker.lot.borrow_mut();
+        let Some(entry) = lot.entry(active.key()) else { return };
+        entry.role = Role::Parked { story, relay };
+        lot.due_in(active.key(), worker.edge.config.limits.idle_timeout);
+    }
+    worker.counters.parked.up();
+    worker.holds(0, size_of::<Entry>());
+    // What came while it was active has its edge behind it.
+    wake(worker, active.key());
+}
+
+/// An event for a parked connection: moves what can be moved, and parks it again.
+pub fn wake(worker: &Rc<Worker>, key: Key) {
+    let mut lot = worker.lot.borrow_mut();
+    let Some(Entry { client, upstream, ready, role, .. }) = lot.entry(key) else { return };
+    let (progress, moved) = match role {
+        Role::Active { .. } => return,
+        Role::Lingering => {
+            if lingers(worker, client, ready) {
+                return;
+            }
+            let removed = lot.remove(key);
+            drop(lot);
+            return worker.closed(removed);
+        }
+        Role::Parked { story, relay } => {
+            let (held, moved) = (relay.flow().held_bytes(), story.moved());
+            let upstream = upstream.as_ref().map(AsFd::as_fd);
+            let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
+            let buffers = &mut *worker.buffers.borrow_mut();
+            let progress = relay::run(relay, &mut sockets, story, buffers);
+            worker.holds(held, relay.flow().held_bytes());
+            (progress, moved != story.moved())
+        }
+    };
+    if moved {
+        lot.due_in(key, worker.edge.config.limits.idle_timeout);
+    }
+    drop(lot);
+    match progress {
+        Progress::Rest => {}
+        Progress::Again => worker.again.borrow_mut().push(key),
+        Progress::Dial => dial(worker, key),
+        Progress::Closed(end) => end_parked(worker, key, &end, Last::Close),
+        Progress::Reset(end) => end_parked(worker, key, &end, Last::Reset),
+        Progress::Linger(end) => end_parked(worker, key, &end, Last::Linger),
+    }
+}
+
+/// Wakes a terminated connection into a task, because its upstream must be dialled.
+fn dial(worker: &Rc<Worker>, key: Key) {
+    let Some((story, relay)) = unpark(worker, key, Role::Active { waker: None, late: false })
+    else {
+        return;
+    };
+    let active = Active::new(worker.clone(), key);
+    tokio::task::spawn_local(terminate::dial_later(active, story, relay));
+}
+
+/// Takes story and relay out of an entry that gets another role.
+fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
+    let mut lot = worker.lot.borrow_mut();
+    let entry = lot.entry(key)?;
+    let Role::Parked { story, mut relay } = std::mem::replace(&mut entry.role, role) else {
+        return None;
+    };
+    worker.counters.parked.down();
+    worker.holds(size_of::<Entry>() + relay.flow().held_bytes(), 0);
+    Some((story.wake(&mut worker.shared.borrow_mut()), relay))
+}
+
+/// How the sockets of a connection end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// With a FIN.
+    Close,
+    /// With a reset, towards both sides.
+    Reset,
+    /// The client may read what it was sent last.
+    Linger,
+}
+
+fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
+    let Some((story, relay)) = unpark(worker, key, Role::Lingering) else { return };
+    // Pipes and bytes that are held go before the sockets that they were for.
+    drop(relay);
+    worker.tell(&story, end);
+    match last {
+        Last::Linger => {
+            // What the client had sent so far was cut: the application must not take it for whole.
+            if let Some(entry) = worker.lot.borrow_mut().entry(key) {
+                let _ = entry.upstream.as_ref().map(socket::reset_on_close);
+            }
+            linger(worker, key);
+        }
+        Last::Close | Last::Reset => {
+            let removed = worker.lot.borrow_mut().remove(key);
+            if let Some(entry) = &removed
+                && last == Last::Reset
+            {
+                // A socket that cannot be told to reset is closed all the same.
+                let _ = socket::reset_on_close(&entry.client);
+                let _ = entry.upstream.as_ref().map(socket::reset_on_close);
+            }
+            worker.closed(removed);
+        }
+    }
+}
+
+/// Sends the last bytes of an active connection and leaves it to linger. Its line is the
+/// caller's.
+pub fn last_words(active: &Active, bytes: &[u8]) {
+    let worker = &active.worker;
+    active.release();
+    {
+        let mut lot = worker.lot.borrow_mut();
+        let Some(entry) = lot.entry(active.key()) else { return };
+        // A client whose receive window is full at its first alert does not want to read it.
+        if !bytes.is_empty() {
+            let _ = socket::send(&entry.client, bytes);
+        }
+        entry.role = Role::Lingering;
+    }
+    linger(worker, active.key());
+}
+
+fn linger(worker: &Rc<Worker>, key: Key) {
+    let mut lot = worker.lot.borrow_mut();
+    let Some(entry) = lot.entry(key) else { return };
+    // If the client is gone the wake that follows finds it.
+    let _ = socket::shutdown_write(&entry.client);
+    if entry.upstream.take().is_some() {
+        worker.dropped_upstream();
+    }
+    entry.ready.add(CLIENT, READ);
+    lot.due_in(key, LINGER);
+    drop(lot);
+    wake(worker, key);
+}
+
+/// Reads and drops what a lingering client still sends; whether it lingers on.
+fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::lot::Ready) -> bool {
+    let buffers = &mut *worker.buffers.borrow_mut();
+    for _ in 0..LINGER_READS {
+        match socket::recv(client, &mut buffers.input) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                ready.clear(CLIENT, READ | ENDED);
+                return true;
+            }
+            Err(_) => return false,
+        }
+    }
+    // It sends without end: that is no client that reads.
+    false
+}
+
+/// The deadline of a parked connection has passed.
+pub fn late(worker: &Rc<Worker>, key: Key) {
+    let lingering = {
+        let mut lot = worker.lot.borrow_mut();
+        lot.entry(key).is_some_and(|entry| matches!(entry.role, Role::Lingering))
+    };
+    if lingering {
+        let removed = worker.lot.borrow_mut().remove(key);
+        return worker.closed(removed);
+    }
+    close(worker, key, "idle_timeout");
+}
+
+/// Ends a parked connection from our side, politely.
+fn close(worker: &Rc<Worker>, key: Key, reason: &'static str) {
+    let mut lot = worker.lot.borrow_mut();
+    let Some(Entry { client, role, .. }) = lot.entry(key) else { return };
+    let Role::Parked { relay, .. } = role else { return };
+    let outcome = match relay {
+        Relay::Splice(_) => Outcome::Spliced,
+        Relay::Terminate(terminated) => {
+            // RFC 8446 6.1: the client can tell this end from a truncation.
+            let goodbye = relay::terminate::say_goodbye(terminated, CLOSE_NOTIFY);
+            // A client whose receive window is full learns it by the FIN.
+            let _ = socket::send(client.as_fd(), &goodbye);
+            Outcome::Terminated
+        }
+    };
+    drop(lot);
+    end_parked(worker, key, &End { outcome, reason: reason.into() }, Last::Close);
+}
+
+/// Ends the parked connections that are idle while the process drains. What a spliced pair is
+/// about to say cannot be known, so it has until the drain's end.
+pub fn drain_idle(worker: &Rc<Worker>) {
+    let idle_timeout = worker.edge.config.limits.idle_timeout;
+    let keys = worker.lot.borrow().keys();
+    for key in keys {
+        let idle = {
+            let mut lot = worker.lot.borrow_mut();
+            let since = lot.since_due_in(key, idle_timeout);
+            match lot.entry(key).map(|entry| &mut entry.role) {
+                Some(Role::Parked { relay: Relay::Terminate(terminated), .. }) => {
+                    since >= DRAIN_IDLE && terminated.flow.is_quiet()
+                }
+                _ => false,
+            }
+        };
+        if idle {
+            close(worker, key, "drained");
+        }
+    }
+}
+
+/// Ends whatever is left when the drain's time is over.
+pub fn cut_all(worker: &Rc<Worker>) {
+    let keys = worker.lot.borrow().keys();
+    for key in keys {
+        close(worker, key, "drained");
+        let mut lot = worker.lot.borrow_mut();
+        if let Some(Entry { role: Role::Active { waker, late }, .. }) = lot.entry(key) {
+            *late = true;
+            let waker = waker.take();
+            drop(lot);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}

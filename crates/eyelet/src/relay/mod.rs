@@ -1,0 +1,433 @@
+//! Moving bytes between the two sockets of a parked connection, with buffers of the worker that
+//! are given back when drained. It must not know rules, tasks or the log.
+
+use std::borrow::Cow;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use eyelet_record::{PAYLOAD_BYTES_MAX, SLOT_BYTES};
+use eyelet_sys::pipe::Pipe;
+use eyelet_sys::socket;
+
+use crate::lot::{CLIENT, READ, Ready, Side, UPSTREAM, WRITE};
+use crate::story::{End, Outcome, Parked};
+
+pub mod splice;
+pub mod terminate;
+
+/// TLS records sealed at once: 256 KiB of payload, which stays in a core's own cache.
+const SLOTS: usize = 16;
+/// Bytes read at once.
+const INPUT_BYTES: usize = SLOTS * SLOT_BYTES;
+/// Bytes that one direction may move in one wake, so that a bulk transfer leaves the others
+/// their turn.
+const SHARE_BYTES: usize = 1 << 20;
+/// Empty pipes kept for the next bulk transfer, two descriptors each.
+const PIPES_KEPT: usize = 16;
+/// What a pipe holds: as much as a wake may move.
+const PIPE_BYTES: usize = SHARE_BYTES;
+
+/// The buffers of a worker, lent to one connection at a time.
+pub struct Buffers {
+    /// What was read.
+    pub input: Box<[u8]>,
+    /// TLS records on their way out.
+    pub output: Box<[u8]>,
+    pipes: Vec<Pipe>,
+}
+
+impl Buffers {
+    /// Buffers whose pages are not touched yet.
+    pub fn new() -> Self {
+        // Zeroed by the kernel page by page: an edge that never moves bulk never holds them.
+        Self {
+            input: vec![0; INPUT_BYTES].into_boxed_slice(),
+            output: vec![0; SLOTS * SLOT_BYTES].into_boxed_slice(),
+            pipes: Vec::new(),
+        }
+    }
+
+    fn pipe(&mut self) -> Option<Pipe> {
+        self.pipes.pop().or_else(|| Pipe::new(PIPE_BYTES).ok())
+    }
+
+    fn give_back(&mut self, pipe: Pipe) {
+        if self.pipes.len() < PIPES_KEPT {
+            self.pipes.push(pipe);
+        }
+    }
+}
+
+/// How a parked connection's bytes are moved.
+pub enum Relay {
+    /// Untouched.
+    Splice(Flow),
+    /// TLS towards the client, plain towards the upstream.
+    Terminate(terminate::Terminated),
+}
+
+impl Relay {
+    /// The flow of either kind.
+    pub fn flow(&mut self) -> &mut Flow {
+        match self {
+            Self::Splice(flow) => flow,
+            Self::Terminate(terminated) => &mut terminated.flow,
+        }
+    }
+}
+
+/// What a connection holds between two wakes beside its keys: nothing, unless a peer is slow.
+#[derive(Default)]
+pub struct Flow {
+    pending: Option<Box<Pending>>,
+    flags: u8,
+}
+
+/// The client's stream has ended, and everything of it was read.
+const CLIENT_ENDED: u8 = 1;
+/// The upstream's stream has ended, and everything of it was read.
+const UPSTREAM_ENDED: u8 = 1 << 1;
+/// The end was passed on to the upstream.
+const UPSTREAM_TOLD: u8 = 1 << 2;
+/// The end was passed on to the client.
+const CLIENT_TOLD: u8 = 1 << 3;
+/// The upstream's end came first.
+const UPSTREAM_FIRST: u8 = 1 << 4;
+/// The client's stream ended without close_notify.
+const TRUNCATED: u8 = 1 << 5;
+/// Much is coming from the client.
+const BULK_UP: u8 = 1 << 6;
+/// Much is coming from the upstream.
+const BULK_DOWN: u8 = 1 << 7;
+
+/// Bytes that were read and could not be written yet, or not be opened yet.
+#[derive(Default)]
+pub struct Pending {
+    /// For the upstream.
+    pub to_upstream: Held,
+    /// For the client: sealed, where TLS ends here.
+    pub to_client: Held,
+    /// The beginning of a TLS record.
+    pub partial: Vec<u8>,
+    /// A PROXY header for an upstream that is dialled later.
+    pub preface: Vec<u8>,
+}
+
+/// Bytes held for one socket, in memory or in a pipe.
+#[derive(Default)]
+pub struct Held {
+    bytes: Vec<u8>,
+    sent: usize,
+    pipe: Option<(Pipe, usize)>,
+}
+
+impl Held {
+    fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len() && self.pipe.is_none()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+}
+
+impl Flow {
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn pending(&mut self) -> &mut Pending {
+        self.pending.get_or_insert_default()
+    }
+
+    fn held(&mut self, to: Side) -> Option<&mut Held> {
+        let pending = self.pending.as_mut()?;
+        let held = match to {
+            CLIENT => &mut pending.to_client,
+            _ => &mut pending.to_upstream,
+        };
+        (!held.is_empty()).then_some(held)
+    }
+
+    /// Holds bytes for a side until it can be written.
+    pub fn hold(&mut self, to: Side, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let pending = self.pending();
+        let held = match to {
+            CLIENT => &mut pending.to_client,
+            _ => &mut pending.to_upstream,
+        };
+        held.bytes.extend_from_slice(bytes);
+    }
+
+    /// The same for bytes that nobody else needs.
+    pub fn hold_all(&mut self, to: Side, bytes: Vec<u8>) {
+        if self.pending.is_some() || bytes.is_empty() {
+            return self.hold(to, &bytes);
+        }
+        let held = Held { bytes, ..Held::default() };
+        self.pending = Some(Box::new(match to {
+            CLIENT => Pending { to_client: held, ..Pending::default() },
+            _ => Pending { to_upstream: held, ..Pending::default() },
+        }));
+    }
+
+    /// Keeps what an upstream that is not dialled yet is sent before the client's first byte.
+    pub fn hold_preface(&mut self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.pending().preface = bytes;
+        }
+    }
+
+    /// Gives that back when the upstream is there.
+    pub fn preface_first(&mut self) {
+        if let Some(pending) = &mut self.pending {
+            let mut first = std::mem::take(&mut pending.preface);
+            first.extend_from_slice(&pending.to_upstream.bytes[pending.to_upstream.sent..]);
+            pending.to_upstream = Held { bytes: first, ..Held::default() };
+        }
+    }
+
+    /// Holds the beginning of a TLS record until the rest has come.
+    pub fn hold_partial(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.pending().partial = bytes.to_vec();
+        }
+    }
+
+    /// Bytes of memory held.
+    pub fn held_bytes(&self) -> usize {
+        self.pending.as_ref().map_or(0, |pending| {
+            size_of::<Pending>()
+                + pending.to_client.bytes.capacity()
+                + pending.to_upstream.bytes.capacity()
+                + pending.partial.capacity()
+                + pending.preface.capacity()
+        })
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_quiet(&self) -> bool {
+        self.pending.as_ref().is_none_or(|pending| {
+            pending.to_client.is_empty()
+                && pending.to_upstream.is_empty()
+                && pending.partial.is_empty()
+        })
+    }
+
+    fn note_end(&mut self, from: Side) {
+        if from == CLIENT {
+            self.flags |= CLIENT_ENDED;
+        } else {
+            if !self.has(CLIENT_ENDED) {
+                self.flags |= UPSTREAM_FIRST;
+            }
+            self.flags |= UPSTREAM_ENDED;
+        }
+    }
+
+    fn drop_empty(&mut self) {
+        if let Some(pending) = &self.pending
+            && pending.to_client.is_empty()
+            && pending.to_upstream.is_empty()
+            && pending.partial.is_empty()
+            && pending.preface.is_empty()
+        {
+            self.pending = None;
+        }
+    }
+
+    /// Why it ended, in the access line's words, once both directions have.
+    fn end_reason(&self) -> &'static str {
+        match (self.has(UPSTREAM_FIRST), self.has(TRUNCATED)) {
+            (true, _) => "upstream closed",
+            (false, true) => "client closed without close_notify",
+            (false, false) => "client closed",
+        }
+    }
+}
+
+/// The two sockets of a connection and what is known of their readiness.
+pub struct Sockets<'a> {
+    /// The client's.
+    pub client: BorrowedFd<'a>,
+    /// The upstream's, where one was dialled.
+    pub upstream: Option<BorrowedFd<'a>>,
+    /// Edges not used up yet.
+    pub ready: &'a mut Ready,
+}
+
+/// What came of a wake.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Everything that could be moved was: back to rest.
+    Rest,
+    /// There is more, but others have their turn first.
+    Again,
+    /// The client's first bytes are here: dial the upstream.
+    Dial,
+    /// Both directions have ended.
+    Closed(End),
+    /// A side was reset, or has failed: reset the other.
+    Reset(End),
+    /// The client was sent an alert: let it be read.
+    Linger(End),
+}
+
+/// A side's socket failed.
+#[derive(Debug)]
+struct Failed {
+    side: Side,
+    error: io::Error,
+}
+
+impl Failed {
+    fn reason(&self) -> Cow<'static, str> {
+        let client = self.side == CLIENT;
+        match self.error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe if client => {
+                "client reset".into()
+            }
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "upstream reset".into(),
+            _ if client => format!("client: {}", self.error).into(),
+            _ => format!("upstream: {}", self.error).into(),
+        }
+    }
+}
+
+/// Moves what can be moved. `story` counts the bytes.
+pub fn run(
+    relay: &mut Relay,
+    sockets: &mut Sockets<'_>,
+    story: &mut Parked,
+    buffers: &mut Buffers,
+) -> Progress {
+    match relay {
+        Relay::Splice(flow) => splice::run(flow, sockets, story, buffers),
+        Relay::Terminate(terminated) => terminate::run(terminated, sockets, story, buffers),
+    }
+}
+
+impl Sockets<'_> {
+    fn socket(&self, side: Side) -> Option<BorrowedFd<'_>> {
+        match side {
+            CLIENT => Some(self.client),
+            _ => self.upstream,
+        }
+    }
+
+    /// Reads, and notes what the result says of readiness. `None`: nothing there now.
+    fn recv(&mut self, from: Side, buffer: &mut [u8]) -> Result<Option<usize>, Failed> {
+        let Some(socket) = self.socket(from) else { return Ok(None) };
+        let read = socket::recv(socket, buffer);
+        self.note_read(from, read, buffer.len())
+    }
+
+    /// A read that filled less than it could has emptied the socket: the next edge will tell of
+    /// more (epoll(7)). Unless the peer has ended its stream: that edge has come already.
+    fn note_read(
+        &mut self,
+        from: Side,
+        read: io::Result<usize>,
+        room: usize,
+    ) -> Result<Option<usize>, Failed> {
+        match read {
+            Ok(read) => {
+                if read < room && !self.ready.any(from, eyelet_sys::epoll::ENDED) {
+                    self.ready.clear(from, READ);
+                }
+                Ok(Some(read))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.ready.clear(from, READ);
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(Failed { side: from, error }),
+        }
+    }
+
+    /// Writes; how much was taken, 0 where the socket is full.
+    fn send(&mut self, to: Side, bytes: &[u8]) -> Result<usize, Failed> {
+        let Some(socket) = self.socket(to) else { return Ok(0) };
+        let sent = socket::send(socket, bytes);
+        self.note_write(to, sent)
+    }
+
+    fn note_write(&mut self, to: Side, sent: io::Result<usize>) -> Result<usize, Failed> {
+        match sent {
+            Ok(sent) => Ok(sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.ready.clear(to, WRITE);
+                Ok(0)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(Failed { side: to, error }),
+        }
+    }
+
+    /// Writes what is held for a side; whether nothing is left.
+    fn flush(&mut self, flow: &mut Flow, to: Side, buffers: &mut Buffers) -> Result<bool, Failed> {
+        while let Some(held) = flow.held(to) {
+            if self.socket(to).is_none() || !self.ready.any(to, WRITE) {
+                return Ok(false);
+            }
+            if held.len() > 0 {
+                held.sent += self.send(to, &held.bytes[held.sent..])?;
+                if held.len() == 0 {
+                    (held.bytes, held.sent) = (Vec::new(), 0);
+                }
+            } else if let Some((pipe, left)) = held.pipe.take() {
+                let emptied = match self.socket(to) {
+                    Some(socket) => pipe.empty(socket, left),
+                    None => return Ok(false),
+                };
+                let left = left - self.note_write(to, emptied)?;
+                match left {
+                    0 => buffers.give_back(pipe),
+                    _ => held.pipe = Some((pipe, left)),
+                }
+            }
+        }
+        flow.drop_empty();
+        Ok(true)
+    }
+
+    /// Passes the end of one direction on, once everything before it is written.
+    fn tell_end(&mut self, flow: &mut Flow, to: Side) -> Result<(), Failed> {
+        let (ended, told) = match to {
+            CLIENT => (UPSTREAM_ENDED, CLIENT_TOLD),
+            _ => (CLIENT_ENDED, UPSTREAM_TOLD),
+        };
+        if !flow.has(ended) || flow.has(told) || flow.held(to).is_some() {
+            return Ok(());
+        }
+        flow.flags |= told;
+        // Where the other direction has ended too the close that follows says it.
+        if flow.flags & (CLIENT_TOLD | UPSTREAM_TOLD) == CLIENT_TOLD | UPSTREAM_TOLD {
+            return Ok(());
+        }
+        let Some(socket) = self.socket(to) else { return Ok(()) };
+        match socket::shutdown_write(socket) {
+            // It is gone already: its reset or its end will be read.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            Err(error) => Err(Failed { side: to, error }),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// What to do after both directions were tried.
+fn conclude(flow: &mut Flow, more: bool, outcome: Outcome) -> Progress {
+    flow.drop_empty();
+    if flow.has(CLIENT_TOLD) && flow.has(UPSTREAM_TOLD) {
+        return Progress::Closed(End { outcome, reason: flow.end_reason().into() });
+    }
+    if more { Progress::Again } else { Progress::Rest }
+}
+
+/// Payload of one TLS record.
+const PAYLOAD: usize = PAYLOAD_BYTES_MAX;
+const _: () = assert!(UPSTREAM == 1 && CLIENT == 0);

@@ -1,0 +1,342 @@
+//! TLS towards the client, plain towards the upstream: one record layer between two sockets.
+//! It must not know how the handshake was done.
+
+use std::io::IoSliceMut;
+
+use eyelet_record::{CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, Session, alert};
+use eyelet_sys::socket;
+
+use super::{
+    Buffers, CLIENT_ENDED, Failed, Flow, PAYLOAD, Progress, SHARE_BYTES, SLOTS, Sockets, TRUNCATED,
+    UPSTREAM_ENDED, conclude,
+};
+use crate::lot::{CLIENT, READ, UPSTREAM};
+use crate::story::{End, Outcome, Parked};
+
+/// A terminated connection between two wakes.
+pub struct Terminated {
+    /// Secrets and sequence numbers.
+    pub session: Session,
+    /// What is on its way.
+    pub flow: Flow,
+}
+
+/// Why a wake ended early.
+enum Broken {
+    /// A socket failed.
+    Socket(Failed),
+    /// The client broke the protocol: it gets the alert.
+    Client(Fault),
+    /// The client ended the connection with an alert.
+    Alert(u8),
+}
+
+impl From<Failed> for Broken {
+    fn from(failed: Failed) -> Self {
+        Self::Socket(failed)
+    }
+}
+
+impl From<Fault> for Broken {
+    fn from(fault: Fault) -> Self {
+        Self::Client(fault)
+    }
+}
+
+/// Moves what can be moved, both ways. AEAD keys are expanded on first use and given up at the
+/// end.
+pub fn run(
+    terminated: &mut Terminated,
+    sockets: &mut Sockets<'_>,
+    story: &mut Parked,
+    buffers: &mut Buffers,
+) -> Progress {
+    let mut keys = Keys::new();
+    let up = upward(terminated, &mut keys, sockets, story, buffers);
+    let down = match up {
+        Ok(_) | Err(Broken::Socket(_)) => downward(terminated, &mut keys, sockets, story, buffers),
+        Err(_) => Ok(false),
+    };
+    let dial = sockets.upstream.is_none() && terminated.flow.held(UPSTREAM).is_some();
+    let more = match (up, down) {
+        (Ok(up), Ok(down)) => up || down,
+        (Err(broken), _) | (_, Err(broken)) => {
+            return ended_badly(terminated, &mut keys, sockets, buffers, broken);
+        }
+    };
+    if dial {
+        return Progress::Dial;
+    }
+    conclude(&mut terminated.flow, more, Outcome::Terminated)
+}
+
+fn ended_badly(
+    terminated: &mut Terminated,
+    keys: &mut Keys,
+    sockets: &mut Sockets<'_>,
+    buffers: &mut Buffers,
+    broken: Broken,
+) -> Progress {
+    match broken {
+        Broken::Socket(failed) => {
+            Progress::Reset(End { outcome: Outcome::Terminated, reason: failed.reason() })
+        }
+        Broken::Alert(code) => Progress::Reset(End {
+            outcome: Outcome::Terminated,
+            reason: format!("client sent alert {}", alert_name(code)).into(),
+        }),
+        Broken::Client(fault) => {
+            let flow = &mut terminated.flow;
+            seal_alert(&mut terminated.session, keys, fault.alert(), flow);
+            // If the client does not read, the alert is lost with the connection.
+            let _ = sockets.flush(flow, CLIENT, buffers);
+            Progress::Linger(End::failed(format!("client: {fault}")))
+        }
+    }
+}
+
+fn alert_name(code: u8) -> String {
+    match eyelet_wire::alert::AlertDescription::from_code(code) {
+        Some(alert) => alert.name().to_owned(),
+        None => code.to_string(),
+    }
+}
+
+fn seal_alert(session: &mut Session, keys: &mut Keys, description: u8, flow: &mut Flow) {
+    let mut record = [0; CONTROL_BYTES_MAX];
+    // A session that has failed or is closed has no alert to send.
+    let sealed = session.seal_alert(keys, description, &mut record).unwrap_or(0);
+    flow.hold(CLIENT, &record[..sealed]);
+}
+
+/// The last record for a client: an alert, close_notify among them. Empty where none may follow
+/// what was sealed before, or where it could not be sent in order.
+pub fn say_goodbye(terminated: &mut Terminated, description: u8) -> Vec<u8> {
+    let Terminated { session, flow } = terminated;
+    if flow.held(CLIENT).is_some() {
+        return Vec::new();
+    }
+    let mut record = vec![0; CONTROL_BYTES_MAX];
+    let sealed = session.seal_alert(&mut Keys::new(), description, &mut record).unwrap_or(0);
+    record.truncate(sealed);
+    record
+}
+
+/// Client to upstream: read, open, write.
+fn upward(
+    terminated: &mut Terminated,
+    keys: &mut Keys,
+    sockets: &mut Sockets<'_>,
+    story: &mut Parked,
+    buffers: &mut Buffers,
+) -> Result<bool, Broken> {
+    let mut share = SHARE_BYTES;
+    // What the handshake or the last wake left is opened before anything is read.
+    let mut filled = take_partial(&mut terminated.flow, buffers);
+    let mut fresh = filled > 0;
+    let more = loop {
+        let free = sockets.flush(&mut terminated.flow, UPSTREAM, buffers)?;
+        if !free || !sockets.flush(&mut terminated.flow, CLIENT, buffers)? {
+            break false;
+        }
+        if share == 0 {
+            break true;
+        }
+        if !fresh {
+            if terminated.flow.has(CLIENT_ENDED) || !sockets.ready.any(CLIENT, READ) {
+                break false;
+            }
+            match sockets.recv(CLIENT, &mut buffers.input[filled..])? {
+                None => continue,
+                Some(0) => {
+                    if !terminated.session.read_closed() {
+                        terminated.flow.flags |= TRUNCATED;
+                    }
+                    terminated.flow.note_end(CLIENT);
+                    filled = 0;
+                    break false;
+                }
+                Some(read) => filled += read,
+            }
+        }
+        fresh = false;
+        let (rest, plain) = open(terminated, keys, &mut buffers.input[..filled])?;
+        let bytes = &buffers.input[plain.clone()];
+        if !bytes.is_empty() {
+            let sent = sockets.send(UPSTREAM, bytes)?;
+            terminated.flow.hold(UPSTREAM, &bytes[sent..]);
+            story.bytes_to_upstream += bytes.len() as u64;
+            share = share.saturating_sub(bytes.len());
+        }
+        buffers.input.copy_within(rest..filled, 0);
+        filled -= rest;
+    };
+    terminated.flow.hold_partial(&buffers.input[..filled]);
+    if terminated.session.read_closed() {
+        terminated.flow.note_end(CLIENT);
+    }
+    sockets.tell_end(&mut terminated.flow, UPSTREAM)?;
+    if sockets.upstream.is_none() && terminated.flow.has(CLIENT_ENDED) {
+        // Nobody was dialled, so nobody will answer.
+        terminated.flow.note_end(UPSTREAM);
+        finish_client(terminated, keys, sockets, buffers)?;
+    }
+    Ok(more)
+}
+
+fn take_partial(flow: &mut Flow, buffers: &mut Buffers) -> usize {
+    let Some(pending) = &mut flow.pending else { return 0 };
+    let partial = std::mem::take(&mut pending.partial);
+    buffers.input[..partial.len()].copy_from_slice(&partial);
+    partial.len()
+}
+
+/// Opens the records in `input`. Gives where the unfinished last one begins, and where the
+/// plaintext of the others now lies in one piece.
+fn open(
+    terminated: &mut Terminated,
+    keys: &mut Keys,
+    input: &mut [u8],
+) -> Result<(usize, std::ops::Range<usize>), Broken> {
+    let Terminated { session, flow } = terminated;
+    let mut at = 0;
+    let mut plain = 0..0;
+    while let Opened::Record { consumed, what } = session.open(keys, &mut input[at..])? {
+        match what {
+            // The first stays where it is, so that a single record is never moved.
+            Incoming::Data(data) if plain.is_empty() => plain = at + data.start..at + data.end,
+            Incoming::Data(data) => {
+                input.copy_within(at + data.start..at + data.end, plain.end);
+                plain.end += data.len();
+            }
+            Incoming::Reply => seal_control(session, keys, flow)?,
+            Incoming::PeerAlert(code) => return Err(Broken::Alert(code)),
+            // What close_notify means is asked of the session when all is read.
+            Incoming::CloseNotify | Incoming::Nothing => {}
+        }
+        at += consumed;
+        if at == input.len() {
+            break;
+        }
+    }
+    Ok((at, plain))
+}
+
+fn seal_control(session: &mut Session, keys: &mut Keys, flow: &mut Flow) -> Result<(), Fault> {
+    let mut record = [0; CONTROL_BYTES_MAX];
+    let sealed = session.seal_control(keys, &mut record)?;
+    flow.hold(CLIENT, &record[..sealed]);
+    Ok(())
+}
+
+/// Upstream to client: read into the slots of TLS records, seal in place, write.
+fn downward(
+    terminated: &mut Terminated,
+    keys: &mut Keys,
+    sockets: &mut Sockets<'_>,
+    story: &mut Parked,
+    buffers: &mut Buffers,
+) -> Result<bool, Broken> {
+    let mut share = SHARE_BYTES;
+    // One record's worth first: most answers are small, and a single read is cheaper.
+    let mut slots = 1;
+    while sockets.flush(&mut terminated.flow, CLIENT, buffers)?
+        && !terminated.flow.has(UPSTREAM_ENDED)
+        && sockets.upstream.is_some()
+        && sockets.ready.any(UPSTREAM, READ)
+    {
+        if share == 0 {
+            return Ok(true);
+        }
+        let room = slots * PAYLOAD;
+        match recv_slots(&terminated.session, sockets, buffers, slots)? {
+            None => {}
+            Some(0) => terminated.flow.note_end(UPSTREAM),
+            Some(read) => {
+                if terminated.session.control_due() {
+                    seal_control(&mut terminated.session, keys, &mut terminated.flow)?;
+                }
+                let sealed = seal_slots(&mut terminated.session, keys, &mut buffers.output, read)?;
+                send_sealed(&mut terminated.flow, sockets, buffers, sealed)?;
+                story.bytes_to_client += read as u64;
+                share = share.saturating_sub(read);
+                if read == room {
+                    slots = SLOTS;
+                }
+            }
+        }
+    }
+    finish_client(terminated, keys, sockets, buffers)?;
+    Ok(false)
+}
+
+/// Tells the client of the upstream's end: close_notify, then FIN.
+fn finish_client(
+    terminated: &mut Terminated,
+    keys: &mut Keys,
+    sockets: &mut Sockets<'_>,
+    buffers: &mut Buffers,
+) -> Result<(), Broken> {
+    let Terminated { session, flow } = terminated;
+    if flow.has(UPSTREAM_ENDED) && flow.held(CLIENT).is_none() {
+        if !session.write_closed() {
+            seal_alert(session, keys, alert::CLOSE_NOTIFY, flow);
+            sockets.flush(flow, CLIENT, buffers)?;
+        }
+        sockets.tell_end(flow, CLIENT)?;
+    }
+    Ok(())
+}
+
+fn recv_slots(
+    session: &Session,
+    sockets: &mut Sockets<'_>,
+    buffers: &mut Buffers,
+    slots: usize,
+) -> Result<Option<usize>, Failed> {
+    let prefix = session.prefix_len();
+    if slots == 1 {
+        return sockets.recv(UPSTREAM, &mut buffers.output[prefix..][..PAYLOAD]);
+    }
+    let Some(upstream) = sockets.upstream else { return Ok(None) };
+    let record = session.record_len(PAYLOAD);
+    let mut chunks = buffers.output.chunks_exact_mut(record);
+    let mut room: [IoSliceMut<'_>; SLOTS] = std::array::from_fn(|_| match chunks.next() {
+        Some(slot) => IoSliceMut::new(&mut slot[prefix..][..PAYLOAD]),
+        None => IoSliceMut::new(&mut []),
+    });
+    let read = socket::recv_vectored(upstream, &mut room);
+    sockets.note_read(UPSTREAM, read, slots * PAYLOAD)
+}
+
+/// Seals `read` bytes that lie in the slots; how many bytes of records that gives.
+fn seal_slots(
+    session: &mut Session,
+    keys: &mut Keys,
+    output: &mut [u8],
+    read: usize,
+) -> Result<usize, Fault> {
+    let mut at = 0;
+    let mut left = read;
+    while left > 0 {
+        let payload = left.min(PAYLOAD);
+        // Full records lie side by side; only the last one may be shorter.
+        at += session.seal(keys, &mut output[at..], payload)?;
+        left -= payload;
+    }
+    Ok(at)
+}
+
+fn send_sealed(
+    flow: &mut Flow,
+    sockets: &mut Sockets<'_>,
+    buffers: &mut Buffers,
+    sealed: usize,
+) -> Result<(), Failed> {
+    // A control record that waits goes first: it was sealed first.
+    let first = !sockets.flush(flow, CLIENT, buffers)?;
+    let records = &buffers.output[..sealed];
+    let sent = if first { 0 } else { sockets.send(CLIENT, records)? };
+    flow.hold(CLIENT, &records[sent..]);
+    Ok(())
+}

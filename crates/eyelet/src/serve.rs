@@ -1,0 +1,207 @@
+//! Starting and draining an edge: sockets bound, workers started, the log written to its end.
+//! It must not know what a worker does.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use eyelet_sys::socket::{self, Listen};
+use tokio::sync::watch;
+
+use crate::config::{Config, Listener};
+use crate::counters;
+use crate::log::Writer;
+use crate::lot::Entry;
+use crate::tls::{ServerConfigs, TlsError};
+use crate::worker::{Edge, ListenerSocket, Worker, run};
+
+/// Connections that the kernel holds while accepting is busy; it caps this at
+/// net.core.somaxconn.
+const BACKLOG: i32 = 65_535;
+/// Idle time after which the kernel probes a connection: below the five minutes after which
+/// common NATs forget one.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
+/// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and the
+/// pooled pipes and epolls of each worker.
+const DESCRIPTORS_KEPT: usize = 64;
+/// The same for each worker.
+const DESCRIPTORS_A_WORKER: usize = 48;
+
+/// Why an edge could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listener's address cannot be had.
+    #[error("cannot listen on {address}: {error}{}", hint(error))]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The access log cannot be opened.
+    #[error("cannot open the access log: {0}")]
+    Log(io::Error),
+    /// A terminate rule's files cannot be used.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
+    /// A thread or its epoll could not be made.
+    #[error("cannot start a worker: {0}")]
+    Worker(io::Error),
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower \
+             net.ipv4.ip_unprivileged_port_start)"
+        }
+        io::ErrorKind::AddrInUse => " (another process holds it; `ss -ltnp` shows which)",
+        io::ErrorKind::AddrNotAvailable => " (no interface of this host has it; `ip addr`)",
+        _ => "",
+    }
+}
+
+/// A running edge.
+pub struct Running {
+    addresses: Vec<SocketAddr>,
+    drain: watch::Sender<bool>,
+    workers: Vec<JoinHandle<()>>,
+    writer: Writer,
+}
+
+/// Binds, then starts the workers.
+///
+/// # Errors
+/// [`StartError`], in one line that says what to do. Nothing runs then.
+pub fn start(config: Config) -> Result<Running, StartError> {
+    eyelet_sys::memory::configure();
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = config.workers.unwrap_or(available).max(1);
+    let tls = ServerConfigs::new(&config)?;
+    let (addresses, mut sockets) = bind_all(&config.listeners, count)?;
+    let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
+        listener.name.clone().unwrap_or_else(|| address.to_string()).into()
+    });
+    let writer = Writer::start(&config, names.collect()).map_err(StartError::Log)?;
+    let edge = Arc::new(edge(config, tls, count));
+    let (drain, draining) = watch::channel(false);
+    let mut workers = Vec::new();
+    for index in 0..count {
+        let counters = counters::register();
+        let log = writer.log(counters.clone());
+        let (edge, draining) = (edge.clone(), draining.clone());
+        let sockets = std::mem::take(&mut sockets[index]);
+        let body = move || {
+            let made = Worker::new(index as u16, edge, log, counters);
+            if let Err(error) = made.and_then(|worker| turn(worker, sockets, draining)) {
+                tracing::error!("worker {index} has ended: {error}");
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
+        workers.push(thread.map_err(StartError::Worker)?);
+    }
+    for address in &addresses {
+        tracing::info!("listening on {address}");
+    }
+    Ok(Running { addresses, drain, workers, writer })
+}
+
+fn turn(
+    worker: Worker,
+    sockets: Vec<ListenerSocket>,
+    draining: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = tokio::task::LocalSet::new();
+    let result = tasks.block_on(&runtime, run(Rc::new(worker), sockets, draining));
+    drop(tasks);
+    result
+}
+
+fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
+    let descriptors = eyelet_sys::process::raise_descriptor_limit();
+    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    let descriptors_max =
+        descriptors.saturating_sub(DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER).max(2);
+    let by_memory = config.limits.memory_max / size_of::<Entry>();
+    let connections_max = config.limits.connections_max.min(by_memory).min(descriptors_max);
+    tracing::info!(
+        "{workers} workers, at most {connections_max} connections \
+         (connections_max {}, memory_max {by_memory}, descriptors {descriptors_max}; \
+         a pair takes two)",
+        config.limits.connections_max,
+    );
+    Edge {
+        config,
+        tls,
+        open: AtomicUsize::new(0),
+        descriptors: AtomicUsize::new(0),
+        connections_max,
+        descriptors_max,
+    }
+}
+
+type Bound = (Vec<SocketAddr>, Vec<Vec<ListenerSocket>>);
+
+/// A socket of every listener for every worker.
+fn bind_all(listeners: &[Listener], workers: usize) -> Result<Bound, StartError> {
+    let mut addresses = Vec::new();
+    let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
+    for (index, listener) in listeners.iter().enumerate() {
+        let (address, bound) = bind(listener, workers)
+            .map_err(|error| StartError::Listen { address: listener.address, error })?;
+        addresses.push(address);
+        for (worker, socket) in sockets.iter_mut().zip(bound) {
+            worker.push(ListenerSocket { listener: index as u16, socket });
+        }
+    }
+    Ok((addresses, sockets))
+}
+
+fn bind(listener: &Listener, workers: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
+    let how = |reuse_port| Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE };
+    let mut address = listener.address;
+    if workers > 1 && !listener.reuse_port {
+        // SO_REUSEPORT would share the port with any process of this user that says the same:
+        // a first socket without it finds out whether it is taken.
+        let probe = socket::bind(address, how(false))?;
+        socket::listen(&probe, 1)?;
+        address = socket::local_address(&probe)?;
+    }
+    let mut sockets = Vec::new();
+    for _ in 0..workers {
+        let bound = socket::bind(address, how(workers > 1 || listener.reuse_port))?;
+        socket::listen(&bound, BACKLOG)?;
+        address = socket::local_address(&bound)?;
+        sockets.push(bound);
+    }
+    Ok((address, sockets))
+}
+
+impl Running {
+    /// The addresses listened on, in the order of the configuration; port 0 is resolved.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Whether every worker has ended by itself, which only a failure makes it do.
+    pub fn has_died(&self) -> bool {
+        self.workers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Stops accepting, closes what is idle, and waits for the rest, `drain_timeout` at most.
+    pub fn drain(self) {
+        // Without a worker left there is nothing to drain.
+        let _ = self.drain.send(true);
+        for worker in self.workers {
+            // A worker that panicked has said so.
+            let _ = worker.join();
+        }
+        self.writer.finish();
+    }
+}

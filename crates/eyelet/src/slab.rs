@@ -1,0 +1,159 @@
+//! A chunked slab: entries never move, growth never copies, and an empty chunk is given back.
+//! It must not know what an entry is.
+
+/// Entries a chunk: one bitmap word. A chunk of the lot's entries is then about 16 KiB, small
+/// enough that a few stragglers pin little, large enough that malloc's own header is nothing.
+const CHUNK: usize = 64;
+
+/// Generations wrap here, so that a key fits one epoll token beside index and side.
+const GENERATIONS: u32 = 1 << 24;
+
+/// Names one entry for its life; a later entry in the same place has another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The place.
+    pub index: u32,
+    /// Which entry of that place, below 2^24.
+    pub generation: u32,
+}
+
+struct Chunk<T> {
+    /// Bit i is set where slot i is free.
+    free: u64,
+    generations: [u32; CHUNK],
+    slots: [Option<T>; CHUNK],
+}
+
+/// The slab.
+pub struct Slab<T> {
+    chunks: Vec<Option<Box<Chunk<T>>>>,
+    /// No chunk below this one has a free slot.
+    first_free: usize,
+    len: usize,
+    generation: u32,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), first_free: 0, len: 0, generation: 0 }
+    }
+}
+
+impl<T> Slab<T> {
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts an entry into the lowest free place, so that chunks at the end can empty.
+    pub fn insert(&mut self, value: T) -> Key {
+        while let Some(Some(chunk)) = self.chunks.get(self.first_free)
+            && chunk.free == 0
+        {
+            self.first_free += 1;
+        }
+        if self.first_free == self.chunks.len() {
+            self.chunks.push(None);
+        }
+        self.generation = (self.generation + 1) % GENERATIONS;
+        let chunk = self.chunks[self.first_free].get_or_insert_with(|| {
+            Box::new(Chunk {
+                free: u64::MAX,
+                generations: [0; CHUNK],
+                slots: [const { None }; CHUNK],
+            })
+        });
+        let slot = chunk.free.trailing_zeros() as usize;
+        chunk.free &= !(1 << slot);
+        chunk.generations[slot] = self.generation;
+        chunk.slots[slot] = Some(value);
+        self.len += 1;
+        Key { index: (self.first_free * CHUNK + slot) as u32, generation: self.generation }
+    }
+
+    /// The entry of this key, if it is still there.
+    pub fn entry(&mut self, key: Key) -> Option<&mut T> {
+        let slot = key.index as usize % CHUNK;
+        let chunk = self.chunks.get_mut(key.index as usize / CHUNK)?.as_mut()?;
+        if chunk.generations[slot] != key.generation {
+            return None;
+        }
+        chunk.slots[slot].as_mut()
+    }
+
+    /// The entry in this place, whichever it is.
+    pub fn at(&mut self, index: u32) -> Option<&mut T> {
+        let chunk = self.chunks.get_mut(index as usize / CHUNK)?.as_mut()?;
+        chunk.slots[index as usize % CHUNK].as_mut()
+    }
+
+    /// The key of the entry in this place.
+    pub fn key_at(&self, index: u32) -> Option<Key> {
+        let chunk = self.chunks.get(index as usize / CHUNK)?.as_ref()?;
+        let slot = index as usize % CHUNK;
+        chunk.slots[slot].as_ref()?;
+        Some(Key { index, generation: chunk.generations[slot] })
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        self.entry(key)?;
+        let place = key.index as usize / CHUNK;
+        let chunk = self.chunks[place].as_mut()?;
+        let value = chunk.slots[key.index as usize % CHUNK].take();
+        chunk.free |= 1 << (key.index as usize % CHUNK);
+        self.len -= 1;
+        self.first_free = self.first_free.min(place);
+        if chunk.free == u64::MAX {
+            self.chunks[place] = None;
+            while let Some(None) = self.chunks.last() {
+                self.chunks.pop();
+            }
+        }
+        value
+    }
+
+    /// All keys, in the order of places.
+    pub fn keys(&self) -> Vec<Key> {
+        (0..(self.chunks.len() * CHUNK) as u32).filter_map(|index| self.key_at(index)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_old_key_does_not_reach_the_new_entry_of_its_place() {
+        let mut slab = Slab::default();
+        let old = slab.insert("old");
+        assert_eq!(slab.remove(old), Some("old"));
+        let new = slab.insert("new");
+        assert_eq!(old.index, new.index);
+        assert_eq!(slab.entry(old), None);
+        assert_eq!(slab.entry(new).copied(), Some("new"));
+    }
+
+    #[test]
+    fn empty_chunks_are_given_back() {
+        let mut slab = Slab::default();
+        let keys: Vec<Key> = (0..10 * CHUNK).map(|n| slab.insert(n)).collect();
+        assert_eq!(slab.chunks.len(), 10);
+        for key in &keys[CHUNK..] {
+            slab.remove(*key).unwrap();
+        }
+        assert_eq!((slab.chunks.len(), slab.len()), (1, CHUNK));
+        assert_eq!(slab.keys(), keys[..CHUNK]);
+    }
+
+    #[test]
+    fn a_hole_is_filled_before_the_slab_grows() {
+        let mut slab = Slab::default();
+        let keys: Vec<Key> = (0..3 * CHUNK).map(|n| slab.insert(n)).collect();
+        for key in &keys[CHUNK..2 * CHUNK] {
+            slab.remove(*key).unwrap();
+        }
+        assert_eq!(slab.insert(0).index as usize, CHUNK);
+    }
+}

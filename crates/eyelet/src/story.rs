@@ -1,0 +1,216 @@
+//! What is told of a connection: gathered while it is active, kept in a few words while it is
+//! parked, and written as one access line. It must not know sockets.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+
+use serde::Serialize;
+
+use crate::log::Measured;
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// The rule could not be carried out, or the connection ended before one was found.
+    Failed,
+    /// Refused by rule, or because no rule matched.
+    Refused,
+    /// Passed through untouched.
+    Spliced,
+    /// TLS ended here.
+    Terminated,
+}
+
+/// The end of a connection, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// How.
+    pub outcome: Outcome,
+    /// Why, in the access line's words.
+    pub reason: Cow<'static, str>,
+}
+
+impl End {
+    /// An end before the rule could be carried out.
+    pub fn failed(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { outcome: Outcome::Failed, reason: reason.into() }
+    }
+}
+
+/// What was decided of a connection and on what: the same for many connections, so parked ones
+/// share it through [`Shared`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Decided {
+    /// Index of the listener.
+    pub listener: u16,
+    /// Where the client wanted to go, where that was asked for.
+    pub destination: Option<SocketAddr>,
+    /// The name in the hello.
+    pub sni: Option<Box<str>>,
+    /// The protocols in the hello.
+    pub alpn: Option<Box<[Cow<'static, str>]>>,
+    /// The fingerprint of the hello.
+    pub ja4: Option<Box<str>>,
+    /// The highest version offered, or the one in force where TLS ends here.
+    pub tls_version: Option<u16>,
+    /// Index of the rule.
+    pub rule: Option<u32>,
+    /// Who was dialled.
+    pub upstream: Option<Box<str>>,
+}
+
+/// The story of an active connection.
+#[derive(Debug)]
+pub struct Story {
+    /// Unique in this process.
+    pub id: u64,
+    /// Milliseconds since 1970 at accept.
+    pub started_unix_ms: u64,
+    /// Who connected.
+    pub client: SocketAddr,
+    /// What was decided so far.
+    pub decided: Decided,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client.
+    pub bytes_to_client: u64,
+}
+
+/// The same of a parked connection: 64 bytes.
+#[derive(Debug)]
+pub struct Parked {
+    id: u64,
+    started_unix_ms: u64,
+    client_ip: [u8; 16],
+    client_port: u16,
+    decided: Rc<Decided>,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client.
+    pub bytes_to_client: u64,
+}
+
+impl Story {
+    /// What the access line measures.
+    pub fn measured(&self, now_unix_ms: u64) -> Measured {
+        Measured {
+            id: self.id,
+            started_unix_ms: self.started_unix_ms,
+            duration_ms: now_unix_ms.saturating_sub(self.started_unix_ms),
+            client: self.client,
+            bytes_to_upstream: self.bytes_to_upstream,
+            bytes_to_client: self.bytes_to_client,
+        }
+    }
+
+    /// Takes the story of a connection whose task ends.
+    pub fn take(&mut self) -> Self {
+        Self { decided: std::mem::take(&mut self.decided), ..*self }
+    }
+
+    /// The few words that a parked connection keeps.
+    pub fn park(self, shared: &mut Shared) -> Parked {
+        let client_ip = match self.client.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        Parked {
+            id: self.id,
+            started_unix_ms: self.started_unix_ms,
+            client_ip,
+            client_port: self.client.port(),
+            decided: shared.share(self.decided),
+            bytes_to_upstream: self.bytes_to_upstream,
+            bytes_to_client: self.bytes_to_client,
+        }
+    }
+}
+
+impl Parked {
+    /// The story again, for a connection that becomes active or ends.
+    pub fn wake(self, shared: &mut Shared) -> Story {
+        let ip = IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical();
+        Story {
+            id: self.id,
+            started_unix_ms: self.started_unix_ms,
+            client: SocketAddr::new(ip, self.client_port),
+            decided: shared.unshare(self.decided),
+            bytes_to_upstream: self.bytes_to_upstream,
+            bytes_to_client: self.bytes_to_client,
+        }
+    }
+
+    /// Bytes moved so far, both ways.
+    pub fn moved(&self) -> u64 {
+        self.bytes_to_upstream + self.bytes_to_client
+    }
+}
+
+/// What parked connections share: one copy of each different [`Decided`], as long as one of them
+/// lives. Bounded by the number of parked connections.
+#[derive(Debug, Default)]
+pub struct Shared {
+    set: HashSet<Rc<Decided>>,
+}
+
+impl Shared {
+    fn share(&mut self, decided: Decided) -> Rc<Decided> {
+        if let Some(known) = self.set.get(&decided) {
+            return known.clone();
+        }
+        let new = Rc::new(decided);
+        self.set.insert(new.clone());
+        new
+    }
+
+    fn unshare(&mut self, decided: Rc<Decided>) -> Decided {
+        // Two are left when this is the last connection: the set's and this one.
+        if Rc::strong_count(&decided) == 2 {
+            self.set.remove(&decided);
+            // A table that held a burst's names would keep its size for life.
+            if self.set.len() * 4 < self.set.capacity() {
+                self.set.shrink_to(self.set.len() * 2);
+            }
+        }
+        Rc::unwrap_or_clone(decided)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story(sni: &str, client: &str) -> Story {
+        Story {
+            id: 7,
+            started_unix_ms: 1,
+            client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
+            decided: Decided { sni: Some(sni.into()), ..Decided::default() },
+            bytes_to_upstream: 2,
+            bytes_to_client: 3,
+        }
+    }
+
+    #[test]
+    fn a_parked_story_comes_back_whole_and_the_table_empties() {
+        let mut shared = Shared::default();
+        for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
+            let one = story("a.example", client).park(&mut shared);
+            let two = story("a.example", client).park(&mut shared);
+            assert_eq!(shared.set.len(), 1);
+            let back = one.wake(&mut shared);
+            assert_eq!(format!("{back:?}"), format!("{:?}", story("a.example", client)));
+            two.wake(&mut shared);
+            assert!(shared.set.is_empty());
+        }
+    }
+
+    /// 8 id + 8 start + 16 + 2 client + 8 shared + 2 x 8 counters, rounded to 8.
+    #[test]
+    fn a_parked_story_is_small() {
+        assert_eq!(size_of::<Parked>(), 64);
+    }
+}

@@ -1,0 +1,181 @@
+//! Deadlines of a worker's entries: one coarse wheel, links inside the entries.
+//! It must not know what happens at a deadline, and reads no clock.
+
+use crate::slab::Slab;
+
+/// One step of the wheel. Deadlines are up to this much late, never early.
+pub const TICK_MS: u64 = 100;
+
+/// Buckets: 51.2 s ahead. A later deadline waits in the last bucket and is linked anew when that
+/// comes up, which for an hour's idle timeout is 70 moves of three words.
+const BUCKETS: usize = 512;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// Not in the wheel.
+const UNLINKED: u16 = u16::MAX;
+
+/// What an entry carries to be in the wheel.
+#[derive(Clone, Copy, Debug)]
+pub struct Links {
+    previous: u32,
+    next: u32,
+    /// The tick at which the entry is due. May be moved later without linking anew.
+    pub deadline: u32,
+    bucket: u16,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self { previous: NONE, next: NONE, deadline: 0, bucket: UNLINKED }
+    }
+}
+
+/// An entry that can be in the wheel.
+pub trait Linked {
+    /// Its links.
+    fn links(&mut self) -> &mut Links;
+}
+
+/// The wheel. `now` counts ticks since the worker began: 13 years fit.
+pub struct Wheel {
+    heads: Box<[u32; BUCKETS]>,
+    now: u32,
+}
+
+impl Wheel {
+    /// An empty wheel at tick 0.
+    pub fn new() -> Self {
+        Self { heads: Box::new([NONE; BUCKETS]), now: 0 }
+    }
+
+    /// The current tick.
+    pub fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// Makes the entry due at `deadline`. Costs nothing but the store where it was due earlier.
+    pub fn set<T: Linked>(&mut self, entries: &mut Slab<T>, index: u32, deadline: u32) {
+        let Some(entry) = entries.at(index) else { return };
+        let links = entry.links();
+        let sooner = deadline < links.deadline;
+        links.deadline = deadline;
+        if links.bucket == UNLINKED || sooner {
+            self.unlink(entries, index);
+            self.link(entries, index);
+        }
+    }
+
+    /// Takes the entry out, before it is removed from the slab.
+    pub fn unlink<T: Linked>(&mut self, entries: &mut Slab<T>, index: u32) {
+        let Some(entry) = entries.at(index) else { return };
+        let Links { previous, next, bucket, deadline } = *entry.links();
+        if bucket == UNLINKED {
+            return;
+        }
+        *entry.links() = Links { deadline, ..Links::default() };
+        match entries.at(previous) {
+            Some(before) => before.links().next = next,
+            None => self.heads[usize::from(bucket)] = next,
+        }
+        if let Some(after) = entries.at(next) {
+            after.links().previous = previous;
+        }
+    }
+
+    fn link<T: Linked>(&mut self, entries: &mut Slab<T>, index: u32) {
+        let Some(entry) = entries.at(index) else { return };
+        let ahead = entry.links().deadline.saturating_sub(self.now).clamp(1, BUCKETS as u32 - 1);
+        let bucket = (self.now + ahead) as usize % BUCKETS;
+        let head = self.heads[bucket];
+        let links = entry.links();
+        links.previous = NONE;
+        links.next = head;
+        links.bucket = bucket as u16;
+        if let Some(after) = entries.at(head) {
+            after.links().previous = index;
+        }
+        self.heads[bucket] = index;
+    }
+
+    /// Moves on to tick `now` and gives the places of the entries that are due, unlinked.
+    pub fn advance<T: Linked>(&mut self, entries: &mut Slab<T>, now: u32) -> Vec<u32> {
+        let mut due = Vec::new();
+        while self.now < now {
+            self.now += 1;
+            let mut index = self.heads[self.now as usize % BUCKETS];
+            while index != NONE {
+                let Some(entry) = entries.at(index) else { break };
+                let Links { next, deadline, .. } = *entry.links();
+                self.unlink(entries, index);
+                if deadline <= self.now {
+                    due.push(index);
+                } else {
+                    self.link(entries, index);
+                }
+                index = next;
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    struct Entry(Links);
+    impl Linked for Entry {
+        fn links(&mut self) -> &mut Links {
+            &mut self.0
+        }
+    }
+
+    /// Every entry comes out at its deadline, not before, however often it was moved.
+    #[test]
+    fn due_at_the_deadline_and_not_before() {
+        let (mut entries, mut wheel) = (Slab::default(), Wheel::new());
+        let deadlines = [1, 2, 2, 511, 512, 513, 5000, 36_000];
+        for deadline in deadlines {
+            let key = entries.insert(Entry(Links::default()));
+            wheel.set(&mut entries, key.index, 40_000);
+            wheel.set(&mut entries, key.index, deadline);
+        }
+        let mut seen = Vec::new();
+        for now in 1..=36_000 {
+            for index in wheel.advance(&mut entries, now) {
+                seen.push((now, deadlines[index as usize]));
+            }
+        }
+        assert_eq!(seen.len(), deadlines.len());
+        assert!(seen.iter().all(|(at, deadline)| at == deadline), "{seen:?}");
+    }
+
+    #[test]
+    fn an_entry_taken_out_of_the_middle_leaves_the_others() {
+        let (mut entries, mut wheel) = (Slab::default(), Wheel::new());
+        let keys: Vec<_> = (0..5).map(|_| entries.insert(Entry(Links::default()))).collect();
+        for key in &keys {
+            wheel.set(&mut entries, key.index, 7);
+        }
+        for key in [keys[2], keys[4], keys[0]] {
+            wheel.unlink(&mut entries, key.index);
+            entries.remove(key).unwrap();
+        }
+        let mut due = wheel.advance(&mut entries, 7);
+        due.sort_unstable();
+        assert_eq!(due, [1, 3]);
+    }
+
+    #[test]
+    fn a_later_deadline_costs_no_move_and_is_kept() {
+        let (mut entries, mut wheel) = (Slab::default(), Wheel::new());
+        let key = entries.insert(Entry(Links::default()));
+        wheel.set(&mut entries, key.index, 5);
+        wheel.set(&mut entries, key.index, 50);
+        assert!(wheel.advance(&mut entries, 49).is_empty());
+        assert_eq!(wheel.advance(&mut entries, 50), [key.index]);
+    }
+}

@@ -1,0 +1,435 @@
+//! A worker: one thread, one lot, one turn after another: events, deadlines, log.
+//! It must not know how bytes are moved or what a rule says.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use eyelet_sys::epoll::Events;
+use eyelet_sys::socket;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use crate::active::Active;
+use crate::config::Config;
+use crate::connection::connection;
+use crate::counters::Counters;
+use crate::log::Log;
+use crate::lot::{Entry, Lot, Role, Token};
+use crate::park;
+use crate::relay::Buffers;
+use crate::slab::Key;
+use crate::story::{Decided, End, Outcome, Shared, Story};
+use crate::tls::ServerConfigs;
+use crate::upstream::Resolver;
+use crate::wheel::TICK_MS;
+
+/// Events taken in one turn before deadlines and the log have their turn.
+const EVENTS: usize = 512;
+/// Connections accepted in one turn, so that a flood of new ones does not starve the others.
+const ACCEPTS: usize = 64;
+/// How long accepting pauses when descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that make a burst worth returning the memory of while others come and go.
+const BURST: usize = 1000;
+/// A second without a connection more or less.
+const QUIET_TICKS: u32 = 10;
+
+/// The most connections since memory was last given back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Burst {
+    peak: usize,
+    open: usize,
+    quiet: u32,
+}
+
+/// What all workers share.
+pub struct Edge {
+    /// The checked configuration.
+    pub config: Config,
+    /// TLS configurations by rule.
+    pub tls: ServerConfigs,
+    /// Connections open now, in all workers.
+    pub open: AtomicUsize,
+    /// Descriptors that connections hold now, in all workers.
+    pub descriptors: AtomicUsize,
+    /// Connections allowed at once: the least of configuration and memory.
+    pub connections_max: usize,
+    /// Descriptors that connections may hold.
+    pub descriptors_max: usize,
+}
+
+/// One worker.
+pub struct Worker {
+    /// Which one, from 0.
+    pub index: u16,
+    /// What all share.
+    pub edge: Arc<Edge>,
+    /// Its connections.
+    pub lot: RefCell<Lot>,
+    /// Its buffers, lent while bytes are moved.
+    pub buffers: RefCell<Buffers>,
+    /// What its parked connections share.
+    pub shared: RefCell<Shared>,
+    /// Its numbers.
+    pub counters: Arc<Counters>,
+    /// Its DNS.
+    pub resolver: Resolver,
+    /// Parked connections that used up their share of a turn.
+    pub again: RefCell<Vec<Key>>,
+    log: RefCell<Log>,
+    next_id: Cell<u64>,
+    draining: Cell<bool>,
+    burst: Cell<Burst>,
+    began: Instant,
+    began_unix_ms: u64,
+}
+
+/// A listening socket of one worker.
+pub struct ListenerSocket {
+    /// Index of the listener in the configuration.
+    pub listener: u16,
+    /// The socket.
+    pub socket: OwnedFd,
+}
+
+struct Accepting {
+    sockets: Vec<ListenerSocket>,
+    /// Until when, and whether at the limit or out of descriptors.
+    paused: bool,
+}
+
+impl Worker {
+    /// A worker with nothing to do yet.
+    pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let resolver = Resolver::new(&edge.config.dns);
+        Ok(Self {
+            index,
+            edge,
+            lot: RefCell::new(Lot::new()?),
+            buffers: RefCell::new(Buffers::new()),
+            shared: RefCell::default(),
+            counters,
+            resolver,
+            again: RefCell::default(),
+            log: RefCell::new(log),
+            next_id: Cell::new(1),
+            draining: Cell::new(false),
+            burst: Cell::default(),
+            began: Instant::now(),
+            began_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Milliseconds since 1970, steady while the process lives.
+    pub fn now_unix_ms(&self) -> u64 {
+        self.began_unix_ms + self.began.elapsed().as_millis() as u64
+    }
+
+    /// Whether anybody reads the access log.
+    pub fn logs(&self) -> bool {
+        self.log.borrow().is_on()
+    }
+
+    /// Writes the access line of a connection and counts its outcome.
+    pub fn tell(&self, story: &Story, end: &End) {
+        self.count(end.outcome);
+        let measured = story.measured(self.now_unix_ms());
+        let config = &self.edge.config;
+        let mut log = self.log.borrow_mut();
+        log.line(config, &story.decided, &measured, end.outcome, &end.reason);
+    }
+
+    /// Writes a line about no rule and no story yet: a connection that ended at accept.
+    fn count(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Failed => self.counters.failed.up(),
+            Outcome::Refused => self.counters.refused.up(),
+            Outcome::Spliced => self.counters.spliced.up(),
+            Outcome::Terminated => self.counters.terminated.up(),
+        }
+    }
+
+    /// Counts an entry out; dropping it closes its sockets.
+    pub fn closed(&self, entry: Option<Entry>) {
+        if let Some(entry) = entry {
+            self.edge.open.fetch_sub(1, Relaxed);
+            self.edge.descriptors.fetch_sub(entry.descriptors(), Relaxed);
+            self.counters.connections.down();
+        }
+    }
+
+    /// Counts one more descriptor, of an upstream.
+    pub fn holds_upstream(&self) {
+        self.edge.descriptors.fetch_add(1, Relaxed);
+    }
+
+    /// Counts it out again.
+    pub fn dropped_upstream(&self) {
+        self.edge.descriptors.fetch_sub(1, Relaxed);
+    }
+
+    /// Notes that what a parked connection holds went from `before` to `after` bytes.
+    pub fn holds(&self, before: usize, after: usize) {
+        let bytes = self.counters.parked_bytes.value().wrapping_add(after as u64);
+        self.counters.parked_bytes.set(bytes.wrapping_sub(before as u64));
+    }
+
+    /// Whether the worker is on its way out.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    fn accept(self: &Rc<Self>, accepting: &mut Accepting, index: u16) {
+        for _ in 0..ACCEPTS {
+            if self.is_full() {
+                return self.pause(accepting, "at its connection limit");
+            }
+            let Some(from) = accepting.sockets.get(usize::from(index)) else { return };
+            match socket::accept(&from.socket) {
+                Ok((client, peer)) => self.begin(from.listener, client, peer),
+                Err(error) => match error.raw_os_error() {
+                    Some(EAGAIN) => return,
+                    // The client was gone before it was accepted.
+                    Some(ECONNABORTED | EINTR | EPROTO) => {}
+                    Some(EMFILE | ENFILE) => {
+                        return self.pause(accepting, "out of descriptors");
+                    }
+                    _ => return self.pause(accepting, "failing to accept"),
+                },
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.edge.open.load(Relaxed) >= self.edge.connections_max
+            || self.edge.descriptors.load(Relaxed) + 2 > self.edge.descriptors_max
+    }
+
+    fn pause(&self, accepting: &mut Accepting, why: &str) {
+        if std::mem::replace(&mut accepting.paused, true) {
+            return;
+        }
+        self.counters.accept_pauses.up();
+        let open = self.edge.open.load(Relaxed);
+        tracing::warn!("accepting pauses: {why}, {open} connections are open");
+        for from in &accepting.sockets {
+            // It was registered at the start; if it is not any more there is nothing to pause.
+            let _ = self.lot.borrow().epoll.remove(&from.socket);
+        }
+    }
+
+    fn resume(&self, accepting: &mut Accepting) {
+        if accepting.paused && !self.is_full() {
+            accepting.paused = false;
+            tracing::info!("accepting resumes");
+            if let Err(error) = self.listen(&accepting.sockets) {
+                tracing::error!("cannot accept any more: {error}");
+            }
+        }
+    }
+
+    fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
+        for (index, from) in sockets.iter().enumerate() {
+            let token = Token::Listener(index as u16).encode();
+            self.lot.borrow().epoll.add_listener(&from.socket, token)?;
+        }
+        Ok(())
+    }
+
+    fn begin(self: &Rc<Self>, listener: u16, client: OwnedFd, peer: std::net::SocketAddr) {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        self.counters.accepted.up();
+        let story = Story {
+            id: u64::from(self.index) << 48 | id,
+            started_unix_ms: self.now_unix_ms(),
+            client: peer,
+            decided: Decided { listener, ..Decided::default() },
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
+        };
+        let inserted = self.lot.borrow_mut().insert(client);
+        match inserted {
+            Ok(key) => {
+                self.edge.open.fetch_add(1, Relaxed);
+                self.edge.descriptors.fetch_add(1, Relaxed);
+                self.counters.connections.up();
+                let active = Active::new(self.clone(), key);
+                tokio::task::spawn_local(connection(active, story));
+            }
+            Err(error) => self.tell(&story, &End::failed(format!("cannot be watched: {error}"))),
+        }
+    }
+
+    fn event(self: &Rc<Self>, key: Key, side: u8, bits: u8) {
+        let mut lot = self.lot.borrow_mut();
+        let Some(entry) = lot.note(key, side, bits) else { return };
+        match &mut entry.role {
+            Role::Active { waker, .. } => {
+                if let Some(waker) = waker.take() {
+                    drop(lot);
+                    waker.wake();
+                }
+            }
+            Role::Parked { .. } | Role::Lingering => {
+                drop(lot);
+                park::wake(self, key);
+            }
+        }
+    }
+
+    fn late(self: &Rc<Self>, key: Key) {
+        let mut lot = self.lot.borrow_mut();
+        let Some(entry) = lot.entry(key) else { return };
+        match &mut entry.role {
+            Role::Active { waker, late } => {
+                *late = true;
+                if let Some(waker) = waker.take() {
+                    drop(lot);
+                    waker.wake();
+                }
+            }
+            Role::Parked { .. } | Role::Lingering => {
+                drop(lot);
+                park::late(self, key);
+            }
+        }
+    }
+
+    /// One turn: what is ready, until nothing is, then what used up its share last time.
+    fn turn(self: &Rc<Self>, events: &mut Events, accepting: &mut Accepting) -> io::Result<bool> {
+        self.lot.borrow().epoll.poll(events)?;
+        for event in events.iter() {
+            match Token::decode(event.token) {
+                Token::Connection(key, side) => {
+                    self.guarded(key, || self.event(key, side, event.ready));
+                }
+                Token::Listener(index) if !accepting.paused => self.accept(accepting, index),
+                Token::Listener(_) => {}
+            }
+        }
+        let again = std::mem::take(&mut *self.again.borrow_mut());
+        let more = events.is_full() || !again.is_empty();
+        for key in again {
+            self.guarded(key, || park::wake(self, key));
+        }
+        Ok(more)
+    }
+
+    /// A fault of ours costs the connection that met it, not its neighbours. (What a task does is
+    /// caught by tokio.)
+    fn guarded(&self, key: Key, wake: impl FnOnce()) {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
+            tracing::error!("a connection met a fault of ours and is closed");
+            let removed = self.lot.borrow_mut().remove(key);
+            self.closed(removed);
+        }
+    }
+
+    fn tick(self: &Rc<Self>, accepting: &mut Accepting) {
+        let now = (self.began.elapsed().as_millis() as u64 / TICK_MS) as u32;
+        let due = self.lot.borrow_mut().advance(now);
+        for key in due {
+            self.guarded(key, || self.late(key));
+        }
+        self.resume(accepting);
+        self.log.borrow_mut().flush();
+        self.give_memory_back();
+        if self.is_draining() {
+            park::drain_idle(self);
+        }
+    }
+
+    /// Has the allocator return what a burst of connections left, once it is over: when half of
+    /// the most that were open are gone, or when nothing has come or gone for [`QUIET_TICKS`].
+    /// One worker does it for all.
+    fn give_memory_back(&self) {
+        if self.index != 0 {
+            return;
+        }
+        let open = self.edge.open.load(Relaxed);
+        let mut burst = self.burst.get();
+        burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
+        burst.open = open;
+        burst.peak = burst.peak.max(open);
+        let halved = burst.peak >= BURST && open <= burst.peak / 2;
+        let settled = burst.peak > open && burst.quiet >= QUIET_TICKS;
+        if halved || settled {
+            eyelet_sys::memory::trim();
+            burst.peak = open;
+        }
+        self.burst.set(burst);
+    }
+}
+
+const EINTR: i32 = 4;
+const EAGAIN: i32 = 11;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const EPROTO: i32 = 71;
+const ECONNABORTED: i32 = 103;
+
+/// Runs a worker until it is told to drain and has done so.
+pub async fn run(
+    worker: Rc<Worker>,
+    sockets: Vec<ListenerSocket>,
+    mut drain: watch::Receiver<bool>,
+) -> io::Result<()> {
+    worker.listen(&sockets)?;
+    let mut accepting = Accepting { sockets, paused: false };
+    let descriptor = {
+        use std::os::fd::AsFd;
+        worker.lot.borrow().epoll.as_fd().try_clone_to_owned()?
+    };
+    // Deprecated for types that do not own their descriptor; an OwnedFd does. What replaces it is
+    // unsafe, for which this crate has no room.
+    #[allow(deprecated)]
+    let watched = AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)?;
+    let mut events = Events::with_capacity(EVENTS);
+    let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut end = None;
+    loop {
+        tokio::select! {
+            biased;
+            _ = ticks.tick() => worker.tick(&mut accepting),
+            ready = watched.readable() => {
+                let mut ready = ready?;
+                if !worker.turn(&mut events, &mut accepting)? {
+                    ready.clear_ready();
+                }
+                // Let the tasks that were woken run before the next turn.
+                tokio::task::yield_now().await;
+            }
+            changed = drain.changed(), if end.is_none() => {
+                // The sender is gone only when the process is going.
+                let _ = changed;
+                accepting.sockets.clear();
+                worker.draining.set(true);
+                end = Some(Instant::now() + worker.edge.config.limits.drain_timeout);
+                park::drain_idle(&worker);
+            }
+        }
+        if let Some(end) = end {
+            if worker.lot.borrow().len() == 0 {
+                break;
+            }
+            if Instant::now() >= end {
+                park::cut_all(&worker);
+                break;
+            }
+        }
+    }
+    worker.log.borrow_mut().flush();
+    Ok(())
+}
+
+/// How long accepting pauses at least: it is looked at again each tick.
+const _: () = assert!(ACCEPT_PAUSE.as_millis() as u64 == TICK_MS);
