@@ -1,0 +1,238 @@
+//! The real `eyelet serve` as a child process: its addresses, access lines, log, descriptors.
+//! Must not outlive its test: dropping it kills the child.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use super::{Folder, SOON, until};
+
+/// A listener on a port of the kernel's choice.
+pub const LISTENER: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+
+pub struct Edge {
+    child: Child,
+    addresses: Vec<SocketAddr>,
+    lines: Arc<Mutex<Vec<Value>>>,
+    log: Arc<Mutex<String>>,
+}
+
+impl Edge {
+    /// Starts with `rules` behind one listener; waits until it listens.
+    pub fn start(folder: &Folder, rules: &str) -> Self {
+        Self::start_whole(folder, &format!("{LISTENER}{rules}"), |_| ())
+    }
+
+    /// Starts with a whole configuration; `change` may wrap or alter the command.
+    pub fn start_whole(folder: &Folder, config: &str, change: impl FnOnce(&mut Command)) -> Self {
+        let file = write(folder, config);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+        command.arg("serve").arg(file);
+        change(&mut command);
+        let listeners = config.matches("[[listener]]").count();
+        Self::spawn(command, listeners)
+    }
+
+    /// Starts any command line that ends in an edge, and waits for so many listeners.
+    pub fn spawn(command: Command, listeners: usize) -> Self {
+        Self::spawn_to(command, listeners, Stdio::piped())
+    }
+
+    /// The same with another standard output, whose lines are the caller's.
+    pub fn spawn_to(mut command: Command, listeners: usize, stdout: Stdio) -> Self {
+        command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take().unwrap());
+        let mut edge =
+            Self { child, addresses: Vec::new(), lines: Arc::default(), log: Arc::default() };
+        let lines = Arc::clone(&edge.lines);
+        if let Some(stdout) = stdout {
+            thread::spawn(move || collect_lines(stdout, &lines));
+        }
+        let log = Arc::clone(&edge.log);
+        thread::spawn(move || collect_log(stderr, &log));
+        edge.addresses = until("the edge to listen", || {
+            if let Some(status) = edge.child.try_wait().unwrap() {
+                panic!("the edge ended with {status}:\n{}", edge.log());
+            }
+            let addresses = listening(&edge.log());
+            (addresses.len() >= listeners).then_some(addresses)
+        });
+        edge
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address().port()
+    }
+
+    /// A client's plain socket to the first listener, with deadlines.
+    pub fn connect(&self) -> TcpStream {
+        connect(self.address())
+    }
+
+    /// All access lines until now.
+    pub fn lines(&self) -> Vec<Value> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// Waits for an access line.
+    pub fn line(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let look = || self.lines.lock().unwrap().iter().find(|line| wanted(line)).cloned();
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(line) = look() {
+                return line;
+            }
+            if began.elapsed() > SOON {
+                panic!(
+                    "no access line for {what}; lines: {:#?}\nlog: {}",
+                    self.lines(),
+                    self.log()
+                );
+            }
+            thread::sleep(super::POLL);
+        }
+    }
+
+    /// Waits for the access line of a client's own port.
+    pub fn line_of(&self, client: SocketAddr) -> Value {
+        let client = client.to_string();
+        self.line(&client, |line| line["client"] == client.as_str())
+    }
+
+    /// Waits for the only access line there is (a test with one connection).
+    pub fn only_line(&self) -> Value {
+        let line = self.line("the only connection", |_| true);
+        assert_eq!(self.lines().len(), 1, "one connection, one line: {:#?}", self.lines());
+        line
+    }
+
+    /// Everything on stderr until now.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until stderr holds `text`.
+    pub fn wait_log(&self, text: &str) {
+        until(&format!("{text:?} in the log"), || self.log().contains(text).then_some(()));
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Open descriptors of the edge.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Waits until the edge has at most so many descriptors.
+    pub fn wait_descriptors(&self, at_most: usize) {
+        let began = std::time::Instant::now();
+        while self.descriptors() > at_most {
+            let open = self.descriptors();
+            assert!(began.elapsed() < SOON, "{open} descriptors are open, not {at_most}");
+            thread::sleep(super::POLL);
+        }
+    }
+
+    /// Resident memory in bytes.
+    pub fn rss_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// Processor time used so far, in clock ticks of a hundredth of a second.
+    pub fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // proc(5): utime and stime are fields 14 and 15; the name, field 2, may hold spaces.
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Waits for the end.
+    pub fn wait_exit(&mut self) -> ExitStatus {
+        until("the edge to end", || self.child.try_wait().unwrap())
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Edge {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // The line that explains the failure may be on its way.
+            thread::sleep(super::A_WHILE);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let log = self.log();
+        if thread::panicking() {
+            let lines = self.lines();
+            let last: Vec<String> = lines.iter().rev().take(5).map(Value::to_string).collect();
+            eprintln!("{} access lines, the last:\n{}\n{log}", lines.len(), last.join("\n"));
+        } else {
+            assert!(!log.contains("panicked at"), "the edge panicked:\n{log}");
+        }
+    }
+}
+
+/// A plain socket with deadlines, so that no test hangs in a read.
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.set_write_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+/// Writes a configuration under a name of its own.
+pub fn write(folder: &Folder, config: &str) -> std::path::PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    folder.write(&format!("eyelet-{number}.toml"), config)
+}
+
+fn collect_lines(stdout: impl Read, lines: &Mutex<Vec<Value>>) {
+    for line in BufReader::new(stdout).lines() {
+        let Ok(line) = line else { return };
+        // Nothing but JSON belongs there: whatever else comes shows as a line without fields.
+        let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
+        lines.lock().unwrap().push(line);
+    }
+}
+
+fn collect_log(mut stderr: impl Read, log: &Mutex<String>) {
+    let mut piece = [0; 4096];
+    while let Ok(length @ 1..) = stderr.read(&mut piece) {
+        log.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..length]));
+    }
+}
+
+fn listening(log: &str) -> Vec<SocketAddr> {
+    let complete = log.rsplit_once('\n').map_or("", |(complete, _)| complete);
+    let after = complete.lines().filter_map(|line| line.split_once("listening on "));
+    after.filter_map(|(_, rest)| rest.split_whitespace().next()?.parse().ok()).collect()
+}

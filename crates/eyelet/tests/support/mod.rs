@@ -1,0 +1,89 @@
+//! What the end-to-end tests share: the real binary as a child, upstreams, certificates, raw
+//! hellos, foreign programs. Must not know the engine: it sees what an operator and a peer see.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code, unused_imports)]
+
+pub mod client;
+pub mod edge;
+pub mod hello;
+pub mod pki;
+pub mod program;
+pub mod upstream;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub use client::{End, Tls, alert_of, ending, reset};
+pub use edge::Edge;
+pub use hello::{Hello, records};
+pub use pki::Pki;
+pub use program::{Talk, need, output};
+pub use upstream::Upstream;
+
+/// How long a test waits for what must come: far more than it takes on a loaded machine with
+/// two cores, and little enough that a hanging test ends.
+pub const SOON: Duration = Duration::from_secs(20);
+/// How long a test looks for what must not come.
+pub const A_WHILE: Duration = Duration::from_millis(300);
+
+const POLL: Duration = Duration::from_millis(3);
+
+/// Polls until there is an answer; panics with `what` when there is none in [`SOON`].
+pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = answer() {
+            return answer;
+        }
+        assert!(began.elapsed() < SOON, "waited {SOON:?} in vain for: {what}");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// A temporary folder of one test, removed when dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("eyelet-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Bytes that do not repeat within any window that a proxy could confuse, the same each run.
+pub fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        // xorshift64: no quality needed, only that each place differs from its neighbours.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}

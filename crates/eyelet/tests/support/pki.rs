@@ -1,0 +1,108 @@
+//! A certificate authority of each test's own: servers with each kind of key, clients, strangers.
+//! Must not know of the edge beyond the names of files that its configuration reads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, RsaKeySize,
+};
+use rustls::RootCertStore;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::Folder;
+
+/// The names that the edge's certificates cover.
+pub const NAMES: [&str; 4] = ["app.test", "*.app.test", "localhost", "127.0.0.1"];
+
+/// ca.pem, edge.pem and edge.key (P-256) in a folder; more on demand.
+pub struct Pki {
+    pub folder: Folder,
+    ca: rcgen::Certificate,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate with its key.
+pub struct Leaf {
+    pub certificate: CertificateDer<'static>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+/// Which key a certificate is for.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    P256,
+    P384,
+    Rsa,
+}
+
+impl Pki {
+    pub fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "Eyelet test authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let ca = params.self_signed(&key).unwrap();
+        let pki = Self { folder: Folder::new(), ca, issuer: Issuer::new(params, key) };
+        pki.folder.write("ca.pem", pki.ca.pem());
+        pki.server("edge", &NAMES, Kind::P256);
+        pki
+    }
+
+    /// A server's certificate, also written to NAME.pem and NAME.key.
+    pub fn server(&self, file: &str, names: &[&str], kind: Kind) -> Leaf {
+        self.leaf(file, names, kind, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// A client's certificate, also written to NAME.pem and NAME.key.
+    pub fn client(&self, file: &str) -> Leaf {
+        self.leaf(file, &["client.test"], Kind::P256, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn leaf(&self, file: &str, names: &[&str], kind: Kind, use_: ExtendedKeyUsagePurpose) -> Leaf {
+        let key = match kind {
+            Kind::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+            Kind::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
+            Kind::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+        };
+        let key = key.unwrap();
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, file);
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![use_];
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        self.folder.write(&format!("{file}.pem"), certificate.pem());
+        self.folder.write(&format!("{file}.key"), key.serialize_pem());
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        Leaf { certificate: certificate.der().clone(), key: key.into() }
+    }
+
+    /// The path of a file in the folder.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The same as text, for command lines.
+    pub fn text(&self, name: &str) -> String {
+        self.file(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.ca.der().clone()).unwrap();
+        Arc::new(roots)
+    }
+
+    /// A terminate rule for app.test with the folder's certificate.
+    pub fn terminate(&self, upstream: &str, more: &str) -> String {
+        format!(
+            "[[rule]]\nname = \"app\"\nsni = \"app.test\"\naction = \"terminate\"\n\
+             certificate = \"edge.pem\"\nkey = \"edge.key\"\nupstream = \"{upstream}\"\n{more}\n"
+        )
+    }
+}

@@ -1,0 +1,124 @@
+//! Foreign programs as clients: found or skipped, run with a deadline, talked to line by line.
+//! Must not leave a child behind: dropping kills it.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::until;
+
+/// Whether a program is there. If not, says so, and appends the line to the file that
+/// EYELET_SKIP_LOG names, for whoever wants none skipped.
+pub fn need(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&paths).any(|folder| folder.join(program).is_file()) {
+        return true;
+    }
+    let test = thread::current().name().unwrap_or("?").to_owned();
+    let line = format!("skipped: {test}: {program} not found");
+    eprintln!("{line}");
+    if let Some(log) = std::env::var_os("EYELET_SKIP_LOG") {
+        let mut log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+        writeln!(log, "{line}").unwrap();
+    }
+    false
+}
+
+/// What a program said, both streams together, and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub text: String,
+    pub status: ExitStatus,
+}
+
+/// Runs a program to its end with nothing on its standard input.
+pub fn output(command: &mut Command) -> Said {
+    let mut talk = Talk::start(command);
+    talk.hang_up();
+    talk.finish()
+}
+
+/// A running program.
+pub struct Talk {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    said: Arc<Mutex<String>>,
+    readers: Vec<thread::JoinHandle<()>>,
+}
+
+impl Talk {
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let said = Arc::<Mutex<String>>::default();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let readers = vec![collect(stdout, &said), collect(stderr, &said)];
+        let stdin = child.stdin.take();
+        Self { child, stdin, said, readers }
+    }
+
+    /// Everything said until now.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Writes to its standard input.
+    pub fn say(&mut self, text: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+        stdin.flush().unwrap();
+    }
+
+    /// Waits until it has said this.
+    pub fn hear(&mut self, text: &str) {
+        let began = std::time::Instant::now();
+        while !self.said().contains(text) {
+            let ended = self.child.try_wait().unwrap();
+            let over = began.elapsed() > super::SOON || ended.is_some();
+            assert!(!over || self.said().contains(text), "no {text:?} in:\n{}", self.said());
+            thread::sleep(super::POLL);
+        }
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Ends its standard input.
+    pub fn hang_up(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits for its end.
+    pub fn finish(mut self) -> Said {
+        let status = until(&format!("the program's end; it said:\n{}", self.said()), || {
+            self.child.try_wait().unwrap()
+        });
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
+        Said { text: self.said(), status }
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(
+    mut from: impl Read + Send + 'static,
+    to: &Arc<Mutex<String>>,
+) -> thread::JoinHandle<()> {
+    let to = Arc::clone(to);
+    thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(length @ 1..) = from.read(&mut piece) {
+            to.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..length]));
+        }
+    })
+}

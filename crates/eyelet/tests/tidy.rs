@@ -1,0 +1,476 @@
+//! Style and floors as failing tests, read from the source text of the whole workspace.
+//! Every finding is `path:line: what is wrong`; every exception has a reason and must stay in use.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "tidy/source.rs"]
+mod source;
+
+use source::{
+    File, dependencies, directly_under, fields, files, functions, numbered, root, tokens,
+    without_tests, words,
+};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A diff of two versions stands side by side on a laptop's screen.
+const LINE_COLUMNS_MAX: usize = 100;
+/// What a reader sees at once, without scrolling.
+const FUNCTION_LINES_MAX: usize = 70;
+/// The habit is 600; the rest is the room to split a file in a commit of its own.
+const FILE_LINES_MAX: usize = 700;
+/// Less than this cannot say what a file does and what it must not know.
+const HEAD_BYTES_MIN: usize = 40;
+
+/// Functions that may be longer than [`FUNCTION_LINES_MAX`]: path, name, reason.
+const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
+
+/// Lines that may hold a word of [`WORDS`]: path, a part of the line, reason.
+const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "crates/eyelet/src/config/rule.rs",
+        "(&[\"passthrough\"",
+        "typed by people, who are told ours",
+    ),
+    ("crates/eyelet/src/config/rule.rs", "(&[\"reject\"", "typed by people, who are told ours"),
+];
+
+/// One word an idea. A word on the left says the idea on the right by another name.
+const WORDS: &[(&[&str], &str)] = &[
+    (&["passthrough", "tunnel", "tunnels", "tunneled", "tunnelled", "tunneling"], "splice"),
+    (&["forward", "forwards", "forwarding", "forwarder"], "splice"),
+    (&["reject", "rejects", "rejected", "rejecting", "rejection"], "refuse"),
+    (&["deny", "denies", "denying", "denylist", "blocklist", "blacklist"], "refuse"),
+    (&["whitelist"], "allowlist"),
+    (&["backend", "backends"], "upstream"),
+];
+
+/// `deny` is also the name of a lint level, of a tool and of a switch of systemd's.
+const DENY_TOOLS: &[&str] =
+    &["deny(", "cargo deny", "cargo-deny", "deny.toml", "MemoryDenyWriteExecute"];
+
+/// What has no place on a worker's thread or has no bound, without blanks, and what to use.
+const BLOCKING: &[(&str, &str)] = &[
+    ("thread::sleep", "a deadline in the wheel"),
+    ("mpsc::channel(", "sync_channel, with a bound"),
+    ("unbounded_channel", "a channel with a bound"),
+    ("spawn_blocking", "a thread with a bounded queue"),
+];
+
+/// Names that say nothing, for files and for types.
+const EMPTY_NAMES: &[&str] =
+    &["common", "context", "helper", "helpers", "manager", "misc", "util", "utilities", "utils"];
+
+/// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
+const FLOORS: &[(&str, Option<&[&str]>)] = &[
+    ("crates/wire", Some(&[])),
+    ("crates/policy", Some(&["eyelet-wire", "ipnet", "thiserror"])),
+    ("crates/record", Some(&["aws-lc-rs", "ring", "thiserror", "zeroize"])),
+    ("crates/sys", Some(&["libc", "rustix"])),
+    ("crates/eyelet", None),
+];
+
+/// The crates without clock, randomness, files, sockets and threads: these are arguments there.
+const PURE: &[&str] = &["crates/wire", "crates/policy", "crates/record"];
+/// What lies directly under `std` (or `core`) and is not for them.
+const IMPURE_STD: &[&str] = &["env", "fs", "io", "os", "process", "thread"];
+/// Words that give a clock, a socket, randomness or output away.
+const IMPURE_WORDS: &[&str] = &[
+    "SystemRandom",
+    "TcpListener",
+    "TcpStream",
+    "UdpSocket",
+    "UnixListener",
+    "UnixStream",
+    "eprintln",
+    "println",
+];
+/// The runtime's crates: for `eyelet` and `bench` only (elsewhere in tests at most).
+const RUNTIME: &[&str] = &["hickory_resolver", "hyper", "rustls", "tokio", "tokio_rustls"];
+
+fn report(findings: &[String]) {
+    assert!(findings.is_empty(), "{} findings\n{}\n", findings.len(), findings.join("\n"));
+}
+
+#[test]
+fn every_source_file_says_what_it_is() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let head: Vec<_> = file.text.lines().take_while(|l| l.starts_with("//!")).collect();
+        let said: usize = head.iter().map(|l| l.trim_start_matches("//!").trim().len()).sum();
+        if said < HEAD_BYTES_MIN {
+            let rule = "starts with `//!`: what it does, and what it must not know";
+            findings.push(format!("{}:1: every file {rule}", file.path));
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn lines_functions_and_files_are_short() {
+    let mut findings = Vec::new();
+    let mut unused: BTreeSet<usize> = (0..LONG_FUNCTIONS.len()).collect();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let path = &file.path;
+        for (number, line) in numbered(&file.text) {
+            let columns = line.chars().count();
+            if columns > LINE_COLUMNS_MAX {
+                findings.push(format!("{path}:{number}: {columns} columns of {LINE_COLUMNS_MAX}"));
+            }
+        }
+        let lines = file.text.lines().count();
+        if lines > FILE_LINES_MAX {
+            findings.push(format!("{path}:{lines}: {lines} lines of {FILE_LINES_MAX}"));
+        }
+        for (line, name, lines) in functions(&file.code) {
+            if lines <= FUNCTION_LINES_MAX {
+                continue;
+            }
+            match LONG_FUNCTIONS.iter().position(|(p, n, _)| p == path && *n == name) {
+                Some(index) => _ = unused.remove(&index),
+                None => findings.push(format!(
+                    "{path}:{line}: fn {name}: {lines} lines of {FUNCTION_LINES_MAX}"
+                )),
+            }
+        }
+    }
+    findings.extend(unused.iter().map(|i| format!("LONG_FUNCTIONS[{i}]: not long any more")));
+    report(&findings);
+}
+
+#[test]
+fn text_files_are_clean() {
+    let mut findings = Vec::new();
+    // Put together here, so that this file does not hold what it looks for.
+    let machines = ["work", "home", "root"].map(|folder| format!("/{folder}/"));
+    for file in &files() {
+        let path = &file.path;
+        if !file.text.is_empty() && !file.text.ends_with('\n') {
+            findings.push(format!("{path}: ends without a newline"));
+        }
+        for (number, line) in numbered(&file.text) {
+            if line.ends_with([' ', '\t', '\r']) {
+                findings.push(format!("{path}:{number}: blank at the end of the line"));
+            }
+            for machine in machines.iter().filter(|machine| line.contains(machine.as_str())) {
+                findings.push(format!("{path}:{number}: {machine} is a path of one machine"));
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        for pair in tokens(&file.code).windows(2) {
+            let (line, macro_) = pair[0];
+            if ["todo", "unimplemented", "dbg"].contains(&macro_) && pair[1].1 == "!" {
+                findings.push(format!("{}:{line}: {macro_}!", file.path));
+            }
+        }
+        for (number, line) in numbered(&file.comments) {
+            for mark in tokens(line).iter().map(|(_, word)| *word) {
+                if ["FIXME", "TODO", "XXX"].contains(&mark) {
+                    findings.push(format!("{}:{number}: {mark}", file.path));
+                }
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn one_word_an_idea() {
+    let mut findings = Vec::new();
+    let mut unused: BTreeSet<usize> = (0..WORD_EXCEPTIONS.len()).collect();
+    for file in &files() {
+        let path = file.path.as_str();
+        // bench speaks the languages of the peers that it configures.
+        let source = file.within("crates") && path.contains("/src/") && !file.is_test();
+        let prose = file.within("docs") || file.within("examples");
+        if !(source || prose || ["README.md", "ARCHITECTURE.md", "SECURITY.md"].contains(&path)) {
+            continue;
+        }
+        for (number, line) in numbered(&file.text) {
+            let said = words(line);
+            for (banned, instead) in WORDS {
+                let Some(word) = banned.iter().find(|b| said.iter().any(|s| s == **b)) else {
+                    continue;
+                };
+                let tool = *word == "deny" && DENY_TOOLS.iter().any(|tool| line.contains(tool));
+                let excepted = WORD_EXCEPTIONS
+                    .iter()
+                    .position(|(p, part, _)| *p == path && line.contains(part));
+                if let Some(index) = excepted {
+                    unused.remove(&index);
+                } else if !tool {
+                    findings.push(format!("{path}:{number}: \"{word}\": say \"{instead}\""));
+                }
+            }
+        }
+    }
+    findings.extend(unused.iter().map(|i| format!("WORD_EXCEPTIONS[{i}]: not in use")));
+    report(&findings);
+}
+
+#[test]
+fn names_say_something() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let path = &file.path;
+        if let Some(empty) =
+            path.trim_end_matches(".rs").split('/').find(|part| EMPTY_NAMES.contains(part))
+        {
+            findings.push(format!("{path}:1: a file named {empty}: name it by what it holds"));
+        }
+        for pair in tokens(&file.code).windows(2) {
+            let [(line, keyword), (_, name)] = pair else { continue };
+            let is_type = ["enum", "mod", "struct", "trait", "type"].contains(keyword);
+            let said = words(name);
+            if is_type && said.iter().any(|word| EMPTY_NAMES.contains(&word.as_str())) {
+                findings.push(format!("{path}:{line}: {keyword} {name}: name it by what it holds"));
+            }
+            if *keyword == "fn" && name.starts_with("get_") {
+                findings.push(format!("{path}:{line}: fn {name}: without `get_`"));
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn unsafe_stays_in_sys() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust() && !f.within("crates/sys")) {
+        for (line, _) in tokens(&file.code).iter().filter(|(_, word)| *word == "unsafe") {
+            findings.push(format!("{}:{line}: unsafe outside crates/sys", file.path));
+        }
+    }
+    for file in files().iter().filter(|f| f.path.ends_with("/Cargo.toml")) {
+        let fenced = file.text.contains("[lints]\nworkspace = true");
+        if !fenced && !file.within("crates/sys") && !file.within("fuzz") {
+            findings.push(format!("{}: `[lints] workspace = true` is missing", file.path));
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn imports_run_downwards() {
+    let mut findings = Vec::new();
+    let files = files();
+    for manifest in files.iter().filter(|f| f.path.ends_with("/Cargo.toml")) {
+        let folder = manifest.folder();
+        let allowed = match FLOORS.iter().find(|(name, _)| *name == folder) {
+            Some((_, allowed)) => *allowed,
+            None if folder.starts_with("crates/") => {
+                findings.push(format!("{}: a new crate needs a rule in FLOORS", manifest.path));
+                continue;
+            }
+            None => None,
+        };
+        let Some(allowed) = allowed else { continue };
+        for found in dependencies(&manifest.text) {
+            let at = format!("{}:{}", manifest.path, found.line);
+            if found.section == "dev-dependencies" {
+                if found.name == "tokio" {
+                    findings.push(format!("{at}: tokio in tests below eyelet"));
+                }
+            } else if !allowed.contains(&found.name.as_str()) {
+                findings.push(format!("{at}: {folder} may depend on {allowed:?} only"));
+            }
+        }
+    }
+    for file in files.iter().filter(|f| f.is_rust() && !f.is_test()) {
+        let pure = PURE.iter().any(|floor| file.within(floor));
+        if pure || file.within("crates/sys") {
+            findings.extend(impure(file, pure));
+        }
+    }
+    report(&findings);
+}
+
+/// What of a file below `eyelet` reaches for the runtime or, where `pure`, for the outside world.
+fn impure(file: &File, pure: bool) -> Vec<String> {
+    let mut findings = Vec::new();
+    let tokens = tokens(&file.code);
+    let tokens = without_tests(&tokens);
+    let mut say = |line: usize, what: &str| {
+        findings.push(format!("{}:{line}: {what} is not for this floor", file.path));
+    };
+    for (at, (line, word)) in tokens.iter().enumerate() {
+        let next: Vec<_> = tokens[at + 1..].iter().take(3).map(|(_, word)| *word).collect();
+        if RUNTIME.contains(word) && next.starts_with(&[":", ":"]) {
+            say(*line, word);
+        }
+        if !pure {
+            continue;
+        }
+        if IMPURE_WORDS.contains(word) {
+            say(*line, word);
+        }
+        if ["Instant", "SystemTime"].contains(word) && next == [":", ":", "now"] {
+            say(*line, "a clock");
+        }
+        if *word == "std" && next.starts_with(&[":", ":"]) {
+            for name in directly_under(&tokens[at + 3..]) {
+                if IMPURE_STD.contains(&name) {
+                    say(*line, &format!("std::{name}"));
+                }
+            }
+        }
+    }
+    findings
+}
+
+#[test]
+fn wire_is_no_std() {
+    let files = files();
+    let wire = files.iter().find(|f| f.path == "crates/wire/src/lib.rs").unwrap();
+    assert!(wire.code.contains("no_std"), "crates/wire/src/lib.rs: #![no_std] is missing");
+}
+
+#[test]
+fn every_dependency_says_why() {
+    let mut findings = Vec::new();
+    for manifest in files().iter().filter(|f| f.path.ends_with("Cargo.toml")) {
+        for found in dependencies(&manifest.text) {
+            let entry = &found.entry;
+            let ours = entry.contains("path =") || entry.contains("workspace = true");
+            let why = entry.split('#').nth(1).is_some_and(|why| why.trim().len() >= 8);
+            if !ours && !why {
+                let at = format!("{}:{}", manifest.path, found.line);
+                findings.push(format!("{at}: {} without `# why`", found.name));
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn every_source_file_is_reached() {
+    let files = files();
+    let manifests: String =
+        files.iter().filter(|f| f.path.ends_with("Cargo.toml")).map(|f| f.text.as_str()).collect();
+    let mut reached = BTreeSet::new();
+    for file in files.iter().filter(|f| f.is_rust()) {
+        let folder = file.folder().rsplit('/').next().unwrap();
+        let of_cargo = ["bin", "benches", "examples", "tests"].contains(&folder)
+            && !file.folder().contains("/src/tests")
+            && !file.folder().ends_with("/src/examples");
+        let of_crate = folder == "src" && ["lib", "main"].contains(&file.stem());
+        let named = format!("\"{folder}/{}.rs\"", file.stem());
+        if of_cargo || of_crate || file.stem() == "build" || manifests.contains(&named) {
+            reach(&files, file, &mut reached);
+        }
+    }
+    let findings: Vec<_> = files
+        .iter()
+        .filter(|f| f.is_rust() && !reached.contains(&f.path))
+        .map(|f| format!("{}:1: no `mod` leads here", f.path))
+        .collect();
+    report(&findings);
+}
+
+fn reach(files: &[File], file: &File, reached: &mut BTreeSet<String>) {
+    if !reached.insert(file.path.clone()) {
+        return;
+    }
+    let tokens = tokens(&file.code);
+    let folder = file.folder();
+    // A root's and a mod.rs's modules lie beside it; another file's in the folder of its name.
+    let below = format!("{folder}/{}", file.stem());
+    for triple in tokens.windows(3) {
+        let [(_, "mod"), (_, name), (_, ";")] = triple else { continue };
+        for base in [folder, &below] {
+            let candidates = [format!("{base}/{name}.rs"), format!("{base}/{name}/mod.rs")];
+            for found in files.iter().filter(|f| candidates.contains(&f.path)) {
+                reach(files, found, reached);
+            }
+        }
+    }
+    for line in file.text.lines().filter(|l| l.contains("#[path") || l.contains("include!(")) {
+        for name in line.split('"').filter(|part| part.ends_with(".rs")) {
+            let beside = Path::new(name).file_name().unwrap().to_string_lossy().into_owned();
+            for found in files.iter().filter(|f| f.path.ends_with(&format!("/{beside}"))) {
+                reach(files, found, reached);
+            }
+        }
+    }
+}
+
+#[test]
+fn workers_never_block() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.within("crates/eyelet/src") && !f.is_test()) {
+        for (number, line) in numbered(&file.code) {
+            let dense: String = line.split_whitespace().collect();
+            for (call, instead) in BLOCKING.iter().filter(|(call, _)| dense.contains(call)) {
+                findings.push(format!("{}:{number}: {call}: use {instead}", file.path));
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn manuals_name_every_key_and_field() {
+    let mut findings = Vec::new();
+    let files = files();
+    let text = |path: &str| files.iter().find(|f| f.path == path).map_or("", |f| &f.text);
+    let fields: Vec<_> = files
+        .iter()
+        .filter(|f| f.path == "crates/eyelet/src/log.rs")
+        .flat_map(|f| fields(&f.code, "Line"))
+        .collect();
+    assert!(!fields.is_empty(), "crates/eyelet/src/log.rs: no struct Line with fields");
+    for field in fields {
+        if !text("docs/access-log.md").contains(&format!("`{field}`")) {
+            findings.push(format!("docs/access-log.md: nothing about `{field}`"));
+        }
+    }
+    let mut keys = 0;
+    for file in files.iter().filter(|f| f.within("crates/eyelet/src/config")) {
+        for list in file.text.split("KEYS: [").skip(1).filter_map(|rest| rest.split("];").next()) {
+            for key in list.split('"').skip(1).step_by(2) {
+                keys += 1;
+                let spellings = [format!("`{key}`"), format!("[{key}]")];
+                if !spellings.iter().any(|s| text("docs/configuration.md").contains(s)) {
+                    findings.push(format!("docs/configuration.md: nothing about `{key}`"));
+                }
+            }
+        }
+    }
+    assert!(keys > 0, "crates/eyelet/src/config: no list of keys is called ...KEYS");
+    report(&findings);
+}
+
+#[test]
+fn documents_lead_somewhere() {
+    let mut findings = Vec::new();
+    let files = files();
+    for file in files.iter().filter(|f| f.path.ends_with(".md")) {
+        for (number, line) in numbered(&file.text) {
+            for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                let target = link.split('#').next().unwrap();
+                let local = !target.is_empty() && !target.contains(':');
+                if local && !root().join(file.folder()).join(target).exists() {
+                    findings.push(format!("{}:{number}: {target} is not there", file.path));
+                }
+            }
+        }
+    }
+    let page = files.iter().find(|f| f.path == "ARCHITECTURE.md").unwrap();
+    for (number, line) in numbered(&page.text) {
+        for name in line.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
+            let suffix = format!("/{name}");
+            let shipped = |path: &str| path.contains("/src/") && path.ends_with(&suffix);
+            let tidy = name == "tidy.rs";
+            if !tidy && !files.iter().any(|f| f.path == name || shipped(&f.path)) {
+                findings.push(format!("ARCHITECTURE.md:{number}: no file {name}"));
+            }
+        }
+    }
+    report(&findings);
+}
