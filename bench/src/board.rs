@@ -1,0 +1,208 @@
+//! Samples by server and round; their medians, the ratio to the best, one table, one JSON value.
+//! Must not know how a sample was taken.
+
+use serde_json::{Value, json};
+
+/// One measurement of one server: a figure a column, and what went wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Figures by column key.
+    pub figures: Vec<(&'static str, f64)>,
+    /// Connections or requests that failed.
+    pub errors: u64,
+    /// The first failure, in words.
+    pub first_error: Option<String>,
+}
+
+/// A column of the table. Figures whose key has no column are in the JSON only.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Key of the figure in a sample.
+    pub key: &'static str,
+    /// Heading, with the unit.
+    pub heading: &'static str,
+    /// Digits after the point.
+    pub decimals: usize,
+}
+
+/// The samples of one scenario, in the order in which servers first appeared.
+#[derive(Debug)]
+pub struct Board {
+    title: String,
+    columns: Vec<Column>,
+    rows: Vec<(String, Vec<Sample>)>,
+}
+
+impl Board {
+    /// An empty board. The first column is the one that the ratio to the best is taken of, and
+    /// less is better in it.
+    pub fn new(title: impl Into<String>, columns: &[Column]) -> Self {
+        Self { title: title.into(), columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds one sample of a server.
+    pub fn add(&mut self, server: &str, sample: Sample) {
+        match self.rows.iter_mut().find(|(name, _)| name == server) {
+            Some((_, samples)) => samples.push(sample),
+            None => self.rows.push((server.to_owned(), vec![sample])),
+        }
+    }
+
+    /// A server's figures of one key, round by round.
+    pub fn figures(&self, server: &str, key: &str) -> Vec<f64> {
+        let row = self.rows.iter().find(|(name, _)| name == server);
+        let samples = row.map_or(&[][..], |(_, samples)| samples);
+        samples.iter().filter_map(|sample| figure(sample, key)).collect()
+    }
+
+    /// The table: a row a server; medians, with the range where there were several rounds.
+    pub fn table(&self) -> String {
+        let mut heads = vec!["server".to_owned()];
+        heads.extend(self.columns.iter().map(|column| column.heading.to_owned()));
+        heads.extend(["x best".to_owned(), "errors".to_owned()]);
+        let mut lines = vec![heads];
+        let best = self.best();
+        for (server, samples) in &self.rows {
+            let mut line = vec![server.clone()];
+            line.extend(self.columns.iter().map(|column| cell(samples, column)));
+            let own = self.columns.first().and_then(|first| self.middle(server, first.key));
+            line.push(match (own, best) {
+                (Some(own), Some(best)) if best > 0.0 => format!("{:.2}", own / best),
+                _ => "-".to_owned(),
+            });
+            let errors: u64 = samples.iter().map(|sample| sample.errors).sum();
+            let why = samples.iter().find_map(|sample| sample.first_error.as_deref());
+            line.push(why.map_or(errors.to_string(), |why| format!("{errors} ({why})")));
+            lines.push(line);
+        }
+        format!("\n{}\n\n{}", self.title, aligned(&lines))
+    }
+
+    /// Everything, samples included.
+    pub fn json(&self) -> Value {
+        let best = self.best();
+        let rows = self.rows.iter().map(|(server, samples)| {
+            let own = self.columns.first().and_then(|first| self.middle(server, first.key));
+            let ratio = own.zip(best).map(|(own, best)| own / best);
+            let samples: Vec<Value> = samples.iter().map(sample_json).collect();
+            json!({ "server": server, "ratio_to_best": ratio, "samples": samples })
+        });
+        let by = self.columns.first().map(|first| first.key);
+        json!({ "title": self.title, "ratio_of": by, "rows": rows.collect::<Vec<_>>() })
+    }
+
+    fn middle(&self, server: &str, key: &str) -> Option<f64> {
+        median(&self.figures(server, key))
+    }
+
+    /// The least median of the first column. A server whose runs failed is no yardstick.
+    fn best(&self) -> Option<f64> {
+        let key = self.columns.first()?.key;
+        let sound = self.rows.iter().filter(|(_, s)| s.iter().all(|sample| sample.errors == 0));
+        let medians = sound.filter_map(|(server, _)| self.middle(server, key));
+        medians.filter(|figure| *figure > 0.0).min_by(f64::total_cmp)
+    }
+}
+
+fn figure(sample: &Sample, key: &str) -> Option<f64> {
+    sample.figures.iter().find(|(name, _)| *name == key).map(|(_, figure)| *figure)
+}
+
+fn sample_json(sample: &Sample) -> Value {
+    let mut value = json!({ "errors": sample.errors, "first_error": sample.first_error });
+    for (key, figure) in &sample.figures {
+        value[*key] = json!(figure);
+    }
+    value
+}
+
+fn cell(samples: &[Sample], column: &Column) -> String {
+    let figures: Vec<f64> = samples.iter().filter_map(|s| figure(s, column.key)).collect();
+    let decimals = column.decimals;
+    match (median(&figures), range(&figures)) {
+        (Some(middle), Some((least, most))) if figures.len() > 1 => {
+            format!("{middle:.decimals$} ({least:.decimals$}-{most:.decimals$})")
+        }
+        (Some(middle), _) => format!("{middle:.decimals$}"),
+        _ => "-".to_owned(),
+    }
+}
+
+/// The middle of the figures; of an even number of them, the mean of the two in the middle.
+pub fn median(figures: &[f64]) -> Option<f64> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = sorted.get(sorted.len() / 2)?;
+    let lower = sorted.get((sorted.len() - 1) / 2)?;
+    Some((lower + upper) / 2.0)
+}
+
+/// Least and most.
+pub fn range(figures: &[f64]) -> Option<(f64, f64)> {
+    let least = figures.iter().copied().min_by(f64::total_cmp)?;
+    let most = figures.iter().copied().max_by(f64::total_cmp)?;
+    Some((least, most))
+}
+
+/// The q-quantile of sorted figures, 0 of none.
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let at = (last as f64 * q).round() as usize;
+    sorted.get(at.min(last)).copied().unwrap_or(0.0)
+}
+
+/// Columns padded to their widest cell; the first to the left, the others to the right.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let count = lines.first().map_or(0, Vec::len);
+    let width = |at: usize| lines.iter().map(|line| line[at].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        for (at, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+            match at {
+                0 => text += &format!("{cell:<width$}"),
+                // What went wrong may be long: nothing follows it.
+                _ if at + 1 == count => text += &format!("  {cell}"),
+                _ => text += &format!("  {cell:>width$}"),
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(figure: f64, errors: u64) -> Sample {
+        Sample { figures: vec![("cpu", figure)], errors, first_error: None }
+    }
+
+    #[test]
+    fn medians_ranges_and_quantiles() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(range(&[3.0, 1.0, 2.0]), Some((1.0, 3.0)));
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), 2.0);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.99), 3.0);
+        assert_eq!(quantile(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn the_ratio_is_to_the_best_server_that_made_no_error() {
+        let column = Column { key: "cpu", heading: "CPU-us", decimals: 1 };
+        let mut board = Board::new("title", &[column]);
+        for figure in [100.0, 120.0, 110.0] {
+            board.add("good", sample(figure, 0));
+        }
+        board.add("worse", sample(220.0, 0));
+        board.add("broken", sample(1.0, 7));
+        let table = board.table();
+        assert!(table.contains("110.0 (100.0-120.0)"), "{table}");
+        assert!(table.lines().any(|l| l.starts_with("worse") && l.contains("2.00")), "{table}");
+        assert_eq!(board.json()["rows"][1]["ratio_to_best"], 2.0);
+        assert_eq!(board.json()["rows"][2]["samples"][0]["errors"], 7);
+    }
+}

@@ -1,0 +1,118 @@
+//! Processes that this program starts: pinned to a core, with all descriptors they may have,
+//! and never outliving it. Must not know what they serve.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+use crate::procfs;
+
+/// A child process and its descendants; all are killed when this is dropped.
+#[derive(Debug)]
+pub struct Child {
+    process: std::process::Child,
+    stderr: PathBuf,
+}
+
+impl Child {
+    /// Starts `command` on `core`. It is started through this program's own `peer launch`, which
+    /// pins itself and then becomes the command: what is to be set between fork and exec would
+    /// take `unsafe` here.
+    ///
+    /// # Errors
+    /// What the system says. That the command itself does not exist is seen by `ended`.
+    pub fn start(name: &str, core: usize, folder: &Path, command: &[OsString]) -> io::Result<Self> {
+        let stderr = folder.join(format!("{name}.stderr"));
+        let mut launch = Command::new(std::env::current_exe()?);
+        launch.args(["peer", "launch", &core.to_string(), "--"]).args(command);
+        launch.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&stderr)?);
+        Ok(Self { process: launch.current_dir(folder).spawn()?, stderr })
+    }
+
+    /// The process and its descendants, as they are now.
+    pub fn family(&self) -> Vec<u32> {
+        procfs::family(self.process.id())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Its standard input and output, once.
+    pub fn pipes(&mut self) -> Option<(std::process::ChildStdin, std::process::ChildStdout)> {
+        self.process.stdin.take().zip(self.process.stdout.take())
+    }
+
+    /// Why it has ended, in its own last words; None while it runs.
+    pub fn ended(&mut self) -> Option<String> {
+        let status = self.process.try_wait().ok()??;
+        Some(format!("{status}: {}", self.last_words()))
+    }
+
+    /// The last lines of its standard error.
+    pub fn last_words(&self) -> String {
+        let text = fs::read_to_string(&self.stderr).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join(" / ")
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        for pid in self.family() {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = self.process.wait();
+    }
+}
+
+/// `peer launch CORE -- COMMAND`: pins this process, raises its descriptor limit, asks to be
+/// ended with its parent, and becomes the command. Comes back only with an error.
+pub fn launch(core: usize, command: &[OsString]) -> io::Error {
+    let Some((program, arguments)) = command.split_first() else {
+        return io::Error::other("no command to launch");
+    };
+    let ready = pin(core).and_then(|()| raise_descriptors()).and_then(|()| {
+        // TERM and not KILL: nginx and hitch take their workers with them only when asked.
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(Into::into)
+    });
+    match ready {
+        Ok(()) => Command::new(program).args(arguments).exec(),
+        Err(e) => e,
+    }
+}
+
+/// Binds the calling thread, and what it starts, to one core; where there is no such core,
+/// nothing is bound.
+pub fn pin(core: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    match rustix::thread::sched_setaffinity(None, &set) {
+        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Raises this process's soft limit of descriptors to its hard limit.
+pub fn raise_descriptors() -> io::Result<()> {
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: maximum, maximum };
+    Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
+}
+
+/// How many descriptors a process here may hold.
+pub fn descriptors_max() -> usize {
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    maximum.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX)
+}
+
+/// Enough of a peer's error to see which line of its configuration it dislikes.
+const LAST_LINES: usize = 3;

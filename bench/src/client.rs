@@ -1,0 +1,110 @@
+//! The client's end of a connection: source addresses, TLS, HTTP. Must not know which server is
+//! at the other end.
+
+pub mod tls;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+/// Connects from the i-th source address, so that no address runs out of ports while closed
+/// connections linger in TIME_WAIT.
+pub async fn connect(target: SocketAddr, i: usize) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((source(i), 0).into())?;
+    let stream = socket.connect(target).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// 127.0.16.1 to 127.0.19.250, the network changing with each step.
+fn source(i: usize) -> Ipv4Addr {
+    let host = (i / SOURCE_NETWORKS) % HOSTS + 1;
+    let network = SOURCE_FIRST + i % SOURCE_NETWORKS;
+    Ipv4Addr::new(127, 0, network as u8, host as u8)
+}
+
+/// The k-th of the networks that clients come from; the i-th client comes from network i mod 4.
+pub fn source_network(k: usize) -> String {
+    format!("127.0.{}.0/24", SOURCE_FIRST + k % SOURCE_NETWORKS)
+}
+
+/// What both kinds of connection can do.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
+
+/// Writes these bytes and reads them back.
+pub async fn echo<S: Duplex>(stream: &mut S, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await?;
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back).await?;
+    match back == bytes {
+        true => Ok(()),
+        false => Err(io::Error::other("the echo differs")),
+    }
+}
+
+/// A GET request.
+pub fn request(path: &str, close: bool) -> Vec<u8> {
+    let connection = if close { "Connection: close\r\n" } else { "" };
+    format!("GET {path} HTTP/1.1\r\nHost: host-0.bench.test\r\n{connection}\r\n").into_bytes()
+}
+
+/// Sends a request and reads the whole answer. The count of the body's bytes.
+///
+/// # Errors
+/// What the socket says; an answer that is not 200 or has no Content-Length.
+pub async fn exchange<S: Duplex>(
+    stream: &mut S,
+    request: &[u8],
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    stream.write_all(request).await?;
+    stream.flush().await?;
+    let mut got = 0;
+    let head = loop {
+        match stream.read(&mut buffer[got..]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => got += more,
+        }
+        if let Some(at) = buffer[..got].windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+    };
+    let length = content_length(&buffer[..head])?;
+    let mut left = length.saturating_sub(got - head);
+    while left > 0 {
+        match stream.read(buffer).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => left = left.saturating_sub(more),
+        }
+    }
+    Ok(length)
+}
+
+fn content_length(head: &[u8]) -> io::Result<usize> {
+    let text = String::from_utf8_lossy(head).to_ascii_lowercase();
+    if !text.starts_with("http/1.1 200 ") {
+        let line = text.lines().next().unwrap_or_default().to_owned();
+        return Err(io::Error::other(format!("answered {line}")));
+    }
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length:"));
+    length
+        .and_then(|length| length.trim().parse().ok())
+        .ok_or_else(|| io::Error::other("an answer without Content-Length"))
+}
+
+/// Says TLS's or TCP's last word and waits for the other side to end, in whatever way: nginx
+/// says no close_notify to a client that asked for nothing.
+pub async fn close<S: Duplex>(mut stream: S) {
+    let mut rest = [0; 512];
+    let _ = stream.shutdown().await;
+    while matches!(stream.read(&mut rest).await, Ok(more) if more > 0) {}
+}
+
+const SOURCE_FIRST: usize = 16;
+const SOURCE_NETWORKS: usize = 4;
+const HOSTS: usize = 250;

@@ -1,0 +1,118 @@
+//! A TLS client that costs little and offers the same few algorithms to every server.
+//! Must not be used where a certificate matters: it believes any.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, HandshakeKind, SignatureScheme, SupportedProtocolVersion,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::lab::host_name;
+
+/// How a client is to shake hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// TLS 1.2 instead of 1.3.
+    pub tls12: bool,
+    /// Keep tickets, and come back with them.
+    pub resume: bool,
+}
+
+/// A client configuration: X25519 (and P-256 for TLS 1.2, without which OpenSSL refuses an ECDSA
+/// certificate there) and AES-128-GCM only, so that every server does the same cryptography.
+pub fn config(manner: Manner) -> Arc<ClientConfig> {
+    let (kx, suite) =
+        (aws_lc_rs::kx_group::X25519, aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256);
+    let (groups, suites, version): (_, _, &'static SupportedProtocolVersion) = match manner.tls12 {
+        true => (
+            vec![kx, aws_lc_rs::kx_group::SECP256R1],
+            vec![aws_lc_rs::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256],
+            &rustls::version::TLS12,
+        ),
+        false => (vec![kx], vec![suite], &rustls::version::TLS13),
+    };
+    let provider = CryptoProvider {
+        cipher_suites: suites,
+        kx_groups: groups,
+        ..aws_lc_rs::default_provider()
+    };
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[version])
+        .expect("suite and version fit")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(BelieveAny))
+        .with_no_client_auth();
+    config.resumption = match manner.resume {
+        true => Resumption::in_memory_sessions(TICKETS),
+        false => Resumption::disabled(),
+    };
+    Arc::new(config)
+}
+
+/// Connects from the i-th source address and shakes hands, asking for the i-th name of `names`.
+pub async fn open(
+    config: &Arc<ClientConfig>,
+    target: SocketAddr,
+    i: usize,
+    names: usize,
+) -> io::Result<TlsStream<TcpStream>> {
+    let stream = super::connect(target, i).await?;
+    let name = ServerName::try_from(host_name(i % names.max(1))).map_err(io::Error::other)?;
+    TlsConnector::from(Arc::clone(config)).connect(name, stream).await
+}
+
+/// Whether the handshake was an abbreviated one.
+pub fn resumed(stream: &TlsStream<TcpStream>) -> bool {
+    stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
+}
+
+/// Skips the chain and the signature: the server is measured here, not the client.
+#[derive(Debug)]
+struct BelieveAny;
+
+impl ServerCertVerifier for BelieveAny {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Two a handshake, and the next handshake takes one.
+const TICKETS: usize = 8;

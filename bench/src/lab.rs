@@ -1,0 +1,199 @@
+//! Where the servers run: a temporary folder with a certificate, free ports, two cores, and a
+//! backend and an origin for the servers to reach. Must not know which servers those are.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::child::{self, Child};
+
+/// The place of one run.
+#[derive(Debug)]
+pub struct Lab {
+    folder: Folder,
+    server_core: usize,
+    client_core: usize,
+    eyelet: Option<PathBuf>,
+    count: AtomicU16,
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    /// Its process; killed when this is dropped.
+    pub child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Lab {
+    /// A folder with a fresh ECDSA P-256 certificate for `*.bench.test`; this process pinned to
+    /// the client's core, with all the descriptors that it may have.
+    ///
+    /// # Errors
+    /// A folder that cannot be written, a core that is not there.
+    pub fn new(
+        server_core: usize,
+        client_core: usize,
+        eyelet: Option<PathBuf>,
+    ) -> io::Result<Self> {
+        let folder = Folder::create()?;
+        let signed = rcgen::generate_simple_self_signed([WILDCARD.to_owned()]);
+        let signed = signed.map_err(io::Error::other)?;
+        let (chain, key) = (signed.cert.pem(), signed.signing_key.serialize_pem());
+        fs::write(folder.0.join(CERTIFICATE), &chain)?;
+        fs::write(folder.0.join(KEY), &key)?;
+        fs::write(folder.0.join(BOTH), key + &chain)?;
+        let lab = Self { folder, server_core, client_core, eyelet, count: AtomicU16::new(0) };
+        child::pin(client_core)?;
+        child::raise_descriptors()?;
+        Ok(lab)
+    }
+
+    /// The folder that configurations are written to and peers are started in.
+    pub fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+
+    /// The program under test, if it was found.
+    pub fn eyelet(&self) -> Option<&Path> {
+        self.eyelet.as_deref()
+    }
+
+    /// Starts a server under test, and waits until it listens at `address`.
+    ///
+    /// # Errors
+    /// Why it ended, or that it did not listen in time.
+    pub fn start_server(
+        &self,
+        name: &str,
+        command: &[OsString],
+        address: SocketAddr,
+    ) -> io::Result<Server> {
+        self.start(name, self.server_core, command, address)
+    }
+
+    /// Starts the plain backend on the client's core.
+    pub fn start_backend(&self) -> io::Result<Server> {
+        let address = self.free_address()?;
+        let arguments = ["backend".to_owned(), address.to_string()];
+        self.start("backend", self.client_core, &own_command(&arguments)?, address)
+    }
+
+    /// Starts the canned origin on the client's core: `reply` opaque bytes to every hello. Its
+    /// addresses differ in their host part, so that a proxy does not run out of source ports.
+    pub fn start_origin(&self, reply: usize) -> io::Result<(Server, Vec<SocketAddr>)> {
+        let port = self.free_address()?.port();
+        let at = |k| SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(127, 1, 0, k), port));
+        let addresses: Vec<SocketAddr> = (1..=ORIGIN_ADDRESSES).map(at).collect();
+        let mut arguments = vec!["origin".to_owned(), "--reply".to_owned(), reply.to_string()];
+        arguments.extend(addresses.iter().map(SocketAddr::to_string));
+        let command = own_command(&arguments)?;
+        Ok((self.start("origin", self.client_core, &command, addresses[0])?, addresses))
+    }
+
+    /// Starts a process of ours on the client's core that listens nowhere.
+    pub fn start_client(&self, arguments: &[String]) -> io::Result<Child> {
+        Child::start(
+            &self.next_name("client"),
+            self.client_core,
+            self.folder(),
+            &own_command(arguments)?,
+        )
+    }
+
+    /// An address on loopback that nobody listens on, below the ports that the kernel gives out
+    /// to those who connect.
+    pub fn free_address(&self) -> io::Result<SocketAddr> {
+        for _ in 0..PORTS {
+            let offset = self.count.fetch_add(1, Ordering::Relaxed);
+            // Where runs begin differs by process, so that two at once rarely meet.
+            let first = u16::try_from(std::process::id() % u32::from(PORTS)).unwrap_or(0);
+            let port = PORT_FIRST + (first.wrapping_mul(7).wrapping_add(offset)) % PORTS;
+            let free = |ip: Ipv4Addr| TcpListener::bind((ip, port)).is_ok();
+            if free(Ipv4Addr::LOCALHOST) && free(Ipv4Addr::new(127, 1, 0, 1)) {
+                return Ok((Ipv4Addr::LOCALHOST, port).into());
+            }
+        }
+        Err(io::Error::other("no free port on loopback"))
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        core: usize,
+        command: &[OsString],
+        address: SocketAddr,
+    ) -> io::Result<Server> {
+        let name = self.next_name(name);
+        let mut child = Child::start(&name, core, self.folder(), command)?;
+        let patience = Instant::now() + START_TIMEOUT;
+        while TcpStream::connect(address).is_err() {
+            if let Some(why) = child.ended() {
+                return Err(io::Error::other(format!("{name} ended: {why}")));
+            }
+            if Instant::now() > patience {
+                let words = child.last_words();
+                return Err(io::Error::other(format!("{name} does not listen: {words}")));
+            }
+            std::thread::sleep(START_POLL);
+        }
+        Ok(Server { child, address })
+    }
+
+    fn next_name(&self, name: &str) -> String {
+        format!("{name}-{}", self.count.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// This program's own `peer` subcommand with these arguments.
+pub fn own_command(arguments: &[String]) -> io::Result<Vec<OsString>> {
+    let mut command = vec![std::env::current_exe()?.into_os_string(), "peer".into()];
+    command.extend(arguments.iter().map(Into::into));
+    Ok(command)
+}
+
+/// The i-th server name of the load tools.
+pub fn host_name(i: usize) -> String {
+    format!("host-{}.bench.test", i % NAMES)
+}
+
+/// Removed with all it holds when dropped.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("eyelet-bench-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Certificate chain, in the folder.
+pub const CERTIFICATE: &str = "server.pem";
+/// Its key.
+pub const KEY: &str = "server.key";
+/// Both in one file, as some peers want them.
+pub const BOTH: &str = "both.pem";
+/// The certificate's only name.
+pub const WILDCARD: &str = "*.bench.test";
+/// How many names the robots ask for and the rules list.
+pub const NAMES: usize = 1000;
+
+/// 4 times 28,000 source ports outlast their TIME_WAIT at the rates that one core reaches.
+const ORIGIN_ADDRESSES: u8 = 4;
+const PORT_FIRST: u16 = 20_000;
+const PORTS: u16 = 12_000;
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_POLL: Duration = Duration::from_millis(20);

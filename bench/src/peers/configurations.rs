@@ -1,0 +1,213 @@
+//! The configuration of each program for each role, as its own manual would have it: one worker,
+//! no access log, long timeouts, nothing tuned. Must not start anything.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::{Front, Kind, Row};
+use crate::lab::{BOTH, CERTIFICATE, KEY, NAMES, WILDCARD, host_name};
+use crate::own::BACKLOG;
+
+/// What a configuration is made of.
+pub struct Plan<'a> {
+    pub row: &'a Row,
+    pub address: SocketAddr,
+    /// One backend, or the addresses of the origin.
+    pub upstreams: &'a [SocketAddr],
+    /// Where certificate and key are.
+    pub folder: &'a Path,
+    /// Other processes share the address.
+    pub shared: bool,
+}
+
+impl Plan<'_> {
+    /// The text of the file; None for programs that take arguments only.
+    pub fn text(&self) -> Option<String> {
+        match self.row.kind {
+            Kind::Eyelet => Some(self.eyelet()),
+            Kind::Nginx => Some(self.nginx()),
+            Kind::Haproxy => Some(self.haproxy()),
+            Kind::Hitch => Some(self.hitch()),
+            Kind::Stunnel => Some(self.stunnel()),
+            Kind::RustTls | Kind::RustProxy | Kind::RustSplice | Kind::FloorSplice => None,
+        }
+    }
+
+    fn eyelet(&self) -> String {
+        let access = if self.row.access_log { "/dev/null" } else { "off" };
+        let (address, shared) = (self.address, self.shared);
+        let mut text = format!(
+            "[[listener]]\naddress = \"{address}\"\nreuse_port = {shared}\n\n\
+             [log]\naccess = \"{access}\"\n\n[limits]\nidle_timeout = \"1h\"\n"
+        );
+        for (k, upstream) in self.upstreams.iter().enumerate() {
+            let body = match self.row.front {
+                Front::Http => self.eyelet_terminate("http", *upstream),
+                Front::Tcp => self.eyelet_terminate("tcp", *upstream),
+                Front::Peek => {
+                    let names: Vec<String> = self.names_of(k).map(|n| format!("\"{n}\"")).collect();
+                    let names = names.join(", ");
+                    format!("sni = [{names}]\naction = \"splice\"\nupstream = \"{upstream}\"\n")
+                }
+                // By client address, which is known before anything is read.
+                Front::Blind => {
+                    let client = crate::client::source_network(k);
+                    format!(
+                        "client = \"{client}\"\naction = \"splice\"\nupstream = \"{upstream}\"\n"
+                    )
+                }
+            };
+            text += &format!("\n[[rule]]\n{body}");
+        }
+        text
+    }
+
+    fn eyelet_terminate(&self, scheme: &str, upstream: SocketAddr) -> String {
+        format!(
+            "sni = \"{WILDCARD}\"\naction = \"terminate\"\ncertificate = \"{CERTIFICATE}\"\n\
+             key = \"{KEY}\"\nupstream = \"{scheme}://{upstream}\"\n"
+        )
+    }
+
+    fn nginx(&self) -> String {
+        let user = if rustix::process::geteuid().is_root() { "user root root;\n" } else { "" };
+        let module = Path::new(NGINX_STREAM_MODULE);
+        let stream = self.row.front != Front::Http;
+        let load = match stream && module.exists() {
+            true => format!("load_module {NGINX_STREAM_MODULE};\n"),
+            false => String::new(),
+        };
+        let port = self.address.port();
+        let body = if stream { self.nginx_stream() } else { self.nginx_http() };
+        format!(
+            "{load}{user}daemon off;\nworker_processes 1;\nworker_rlimit_nofile 20000;\n\
+             pid nginx-{port}.pid;\nerror_log stderr crit;\n\
+             events {{ worker_connections 19900; }}\n{body}"
+        )
+    }
+
+    fn nginx_tls(&self) -> String {
+        let folder = self.folder.display();
+        format!(
+            "ssl_certificate {folder}/{CERTIFICATE};\nssl_certificate_key {folder}/{KEY};\n\
+             ssl_protocols TLSv1.2 TLSv1.3;\nssl_session_cache shared:tls:10m;\n"
+        )
+    }
+
+    fn nginx_http(&self) -> String {
+        let (tls, address, upstream) = (self.nginx_tls(), self.address, self.upstreams[0]);
+        let places = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let places = places.map(|place| format!("{place}_temp_path nginx-temporary;\n")).concat();
+        format!(
+            "http {{\naccess_log off;\n{places}{tls}keepalive_timeout 1h;\n\
+             keepalive_requests 100000000;\nclient_header_timeout 1h;\n\
+             upstream backend {{ server {upstream}; keepalive 64; \
+             keepalive_requests 100000000; keepalive_timeout 1h; }}\n\
+             server {{\nlisten {address} ssl backlog={BACKLOG};\n\
+             location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
+             proxy_set_header Connection \"\"; proxy_max_temp_file_size 0; }}\n}}\n}}\n"
+        )
+    }
+
+    fn nginx_stream(&self) -> String {
+        let address = self.address;
+        let servers: String = self.upstreams.iter().map(|at| format!("server {at}; ")).collect();
+        let listen = format!("backlog={BACKLOG}; proxy_timeout 1h");
+        let body = match self.row.front {
+            Front::Peek => {
+                let pairs = self.pairs().map(|(name, at)| format!("{name} {at};\n"));
+                let pairs: String = pairs.collect();
+                format!(
+                    "map_hash_max_size 4096;\nmap_hash_bucket_size 128;\n\
+                     map $ssl_preread_server_name $origin {{\n{pairs}}}\n\
+                     server {{ listen {address} {listen}; ssl_preread on; proxy_pass $origin; }}\n"
+                )
+            }
+            Front::Tcp => format!(
+                "{}server {{ listen {address} ssl {listen}; proxy_pass {}; }}\n",
+                self.nginx_tls(),
+                self.upstreams[0]
+            ),
+            Front::Blind | Front::Http => format!(
+                "upstream origins {{ {servers}}}\n\
+                 server {{ listen {address} {listen}; proxy_pass origins; }}\n"
+            ),
+        };
+        format!("stream {{\n{body}}}\n")
+    }
+
+    fn haproxy(&self) -> String {
+        let mode = if self.row.front == Front::Http { "http" } else { "tcp" };
+        let tls = match self.row.front {
+            Front::Http | Front::Tcp => format!("ssl crt {}/{BOTH}", self.folder.display()),
+            Front::Peek | Front::Blind => String::new(),
+        };
+        let choice = match self.row.front {
+            Front::Peek => format!(
+                "    tcp-request inspect-delay 5s\n    \
+                 tcp-request content accept if {{ req.ssl_hello_type 1 }}\n    \
+                 tcp-request content reject\n    \
+                 use_backend %[req.ssl_sni,lower,map({})]\n",
+                self.haproxy_map().display()
+            ),
+            _ => "    default_backend all\n".to_owned(),
+        };
+        let each = self.upstreams.iter().enumerate();
+        let apart: String =
+            each.clone().map(|(k, at)| format!("backend b{k}\n    server s {at}\n")).collect();
+        let together: String = each.map(|(k, at)| format!("    server s{k} {at}\n")).collect();
+        let reuse = if mode == "http" { "    http-reuse always\n" } else { "" };
+        let address = self.address;
+        format!(
+            "global\n    nbthread 1\n    maxconn 9800\ndefaults\n    mode {mode}\n    \
+             timeout connect 5s\n    timeout client 1h\n    timeout server 1h\n    \
+             timeout http-request 1h\n    timeout http-keep-alive 1h\n\
+             frontend bench\n    bind {address} {tls} backlog {BACKLOG}\n{choice}\
+             {apart}backend all\n{reuse}{together}"
+        )
+    }
+
+    /// HAProxy reads names from a file, which is written here beside the configuration.
+    fn haproxy_map(&self) -> std::path::PathBuf {
+        let file = self.folder.join("haproxy.map");
+        let line = |k: usize| move |name: String| format!("{name} b{k}\n");
+        let lines = (0..self.upstreams.len()).flat_map(|k| self.names_of(k).map(line(k)));
+        std::fs::write(&file, lines.collect::<String>()).expect("the folder is ours");
+        file
+    }
+
+    fn hitch(&self) -> String {
+        let user = if rustix::process::geteuid().is_root() { "user = \"nobody\"\n" } else { "" };
+        let (host, port, upstream) = (self.address.ip(), self.address.port(), self.upstreams[0]);
+        format!(
+            "frontend = {{ host = \"{host}\" port = \"{port}\" }}\n\
+             backend = \"[{}]:{}\"\npem-file = \"{}/{BOTH}\"\n\
+             tls-protos = TLSv1.2 TLSv1.3\nworkers = 1\nbacklog = {BACKLOG}\ndaemon = off\n\
+             {user}log-level = 0\nocsp-dir = \"\"\n",
+            upstream.ip(),
+            upstream.port(),
+            self.folder.display()
+        )
+    }
+
+    fn stunnel(&self) -> String {
+        let (address, upstream, folder) = (self.address, self.upstreams[0], self.folder.display());
+        format!(
+            "foreground = yes\npid =\ndebug = 2\nsyslog = no\n[bench]\naccept = {address}\n\
+             connect = {upstream}\ncert = {folder}/{BOTH}\nsslVersionMin = TLSv1.2\n\
+             TIMEOUTidle = 43200\n"
+        )
+    }
+
+    /// The names that go to the k-th upstream.
+    fn names_of(&self, k: usize) -> impl Iterator<Item = String> {
+        (k..NAMES).step_by(self.upstreams.len()).map(host_name)
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (String, SocketAddr)> {
+        let each = self.upstreams.iter().enumerate();
+        each.flat_map(|(k, at)| self.names_of(k).map(move |name| (name, *at)))
+    }
+}
+
+const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";

@@ -1,0 +1,141 @@
+//! The scenarios, and what they have in common: meters, tallies, servers side by side.
+//! Must not know how a peer is configured.
+
+pub mod bulk;
+pub mod chat;
+pub mod churn;
+pub mod crowd;
+pub mod handshakes;
+pub mod idle;
+pub mod million;
+pub mod requests;
+pub mod splice;
+mod strace;
+mod svg;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::board::{Board, Sample, quantile};
+use crate::child::Child;
+use crate::lab::{Lab, Server};
+use crate::peers::{self, Row};
+use crate::procfs;
+
+/// What a scenario found: tables, and sentences below them.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub boards: Vec<Board>,
+    pub notes: Vec<String>,
+}
+
+/// CPU of a server from `start` on.
+struct Meter {
+    family: Vec<u32>,
+    cpu: procfs::Cpu,
+    began: Instant,
+}
+
+impl Meter {
+    fn start(child: &Child) -> Self {
+        let family = child.family();
+        Self { cpu: procfs::Cpu::of(&family), family, began: Instant::now() }
+    }
+
+    /// CPU microseconds, and the seconds that they took.
+    fn read(&self) -> (f64, f64) {
+        (procfs::Cpu::of(&self.family).since(self.cpu), self.began.elapsed().as_secs_f64())
+    }
+}
+
+/// What a crowd of tasks did: latencies in microseconds, bytes, failures.
+#[derive(Debug, Default)]
+struct Tally {
+    micros: Vec<f64>,
+    bytes: u64,
+    resumed: u64,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl Tally {
+    fn done(&mut self, began: Instant) {
+        self.micros.push(began.elapsed().as_secs_f64() * 1e6);
+    }
+
+    fn failed(&mut self, why: &io::Error) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| why.to_string());
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.micros.extend(other.micros);
+        self.bytes += other.bytes;
+        self.resumed += other.resumed;
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or(other.first_error);
+    }
+
+    /// All that the tasks did, latencies sorted.
+    async fn gather(mut tasks: JoinSet<Self>) -> Self {
+        let mut all = Self::default();
+        while let Some(one) = tasks.join_next().await {
+            all.merge(one.expect("tasks do not panic"));
+        }
+        all.micros.sort_by(f64::total_cmp);
+        all
+    }
+
+    /// The usual figures: CPU of the server a thing done, things a second, latency.
+    fn sample(self, meter: &Meter) -> Sample {
+        let (cpu_us, secs) = meter.read();
+        let done = self.micros.len().max(1) as f64;
+        let figures = vec![
+            ("cpu_us", cpu_us / done),
+            ("per_second", self.micros.len() as f64 / secs),
+            ("p50_us", quantile(&self.micros, 0.5)),
+            ("p99_us", quantile(&self.micros, 0.99)),
+            ("cpu_share", cpu_us / 1e6 / secs),
+            ("done", self.micros.len() as f64),
+        ];
+        Sample { figures, errors: self.errors, first_error: self.first_error }
+    }
+}
+
+/// Starts a server for each row; one that does not come up is named on stderr and left out.
+fn start_all(lab: &Lab, rows: &[Row], upstreams: &[SocketAddr]) -> Vec<(Row, Server)> {
+    let start = |row: &Row| started(peers::start(lab, row, upstreams), row).map(|s| (*row, s));
+    rows.iter().filter_map(start).collect()
+}
+
+fn started(server: io::Result<Server>, row: &Row) -> Option<Server> {
+    server.inspect_err(|e| eprintln!("{} is left out: {e}", row.label)).ok()
+}
+
+/// The order of a round: odd ones backwards, so that drift does not favour a place.
+fn order(count: usize, round: usize) -> Vec<usize> {
+    match round % 2 {
+        0 => (0..count).collect(),
+        _ => (0..count).rev().collect(),
+    }
+}
+
+/// A connection that takes longer than anybody would wait is a failure.
+async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    match tokio::time::timeout(STEP_TIMEOUT, step).await {
+        Ok(done) => done,
+        Err(_) => Err(io::Error::other("no answer in time")),
+    }
+}
+
+/// Lets a server finish with connections that the client has left.
+async fn settle() {
+    tokio::time::sleep(SETTLE).await;
+}
+
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+const SETTLE: Duration = Duration::from_millis(30);

@@ -1,0 +1,154 @@
+//! CPU of a gigabyte: downloads through a splice and through a terminating server.
+//! Must not know how bytes are moved.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use tokio::io::AsyncReadExt;
+use tokio::task::JoinSet;
+
+use super::{Meter, Outcome, Tally, order, splice, start_all};
+use crate::board::{Board, Column, Sample};
+use crate::client::{self, tls};
+use crate::flight::Shape;
+use crate::lab::{Lab, NAMES, Server, host_name};
+use crate::peers::{self, Front, Kind, Row};
+
+/// CPU-seconds of a GB, spliced and terminated.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Downloads at a time
+    #[arg(long, default_value_t = 8)]
+    conns: usize,
+    /// MiB a download
+    #[arg(long, default_value_t = 256)]
+    mib: usize,
+    /// Rounds
+    #[arg(long, default_value_t = 2)]
+    rounds: usize,
+    /// Through what
+    #[arg(long, value_delimiter = ',', default_values = ["splice", "terminate"])]
+    through: Vec<Through>,
+}
+
+/// What the bytes go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Through {
+    /// A server that splices, to an origin that answers with as many bytes
+    Splice,
+    /// A server that terminates TLS, to the HTTP backend
+    Terminate,
+}
+
+/// Runs the scenario.
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+    let backend = lab.start_backend()?;
+    let (_origin, origins) = lab.start_origin(options.mib << 20)?;
+    let mut outcome = Outcome::default();
+    for through in &options.through {
+        let (rows, upstreams, name): (&[Row], &[SocketAddr], _) = match through {
+            Through::Splice => (&SPLICE_ROWS, &origins, "spliced"),
+            Through::Terminate => (&TLS_ROWS, &[backend.address], "terminated"),
+        };
+        let Ok(rows) = peers::choose(rows, against, lab) else { continue };
+        let servers = start_all(lab, &rows, upstreams);
+        let title = format!("Bulk, {name}: {} downloads of {} MiB", options.conns, options.mib);
+        let mut board = Board::new(title, &COLUMNS);
+        for round in 0..options.rounds {
+            for at in order(servers.len(), round) {
+                let (row, server) = &servers[at];
+                let sample = measure(server, *through, options).await;
+                let cost = sample.figures[0].1;
+                eprintln!("round {} | {name} | {}: {cost:.3} CPU-s/GB", round + 1, row.label);
+                board.add(row.label, sample);
+            }
+        }
+        outcome.boards.push(board);
+    }
+    Ok(outcome)
+}
+
+async fn measure(server: &Server, through: Through, options: &Options) -> Sample {
+    let meter = Meter::start(&server.child);
+    let (target, bytes) = (server.address, options.mib << 20);
+    let mut tasks = JoinSet::new();
+    for i in 0..options.conns {
+        tasks.spawn(async move {
+            let (mut tally, began) = (Tally::default(), Instant::now());
+            let got = match through {
+                Through::Splice => fetch_spliced(target, i, bytes).await,
+                Through::Terminate => fetch(target, i, bytes).await,
+            };
+            match got {
+                Ok(got) => {
+                    tally.bytes = got as u64;
+                    tally.done(began);
+                }
+                Err(e) => tally.failed(&e),
+            }
+            tally
+        });
+    }
+    let tally = Tally::gather(tasks).await;
+    let (cpu_us, secs) = meter.read();
+    let gigabytes = tally.bytes as f64 / 1e9;
+    let figures = vec![
+        ("cpu_s_per_gb", cpu_us / 1e6 / gigabytes),
+        ("gbit_per_s", gigabytes * 8.0 / secs),
+        ("cpu_share", cpu_us / 1e6 / secs),
+    ];
+    Sample { figures, errors: tally.errors, first_error: tally.first_error }
+}
+
+async fn fetch_spliced(target: SocketAddr, i: usize, bytes: usize) -> io::Result<usize> {
+    let writes = Shape::Small.writes(&host_name(i));
+    let mut stream = splice::visit(target, i, &writes, 0).await?;
+    let (mut got, mut buffer) = (0, vec![0; BUFFER_BYTES]);
+    while got < bytes {
+        match stream.read(&mut buffer).await? {
+            0 => return Err(io::Error::other(format!("closed after {got} bytes"))),
+            more => got += more,
+        }
+    }
+    Ok(got)
+}
+
+async fn fetch(target: SocketAddr, i: usize, bytes: usize) -> io::Result<usize> {
+    let config = tls::config(tls::Manner::default());
+    let mut stream = tls::open(&config, target, i, NAMES).await?;
+    let request = client::request(&format!("/bytes/{bytes}"), false);
+    client::exchange(&mut stream, &request, &mut vec![0; BUFFER_BYTES]).await
+}
+
+const SPLICE_ROWS: [Row; 7] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Peek),
+    Row::usual("nginx", Kind::Nginx, Front::Peek),
+    Row::asked("nginx-blind", Kind::Nginx, Front::Blind),
+    Row::usual("haproxy", Kind::Haproxy, Front::Peek),
+    Row::asked("haproxy-blind", Kind::Haproxy, Front::Blind),
+    Row::usual("rust-splice", Kind::RustSplice, Front::Blind),
+    Row::usual("floor-splice", Kind::FloorSplice, Front::Blind),
+];
+
+const TLS_ROWS: [Row; 9] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Http),
+    Row::usual("eyelet-tcp", Kind::Eyelet, Front::Tcp),
+    Row::usual("nginx", Kind::Nginx, Front::Http),
+    Row::usual("haproxy", Kind::Haproxy, Front::Http),
+    Row::usual("haproxy-tcp", Kind::Haproxy, Front::Tcp),
+    Row::usual("hitch", Kind::Hitch, Front::Tcp),
+    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
+    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
+    Row::usual("rust-tls", Kind::RustTls, Front::Http),
+];
+
+const COLUMNS: [Column; 3] = [
+    Column { key: "cpu_s_per_gb", heading: "CPU-s/GB", decimals: 3 },
+    Column { key: "gbit_per_s", heading: "Gbit/s", decimals: 2 },
+    Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
+];
+
+/// As a browser or curl would read, and not so large that it leaves the cache.
+const BUFFER_BYTES: usize = 1 << 16;

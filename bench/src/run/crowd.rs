@@ -1,0 +1,269 @@
+//! A process full of idle clients: each keeps a socket and what the record layer needs, nothing
+//! else. Orders come on standard input, answers go to standard output, a line each.
+
+use std::io::{self, BufRead, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use eyelet_record::{Incoming, Keys, Opened, RECORD_BYTES_MAX, Role, Session, Suite};
+use rustls::{ClientConfig, ClientConnection, KeyLog};
+use rustls_pki_types::ServerName;
+
+use crate::board::quantile;
+use crate::client::{self, tls};
+use crate::lab::host_name;
+
+/// What a crowd is told at its start.
+#[derive(Args, Clone, Debug)]
+pub struct Crowd {
+    /// The server
+    target: SocketAddr,
+    /// How many connections to open and hold
+    count: usize,
+    /// Which crowd this is: its source addresses follow from it
+    place: usize,
+}
+
+/// One idle client.
+struct Client {
+    stream: TcpStream,
+    session: Session,
+}
+
+/// Opens the connections, says `ready OPENED FAILED WHY`, and then does as it is told:
+/// `alive` is answered by `alive COUNT`, `ask COUNT SEED` by `asked COUNT ANSWERED P50 P99 MAX`
+/// with times in microseconds. Ends with its input.
+///
+/// # Errors
+/// Standard output that nobody reads.
+pub fn serve(crowd: &Crowd) -> io::Result<()> {
+    let (mut clients, mut failed, mut why) = (Vec::with_capacity(crowd.count), 0, None);
+    let secrets = Arc::new(Secrets::default());
+    let config = config(&secrets);
+    for i in 0..crowd.count {
+        match open(crowd, &config, &secrets, i) {
+            Ok(client) => clients.push(client),
+            Err(e) => {
+                failed += 1;
+                why.get_or_insert_with(|| e.to_string().replace(char::is_whitespace, "_"));
+            }
+        }
+        if i % PROGRESS == PROGRESS - 1 {
+            drain(&mut clients, PROGRESS)?;
+            say(&format!("opened {}", clients.len()))?;
+        }
+    }
+    drain(&mut clients, PROGRESS)?;
+    say(&format!("ready {} {failed} {}", clients.len(), why.as_deref().unwrap_or("-")))?;
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["alive"] => say(&format!("alive {}", clients.iter().filter(|c| alive(c)).count()))?,
+            ["ask", count, seed] => {
+                let numbers = count.parse().ok().zip(seed.parse().ok());
+                let (count, seed) = numbers.ok_or(io::ErrorKind::InvalidInput)?;
+                say(&ask(&mut clients, count, seed))?;
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn config(secrets: &Arc<Secrets>) -> Arc<ClientConfig> {
+    let mut config = ClientConfig::clone(&tls::config(tls::Manner::default()));
+    config.enable_secret_extraction = true;
+    config.key_log = Arc::clone(secrets) as Arc<dyn KeyLog>;
+    Arc::new(config)
+}
+
+/// Shakes hands with rustls, and keeps only what the record layer goes on with.
+fn open(
+    crowd: &Crowd,
+    config: &Arc<ClientConfig>,
+    secrets: &Secrets,
+    i: usize,
+) -> io::Result<Client> {
+    let mut stream = connect(crowd, i)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let name = ServerName::try_from(host_name(i)).map_err(io::Error::other)?;
+    let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+    while tls.is_handshaking() || tls.wants_write() {
+        tls.complete_io(&mut stream)?;
+    }
+    let counters = tls.dangerous_extract_secrets().map_err(io::Error::other)?;
+    let taken = secrets.0.lock().map_err(|_| io::ErrorKind::Other)?;
+    let session = Session::tls13(
+        Role::Client,
+        Suite::Aes128Gcm,
+        &taken.client,
+        &taken.server,
+        counters.rx.0,
+        counters.tx.0,
+    );
+    Ok(Client { stream, session: session.map_err(|fault| io::Error::other(fault.to_string()))? })
+}
+
+/// From one of this crowd's own source addresses: 28,000 ports each would do for all, but a
+/// search for the last free ones takes the kernel long.
+fn connect(crowd: &Crowd, i: usize) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let host = u8::try_from(i % SOURCES + 1).unwrap_or(1);
+    let network = u8::try_from(SOURCE_FIRST + crowd.place % SOURCE_NETWORKS).unwrap_or(0);
+    let source = SocketAddrV4::new(Ipv4Addr::new(127, 0, network, host), 0);
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &source)?;
+    rustix::net::connect(&socket, &crowd.target)?;
+    Ok(socket.into())
+}
+
+/// Reads the tickets that came to the newest clients: unread they would take the kernel more than
+/// the connection itself.
+fn drain(clients: &mut [Client], newest: usize) -> io::Result<()> {
+    let first = clients.len().saturating_sub(newest);
+    let (mut keys, mut buffer) = (Keys::new(), vec![0; RECORD_BYTES_MAX]);
+    for client in &mut clients[first..] {
+        keys.clear();
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        let Ok((filled, _)) = rustix::net::recv(&client.stream, &mut buffer[..], flags) else {
+            continue; // nothing came
+        };
+        let mut at = 0;
+        while at < filled {
+            match client.session.open(&mut keys, &mut buffer[at..filled]) {
+                Ok(Opened::Record { consumed, .. }) => at += consumed,
+                Ok(Opened::NeedMore { .. }) => return Err(io::Error::other("half a ticket")),
+                Err(fault) => return Err(io::Error::other(fault.to_string())),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the server still holds the connection. Tickets that wait to be read do no harm.
+fn alive(client: &Client) -> bool {
+    use rustix::net::RecvFlags;
+    let mut byte = [0u8; 1];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match rustix::net::recv(&client.stream, &mut byte[..], flags) {
+        Ok((_, seen)) => seen > 0,
+        Err(e) => e == rustix::io::Errno::AGAIN,
+    }
+}
+
+fn ask(clients: &mut [Client], count: usize, seed: u64) -> String {
+    let request = client::request("/", false);
+    let (mut micros, mut state, mut why) = (Vec::new(), seed, None);
+    for _ in 0..count {
+        let Some(last) = clients.len().checked_sub(1) else { break };
+        let at = (random(&mut state) % (last as u64 + 1)) as usize;
+        let began = Instant::now();
+        match exchange(&mut clients[at], &request) {
+            Ok(()) => micros.push(began.elapsed().as_secs_f64() * 1e6),
+            Err(e) => drop(why.get_or_insert(e)),
+        }
+    }
+    micros.sort_by(f64::total_cmp);
+    let in_time = micros.iter().filter(|us| **us <= ANSWER_US_MAX).count();
+    if let Some(why) = why {
+        eprintln!("a client got no answer: {why}");
+    }
+    let (p50, p99, most) = (quantile(&micros, 0.5), quantile(&micros, 0.99), micros.last());
+    format!("asked {count} {in_time} {p50:.0} {p99:.0} {:.0}", most.copied().unwrap_or(0.0))
+}
+
+/// One GET over the parked connection, and its whole answer.
+fn exchange(client: &mut Client, request: &[u8]) -> io::Result<()> {
+    let mut keys = Keys::new();
+    let fault = |fault: eyelet_record::Fault| io::Error::other(fault.to_string());
+    let mut slot = vec![0; client.session.record_len(request.len())];
+    let start = client.session.prefix_len();
+    slot[start..start + request.len()].copy_from_slice(request);
+    let length = client.session.seal(&mut keys, &mut slot, request.len()).map_err(fault)?;
+    client.stream.write_all(&slot[..length])?;
+    let (mut buffer, mut filled, mut text) = (vec![0; RECORD_BYTES_MAX], 0, Vec::new());
+    loop {
+        match client.stream.read(&mut buffer[filled..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => filled += more,
+        }
+        let mut at = 0;
+        while let Opened::Record { consumed, what } =
+            client.session.open(&mut keys, &mut buffer[at..filled]).map_err(fault)?
+        {
+            match what {
+                Incoming::Data(range) => {
+                    text.extend_from_slice(&buffer[at + range.start..at + range.end]);
+                }
+                Incoming::CloseNotify | Incoming::PeerAlert(_) => {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                Incoming::Nothing | Incoming::Reply => {}
+            }
+            at += consumed;
+        }
+        buffer.copy_within(at..filled, 0);
+        filled -= at;
+        if complete(&text) {
+            return Ok(());
+        }
+    }
+}
+
+fn complete(text: &[u8]) -> bool {
+    let head = text.windows(4).position(|four| four == b"\r\n\r\n");
+    head.is_some_and(|at| text.starts_with(b"HTTP/1.1 200 ") && text.len() >= at + 4 + BODY_BYTES)
+}
+
+/// xorshift64*: which clients are asked must differ from run to run, no more.
+fn random(state: &mut u64) -> u64 {
+    *state = (*state).max(1);
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+}
+
+/// The traffic secrets of the handshake that is under way; one at a time in this process.
+#[derive(Debug, Default)]
+struct Secrets(Mutex<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    client: Vec<u8>,
+    server: Vec<u8>,
+}
+
+impl KeyLog for Secrets {
+    fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
+        let Ok(mut taken) = self.0.lock() else { return };
+        match label {
+            "CLIENT_TRAFFIC_SECRET_0" => taken.client = secret.to_vec(),
+            "SERVER_TRAFFIC_SECRET_0" => taken.server = secret.to_vec(),
+            _ => {}
+        }
+    }
+}
+
+const PROGRESS: usize = 1000;
+/// Of a step of the handshake or of an answer, until it counts as failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// An answer later than this is not counted as one.
+const ANSWER_US_MAX: f64 = 1e6;
+const SOURCES: usize = 4;
+const SOURCE_FIRST: usize = 32;
+const SOURCE_NETWORKS: usize = 200;
+/// What the backend answers to `GET /`.
+const BODY_BYTES: usize = 128;

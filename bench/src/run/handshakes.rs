@@ -1,0 +1,133 @@
+//! CPU of a TLS handshake: connections opened and closed, full ones and resumed ones.
+//! Must not know what a server does besides.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use clap::Args;
+use rustls::ClientConfig;
+use tokio::task::JoinSet;
+
+use super::{Meter, Outcome, Tally, in_time, order, settle, start_all};
+use crate::board::{Board, Column, Sample};
+use crate::client::{self, tls};
+use crate::lab::{Lab, Server};
+use crate::peers::{self, Front, Kind, Row};
+
+/// CPU-us of a full and of a resumed TLS 1.3 handshake, the connection opened and closed.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Handshakes a server, a kind and a round
+    #[arg(long, default_value_t = 1500)]
+    total: usize,
+    /// Connections at a time
+    #[arg(long, default_value_t = 16)]
+    conns: usize,
+    /// Rounds
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// TLS 1.2 instead of 1.3
+    #[arg(long)]
+    tls12: bool,
+}
+
+/// Runs the scenario.
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+    let rows = peers::choose(&ROWS, against, lab)?;
+    let backend = lab.start_backend()?;
+    let servers = start_all(lab, &rows, &[backend.address]);
+    let version = if options.tls12 { "1.2" } else { "1.3" };
+    let board = |kind: &str| {
+        Board::new(format!("{kind} TLS {version} handshakes, opened and closed"), &COLUMNS)
+    };
+    let mut boards = [(false, board("Full")), (true, board("Resumed"))];
+    for round in 0..options.rounds {
+        for (resume, board) in &mut boards {
+            for at in order(servers.len(), round) {
+                let (row, server) = &servers[at];
+                let sample = measure(server, options, *resume).await;
+                let kind = if *resume { "resumed" } else { "full" };
+                let cpu = sample.figures[0].1;
+                eprintln!("round {} | {kind} | {}: {cpu:.1} CPU-us", round + 1, row.label);
+                board.add(row.label, sample);
+            }
+        }
+    }
+    Ok(Outcome { boards: boards.map(|(_, board)| board).into(), notes: Vec::new() })
+}
+
+async fn measure(server: &Server, options: &Options, resume: bool) -> Sample {
+    let manner = tls::Manner { tls12: options.tls12, resume };
+    let target = server.address;
+    let mut configs = Vec::new();
+    for i in 0..options.conns {
+        let config = tls::config(manner);
+        if resume {
+            // The first handshake fetches the tickets, and is not counted.
+            let _ = in_time(greet(&config, target, i)).await;
+        }
+        configs.push(config);
+    }
+    settle().await;
+    let meter = Meter::start(&server.child);
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    for config in configs {
+        let (next, total) = (Arc::clone(&next), options.total);
+        tasks.spawn(async move {
+            let mut tally = Tally::default();
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= total {
+                    return tally;
+                }
+                let began = Instant::now();
+                match in_time(greet(&config, target, i)).await {
+                    Ok(resumed) => {
+                        tally.resumed += u64::from(resumed);
+                        tally.done(began);
+                    }
+                    Err(e) => tally.failed(&e),
+                }
+            }
+        });
+    }
+    let tally = Tally::gather(tasks).await;
+    settle().await;
+    let resumed = tally.resumed as f64 / tally.micros.len().max(1) as f64;
+    let mut sample = tally.sample(&meter);
+    sample.figures.push(("resumed_share", resumed));
+    sample
+}
+
+/// A handshake, close_notify both ways, and the end of the TCP connection.
+async fn greet(config: &Arc<ClientConfig>, target: SocketAddr, i: usize) -> io::Result<bool> {
+    let stream = tls::open(config, target, i, 1).await?;
+    let resumed = tls::resumed(&stream);
+    client::close(stream).await;
+    Ok(resumed)
+}
+
+const ROWS: [Row; 9] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Http),
+    Row::usual("eyelet-log", Kind::Eyelet, Front::Http).logging(),
+    Row::usual("eyelet-tcp", Kind::Eyelet, Front::Tcp),
+    Row::usual("nginx", Kind::Nginx, Front::Http),
+    Row::usual("haproxy", Kind::Haproxy, Front::Http),
+    Row::usual("hitch", Kind::Hitch, Front::Tcp),
+    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
+    Row::usual("rust-tls", Kind::RustTls, Front::Http),
+    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
+];
+
+const COLUMNS: [Column; 6] = [
+    Column { key: "cpu_us", heading: "CPU-us", decimals: 1 },
+    Column { key: "per_second", heading: "per s", decimals: 0 },
+    Column { key: "p50_us", heading: "p50 us", decimals: 0 },
+    Column { key: "p99_us", heading: "p99 us", decimals: 0 },
+    Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
+    Column { key: "resumed_share", heading: "resumed", decimals: 2 },
+];

@@ -1,0 +1,304 @@
+//! Memory of idle connections: opened in steps and held, the server's memory read at each step.
+//! Must not know what a server keeps.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use rustls::ClientConfig;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::client::TlsStream;
+
+use super::{Outcome, in_time, splice, started, svg};
+use crate::board::{Board, Column, Sample};
+use crate::child;
+use crate::client::{self, tls};
+use crate::flight::{self, Shape};
+use crate::lab::{Lab, NAMES, Server, host_name};
+use crate::peers::{self, Front, Kind, Row};
+use crate::procfs::{self, Memory};
+
+/// Bytes of an idle connection: user memory of the server, slab of the kernel.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Connections to hold (each takes two descriptors of a server that holds an upstream)
+    #[arg(long, default_value_t = 2000)]
+    conns: usize,
+    /// What is done with each connection before it is left alone
+    #[arg(long, value_delimiter = ',', default_values = ["handshake", "echo", "splice"])]
+    after: Vec<After>,
+    /// Seconds between the last connection and the reading
+    #[arg(long, default_value_t = 1.0)]
+    hold: f64,
+    /// TLS 1.2 instead of 1.3
+    #[arg(long)]
+    tls12: bool,
+    /// Rounds; each starts every server afresh
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    /// Draw user memory over connections, a line a server (with several --after, a file each)
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// What happened on a connection before it is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum After {
+    /// A TLS handshake, in front of an HTTP backend
+    Handshake,
+    /// One keep-alive GET, in front of an HTTP backend
+    Get,
+    /// A small echo over a terminated TCP pair, held open to the backend
+    Echo,
+    /// A hello and its answer over a spliced pair
+    Splice,
+}
+
+impl After {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Handshake => "terminated (HTTP backend), after the handshake",
+            Self::Get => "terminated (HTTP backend), after a GET",
+            Self::Echo => "terminated TCP pair, after an echo",
+            Self::Splice => "spliced pair",
+        }
+    }
+
+    const fn rows(self) -> &'static [Row] {
+        match self {
+            Self::Handshake | Self::Get => &HTTP_ROWS,
+            Self::Echo => &TCP_ROWS,
+            Self::Splice => &SPLICE_ROWS,
+        }
+    }
+
+    /// Descriptors that a connection takes in the server.
+    const fn descriptors(self) -> usize {
+        match self {
+            Self::Handshake | Self::Get => 1,
+            Self::Echo | Self::Splice => 2,
+        }
+    }
+}
+
+/// Memory at each step: how many connections, and what they took since the first reading.
+type Curve = Vec<(f64, f64)>;
+
+/// Runs the scenario.
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+    let backend = lab.start_backend()?;
+    let (_origin, origins) = lab.start_origin(splice::REPLY_BYTES)?;
+    let mut outcome = Outcome::default();
+    for after in &options.after {
+        let Ok(rows) = peers::choose(after.rows(), against, lab) else { continue };
+        let conns = options.conns.min(conns_max(*after));
+        if conns < options.conns {
+            eprintln!("{}: {conns} connections, as descriptors allow", after.name());
+        }
+        let version = if options.tls12 && *after != After::Splice { ", TLS 1.2" } else { "" };
+        let title = format!("Idle, {conns} connections{version}, {}", after.name());
+        let mut board = Board::new(title, &COLUMNS);
+        let mut curves: Vec<(String, Curve)> = Vec::new();
+        for _ in 0..options.rounds {
+            for row in &rows {
+                let upstreams =
+                    if *after == After::Splice { &origins[..] } else { &[backend.address] };
+                let server = peers::start(lab, row, upstreams);
+                let Some(server) = started(server, row) else { continue };
+                let (sample, curve) = measure(&server, *after, conns, options).await;
+                eprintln!("{}: {}: {:.0} B", after.name(), row.label, sample.figures[0].1);
+                board.add(row.label, sample);
+                if !curves.iter().any(|(label, _)| label == row.label) {
+                    curves.push((row.label.to_owned(), curve));
+                }
+                drop(server);
+                tokio::time::sleep(AFTERMATH).await;
+            }
+        }
+        outcome.boards.push(board);
+        if let Some(file) = &options.svg {
+            let file = picture_file(file, *after, options.after.len() > 1);
+            std::fs::write(&file, svg::draw(&format!("Idle: {}", after.name()), &curves))?;
+            outcome.notes.push(format!("picture: {}", file.display()));
+        }
+    }
+    Ok(outcome)
+}
+
+/// One file for each, where there are several: `memory.svg` becomes `memory-echo.svg`.
+fn picture_file(file: &Path, after: After, several: bool) -> PathBuf {
+    if !several {
+        return file.to_owned();
+    }
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let name = format!("{after:?}").to_lowercase();
+    file.with_file_name(format!("{stem}-{name}.svg"))
+}
+
+/// As many as a process may hold descriptors for, some kept for the server itself.
+fn conns_max(after: After) -> usize {
+    (child::descriptors_max() / after.descriptors()).saturating_sub(DESCRIPTORS_KEPT)
+}
+
+async fn measure(
+    server: &Server,
+    after: After,
+    conns: usize,
+    options: &Options,
+) -> (Sample, Curve) {
+    let read = || procfs::memory(&server.child.family());
+    let (before, slab) = (read(), procfs::slab_bytes());
+    let config = tls::config(tls::Manner { tls12: options.tls12, resume: false });
+    let (mut held, mut sample) = (Vec::with_capacity(conns), Sample::default());
+    let mut steps: Vec<(usize, Memory)> = Vec::new();
+    for step in 1..=STEPS {
+        let target = conns * step / STEPS;
+        open(server.address, after, &config, held.len()..target, &mut held, &mut sample).await;
+        let pause = if step == STEPS { options.hold } else { STEP_PAUSE_SECS };
+        tokio::time::sleep(Duration::from_secs_f64(pause)).await;
+        steps.push((held.len(), read()));
+    }
+    let slab = procfs::slab_bytes() - slab;
+    let alive = held.iter().filter(|link| link.alive()).count();
+    sample.errors += (held.len() - alive) as u64;
+    let curve = steps.iter().map(|(n, memory)| (*n as f64, memory.anon - before.anon));
+    let curve: Curve = std::iter::once((0.0, 0.0)).chain(curve).collect();
+    let (Some((first_n, first)), Some((n, last))) = (steps.first(), steps.last()) else {
+        return (sample, curve);
+    };
+    let (count, more) = ((*n).max(1) as f64, (n - first_n).max(1) as f64);
+    sample.figures = vec![
+        ("anon_bytes", (last.anon - before.anon) / count),
+        ("pss_bytes", (last.pss - before.pss) / count),
+        ("anon_slope_bytes", (last.anon - first.anon) / more),
+        ("slab_bytes", slab / count),
+        ("alive", alive as f64),
+        ("base_pss_mib", before.pss / MIB),
+        ("rss_mib", last.rss / MIB),
+    ];
+    (sample, curve)
+}
+
+/// Opens the connections `range`, some at a time, and keeps them.
+async fn open(
+    target: SocketAddr,
+    after: After,
+    config: &Arc<ClientConfig>,
+    range: std::ops::Range<usize>,
+    held: &mut Vec<Link>,
+    sample: &mut Sample,
+) {
+    let gate = Arc::new(Semaphore::new(AT_ONCE));
+    let mut tasks = JoinSet::new();
+    for i in range {
+        let (gate, config) = (Arc::clone(&gate), Arc::clone(config));
+        tasks.spawn(async move {
+            let _turn = gate.acquire_owned().await;
+            in_time(link(target, after, &config, i)).await
+        });
+    }
+    while let Some(link) = tasks.join_next().await {
+        match link.expect("tasks do not panic") {
+            Ok(link) => held.push(link),
+            Err(e) => {
+                sample.errors += 1;
+                sample.first_error.get_or_insert_with(|| e.to_string());
+            }
+        }
+    }
+}
+
+/// A held connection.
+enum Link {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Link {
+    /// Whether the server still holds it: nothing to read but perhaps tickets, and no end.
+    fn alive(&self) -> bool {
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        let mut buffer = [0; 4096];
+        loop {
+            match stream.try_read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+async fn link(
+    target: SocketAddr,
+    after: After,
+    config: &Arc<ClientConfig>,
+    i: usize,
+) -> io::Result<Link> {
+    if after == After::Splice {
+        let writes = Shape::Small.writes(&host_name(i));
+        let reply = flight::server_flight(splice::REPLY_BYTES).len();
+        return Ok(Link::Plain(splice::visit(target, i, &writes, reply).await?));
+    }
+    let mut stream = tls::open(config, target, i, NAMES).await?;
+    match after {
+        After::Get => {
+            let request = client::request("/", false);
+            client::exchange(&mut stream, &request, &mut [0; 1024]).await?;
+        }
+        After::Echo => client::echo(&mut stream, b"hello\n").await?,
+        After::Handshake | After::Splice => {}
+    }
+    Ok(Link::Tls(Box::new(stream)))
+}
+
+const HTTP_ROWS: [Row; 4] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Http),
+    Row::usual("nginx", Kind::Nginx, Front::Http),
+    Row::usual("haproxy", Kind::Haproxy, Front::Http),
+    Row::usual("rust-tls", Kind::RustTls, Front::Http),
+];
+
+const TCP_ROWS: [Row; 6] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Tcp),
+    Row::usual("nginx", Kind::Nginx, Front::Tcp),
+    Row::usual("haproxy", Kind::Haproxy, Front::Tcp),
+    Row::usual("hitch", Kind::Hitch, Front::Tcp),
+    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
+    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
+];
+
+const SPLICE_ROWS: [Row; 5] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Peek),
+    Row::usual("nginx", Kind::Nginx, Front::Peek),
+    Row::usual("haproxy", Kind::Haproxy, Front::Peek),
+    Row::usual("rust-splice", Kind::RustSplice, Front::Blind),
+    Row::usual("floor-splice", Kind::FloorSplice, Front::Blind),
+];
+
+const COLUMNS: [Column; 6] = [
+    Column { key: "anon_bytes", heading: "anon B/conn", decimals: 0 },
+    Column { key: "pss_bytes", heading: "PSS B/conn", decimals: 0 },
+    Column { key: "anon_slope_bytes", heading: "anon slope B", decimals: 0 },
+    Column { key: "slab_bytes", heading: "slab B/conn", decimals: 0 },
+    Column { key: "base_pss_mib", heading: "base PSS MiB", decimals: 1 },
+    Column { key: "alive", heading: "alive", decimals: 0 },
+];
+
+const MIB: f64 = 1024.0 * 1024.0;
+/// Handshakes in flight: fewer than a backlog, enough to keep a core busy.
+const AT_ONCE: usize = 64;
+/// Points of a curve besides its beginning.
+const STEPS: usize = 4;
+const STEP_PAUSE_SECS: f64 = 0.15;
+/// The kernel takes a while to give back what a killed server and its clients held.
+const AFTERMATH: Duration = Duration::from_millis(300);
+const DESCRIPTORS_KEPT: usize = 450;

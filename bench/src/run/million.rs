@@ -1,0 +1,204 @@
+//! Very many idle connections on one machine: several servers on one shared port, client
+//! processes that keep next to nothing, a sample of them asked. Must not know what is parked.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::Outcome;
+use crate::board::{Board, Column, Sample, median};
+use crate::child::{self, Child};
+use crate::lab::{Lab, Server};
+use crate::peers::{self, Front, Kind, Row};
+use crate::procfs;
+
+/// Idle connections by the hundred thousand, all alive, a random sample answering.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Connections in all
+    #[arg(long, default_value_t = 1_000_000)]
+    conns: usize,
+    /// Connections that are asked for an answer at the end
+    #[arg(long, default_value_t = 10_000)]
+    sample: usize,
+    /// Seconds between the last connection and the readings
+    #[arg(long, default_value_t = 5.0)]
+    hold: f64,
+}
+
+/// Runs the scenario.
+pub async fn run(lab: &Lab, options: &Options) -> io::Result<Outcome> {
+    let needed = options.conns as f64 * MACHINE_BYTES_A_CONNECTION;
+    let available = procfs::available_bytes();
+    if needed > available {
+        eprintln!(
+            "warning: about {:.1} GiB needed, {:.1} GiB available",
+            needed / GIB,
+            available / GIB
+        );
+    }
+    let share = share().min(options.conns);
+    let count = options.conns.div_ceil(share);
+    let backend = lab.start_backend()?;
+    let row = Row::usual("eyelet", Kind::Eyelet, Front::Http);
+    let address = lab.free_address()?;
+    let start = |_| peers::start_at(lab, &row, &[backend.address], address, true);
+    // One more than would do: the kernel shares by hash, and not evenly.
+    let servers: Vec<Server> = (0..=count).map(start).collect::<io::Result<_>>()?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (before, slab) = (memory(&servers), procfs::slab_bytes());
+    let began = Instant::now();
+    let mut crowds = Vec::new();
+    for place in 0..count {
+        let own = share.min(options.conns - place * share);
+        let words = ["crowd".into(), address.to_string(), own.to_string(), place.to_string()];
+        crowds.push(Post::new(lab.start_client(&words)?)?);
+    }
+    let mut sample = Sample::default();
+    for crowd in &mut crowds {
+        crowd.await_ready(&mut sample)?;
+    }
+    let opened: usize = crowds.iter().map(|crowd| crowd.opened).sum();
+    eprintln!("{opened} opened in {:.0} s", began.elapsed().as_secs_f64());
+    tokio::time::sleep(Duration::from_secs_f64(options.hold)).await;
+    let (after, slab) = (memory(&servers), procfs::slab_bytes() - slab);
+    let alive = alive(&mut crowds)?;
+    let asked = ask(&mut crowds, options.sample)?;
+    let each = opened.max(1) as f64;
+    sample.figures = vec![
+        ("anon_bytes", (after.anon - before.anon) / each),
+        ("pss_bytes", (after.pss - before.pss) / each),
+        ("base_pss_mib_each", before.pss / servers.len() as f64 / MIB),
+        ("slab_bytes", slab / each),
+        ("alive", alive as f64),
+        ("asked", asked.asked as f64),
+        ("answered", asked.in_time as f64),
+        ("p50_us", asked.p50_us),
+        ("worst_us", asked.worst_us),
+        ("open_secs", began.elapsed().as_secs_f64()),
+    ];
+    let processes = servers.len();
+    let title = format!("{opened} idle TLS 1.3 connections, {processes} processes on one port");
+    let mut board = Board::new(title, &COLUMNS);
+    board.add("eyelet", sample);
+    Ok(Outcome { boards: vec![board], notes: Vec::new() })
+}
+
+/// Connections a process: what its descriptors allow, less room for an uneven share.
+fn share() -> usize {
+    child::descriptors_max().saturating_mul(9) / 10
+}
+
+fn memory(servers: &[Server]) -> procfs::Memory {
+    let families: Vec<u32> = servers.iter().flat_map(|server| server.child.family()).collect();
+    procfs::memory(&families)
+}
+
+/// A crowd and the two pipes to it.
+struct Post {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    opened: usize,
+    // Last: the crowd is killed when this is dropped.
+    child: Child,
+}
+
+impl Post {
+    fn new(mut child: Child) -> io::Result<Self> {
+        let (orders, answers) = child.pipes().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { orders, answers: BufReader::new(answers), opened: 0, child })
+    }
+
+    fn order(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.orders, "{line}")?;
+        self.orders.flush()
+    }
+
+    fn answer(&mut self) -> io::Result<Vec<String>> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            let words = self.child.last_words();
+            return Err(io::Error::other(format!("a crowd ended: {words}")));
+        }
+        Ok(line.split_whitespace().map(str::to_owned).collect())
+    }
+
+    fn await_ready(&mut self, sample: &mut Sample) -> io::Result<()> {
+        loop {
+            let words = self.answer()?;
+            self.opened = number(&words, 1);
+            match words.first().map(String::as_str) {
+                Some("ready") => {
+                    let failed: usize = number(&words, 2);
+                    sample.errors += failed as u64;
+                    if failed > 0 && sample.first_error.is_none() {
+                        sample.first_error = words.get(3).cloned();
+                    }
+                    return Ok(());
+                }
+                _ => eprintln!("crowd {}: {} opened", self.child.pid(), self.opened),
+            }
+        }
+    }
+}
+
+fn number(words: &[String], at: usize) -> usize {
+    words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+fn alive(crowds: &mut [Post]) -> io::Result<usize> {
+    for crowd in &mut *crowds {
+        crowd.order("alive")?;
+    }
+    let mut all = 0;
+    for crowd in crowds {
+        all += number(&crowd.answer()?, 1);
+    }
+    Ok(all)
+}
+
+#[derive(Default)]
+struct Asked {
+    asked: usize,
+    in_time: usize,
+    p50_us: f64,
+    worst_us: f64,
+}
+
+/// Asks a share of the sample in every crowd; all crowds at once, each one by one.
+fn ask(crowds: &mut [Post], sample: usize) -> io::Result<Asked> {
+    let share = sample.div_ceil(crowds.len().max(1));
+    let seed = std::process::id();
+    for (k, crowd) in crowds.iter_mut().enumerate() {
+        crowd.order(&format!("ask {share} {}", u64::from(seed) * 1000 + k as u64 + 1))?;
+    }
+    let (mut all, mut middles) = (Asked::default(), Vec::new());
+    for crowd in crowds {
+        let words = crowd.answer()?;
+        all.asked += number(&words, 1);
+        all.in_time += number(&words, 2);
+        middles.push(number(&words, 3) as f64);
+        all.worst_us = all.worst_us.max(number(&words, 5) as f64);
+    }
+    all.p50_us = median(&middles).unwrap_or_default();
+    Ok(all)
+}
+
+const COLUMNS: [Column; 9] = [
+    Column { key: "anon_bytes", heading: "anon B/conn", decimals: 0 },
+    Column { key: "pss_bytes", heading: "PSS B/conn", decimals: 0 },
+    Column { key: "base_pss_mib_each", heading: "base MiB each", decimals: 1 },
+    Column { key: "slab_bytes", heading: "slab B/conn", decimals: 0 },
+    Column { key: "alive", heading: "alive", decimals: 0 },
+    Column { key: "asked", heading: "asked", decimals: 0 },
+    Column { key: "answered", heading: "within 1 s", decimals: 0 },
+    Column { key: "p50_us", heading: "p50 us", decimals: 0 },
+    Column { key: "worst_us", heading: "worst us", decimals: 0 },
+];
+
+const MIB: f64 = 1024.0 * 1024.0;
+const GIB: f64 = 1024.0 * MIB;
+/// Two sockets and an epoll item in the kernel, a parked entry, a client's share.
+const MACHINE_BYTES_A_CONNECTION: f64 = 10_500.0;

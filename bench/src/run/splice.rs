@@ -1,0 +1,204 @@
+//! CPU of a spliced connection: robots in a closed loop, three shapes of hello, and each splicer
+//! blind and peeking in turn. Must not know how a proxy splices.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::{Meter, Outcome, Tally, in_time, order, settle, start_all, strace};
+use crate::board::{Board, Column, Sample, median, range};
+use crate::client;
+use crate::flight::{self, Shape};
+use crate::lab::{Lab, NAMES, Server, host_name};
+use crate::peers::{self, Front, Kind, Row};
+
+/// CPU-us of a spliced connection, blind and with a look at the hello.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Connections open at a time; each robot opens its next when its last has ended
+    #[arg(long, default_value_t = 200)]
+    robots: usize,
+    /// Seconds a server, a shape and a round
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+    /// Rounds; each measures every server once with each shape
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Also count system calls a connection with strace (its own runs, after the others)
+    #[arg(long)]
+    strace: bool,
+}
+
+/// Runs the scenario.
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+    let rows = peers::choose(&ROWS, against, lab)?;
+    let (_origin, addresses) = lab.start_origin(REPLY_BYTES)?;
+    let servers = start_all(lab, &rows, &addresses);
+    let mut boards: Vec<Board> = Shape::ALL.iter().map(|shape| board(*shape, options)).collect();
+    let crews: Vec<Arc<Crew>> = Shape::ALL.iter().map(|shape| Crew::new(*shape)).collect();
+    let span = Duration::from_secs_f64(options.seconds);
+    for round in 0..options.rounds {
+        for (shape, (crew, board)) in Shape::ALL.iter().zip(crews.iter().zip(&mut boards)) {
+            for at in order(servers.len(), round) {
+                let (row, server) = &servers[at];
+                let sample = measure(server, crew, options.robots, span).await;
+                progress(round, *shape, row, &sample);
+                board.add(row.label, sample);
+            }
+        }
+    }
+    let mut notes = pairs(&rows, &boards);
+    if options.strace {
+        for (row, server) in &servers {
+            notes.push(system_calls(lab, row, server, &crews[0]).await);
+        }
+    }
+    Ok(Outcome { boards, notes })
+}
+
+fn board(shape: Shape, options: &Options) -> Board {
+    let robots = options.robots;
+    let title = format!("Splice, {}, {robots} robots, {NAMES} names", shape.name());
+    Board::new(title, &COLUMNS)
+}
+
+fn progress(round: usize, shape: Shape, row: &Row, sample: &Sample) {
+    let cpu = sample.figures[0].1;
+    eprintln!("round {} | {} | {}: {cpu:.1} CPU-us", round + 1, shape.name(), row.label);
+}
+
+async fn measure(server: &Server, crew: &Arc<Crew>, robots: usize, span: Duration) -> Sample {
+    let meter = Meter::start(&server.child);
+    let tally = crew.work(server.address, robots, span).await;
+    settle().await;
+    tally.sample(&meter)
+}
+
+/// Blind over peeking, round by round: noise that lasts longer than a pair cancels out.
+fn pairs(rows: &[Row], boards: &[Board]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for peek in rows.iter().filter(|row| row.front == Front::Peek) {
+        let partner = |row: &&Row| row.front == Front::Blind && row.kind == peek.kind;
+        let Some(blind) = rows.iter().find(partner) else { continue };
+        let ratios = Shape::ALL.iter().zip(boards).map(|(shape, board)| {
+            let over = board.figures(blind.label, "cpu_us").into_iter();
+            let under = board.figures(peek.label, "cpu_us");
+            let ratios: Vec<f64> = over.zip(under).map(|(blind, peek)| blind / peek).collect();
+            let (least, most) = range(&ratios).unwrap_or_default();
+            let middle = median(&ratios).unwrap_or_default();
+            format!("\n  {middle:.3} ({least:.2}-{most:.2})  {}", shape.name())
+        });
+        let ratios: String = ratios.collect();
+        notes.push(format!("CPU of {} over {}, in pairs:{ratios}", blind.label, peek.label));
+    }
+    notes
+}
+
+async fn system_calls(lab: &Lab, row: &Row, server: &Server, crew: &Arc<Crew>) -> String {
+    let trace = match strace::attach(lab.folder(), server) {
+        Ok(trace) => trace,
+        Err(e) => return format!("system calls of {}: not counted: {e}", row.label),
+    };
+    let tally = crew.work(server.address, STRACE_ROBOTS, STRACE_SPAN).await;
+    settle().await;
+    let counts = trace.read();
+    format!("system calls a connection of {}: {}", row.label, counts.over(tally.micros.len()))
+}
+
+/// Robots that all send one shape of hello, each connection for the next name.
+struct Crew {
+    writes: Vec<Vec<Vec<u8>>>,
+    reply_bytes: usize,
+    next: AtomicUsize,
+}
+
+impl Crew {
+    fn new(shape: Shape) -> Arc<Self> {
+        let writes = (0..NAMES).map(|i| shape.writes(&host_name(i))).collect();
+        let reply_bytes = flight::server_flight(REPLY_BYTES).len();
+        Arc::new(Self { writes, reply_bytes, next: AtomicUsize::new(0) })
+    }
+
+    async fn work(self: &Arc<Self>, target: SocketAddr, robots: usize, span: Duration) -> Tally {
+        let end = Instant::now() + span;
+        let mut tasks = JoinSet::new();
+        for _ in 0..robots {
+            let crew = Arc::clone(self);
+            tasks.spawn(async move {
+                let mut tally = Tally::default();
+                while Instant::now() < end {
+                    let i = crew.next.fetch_add(1, Ordering::Relaxed);
+                    let began = Instant::now();
+                    let writes = &crew.writes[i % NAMES];
+                    match in_time(visit(target, i, writes, crew.reply_bytes)).await {
+                        Ok(_closed) => tally.done(began),
+                        Err(e) => tally.failed(&e),
+                    }
+                }
+                tally
+            });
+        }
+        Tally::gather(tasks).await
+    }
+}
+
+/// One connection up to the origin's whole answer; dropped, it closes.
+pub async fn visit(
+    target: SocketAddr,
+    i: usize,
+    writes: &[Vec<u8>],
+    reply_bytes: usize,
+) -> io::Result<TcpStream> {
+    let mut stream = client::connect(target, i).await?;
+    for (k, part) in writes.iter().enumerate() {
+        if k > 0 {
+            tokio::time::sleep(WRITE_PAUSE).await;
+        }
+        stream.write_all(part).await?;
+    }
+    let mut buffer = [0; 4096];
+    let mut got = 0;
+    while got < reply_bytes {
+        match stream.read(&mut buffer).await? {
+            0 => return Err(io::Error::other(format!("closed after {got} bytes"))),
+            more => got += more,
+        }
+    }
+    Ok(stream)
+}
+
+/// How many opaque bytes the origin answers after its ServerHello.
+pub const REPLY_BYTES: usize = 1024;
+
+const ROWS: [Row; 9] = [
+    Row::usual("eyelet-blind", Kind::Eyelet, Front::Blind),
+    Row::usual("eyelet", Kind::Eyelet, Front::Peek),
+    Row::usual("eyelet-log", Kind::Eyelet, Front::Peek).logging(),
+    Row::usual("nginx", Kind::Nginx, Front::Peek),
+    Row::asked("nginx-blind", Kind::Nginx, Front::Blind),
+    Row::usual("haproxy", Kind::Haproxy, Front::Peek),
+    Row::asked("haproxy-blind", Kind::Haproxy, Front::Blind),
+    Row::usual("rust-splice", Kind::RustSplice, Front::Blind),
+    Row::usual("floor-splice", Kind::FloorSplice, Front::Blind),
+];
+
+const COLUMNS: [Column; 5] = [
+    Column { key: "cpu_us", heading: "CPU-us/conn", decimals: 1 },
+    Column { key: "per_second", heading: "conn/s", decimals: 0 },
+    Column { key: "p50_us", heading: "p50 us", decimals: 0 },
+    Column { key: "p99_us", heading: "p99 us", decimals: 0 },
+    Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
+];
+
+/// Long enough that a proxy on an idle core reads the parts one by one.
+const WRITE_PAUSE: Duration = Duration::from_millis(1);
+/// strace stops the server at every call: few robots, so that nothing times out.
+const STRACE_ROBOTS: usize = 50;
+const STRACE_SPAN: Duration = Duration::from_secs(2);
