@@ -61,15 +61,10 @@ impl Board {
         heads.extend(self.columns.iter().map(|column| column.heading.to_owned()));
         heads.extend(["x best".to_owned(), "errors".to_owned()]);
         let mut lines = vec![heads];
-        let best = self.best();
-        for (server, samples) in &self.rows {
+        for ((server, samples), ratio) in self.rows.iter().zip(self.ratios()) {
             let mut line = vec![server.clone()];
             line.extend(self.columns.iter().map(|column| cell(samples, column)));
-            let own = self.columns.first().and_then(|first| self.middle(server, first.key));
-            line.push(match (own, best) {
-                (Some(own), Some(best)) if best > 0.0 => format!("{:.2}", own / best),
-                _ => "-".to_owned(),
-            });
+            line.push(ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
             let errors: u64 = samples.iter().map(|sample| sample.errors).sum();
             let why = samples.iter().find_map(|sample| sample.first_error.as_deref());
             line.push(why.map_or(errors.to_string(), |why| format!("{errors} ({why})")));
@@ -80,10 +75,7 @@ impl Board {
 
     /// Everything, samples included.
     pub fn json(&self) -> Value {
-        let best = self.best();
-        let rows = self.rows.iter().map(|(server, samples)| {
-            let own = self.columns.first().and_then(|first| self.middle(server, first.key));
-            let ratio = own.zip(best).map(|(own, best)| own / best);
+        let rows = self.rows.iter().zip(self.ratios()).map(|((server, samples), ratio)| {
             let samples: Vec<Value> = samples.iter().map(sample_json).collect();
             json!({ "server": server, "ratio_to_best": ratio, "samples": samples })
         });
@@ -91,16 +83,29 @@ impl Board {
         json!({ "title": self.title, "ratio_of": by, "rows": rows.collect::<Vec<_>>() })
     }
 
-    fn middle(&self, server: &str, key: &str) -> Option<f64> {
-        median(&self.figures(server, key))
-    }
-
-    /// The least median of the first column. A server whose runs failed is no yardstick.
-    fn best(&self) -> Option<f64> {
-        let key = self.columns.first()?.key;
-        let sound = self.rows.iter().filter(|(_, s)| s.iter().all(|sample| sample.errors == 0));
-        let medians = sound.filter_map(|(server, _)| self.middle(server, key));
-        medians.filter(|figure| *figure > 0.0).min_by(f64::total_cmp)
+    /// Each row's level over the least level of a row without errors, which alone is a
+    /// yardstick. A machine that others use changes its speed from round to round, and then by
+    /// half: so each round is first divided by its own mean over those rows.
+    fn ratios(&self) -> Vec<Option<f64>> {
+        let Some(key) = self.columns.first().map(|first| first.key) else { return Vec::new() };
+        let rows: Vec<Vec<f64>> =
+            self.rows.iter().map(|(server, _)| self.figures(server, key)).collect();
+        let errors = |samples: &[Sample]| samples.iter().any(|sample| sample.errors > 0);
+        let sound: Vec<bool> = self.rows.iter().map(|(_, samples)| !errors(samples)).collect();
+        let yardsticks = || rows.iter().zip(&sound).filter(|(_, sound)| **sound).map(|(r, _)| r);
+        let rounds = rows.iter().map(Vec::len).min().unwrap_or(0);
+        let mean = |round: usize| {
+            let sum: f64 = yardsticks().map(|row| row[round]).sum();
+            sum / yardsticks().count().max(1) as f64
+        };
+        let means: Vec<f64> = (0..rounds).map(mean).collect();
+        let level = |row: &Vec<f64>| {
+            let parts: Vec<f64> = row.iter().zip(&means).map(|(own, mean)| own / mean).collect();
+            median(&parts)
+        };
+        let least =
+            yardsticks().filter_map(level).filter(|part| *part > 0.0).min_by(f64::total_cmp);
+        rows.iter().map(|row| level(row).zip(least).map(|(own, least)| own / least)).collect()
     }
 }
 
@@ -196,13 +201,26 @@ mod tests {
         let mut board = Board::new("title", &[column]);
         for figure in [100.0, 120.0, 110.0] {
             board.add("good", sample(figure, 0));
+            board.add("worse", sample(figure * 2.0, 0));
+            board.add("broken", sample(1.0, 7));
         }
-        board.add("worse", sample(220.0, 0));
-        board.add("broken", sample(1.0, 7));
         let table = board.table();
         assert!(table.contains("110.0 (100.0-120.0)"), "{table}");
         assert!(table.lines().any(|l| l.starts_with("worse") && l.contains("2.00")), "{table}");
-        assert_eq!(board.json()["rows"][1]["ratio_to_best"], 2.0);
+        let ratio = board.json()["rows"][1]["ratio_to_best"].as_f64().unwrap();
+        assert!((ratio - 2.0).abs() < 1e-9, "{ratio}");
         assert_eq!(board.json()["rows"][2]["samples"][0]["errors"], 7);
+    }
+
+    #[test]
+    fn a_machine_that_changes_its_speed_between_rounds_does_not_change_the_ratio() {
+        let column = Column { key: "cpu", heading: "CPU-us", decimals: 1 };
+        let mut board = Board::new("title", &[column]);
+        for (first, second) in [(25.0, 27.5), (50.0, 55.0), (25.0, 27.5), (26.0, 57.2)] {
+            board.add("first", sample(first, 0));
+            board.add("second", sample(second, 0));
+        }
+        let ratio = board.ratios()[1].unwrap();
+        assert!((ratio - 1.1).abs() < 0.01, "{ratio}");
     }
 }

@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, default_value_t = 256)]
     mib: usize,
     /// Rounds
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Through what
     #[arg(long, value_delimiter = ',', default_values = ["splice", "terminate"])]

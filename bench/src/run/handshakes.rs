@@ -21,13 +21,13 @@ use crate::peers::{self, Front, Kind, Row};
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Handshakes a server, a kind and a round
-    #[arg(long, default_value_t = 1500)]
+    #[arg(long, default_value_t = 300)]
     total: usize,
     /// Connections at a time
     #[arg(long, default_value_t = 16)]
     conns: usize,
     /// Rounds
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 12)]
     rounds: usize,
     /// TLS 1.2 instead of 1.3
     #[arg(long)]

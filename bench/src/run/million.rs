@@ -30,15 +30,7 @@ pub struct Options {
 
 /// Runs the scenario.
 pub async fn run(lab: &Lab, options: &Options) -> io::Result<Outcome> {
-    let needed = options.conns as f64 * MACHINE_BYTES_A_CONNECTION;
-    let available = procfs::available_bytes();
-    if needed > available {
-        eprintln!(
-            "warning: about {:.1} GiB needed, {:.1} GiB available",
-            needed / GIB,
-            available / GIB
-        );
-    }
+    warn_of_limits(options.conns);
     let share = share().min(options.conns);
     let count = options.conns.div_ceil(share);
     let backend = lab.start_backend()?;
@@ -84,6 +76,21 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Outcome> {
     let mut board = Board::new(title, &COLUMNS);
     board.add("eyelet", sample);
     Ok(Outcome { boards: vec![board], notes: Vec::new() })
+}
+
+/// Says beforehand what the machine may lack: a run that fails half-way takes minutes.
+fn warn_of_limits(conns: usize) {
+    let needed = conns as f64 * MACHINE_BYTES_A_CONNECTION;
+    let available = procfs::available_bytes();
+    if needed > available {
+        let (needed, available) = (needed / GIB, available / GIB);
+        eprintln!("warning: about {needed:.1} GiB needed, {available:.1} GiB available");
+    }
+    let text = std::fs::read_to_string("/proc/sys/fs/file-max").unwrap_or_default();
+    let files_max = text.trim().parse().unwrap_or(usize::MAX);
+    if conns.saturating_mul(2) > files_max {
+        eprintln!("warning: two files a connection, and fs.file-max is {files_max}");
+    }
 }
 
 /// Connections a process: what its descriptors allow, less room for an uneven share.

@@ -23,10 +23,10 @@ pub struct Options {
     #[arg(long, default_value_t = 32)]
     conns: usize,
     /// Seconds a server and a round
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.2)]
     seconds: f64,
     /// Rounds
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 15)]
     rounds: usize,
 }
 

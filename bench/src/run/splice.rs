@@ -26,10 +26,10 @@ pub struct Options {
     #[arg(long, default_value_t = 200)]
     robots: usize,
     /// Seconds a server, a shape and a round
-    #[arg(long, default_value_t = 0.3)]
+    #[arg(long, default_value_t = 0.1)]
     seconds: f64,
     /// Rounds; each measures every server once with each shape
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// Also count system calls a connection with strace (its own runs, after the others)
     #[arg(long)]

@@ -79,7 +79,7 @@ fn ten_thousand_half_hellos_at_once() {
     let scene = Scene::new("[limits]\nhello_timeout = \"6s\"");
     drop(scene.tls());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
-    let (descriptors, rss) = (scene.edge.descriptors(), scene.edge.rss_bytes());
+    let (descriptors, rss) = (scene.edge.descriptors_at_rest(), scene.edge.rss_bytes());
     let wanted = many(10_000);
     let hello = Hello::named("host.test").bytes();
     let done = AtomicBool::new(false);
@@ -122,7 +122,7 @@ fn a_reset_in_every_phase() {
     let scene = Scene::new("");
     drop(scene.tls());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
-    let descriptors = scene.edge.descriptors();
+    let descriptors = scene.edge.descriptors_at_rest();
     let hello = Hello::named("host.test").bytes();
     let mut clients = 0;
     for round in 0..30_usize {
@@ -179,7 +179,7 @@ fn a_reset_by_the_upstream_in_every_phase() {
     );
     let terminate = pki.terminate(&format!("tcp://{}", upstream.address), "");
     let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}"));
-    let descriptors = edge.descriptors();
+    let descriptors = edge.descriptors_at_rest();
     for _ in 0..30 {
         let mut client = edge.connect();
         client.write_all(&Hello::named("host.test").bytes()).unwrap();
@@ -221,7 +221,7 @@ fn random_bytes_of_every_beginning() {
     let scene = Scene::new("[limits]\nhello_timeout = \"500ms\"");
     drop(scene.tls());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
-    let descriptors = scene.edge.descriptors();
+    let descriptors = scene.edge.descriptors_at_rest();
     let beginnings: [&[u8]; 6] =
         [b"", &[0x16], &[0x16, 3, 1], &[0x16, 3, 1, 0, 200], &[0x16, 3, 1, 0, 200, 1, 0, 0], b"G"];
     let mut clients = 0;
@@ -245,7 +245,9 @@ fn a_mix_of_everything() {
     let scene = Scene::new("[limits]\nhello_timeout = \"1s\"");
     drop(scene.tls());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
-    let descriptors = scene.edge.descriptors();
+    // Bulk leaves pipes behind, in a pool.
+    scene.edge.descriptors_at_rest();
+    let sockets = scene.edge.sockets();
     let (threads, rounds) = (6_u64, 60_u64);
     thread::scope(|scope| {
         for thread in 0..threads {
@@ -259,7 +261,7 @@ fn a_mix_of_everything() {
     });
     let clients = usize::try_from(threads * rounds).unwrap();
     until("a line for each", || (scene.edge.lines().len() > clients).then_some(()));
-    scene.edge.wait_descriptors(descriptors);
+    scene.edge.wait_sockets(sockets);
     echo(&mut scene.tls(), b"all is well");
 }
 

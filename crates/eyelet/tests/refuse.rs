@@ -285,7 +285,7 @@ fn an_alert_is_read_by_a_client_that_goes_on_sending() {
 #[test]
 fn a_client_that_never_closes_is_closed() {
     let it = Refusing::new("");
-    let before = it.edge.descriptors();
+    let before = it.edge.descriptors_at_rest();
     let mut held = Vec::new();
     for _ in 0..20 {
         let mut client = it.edge.connect();

@@ -320,7 +320,7 @@ fn an_idle_pair_holds_two_descriptors_and_no_pipe() {
     let pair = Pair::new("");
     drop(pair.connected());
     support::until("the first to be gone", || (!pair.edge.lines().is_empty()).then_some(()));
-    let before = pair.edge.descriptors();
+    let before = pair.edge.descriptors_at_rest();
     let held: Vec<_> = (0..50).map(|_| pair.connected()).collect();
     pair.edge.wait_descriptors(before + 100);
     assert!(pair.edge.descriptors() >= before + 100);

@@ -140,6 +140,38 @@ impl Edge {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// The descriptors before a test: once their number stands still, for workers open theirs
+    /// when they begin, and what was there before may be closing.
+    pub fn descriptors_at_rest(&self) -> usize {
+        let mut since = std::time::Instant::now();
+        let mut seen = self.descriptors();
+        while since.elapsed() < super::A_WHILE {
+            thread::sleep(super::POLL);
+            let now = self.descriptors();
+            if now != seen {
+                (seen, since) = (now, std::time::Instant::now());
+            }
+        }
+        seen
+    }
+
+    /// Open sockets of the edge: its descriptors without the pipes that it keeps for later.
+    pub fn sockets(&self) -> usize {
+        let folder = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let links = folder.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+    }
+
+    /// Waits until the edge has at most so many sockets.
+    pub fn wait_sockets(&self, at_most: usize) {
+        let began = std::time::Instant::now();
+        while self.sockets() > at_most {
+            let open = self.sockets();
+            assert!(began.elapsed() < SOON, "{open} sockets are open, not {at_most}");
+            thread::sleep(super::POLL);
+        }
+    }
+
     /// Waits until the edge has at most so many descriptors.
     pub fn wait_descriptors(&self, at_most: usize) {
         let began = std::time::Instant::now();
