@@ -189,7 +189,6 @@ impl Active {
             }
         }
         lot.set_upstream(self.key, socket);
-        self.worker.holds_upstream();
         Ok(())
     }
 }

@@ -1,13 +1,15 @@
 //! The command line: what was typed, and which part of the program answers.
 //! It must not know how any of them does its work.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::config::{self, Depth};
-use crate::{check, demo, explain, serve, signals};
+use crate::signals::Signals;
+use crate::{check, counters, demo, explain, serve};
 
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
 #[derive(Debug, Parser)]
@@ -76,23 +78,22 @@ fn serve(file: &Path) -> ExitCode {
     for warning in &loaded.warnings {
         eprintln!("{warning}");
     }
-    let running = match serve::start(loaded.config) {
-        Ok(running) => running,
-        Err(error) => {
-            eprintln!("eyelet: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.and_then(|runtime| runtime.block_on(signals::until_told_to_stop(&running))) {
-        Ok(signal) => {
-            tracing::info!("{signal}: draining");
-            running.drain();
-            ExitCode::SUCCESS
-        }
+    match run_edge(loaded.config) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("eyelet: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_edge(config: config::Config) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let running = serve::start(config)?;
+    let signal = runtime.block_on(signals.until_told_to_stop(&running))?;
+    tracing::info!("{signal}: draining");
+    running.drain();
+    tracing::info!("{}", counters::snapshot());
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! The story of a connection: accept, peek, decide, act. Every step is one file.
 //! It must not know how a step is done.
 
-use eyelet_policy::{Decision, Fact, Facts, Refusal, Rules, Verdict};
+use eyelet_policy::{Decision, Fact, FactSet, Facts, Refusal, Rules, Verdict};
 use eyelet_wire::hello::{Hello, HelloReader, Peek};
 
 use crate::act;
@@ -11,36 +11,35 @@ use crate::config::Action;
 use crate::peek;
 use crate::story::{End, Story};
 
-/// What was decided, and what was read to decide it.
-pub struct Ruling {
-    /// Index of the rule whose action is taken, or why and how it is refused.
-    pub act: Result<u32, (Answer, End)>,
-    /// Everything that the client has sent so far: the upstream gets it byte for byte.
-    pub peeked: Vec<u8>,
-}
-
 /// accept -> peek -> decide -> act. What comes after is the lot's: the connection is parked, or
 /// its end is told here.
-pub async fn connection(active: Active, mut story: Story) {
-    if let Err(end) = serve(&active, &mut story).await {
-        active.worker.tell(&story, &end);
+// An `async fn` would keep its arguments twice, and every task is that much larger.
+#[allow(clippy::manual_async_fn)]
+pub fn connection(active: Active, mut story: Story) -> impl Future<Output = ()> {
+    async move {
+        if let Err(end) = serve(&active, &mut story).await {
+            active.worker.tell(&story, &end);
+        }
     }
 }
 
 async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     let edge = &active.worker.edge;
     active.due_in(edge.config.limits.hello_timeout);
-    let peeked = peek::proxy_header(active, story).await?;
-    let Ruling { act, peeked } = decide(active, story, peeked).await?;
-    let rule = match act {
-        Ok(rule) => rule,
-        Err((answer, end)) => return act::refuse::refuse(active, &answer, end),
+    // Everything that the client has sent so far: the upstream gets it byte for byte.
+    let mut peeked = Vec::new();
+    if peek::must_name_client(active, story) {
+        // Boxed, as the handshake below: few connections come this way, and every task would be
+        // as large as the largest of its branches.
+        Box::pin(peek::proxy_header(active, story, &mut peeked)).await?;
+    }
+    let rule = match decide(active, story, &mut peeked).await? {
+        Ruling::Act(rule) => rule,
+        Ruling::Refuse(answer, end) => return act::refuse::refuse(active, &answer, end),
     };
     match &*edge.config.rules[rule as usize].action {
         Action::Splice(splice) => act::splice::splice(active, story, splice, peeked).await,
         Action::Terminate(terminate) => {
-            // Boxed: a handshake's future is several times a splice's, and every connection's
-            // task would be as large as the largest of its branches.
             Box::pin(act::terminate::terminate(active, story, rule, terminate, peeked)).await
         }
         // `decide` gives the refusal of a refuse rule, never its action.
@@ -48,48 +47,58 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     }
 }
 
-/// Asks the rules, and fetches what they ask for, until there is a verdict.
-async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<Ruling, End> {
-    let policy = &active.worker.edge.config.policy;
-    let mut known = Known::default();
-    let ruling = |story: &mut Story, verdict, hello: Option<&Hello<'_>>| {
-        rule_on(active, story, verdict, hello)
-    };
-    loop {
-        match policy.decide(&known.facts(story, None)) {
-            Decision::Verdict(verdict) => {
-                return Ok(Ruling { act: ruling(story, verdict, None), peeked: raw });
-            }
-            Decision::Need(Fact::Hello) => break,
-            Decision::Need(fact) => known.fetch(active, story, fact),
-        }
+/// What was decided.
+enum Ruling {
+    /// The action of this rule is taken.
+    Act(u32),
+    /// It is refused, so and therefore.
+    Refuse(Answer, End),
+}
+
+/// Asks the rules, reads as much of the hello as they need, and asks again, until there is a
+/// verdict.
+async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Result<Ruling, End> {
+    if let Some(ruling) = judge(active, story, None) {
+        return Ok(ruling);
     }
     let mut reader = HelloReader::new(active.worker.edge.config.limits.hello_bytes_max);
-    peek::hello(active, &mut reader, &mut raw).await?;
-    let hello = match reader.feed(&raw) {
-        Peek::Hello(hello) => hello,
-        other => return Ok(Ruling { act: Err(act::refuse::unreadable(&other)), peeked: raw }),
-    };
-    peek::tell(story, &hello);
-    known.wants_ja4 = active.worker.edge.config.log.ja4 && active.worker.logs();
-    if known.wants_ja4 {
-        known.fetch_ja4(story, &hello);
-    }
-    let act = loop {
-        match policy.decide(&known.facts(story, Some(&hello))) {
-            Decision::Verdict(verdict) => break ruling(story, verdict, Some(&hello)),
-            Decision::Need(Fact::Ja4) => known.fetch_ja4(story, &hello),
-            Decision::Need(fact) => known.fetch(active, story, fact),
+    loop {
+        // Nothing of what was read is held over the wait: a waiting task stays small.
+        match reader.feed(peeked) {
+            Peek::NeedMore { .. } => {}
+            Peek::Hello(hello) => {
+                peek::tell(active, story, &hello);
+                if let Some(ruling) = judge(active, story, Some(&hello)) {
+                    return Ok(ruling);
+                }
+            }
+            unreadable => {
+                let (answer, end) = act::refuse::unreadable(&unreadable);
+                return Ok(Ruling::Refuse(answer, end));
+            }
         }
-    };
-    Ok(Ruling { act, peeked: raw })
+        peek::more(active, peeked, "the hello").await?;
+    }
+}
+
+/// Asks the rules with what is known, and fetches what costs little. `None`: they ask for the
+/// hello.
+fn judge(active: &Active, story: &mut Story, hello: Option<&Hello<'_>>) -> Option<Ruling> {
+    let policy = &active.worker.edge.config.policy;
+    let mut known = Known::default();
+    loop {
+        match policy.decide(&known.facts(story, hello)) {
+            Decision::Verdict(verdict) => return Some(rule_on(active, story, verdict, hello)),
+            Decision::Need(Fact::Hello) => return None,
+            Decision::Need(fact) => known.fetch(active, story, hello, fact),
+        }
+    }
 }
 
 /// Facts that were fetched, beside those that the story keeps.
 #[derive(Default)]
 struct Known {
-    unknown: eyelet_policy::FactSet,
-    wants_ja4: bool,
+    unknown: FactSet,
 }
 
 impl Known {
@@ -103,16 +112,21 @@ impl Known {
         }
     }
 
-    fn fetch_ja4(&mut self, story: &mut Story, hello: &Hello<'_>) {
-        story.decided.ja4 = Some(peek::ja4(hello).as_str().into());
-    }
-
-    /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
-    fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
-        if fact == Fact::Destination {
-            story.decided.destination = active.local_address();
-        }
-        if fact != Fact::Destination || story.decided.destination.is_none() {
+    /// Fetches one fact. What cannot be had is unknown, and fails closed.
+    fn fetch(&mut self, active: &Active, story: &mut Story, hello: Option<&Hello<'_>>, fact: Fact) {
+        let decided = &mut story.decided;
+        let had = match (fact, hello) {
+            (Fact::Destination, _) => {
+                decided.destination = active.local_address();
+                decided.destination.is_some()
+            }
+            (Fact::Ja4, Some(hello)) => {
+                decided.ja4 = Some(peek::ja4(hello).as_str().into());
+                true
+            }
+            _ => false,
+        };
+        if !had {
             self.unknown = self.unknown.with(fact);
         }
     }
@@ -123,17 +137,16 @@ fn rule_on(
     story: &mut Story,
     verdict: Verdict,
     hello: Option<&Hello<'_>>,
-) -> Result<u32, (Answer, End)> {
+) -> Ruling {
     story.decided.rule = verdict.rule.map(|rule| rule.0);
-    match (verdict.rule, verdict.refuse) {
-        (Some(rule), None) => Ok(rule.0),
-        (None, None) => Err(act::refuse::by_rule(None, Refusal::Unlisted, hello)),
-        (rule, Some(refusal)) => {
-            let rules = &active.worker.edge.config.rules;
-            let action = rule.map(|rule| &*rules[rule.0 as usize].action);
-            Err(act::refuse::by_rule(action, refusal, hello))
-        }
-    }
+    let refusal = match (verdict.rule, verdict.refuse) {
+        (Some(rule), None) => return Ruling::Act(rule.0),
+        (_, refusal) => refusal.unwrap_or(Refusal::Unlisted),
+    };
+    let rules = &active.worker.edge.config.rules;
+    let action = verdict.rule.map(|rule| &*rules[rule.0 as usize].action);
+    let (answer, end) = act::refuse::by_rule(action, refusal, hello);
+    Ruling::Refuse(answer, end)
 }
 
 /// The rules are checked once and shared by all workers.
@@ -141,3 +154,19 @@ const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Rules>();
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// glibc's per-thread cache, which costs a tenth of its heap, takes what is below 1032 bytes;
+    /// tokio adds about 200 to a future.
+    #[test]
+    fn a_connections_task_is_small() {
+        fn size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size(connection);
+        assert!(size <= 800, "{size}");
+    }
+}

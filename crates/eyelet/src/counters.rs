@@ -21,6 +21,7 @@ macro_rules! counters {
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
             }
+            sum.listen_overflows = LISTEN_OVERFLOWS.load(Relaxed);
             sum
         }
     };
@@ -35,6 +36,8 @@ counters! {
     connections,
     /// Access lines lost because their reader was too slow.
     lines_lost,
+    /// Connections that the kernel dropped because a listen queue was full.
+    listen_overflows,
     /// Connections parked now.
     parked,
     /// Bytes that the parked connections hold in this process.
@@ -49,7 +52,34 @@ counters! {
     failed,
 }
 
+/// The kernel counts for all sockets, so no worker owns this one.
+static LISTEN_OVERFLOWS: AtomicU64 = AtomicU64::new(0);
+
+/// Notes what the kernel has counted since the start.
+pub fn set_listen_overflows(seen: u64) {
+    LISTEN_OVERFLOWS.store(seen, Relaxed);
+}
+
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
+
+/// What the process says of itself when it ends.
+impl std::fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} accepted: {} spliced, {} terminated, {} refused, {} failed; accepting paused {} \
+             times, the kernel dropped {}, {} access lines lost",
+            self.accepted,
+            self.spliced,
+            self.terminated,
+            self.refused,
+            self.failed,
+            self.accept_pauses,
+            self.listen_overflows,
+            self.lines_lost,
+        )
+    }
+}
 
 /// The cells of a new worker.
 pub fn register() -> Arc<Counters> {

@@ -192,8 +192,10 @@ fn append(
     outgoing: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
 ) -> Result<(), rustls::Error> {
+    /// Most records of a flight; a certificate chain says how much more it needs.
+    const ROOM_BYTES: usize = 512;
     let at = outgoing.len();
-    let mut room = 0;
+    let mut room = ROOM_BYTES;
     loop {
         outgoing.resize(at + room, 0);
         match encode(&mut outgoing[at..]) {

@@ -15,6 +15,7 @@ pub mod explain;
 pub mod handshake;
 pub mod log;
 pub mod lot;
+pub mod overflows;
 pub mod park;
 pub mod peek;
 pub mod proxy_protocol;

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::config::{Access, Config};
 use crate::counters::Counters;
-use crate::story::{Decided, Outcome};
+use crate::story::{Decided, Outcome, Upstream};
 
 /// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
 /// and lost, because a stalled log must not stall connections.
@@ -58,7 +58,7 @@ struct Line<'a> {
     alpn: Option<&'a [Cow<'static, str>]>,
     tls_version: Option<&'static str>,
     ja4: Option<&'a str>,
-    upstream: Option<&'a str>,
+    upstream: Option<&'a Upstream>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
     duration_ms: u64,
@@ -105,7 +105,7 @@ impl Log {
             alpn: decided.alpn.as_deref(),
             tls_version: decided.tls_version.and_then(version_name),
             ja4: decided.ja4.as_deref(),
-            upstream: decided.upstream.as_deref(),
+            upstream: decided.upstream.as_ref(),
             bytes_to_upstream: measured.bytes_to_upstream,
             bytes_to_client: measured.bytes_to_client,
             duration_ms: measured.duration_ms,

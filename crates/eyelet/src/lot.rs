@@ -138,9 +138,12 @@ impl Entry {
         }
     }
 
-    /// Descriptors that the entry holds.
+    /// Descriptors that the entry holds, or may be about to take.
     pub fn descriptors(&self) -> usize {
-        1 + usize::from(self.upstream.is_some())
+        match self.role {
+            Role::Active { .. } => 2,
+            Role::Parked { .. } | Role::Lingering => 1 + usize::from(self.upstream.is_some()),
+        }
     }
 }
 
@@ -155,12 +158,12 @@ pub struct Lot {
 impl Lot {
     /// An empty lot.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: Epoll::new()?, entries: Slab::default(), wheel: Wheel::new() })
+        Ok(Self { epoll: Epoll::new()?, entries: Slab::default(), wheel: Wheel::default() })
     }
 
-    /// How many connections there are.
-    pub fn len(&self) -> usize {
-        self.entries.len()
+    /// Whether no connection is left.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Takes in an accepted connection as an active one.

@@ -24,21 +24,34 @@ const LINGER_READS: usize = 16;
 /// A connection that has moved nothing for so long is idle when the process drains.
 const DRAIN_IDLE: Duration = Duration::from_millis(500);
 
+/// How long a parked connection keeps what was decided to itself. Most connections of a busy
+/// edge are over by then, and never pay for sharing it.
+const SETTLE: Duration = Duration::from_secs(2);
+
 /// Leaves a connection to the lot: its task ends, and what is left of it is one entry.
 pub fn park(active: &Active, story: &mut Story, relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let story = story.take().park(&mut worker.shared.borrow_mut());
+    let story = story.take().park();
     {
         let mut lot = worker.lot.borrow_mut();
         let Some(entry) = lot.entry(active.key()) else { return };
+        if entry.upstream.is_none() {
+            worker.uses_descriptors(-1);
+        }
         entry.role = Role::Parked { story, relay };
-        lot.due_in(active.key(), worker.edge.config.limits.idle_timeout);
+        lot.due_in(active.key(), idle_for(worker, false));
     }
     worker.counters.parked.up();
     worker.holds(0, size_of::<Entry>());
     // What came while it was active has its edge behind it.
     wake(worker, active.key());
+}
+
+/// How long a parked connection may be idle until it is looked at: to settle, or to be closed.
+fn idle_for(worker: &Worker, settled: bool) -> Duration {
+    let idle_timeout = worker.edge.config.limits.idle_timeout;
+    if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
 /// An event for a parked connection: moves what can be moved, and parks it again.
@@ -62,11 +75,11 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let buffers = &mut *worker.buffers.borrow_mut();
             let progress = relay::run(relay, &mut sockets, story, buffers);
             worker.holds(held, relay.flow().held_bytes());
-            (progress, moved != story.moved())
+            (progress, (moved != story.moved()).then_some(story.is_settled()))
         }
     };
-    if moved {
-        lot.due_in(key, worker.edge.config.limits.idle_timeout);
+    if let Some(settled) = moved {
+        lot.due_in(key, idle_for(worker, settled));
     }
     drop(lot);
     match progress {
@@ -85,6 +98,7 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     else {
         return;
     };
+    worker.uses_descriptors(1);
     let active = Active::new(worker.clone(), key);
     tokio::task::spawn_local(terminate::dial_later(active, story, relay));
 }
@@ -120,8 +134,11 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     match last {
         Last::Linger => {
             // What the client had sent so far was cut: the application must not take it for whole.
-            if let Some(entry) = worker.lot.borrow_mut().entry(key) {
-                let _ = entry.upstream.as_ref().map(socket::reset_on_close);
+            if let Some(entry) = worker.lot.borrow_mut().entry(key)
+                && let Some(upstream) = &entry.upstream
+            {
+                let _ = socket::reset_on_close(upstream);
+                worker.uses_descriptors(-1);
             }
             linger(worker, key);
         }
@@ -152,6 +169,7 @@ pub fn last_words(active: &Active, bytes: &[u8]) {
             let _ = socket::send(&entry.client, bytes);
         }
         entry.role = Role::Lingering;
+        worker.uses_descriptors(-1);
     }
     linger(worker, active.key());
 }
@@ -161,9 +179,7 @@ fn linger(worker: &Rc<Worker>, key: Key) {
     let Some(entry) = lot.entry(key) else { return };
     // If the client is gone the wake that follows finds it.
     let _ = socket::shutdown_write(&entry.client);
-    if entry.upstream.take().is_some() {
-        worker.dropped_upstream();
-    }
+    entry.upstream = None;
     entry.ready.add(CLIENT, READ);
     lot.due_in(key, LINGER);
     drop(lot);
@@ -190,15 +206,25 @@ fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::lot::Ready) -
 
 /// The deadline of a parked connection has passed.
 pub fn late(worker: &Rc<Worker>, key: Key) {
-    let lingering = {
-        let mut lot = worker.lot.borrow_mut();
-        lot.entry(key).is_some_and(|entry| matches!(entry.role, Role::Lingering))
-    };
-    if lingering {
-        let removed = worker.lot.borrow_mut().remove(key);
-        return worker.closed(removed);
+    let mut lot = worker.lot.borrow_mut();
+    match lot.entry(key).map(|entry| &mut entry.role) {
+        Some(Role::Lingering) => {
+            let removed = lot.remove(key);
+            drop(lot);
+            worker.closed(removed);
+        }
+        Some(Role::Parked { story, .. })
+            if !story.is_settled() && worker.edge.config.limits.idle_timeout > SETTLE =>
+        {
+            story.settle(&mut worker.shared.borrow_mut());
+            lot.due_in(key, worker.edge.config.limits.idle_timeout - SETTLE);
+        }
+        Some(Role::Parked { .. }) => {
+            drop(lot);
+            close(worker, key, "idle_timeout");
+        }
+        Some(Role::Active { .. }) | None => {}
     }
-    close(worker, key, "idle_timeout");
 }
 
 /// Ends a parked connection from our side, politely.
@@ -223,21 +249,21 @@ fn close(worker: &Rc<Worker>, key: Key, reason: &'static str) {
 /// Ends the parked connections that are idle while the process drains. What a spliced pair is
 /// about to say cannot be known, so it has until the drain's end.
 pub fn drain_idle(worker: &Rc<Worker>) {
-    let idle_timeout = worker.edge.config.limits.idle_timeout;
     let keys = worker.lot.borrow().keys();
     for key in keys {
-        let idle = {
-            let mut lot = worker.lot.borrow_mut();
-            let since = lot.since_due_in(key, idle_timeout);
-            match lot.entry(key).map(|entry| &mut entry.role) {
-                Some(Role::Parked { relay: Relay::Terminate(terminated), .. }) => {
-                    since >= DRAIN_IDLE && terminated.flow.is_quiet()
-                }
-                _ => false,
-            }
+        let mut lot = worker.lot.borrow_mut();
+        let Some(Entry { role: Role::Parked { story, relay }, .. }) = lot.entry(key) else {
+            continue;
         };
-        if idle {
-            close(worker, key, "drained");
+        let wait = idle_for(worker, story.is_settled());
+        // An upstream that was asked something has until the drain's end to answer.
+        let quiet = relay.flow().is_quiet() && !relay.flow().is_asked();
+        if quiet && matches!(relay, Relay::Terminate(_)) {
+            let idle = lot.since_due_in(key, wait) >= DRAIN_IDLE;
+            drop(lot);
+            if idle {
+                close(worker, key, "drained");
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use aws_lc_rs::digest;
-use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
+use eyelet_wire::hello::{Hello, Sni};
 use eyelet_wire::ja4::Ja4;
 use eyelet_wire::proxy::{self, Command, ProxyPeek};
 
@@ -17,19 +17,22 @@ const READ_BYTES: usize = 16 << 10;
 /// Protocols of one hello that the access line keeps.
 const ALPN_LOGGED_MAX: usize = 16;
 
-/// Reads the PROXY header where the client is a source that must send one; what came behind it.
-pub async fn proxy_header(active: &Active, story: &mut Story) -> Result<Vec<u8>, End> {
-    let mut raw = Vec::new();
+/// Whether the client is a source that must send a PROXY header.
+pub fn must_name_client(active: &Active, story: &Story) -> bool {
     let listener = &active.worker.edge.config.listeners[usize::from(story.decided.listener)];
     let client = story.client.ip();
-    if !listener.proxy_protocol_from.iter().any(|net| net.contains(&client)) {
-        return Ok(raw);
-    }
+    listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
+}
+
+/// Reads the PROXY header; what came behind it is left in `raw`.
+pub async fn proxy_header(
+    active: &Active,
+    story: &mut Story,
+    raw: &mut Vec<u8>,
+) -> Result<(), End> {
     loop {
-        match proxy::read(&raw) {
-            ProxyPeek::NeedMore { .. } => {
-                more(active, &mut raw, "the PROXY header").await?;
-            }
+        match proxy::read(raw) {
+            ProxyPeek::NeedMore { .. } => more(active, raw, "the PROXY header").await?,
             ProxyPeek::NotProxy => return Err(End::failed("no PROXY header")),
             ProxyPeek::Malformed(fault) => {
                 return Err(End::failed(format!("malformed PROXY header: {fault}")));
@@ -40,25 +43,14 @@ pub async fn proxy_header(active: &Active, story: &mut Story) -> Result<Vec<u8>,
                     story.decided.destination = Some(destination);
                 }
                 raw.drain(..header.len);
-                return Ok(raw);
+                return Ok(());
             }
         }
     }
 }
 
-/// Reads until the hello is complete, or can be told not to become one.
-pub async fn hello(
-    active: &Active,
-    reader: &mut HelloReader,
-    raw: &mut Vec<u8>,
-) -> Result<(), End> {
-    while let Peek::NeedMore { .. } = reader.feed(raw) {
-        more(active, raw, "the hello").await?;
-    }
-    Ok(())
-}
-
-async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), End> {
+/// Reads on. `of` is what is being read, in the access line's words.
+pub async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), End> {
     let how_far = |raw: &[u8]| if raw.is_empty() { "before" } else { "in the middle of" };
     match active.recv(raw, READ_BYTES).await {
         Ok(0) => Err(End::failed(format!("client closed {} {of}", how_far(raw)))),
@@ -69,12 +61,16 @@ async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), End> {
     }
 }
 
-/// What the access line keeps of a hello.
-pub fn tell(story: &mut Story, hello: &Hello<'_>) {
+/// What the story keeps of a hello; of what only the access line needs, nothing if none is kept.
+pub fn tell(active: &Active, story: &mut Story, hello: &Hello<'_>) {
+    let decided = &mut story.decided;
     if let Sni::Name(name) = hello.sni() {
-        story.decided.sni = Some(name.as_str().into());
+        decided.sni = Some(name.as_str().into());
     }
-    story.decided.tls_version = Some(hello.version_max());
+    decided.tls_version = Some(hello.version_max());
+    if !active.worker.logs() {
+        return;
+    }
     let alpn: Box<[Cow<'static, str>]> = hello
         .alpn()
         .take(ALPN_LOGGED_MAX)
@@ -84,7 +80,10 @@ pub fn tell(story: &mut Story, hello: &Hello<'_>) {
             other => String::from_utf8_lossy(other).into_owned().into(),
         })
         .collect();
-    story.decided.alpn = (!alpn.is_empty()).then_some(alpn);
+    decided.alpn = (!alpn.is_empty()).then_some(alpn);
+    if active.worker.edge.config.log.ja4 {
+        decided.ja4 = Some(ja4(hello).as_str().into());
+    }
 }
 
 /// The fingerprint of a hello.

@@ -40,9 +40,9 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// How many entries there are.
-    pub fn len(&self) -> usize {
-        self.len
+    /// Whether no entry is left.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Puts an entry into the lowest free place, so that chunks at the end can empty.
@@ -143,7 +143,7 @@ mod tests {
         for key in &keys[CHUNK..] {
             slab.remove(*key).unwrap();
         }
-        assert_eq!((slab.chunks.len(), slab.len()), (1, CHUNK));
+        assert_eq!((slab.chunks.len(), slab.len), (1, CHUNK));
         assert_eq!(slab.keys(), keys[..CHUNK]);
     }
 

@@ -59,7 +59,17 @@ pub struct Decided {
     /// Index of the rule.
     pub rule: Option<u32>,
     /// Who was dialled.
-    pub upstream: Option<Box<str>>,
+    pub upstream: Option<Upstream>,
+}
+
+/// Who was dialled.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(untagged)]
+pub enum Upstream {
+    /// This address.
+    Address(SocketAddr),
+    /// A name that led nowhere, or a Unix socket.
+    Name(Box<str>),
 }
 
 /// The story of an active connection.
@@ -86,6 +96,7 @@ pub struct Parked {
     started_unix_ms: u64,
     client_ip: [u8; 16],
     client_port: u16,
+    settled: bool,
     decided: Rc<Decided>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -112,7 +123,7 @@ impl Story {
     }
 
     /// The few words that a parked connection keeps.
-    pub fn park(self, shared: &mut Shared) -> Parked {
+    pub fn park(self) -> Parked {
         let client_ip = match self.client.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -122,7 +133,8 @@ impl Story {
             started_unix_ms: self.started_unix_ms,
             client_ip,
             client_port: self.client.port(),
-            decided: shared.share(self.decided),
+            settled: false,
+            decided: Rc::new(self.decided),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         }
@@ -143,6 +155,19 @@ impl Parked {
         }
     }
 
+    /// Shares what was decided with other connections, once this one has lived long enough for
+    /// that to be worth a look into the table.
+    pub fn settle(&mut self, shared: &mut Shared) {
+        let decided = std::mem::take(&mut self.decided);
+        self.decided = shared.share(decided);
+        self.settled = true;
+    }
+
+    /// Whether it shares already.
+    pub fn is_settled(&self) -> bool {
+        self.settled
+    }
+
     /// Bytes moved so far, both ways.
     pub fn moved(&self) -> u64 {
         self.bytes_to_upstream + self.bytes_to_client
@@ -157,17 +182,17 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn share(&mut self, decided: Decided) -> Rc<Decided> {
+    fn share(&mut self, decided: Rc<Decided>) -> Rc<Decided> {
         if let Some(known) = self.set.get(&decided) {
             return known.clone();
         }
-        let new = Rc::new(decided);
-        self.set.insert(new.clone());
-        new
+        self.set.insert(decided.clone());
+        decided
     }
 
     fn unshare(&mut self, decided: Rc<Decided>) -> Decided {
-        // Two are left when this is the last connection: the set's and this one.
+        // Two are left when this is the last connection that shares: the set's and this one. One
+        // is left when it never settled.
         if Rc::strong_count(&decided) == 2 {
             self.set.remove(&decided);
             // A table that held a burst's names would keep its size for life.
@@ -198,8 +223,13 @@ mod tests {
     fn a_parked_story_comes_back_whole_and_the_table_empties() {
         let mut shared = Shared::default();
         for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
-            let one = story("a.example", client).park(&mut shared);
-            let two = story("a.example", client).park(&mut shared);
+            let mut one = story("a.example", client).park();
+            let mut two = story("a.example", client).park();
+            let young = story("a.example", client).park();
+            one.settle(&mut shared);
+            two.settle(&mut shared);
+            assert!(Rc::ptr_eq(&one.decided, &two.decided) && shared.set.len() == 1);
+            young.wake(&mut shared);
             assert_eq!(shared.set.len(), 1);
             let back = one.wake(&mut shared);
             assert_eq!(format!("{back:?}"), format!("{:?}", story("a.example", client)));
@@ -208,7 +238,7 @@ mod tests {
         }
     }
 
-    /// 8 id + 8 start + 16 + 2 client + 8 shared + 2 x 8 counters, rounded to 8.
+    /// 8 id + 8 start + 16 + 2 client + 1 settled + 8 shared + 2 x 8 counters, rounded to 8.
     #[test]
     fn a_parked_story_is_small() {
         assert_eq!(size_of::<Parked>(), 64);

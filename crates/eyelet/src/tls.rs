@@ -25,6 +25,10 @@ use crate::config::{Action, Config, Terminate, TlsVersion};
 /// start would take too long; `eyelet check` reads them all.
 const EAGER_MAX: usize = 64;
 
+/// Tickets sent after a full or resumed TLS 1.3 handshake. One, as Go does: every connection
+/// brings the next one's, and each costs a client 220 bytes and us a key derivation.
+const TICKETS: usize = 1;
+
 /// Why a configuration could not be made. It says which file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -117,6 +121,7 @@ fn make(
         // A ticket stands for the certificate that was verified: it must not open another rule.
         Some(_) => aws_lc_rs::Ticketer::new()?,
     };
+    config.send_tls13_tickets = TICKETS;
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(Capture);
     Ok(config)

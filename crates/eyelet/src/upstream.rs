@@ -18,14 +18,15 @@ use ipnet::IpNet;
 use crate::active::{Active, Stop};
 use crate::config::{Dns, Host, HostPort};
 use crate::lot::{SIDES, Side, UPSTREAM};
-use crate::story::{End, Story};
+use crate::story::{End, Story, Upstream};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Addresses of one name that are tried: as many as an entry has sides for.
 const ATTEMPTS_MAX: usize = (SIDES - UPSTREAM) as usize;
-/// How often a Unix socket whose backlog is full is tried again.
-const BACKLOG_DELAY: Duration = Duration::from_millis(20);
+/// How often a Unix socket whose backlog is full is tried again, and a dial for which there was no
+/// descriptor.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Whom to dial.
 #[derive(Debug)]
@@ -101,27 +102,37 @@ impl Resolver {
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
+    // What most connections do not need is boxed, so that their tasks stay small.
     let addresses = match target {
         Target::Unix(path) => {
-            story.decided.upstream = Some(format!("unix:{}", path.display()).into());
-            return dial_unix(active, path).await.map_err(failed);
+            let name = format!("unix:{}", path.display());
+            story.decided.upstream = Some(Upstream::Name(name.into()));
+            return Box::pin(dial_unix(active, path)).await.map_err(failed);
         }
         Target::Address(address) => vec![*address],
-        Target::Configured(host_port) => resolve(active, story, host_port, None).await?,
-        Target::Named(host_port, guard) => resolve(active, story, host_port, Some(*guard)).await?,
+        Target::Configured(HostPort { host: Host::Ip(ip), port }) => {
+            vec![SocketAddr::new(*ip, *port)]
+        }
+        Target::Configured(host_port) => Box::pin(resolve(active, story, host_port, None)).await?,
+        Target::Named(host_port, guard) => {
+            Box::pin(resolve(active, story, host_port, Some(*guard))).await?
+        }
     };
     let dialled = match &addresses[..] {
         [] => Err(io::Error::other("the name has no address").into()),
         [address] => dial_one(active, *address).await,
-        _ => dial_any(active, &addresses).await,
+        _ => Box::pin(dial_any(active, &addresses)).await,
     };
     match dialled {
         Ok(address) => {
-            story.decided.upstream = Some(address.to_string().into());
+            story.decided.upstream = Some(Upstream::Address(address));
             Ok(())
         }
         Err(stop) => {
-            story.decided.upstream.get_or_insert_with(|| addresses[0].to_string().into());
+            // Of several addresses the last reason is told, and the first address for them all.
+            if let Some(address) = addresses.first() {
+                story.decided.upstream = Some(Upstream::Address(*address));
+            }
             Err(failed(stop))
         }
     }
@@ -147,7 +158,7 @@ async fn resolve(
         Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, port)]),
         Host::Name(name) => name,
     };
-    story.decided.upstream = Some(format!("{name}:{port}").into());
+    story.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
     let wait = active.worker.edge.config.limits.connect_timeout;
     let lookup = active.worker.resolver.addresses(name, guard.is_some());
     let found = match tokio::time::timeout(wait, lookup).await {
@@ -221,7 +232,7 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
             // The backlog is full, and no edge will tell when it is not: the deadline bounds it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 active.in_time()?;
-                tokio::time::sleep(BACKLOG_DELAY).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
             Err(error) => return Err(error.into()),
         }
@@ -229,13 +240,28 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
 }
 
 async fn dial_one(active: &Active, address: SocketAddr) -> Result<SocketAddr, Stop> {
-    let upstream = start(active, address, UPSTREAM)?;
+    let upstream = loop {
+        match start(active, address, UPSTREAM) {
+            // Others will give descriptors back, and no edge will tell: the deadline bounds it.
+            Err(error) if is_out_of_descriptors(&error) => {
+                active.in_time()?;
+                Box::pin(tokio::time::sleep(RETRY_DELAY)).await;
+            }
+            started => break started?,
+        }
+    };
     active.ready(&[UPSTREAM], WRITABLE).await?;
     if active.has(UPSTREAM, FAILED) {
         socket::pending_error(&upstream)?;
     }
     active.set_upstream(upstream, UPSTREAM)?;
     Ok(address)
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
 fn start(active: &Active, address: SocketAddr, side: Side) -> io::Result<OwnedFd> {

@@ -44,12 +44,14 @@ pub struct Wheel {
     now: u32,
 }
 
-impl Wheel {
+impl Default for Wheel {
     /// An empty wheel at tick 0.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { heads: Box::new([NONE; BUCKETS]), now: 0 }
     }
+}
 
+impl Wheel {
     /// The current tick.
     pub fn now(&self) -> u32 {
         self.now
@@ -136,7 +138,7 @@ mod tests {
     /// Every entry comes out at its deadline, not before, however often it was moved.
     #[test]
     fn due_at_the_deadline_and_not_before() {
-        let (mut entries, mut wheel) = (Slab::default(), Wheel::new());
+        let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
         let deadlines = [1, 2, 2, 511, 512, 513, 5000, 36_000];
         for deadline in deadlines {
             let key = entries.insert(Entry(Links::default()));
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn an_entry_taken_out_of_the_middle_leaves_the_others() {
-        let (mut entries, mut wheel) = (Slab::default(), Wheel::new());
+        let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
         let keys: Vec<_> = (0..5).map(|_| entries.insert(Entry(Links::default()))).collect();
         for key in &keys {
             wheel.set(&mut entries, key.index, 7);
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_later_deadline_costs_no_move_and_is_kept() {
-        let (mut entries, mut wheel) = (Slab::default(), Wheel::new());
+        let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
         let key = entries.insert(Entry(Links::default()));
         wheel.set(&mut entries, key.index, 5);
         wheel.set(&mut entries, key.index, 50);

@@ -40,12 +40,18 @@ const BURST: usize = 1000;
 /// A second without a connection more or less.
 const QUIET_TICKS: u32 = 10;
 
-/// The most connections since memory was last given back.
+/// What came and went since memory was last given back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Burst {
+    /// The most connections that were open.
     peak: usize,
+    /// Those open at the last tick.
     open: usize,
+    /// Ticks since that number changed.
     quiet: u32,
+    /// Whether anything changed at all: handshakes leave memory behind, connections that stay
+    /// or not.
+    dirty: bool,
 }
 
 /// What all workers share.
@@ -113,7 +119,7 @@ impl Worker {
             index,
             edge,
             lot: RefCell::new(Lot::new()?),
-            buffers: RefCell::new(Buffers::new()),
+            buffers: RefCell::default(),
             shared: RefCell::default(),
             counters,
             resolver,
@@ -165,14 +171,10 @@ impl Worker {
         }
     }
 
-    /// Counts one more descriptor, of an upstream.
-    pub fn holds_upstream(&self) {
-        self.edge.descriptors.fetch_add(1, Relaxed);
-    }
-
-    /// Counts it out again.
-    pub fn dropped_upstream(&self) {
-        self.edge.descriptors.fetch_sub(1, Relaxed);
+    /// Counts descriptors that connections took, or gave back where `n` is negative. An active
+    /// connection counts two from the start: it may dial.
+    pub fn uses_descriptors(&self, n: isize) {
+        self.edge.descriptors.fetch_add(n.cast_unsigned(), Relaxed);
     }
 
     /// Notes that what a parked connection holds went from `before` to `after` bytes.
@@ -228,7 +230,8 @@ impl Worker {
     fn resume(&self, accepting: &mut Accepting) {
         if accepting.paused && !self.is_full() {
             accepting.paused = false;
-            tracing::info!("accepting resumes");
+            let pauses = self.counters.accept_pauses.value();
+            tracing::info!("accepting resumes (worker {}, pause {pauses})", self.index);
             if let Err(error) = self.listen(&accepting.sockets) {
                 tracing::error!("cannot accept any more: {error}");
             }
@@ -259,7 +262,7 @@ impl Worker {
         match inserted {
             Ok(key) => {
                 self.edge.open.fetch_add(1, Relaxed);
-                self.edge.descriptors.fetch_add(1, Relaxed);
+                self.uses_descriptors(2);
                 self.counters.connections.up();
                 let active = Active::new(self.clone(), key);
                 tokio::task::spawn_local(connection(active, story));
@@ -357,13 +360,14 @@ impl Worker {
         let open = self.edge.open.load(Relaxed);
         let mut burst = self.burst.get();
         burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
+        burst.dirty |= open != burst.open;
         burst.open = open;
         burst.peak = burst.peak.max(open);
         let halved = burst.peak >= BURST && open <= burst.peak / 2;
-        let settled = burst.peak > open && burst.quiet >= QUIET_TICKS;
+        let settled = burst.dirty && burst.quiet >= QUIET_TICKS;
         if halved || settled {
             eyelet_sys::memory::trim();
-            burst.peak = open;
+            (burst.peak, burst.dirty) = (open, false);
         }
         self.burst.set(burst);
     }
@@ -418,7 +422,7 @@ pub async fn run(
             }
         }
         if let Some(end) = end {
-            if worker.lot.borrow().len() == 0 {
+            if worker.lot.borrow().is_empty() {
                 break;
             }
             if Instant::now() >= end {

@@ -71,6 +71,30 @@ fn what_moves_is_drained_and_then_cut() {
     assert_eq!(edge.lines().len(), 1, "{:#?}", edge.lines());
 }
 
+/// A request that the application is still working on is not idle, however long no byte moves.
+#[test]
+fn an_answer_is_waited_for_while_draining() {
+    let pki = Pki::new();
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = format!("http://{}", application.local_addr().unwrap());
+    let limits = "[limits]\ndrain_timeout = \"10s\"";
+    let rules = format!("{}{limits}", pki.terminate(&upstream, ""));
+    let mut edge = Edge::start(&pki.folder, &rules);
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    client.write_all(b"question").unwrap();
+    let (mut answering, _) = application.accept().unwrap();
+    answering.read_exact(&mut [0; 8]).unwrap();
+    edge.signal(Signal::TERM);
+    edge.wait_log("draining");
+    // Longer than what counts as idle; nothing is to happen meanwhile, so there is nothing to poll.
+    std::thread::sleep(Duration::from_millis(1200));
+    answering.write_all(b"answer").unwrap();
+    let mut answer = [0; 6];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"answer");
+    assert!(edge.wait_exit().success());
+}
+
 #[test]
 fn sigint_drains_too() {
     let (mut edge, _pki, _upstream) = echo_edge("");

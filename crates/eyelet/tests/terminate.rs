@@ -382,6 +382,39 @@ fn both_ways(mut client: Tls, sent: &[u8]) {
     assert_eq!(read_all(&mut client), b"");
 }
 
+/// Each direction has its own pace: a client that writes all before it reads anything, while the
+/// upstream's answer fills every buffer on the way back, must get it all written.
+#[test]
+fn a_client_may_write_before_it_reads() {
+    const MUCH: usize = 24 << 20;
+    let front = Front::new("tcp", "");
+    let (mut client, upstream) = front.connected();
+    let mut answers = upstream.try_clone().unwrap();
+    let answering = std::thread::spawn(move || answers.write_all(&support::noise(MUCH, 1)));
+    let counting = std::thread::spawn(move || {
+        let mut taken = vec![0; 64 << 10];
+        let mut upstream = upstream;
+        let mut all = 0;
+        while all < MUCH {
+            all += upstream.read(&mut taken).unwrap();
+        }
+    });
+    // rustls' own stream would read while it writes; this one only writes.
+    let mut sent = 0;
+    let text = support::noise(64 << 10, 2);
+    while sent < MUCH {
+        sent += client.conn.writer().write(&text).unwrap();
+        while client.conn.wants_write() {
+            client.conn.write_tls(&mut client.sock).unwrap();
+        }
+    }
+    counting.join().unwrap();
+    let mut read = vec![0; MUCH];
+    client.read_exact(&mut read).unwrap();
+    assert!(read == support::noise(MUCH, 1));
+    answering.join().unwrap().unwrap();
+}
+
 #[test]
 fn keys_are_updated_again_and_again() {
     let front = Front::echo("");

@@ -36,9 +36,9 @@ pub struct Buffers {
     pipes: Vec<Pipe>,
 }
 
-impl Buffers {
+impl Default for Buffers {
     /// Buffers whose pages are not touched yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         // Zeroed by the kernel page by page: an edge that never moves bulk never holds them.
         Self {
             input: vec![0; INPUT_BYTES].into_boxed_slice(),
@@ -46,7 +46,9 @@ impl Buffers {
             pipes: Vec::new(),
         }
     }
+}
 
+impl Buffers {
     fn pipe(&mut self) -> Option<Pipe> {
         self.pipes.pop().or_else(|| Pipe::new(PIPE_BYTES).ok())
     }
@@ -80,25 +82,27 @@ impl Relay {
 #[derive(Default)]
 pub struct Flow {
     pending: Option<Box<Pending>>,
-    flags: u8,
+    flags: u16,
 }
 
 /// The client's stream has ended, and everything of it was read.
-const CLIENT_ENDED: u8 = 1;
+const CLIENT_ENDED: u16 = 1;
 /// The upstream's stream has ended, and everything of it was read.
-const UPSTREAM_ENDED: u8 = 1 << 1;
+const UPSTREAM_ENDED: u16 = 1 << 1;
 /// The end was passed on to the upstream.
-const UPSTREAM_TOLD: u8 = 1 << 2;
+const UPSTREAM_TOLD: u16 = 1 << 2;
 /// The end was passed on to the client.
-const CLIENT_TOLD: u8 = 1 << 3;
+const CLIENT_TOLD: u16 = 1 << 3;
 /// The upstream's end came first.
-const UPSTREAM_FIRST: u8 = 1 << 4;
+const UPSTREAM_FIRST: u16 = 1 << 4;
 /// The client's stream ended without close_notify.
-const TRUNCATED: u8 = 1 << 5;
+const TRUNCATED: u16 = 1 << 5;
 /// Much is coming from the client.
-const BULK_UP: u8 = 1 << 6;
+const BULK_UP: u16 = 1 << 6;
 /// Much is coming from the upstream.
-const BULK_DOWN: u8 = 1 << 7;
+const BULK_DOWN: u16 = 1 << 7;
+/// The last bytes that moved went to the upstream: it may be about to answer.
+const ASKED: u16 = 1 << 8;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -123,16 +127,17 @@ pub struct Held {
 
 impl Held {
     fn is_empty(&self) -> bool {
-        self.sent == self.bytes.len() && self.pipe.is_none()
+        self.is_sent() && self.pipe.is_none()
     }
 
-    fn len(&self) -> usize {
-        self.bytes.len() - self.sent
+    /// Whether the bytes in memory are sent; those in the pipe come behind them.
+    fn is_sent(&self) -> bool {
+        self.sent == self.bytes.len()
     }
 }
 
 impl Flow {
-    fn has(&self, flag: u8) -> bool {
+    fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
@@ -215,6 +220,19 @@ impl Flow {
                 && pending.to_upstream.is_empty()
                 && pending.partial.is_empty()
         })
+    }
+
+    /// Whether the upstream was told something and has not answered yet.
+    pub fn is_asked(&self) -> bool {
+        self.has(ASKED)
+    }
+
+    fn note_moved(&mut self, to: Side) {
+        if to == CLIENT {
+            self.flags &= !ASKED;
+        } else {
+            self.flags |= ASKED;
+        }
     }
 
     fn note_end(&mut self, from: Side) {
@@ -374,9 +392,9 @@ impl Sockets<'_> {
             if self.socket(to).is_none() || !self.ready.any(to, WRITE) {
                 return Ok(false);
             }
-            if held.len() > 0 {
+            if !held.is_sent() {
                 held.sent += self.send(to, &held.bytes[held.sent..])?;
-                if held.len() == 0 {
+                if held.is_sent() {
                     (held.bytes, held.sent) = (Vec::new(), 0);
                 }
             } else if let Some((pipe, left)) = held.pipe.take() {

@@ -135,8 +135,9 @@ fn upward(
     let mut filled = take_partial(&mut terminated.flow, buffers);
     let mut fresh = filled > 0;
     let more = loop {
-        let free = sockets.flush(&mut terminated.flow, UPSTREAM, buffers)?;
-        if !free || !sockets.flush(&mut terminated.flow, CLIENT, buffers)? {
+        // What waits for the client does not hold up what comes from it: each direction has its
+        // own pace, or a client that writes before it reads would never be done.
+        if !sockets.flush(&mut terminated.flow, UPSTREAM, buffers)? {
             break false;
         }
         if share == 0 {
@@ -166,10 +167,12 @@ fn upward(
             let sent = sockets.send(UPSTREAM, bytes)?;
             terminated.flow.hold(UPSTREAM, &bytes[sent..]);
             story.bytes_to_upstream += bytes.len() as u64;
+            terminated.flow.note_moved(UPSTREAM);
             share = share.saturating_sub(bytes.len());
         }
         buffers.input.copy_within(rest..filled, 0);
         filled -= rest;
+        reply(terminated, keys, sockets, buffers)?;
     };
     terminated.flow.hold_partial(&buffers.input[..filled]);
     if terminated.session.read_closed() {
@@ -198,7 +201,7 @@ fn open(
     keys: &mut Keys,
     input: &mut [u8],
 ) -> Result<(usize, std::ops::Range<usize>), Broken> {
-    let Terminated { session, flow } = terminated;
+    let session = &mut terminated.session;
     let mut at = 0;
     let mut plain = 0..0;
     while let Opened::Record { consumed, what } = session.open(keys, &mut input[at..])? {
@@ -209,10 +212,10 @@ fn open(
                 input.copy_within(at + data.start..at + data.end, plain.end);
                 plain.end += data.len();
             }
-            Incoming::Reply => seal_control(session, keys, flow)?,
             Incoming::PeerAlert(code) => return Err(Broken::Alert(code)),
-            // What close_notify means is asked of the session when all is read.
-            Incoming::CloseNotify | Incoming::Nothing => {}
+            // What close_notify means is asked of the session when all is read, and a reply is
+            // due until it is sealed: several requests are one reply (RFC 8446 4.6.3).
+            Incoming::CloseNotify | Incoming::Nothing | Incoming::Reply => {}
         }
         at += consumed;
         if at == input.len() {
@@ -222,10 +225,22 @@ fn open(
     Ok((at, plain))
 }
 
-fn seal_control(session: &mut Session, keys: &mut Keys, flow: &mut Flow) -> Result<(), Fault> {
+/// Seals and sends the control record that is due, if any, once what was sealed before is sent:
+/// so at most one waits, however many are asked for.
+fn reply(
+    terminated: &mut Terminated,
+    keys: &mut Keys,
+    sockets: &mut Sockets<'_>,
+    buffers: &mut Buffers,
+) -> Result<(), Broken> {
+    let Terminated { session, flow } = terminated;
+    if !session.control_due() || !sockets.flush(flow, CLIENT, buffers)? {
+        return Ok(());
+    }
     let mut record = [0; CONTROL_BYTES_MAX];
     let sealed = session.seal_control(keys, &mut record)?;
     flow.hold(CLIENT, &record[..sealed]);
+    sockets.flush(flow, CLIENT, buffers)?;
     Ok(())
 }
 
@@ -248,17 +263,16 @@ fn downward(
         if share == 0 {
             return Ok(true);
         }
+        reply(terminated, keys, sockets, buffers)?;
         let room = slots * PAYLOAD;
         match recv_slots(&terminated.session, sockets, buffers, slots)? {
             None => {}
             Some(0) => terminated.flow.note_end(UPSTREAM),
             Some(read) => {
-                if terminated.session.control_due() {
-                    seal_control(&mut terminated.session, keys, &mut terminated.flow)?;
-                }
                 let sealed = seal_slots(&mut terminated.session, keys, &mut buffers.output, read)?;
                 send_sealed(&mut terminated.flow, sockets, buffers, sealed)?;
                 story.bytes_to_client += read as u64;
+                terminated.flow.note_moved(CLIENT);
                 share = share.saturating_sub(read);
                 if read == room {
                     slots = SLOTS;
@@ -266,6 +280,7 @@ fn downward(
             }
         }
     }
+    reply(terminated, keys, sockets, buffers)?;
     finish_client(terminated, keys, sockets, buffers)?;
     Ok(false)
 }
@@ -333,7 +348,7 @@ fn send_sealed(
     buffers: &mut Buffers,
     sealed: usize,
 ) -> Result<(), Failed> {
-    // A control record that waits goes first: it was sealed first.
+    // A control record that could not be sent goes first: it was sealed first.
     let first = !sockets.flush(flow, CLIENT, buffers)?;
     let records = &buffers.output[..sealed];
     let sent = if first { 0 } else { sockets.send(CLIENT, records)? };
