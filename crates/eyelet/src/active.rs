@@ -30,6 +30,8 @@ pub struct Active {
 pub enum Stop {
     /// The process is going, and this connection was not done in time.
     Drained,
+    /// Memory is short, and this is the oldest connection that is not done yet.
+    Shed,
     /// The deadline passed.
     Late,
     /// The socket failed.
@@ -73,10 +75,7 @@ impl Active {
                 return Poll::Ready(Ok(()));
             }
             match &mut entry.role {
-                Role::Active { late: true, .. } if self.worker.is_draining() => {
-                    Poll::Ready(Err(Stop::Drained))
-                }
-                Role::Active { late: true, .. } => Poll::Ready(Err(Stop::Late)),
+                Role::Active { late: true, shed, .. } => Poll::Ready(Err(self.why_late(*shed))),
                 Role::Active { waker, .. } => {
                     match waker {
                         Some(known) if known.will_wake(task.waker()) => {}
@@ -101,8 +100,16 @@ impl Active {
         let mut lot = self.worker.lot.borrow_mut();
         match lot.entry(self.key).map(|entry| &entry.role) {
             Some(Role::Active { late: false, .. }) => Ok(()),
-            _ if self.worker.is_draining() => Err(Stop::Drained),
+            Some(Role::Active { shed, .. }) => Err(self.why_late(*shed)),
             _ => Err(Stop::Late),
+        }
+    }
+
+    fn why_late(&self, shed: bool) -> Stop {
+        match (shed, self.worker.is_draining()) {
+            (true, _) => Stop::Shed,
+            (false, true) => Stop::Drained,
+            (false, false) => Stop::Late,
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::sync::oneshot;
 
 use crate::config::{self, Depth};
 use crate::signals::Signals;
@@ -92,8 +93,19 @@ fn run_edge(config: config::Config) -> Result<(), Box<dyn Error>> {
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let running = serve::start(config)?;
     let signal = runtime.block_on(signals.until_told_to_stop(&running))?;
-    tracing::info!("{signal}: draining");
-    running.drain();
+    tracing::info!("{signal}: draining; a second signal ends at once");
+    let (done, drained) = oneshot::channel();
+    std::thread::Builder::new().name("drain".into()).spawn(move || {
+        running.drain();
+        // Nobody waits for it after a second signal.
+        let _ = done.send(());
+    })?;
+    let drained = runtime.block_on(async {
+        tokio::select! {
+            drained = drained => drained.is_ok(),
+            () = signals.until_told_again() => false,
+        }
+    });
     tracing::info!("{}", counters::snapshot());
-    Ok(())
+    if drained { Ok(()) } else { Err("told to stop before the drain was over".into()) }
 }

@@ -7,6 +7,7 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use crate::act;
 use crate::act::refuse::Answer;
 use crate::active::Active;
+use crate::budget::{Counted, HELLO_BYTES};
 use crate::config::Action;
 use crate::peek;
 use crate::story::{End, Story};
@@ -61,7 +62,9 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
     if let Some(ruling) = judge(active, story, None) {
         return Ok(ruling);
     }
-    let mut reader = HelloReader::new(active.worker.edge.config.limits.hello_bytes_max);
+    let edge = &active.worker.edge;
+    let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
+    let mut counted = Counted::new(&edge.budget, 0);
     loop {
         // Nothing of what was read is held over the wait: a waiting task stays small.
         match reader.feed(peeked) {
@@ -78,6 +81,7 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
             }
         }
         peek::more(active, peeked, "the hello").await?;
+        counted.set(peeked.len().saturating_sub(HELLO_BYTES));
     }
 }
 

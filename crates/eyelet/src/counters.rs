@@ -44,6 +44,8 @@ counters! {
     parked_bytes,
     /// Connections refused by rule or for want of one.
     refused,
+    /// Connections that were ended, or not begun, because memory was short.
+    shed,
     /// Connections spliced.
     spliced,
     /// Connections terminated.
@@ -67,13 +69,14 @@ impl std::fmt::Display for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} accepted: {} spliced, {} terminated, {} refused, {} failed; accepting paused {} \
-             times, the kernel dropped {}, {} access lines lost",
+            "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} shed; \
+             accepting paused {} times, the kernel dropped {}, {} access lines lost",
             self.accepted,
             self.spliced,
             self.terminated,
             self.refused,
             self.failed,
+            self.shed,
             self.accept_pauses,
             self.listen_overflows,
             self.lines_lost,

@@ -99,6 +99,7 @@ pub async fn handshake(
 fn stopped(stop: Stop) -> End {
     End::failed(match stop {
         Stop::Drained => "drained in the handshake".into(),
+        Stop::Shed => "shed: memory_max, in the handshake".into(),
         Stop::Late => "handshake_timeout".into(),
         Stop::Io(error) => client_failure(&error, "the handshake"),
     })

@@ -4,6 +4,7 @@
 
 pub mod act;
 pub mod active;
+pub mod budget;
 pub mod certificate;
 pub mod check;
 pub mod cli;
@@ -21,6 +22,7 @@ pub mod peek;
 pub mod proxy_protocol;
 pub mod relay;
 pub mod serve;
+pub mod shed;
 pub mod signals;
 pub mod slab;
 pub mod story;

@@ -108,8 +108,10 @@ pub enum Role {
     Active {
         /// The task, where it waits.
         waker: Option<Waker>,
-        /// Its deadline has passed.
+        /// Its deadline has passed, or it must end for another reason.
         late: bool,
+        /// Its memory is wanted for others.
+        shed: bool,
     },
     /// Nobody, until an event: the usual state.
     Parked {
@@ -173,7 +175,7 @@ impl Lot {
             upstream: None,
             ready: Ready::default(),
             links: Links::default(),
-            role: Role::Active { waker: None, late: false },
+            role: Role::Active { waker: None, late: false, shed: false },
         });
         let token = Token::Connection(key, CLIENT).encode();
         let added = match self.entries.entry(key) {

@@ -11,8 +11,10 @@ use eyelet_sys::socket;
 
 use crate::act::terminate;
 use crate::active::Active;
+use crate::budget::ACTIVE_BYTES;
 use crate::lot::{CLIENT, Entry, READ, Role};
 use crate::relay::{self, Progress, Relay, Sockets};
+use crate::serve::KEEPALIVE_IDLE;
 use crate::slab::Key;
 use crate::story::{End, Outcome, Story};
 use crate::worker::Worker;
@@ -29,10 +31,11 @@ const DRAIN_IDLE: Duration = Duration::from_millis(500);
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Leaves a connection to the lot: its task ends, and what is left of it is one entry.
-pub fn park(active: &Active, story: &mut Story, relay: Relay) {
+pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
     let story = story.take().park();
+    let held = relay.flow().held_bytes();
     {
         let mut lot = worker.lot.borrow_mut();
         let Some(entry) = lot.entry(active.key()) else { return };
@@ -44,6 +47,8 @@ pub fn park(active: &Active, story: &mut Story, relay: Relay) {
     }
     worker.counters.parked.up();
     worker.holds(0, size_of::<Entry>());
+    worker.keeps(0, held);
+    worker.edge.budget.give(ACTIVE_BYTES);
     // What came while it was active has its edge behind it.
     wake(worker, active.key());
 }
@@ -73,8 +78,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
+            buffers.piece = worker.edge.budget.piece();
             let progress = relay::run(relay, &mut sockets, story, buffers);
-            worker.holds(held, relay.flow().held_bytes());
+            worker.keeps(held, relay.flow().held_bytes());
             (progress, (moved != story.moved()).then_some(story.is_settled()))
         }
     };
@@ -94,11 +100,13 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    let Some((story, relay)) = unpark(worker, key, Role::Active { waker: None, late: false })
+    let Some((story, relay)) =
+        unpark(worker, key, Role::Active { waker: None, late: false, shed: false })
     else {
         return;
     };
     worker.uses_descriptors(1);
+    worker.edge.budget.take(ACTIVE_BYTES);
     let active = Active::new(worker.clone(), key);
     tokio::task::spawn_local(terminate::dial_later(active, story, relay));
 }
@@ -111,8 +119,20 @@ fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
         return None;
     };
     worker.counters.parked.down();
-    worker.holds(size_of::<Entry>() + relay.flow().held_bytes(), 0);
+    worker.holds(size_of::<Entry>(), 0);
+    worker.keeps(relay.flow().held_bytes(), 0);
+    for _ in 0..relay.flow().pipes() {
+        worker.buffers.borrow_mut().lost_pipe();
+    }
     Some((story.wake(&mut worker.shared.borrow_mut()), relay))
+}
+
+/// Ends a connection in whose wake a fault of ours showed.
+pub fn abandon(worker: &Rc<Worker>, key: Key) {
+    end_parked(worker, key, &End::failed("a fault of ours"), Last::Reset);
+    // One that was not parked is not there any more, or has no line to come.
+    let removed = worker.lot.borrow_mut().remove(key);
+    worker.closed(removed);
 }
 
 /// How the sockets of a connection end.
@@ -170,6 +190,7 @@ pub fn last_words(active: &Active, bytes: &[u8]) {
         }
         entry.role = Role::Lingering;
         worker.uses_descriptors(-1);
+        worker.edge.budget.give(ACTIVE_BYTES);
     }
     linger(worker, active.key());
 }
@@ -217,6 +238,10 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             if !story.is_settled() && worker.edge.config.limits.idle_timeout > SETTLE =>
         {
             story.settle(&mut worker.shared.borrow_mut());
+            if let Some(Entry { upstream: Some(upstream), .. }) = lot.entry(key) {
+                // The accepted socket has it from its listener. A Unix socket needs none.
+                let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
+            }
             lot.due_in(key, worker.edge.config.limits.idle_timeout - SETTLE);
         }
         Some(Role::Parked { .. }) => {
@@ -274,7 +299,7 @@ pub fn cut_all(worker: &Rc<Worker>) {
     for key in keys {
         close(worker, key, "drained");
         let mut lot = worker.lot.borrow_mut();
-        if let Some(Entry { role: Role::Active { waker, late }, .. }) = lot.entry(key) {
+        if let Some(Entry { role: Role::Active { waker, late, .. }, .. }) = lot.entry(key) {
             *late = true;
             let waker = waker.take();
             drop(lot);

@@ -56,6 +56,7 @@ pub async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), En
         Ok(0) => Err(End::failed(format!("client closed {} {of}", how_far(raw)))),
         Ok(_) => Ok(()),
         Err(Stop::Late) => Err(End::failed(format!("hello_timeout {} {of}", how_far(raw)))),
+        Err(Stop::Shed) => Err(End::failed(format!("shed: memory_max, {} {of}", how_far(raw)))),
         Err(Stop::Drained) => Err(End::failed(format!("drained {} {of}", how_far(raw)))),
         Err(Stop::Io(error)) => Err(End::failed(client_failure(&error, of))),
     }

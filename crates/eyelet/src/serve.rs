@@ -13,10 +13,12 @@ use std::time::Duration;
 use eyelet_sys::socket::{self, Listen};
 use tokio::sync::watch;
 
-use crate::config::{Config, Listener};
+use crate::budget::Budget;
+use crate::config::{Access, Config, Listener};
 use crate::counters;
 use crate::log::Writer;
 use crate::lot::Entry;
+use crate::relay::PIPES_MAX;
 use crate::tls::{ServerConfigs, TlsError};
 use crate::worker::{Edge, ListenerSocket, Worker, run};
 
@@ -25,12 +27,12 @@ use crate::worker::{Edge, ListenerSocket, Worker, run};
 const BACKLOG: i32 = 65_535;
 /// Idle time after which the kernel probes a connection: below the five minutes after which
 /// common NATs forget one.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
 /// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and the
 /// pooled pipes and epolls of each worker.
 const DESCRIPTORS_KEPT: usize = 64;
-/// The same for each worker.
-const DESCRIPTORS_A_WORKER: usize = 48;
+/// The same for each worker: two for each pipe, and some.
+const DESCRIPTORS_A_WORKER: usize = 2 * PIPES_MAX + 32;
 
 /// Why an edge could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +46,13 @@ pub enum StartError {
         error: io::Error,
     },
     /// The access log cannot be opened.
-    #[error("cannot open the access log: {0}")]
-    Log(io::Error),
+    #[error("cannot open the access log {path:?}: {error}")]
+    Log {
+        /// What `log.access` names.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
     /// A terminate rule's files cannot be used.
     #[error("{0}")]
     Tls(#[from] TlsError),
@@ -87,7 +94,13 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
     });
-    let writer = Writer::start(&config, names.collect()).map_err(StartError::Log)?;
+    let path = match &config.log.access {
+        Access::File(path) => path.display().to_string(),
+        Access::Stdout => String::from("stdout"),
+        Access::Off => String::from("off"),
+    };
+    let writer =
+        Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
     let edge = Arc::new(edge(config, tls, count));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
@@ -137,6 +150,7 @@ fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
         config.limits.connections_max,
     );
     Edge {
+        budget: Budget::new(config.limits.memory_max),
         config,
         tls,
         open: AtomicUsize::new(0),

@@ -34,6 +34,14 @@ impl Signals {
         })
     }
 
+    /// Waits for one more SIGTERM or SIGINT: the operator will not wait for the drain.
+    pub async fn until_told_again(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
     /// Waits for SIGTERM or SIGINT, and says which. SIGHUP is noted; reload comes later.
     ///
     /// # Errors

@@ -144,7 +144,7 @@ impl Story {
 impl Parked {
     /// The story again, for a connection that becomes active or ends.
     pub fn wake(self, shared: &mut Shared) -> Story {
-        let ip = IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical();
+        let ip = self.client_ip();
         Story {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
@@ -166,6 +166,11 @@ impl Parked {
     /// Whether it shares already.
     pub fn is_settled(&self) -> bool {
         self.settled
+    }
+
+    /// Who connected.
+    pub fn client_ip(&self) -> IpAddr {
+        IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical()
     }
 
     /// Bytes moved so far, both ways.

@@ -141,6 +141,7 @@ pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Re
 fn failed(stop: Stop) -> End {
     End::failed(match stop {
         Stop::Drained => "drained while dialling the upstream".into(),
+        Stop::Shed => "shed: memory_max, while dialling the upstream".into(),
         Stop::Late => "upstream: connect_timeout".into(),
         Stop::Io(error) => format!("upstream: {error}"),
     })
@@ -194,22 +195,36 @@ fn is_special(ip: IpAddr) -> bool {
                     || ip.is_multicast()
                     || ip.is_unique_local()
                     || ip.is_unicast_link_local()
+                    || is_special_v6(ip)
             }
         },
     }
 }
 
 fn is_special_v4(ip: Ipv4Addr) -> bool {
-    let [a, b, ..] = ip.octets();
+    let [a, b, c, _] = ip.octets();
     ip.is_loopback()
         || ip.is_private()
         || ip.is_link_local()
         || ip.is_multicast()
         || ip.is_broadcast()
         || a == 0
-        // Shared address space (RFC 6598) and the reserved class E.
+        // Shared address space (RFC 6598), IETF protocol assignments (RFC 6890), benchmarking
+        // (RFC 2544), documentation (RFC 5737), and the reserved class E.
         || (a == 100 && b & 0xc0 == 64)
+        || matches!((a, b, c), (192, 0, 0 | 2) | (198, 18 | 19, _))
+        || matches!((a, b, c), (198, 51, 100) | (203, 0, 113))
         || a >= 240
+}
+
+/// What else is not the public Internet: IPv4-compatible (RFC 4291), local NAT64 (RFC 8215),
+/// discard (RFC 6666), Teredo (RFC 4380), documentation (RFC 3849), site-local (RFC 3879).
+fn is_special_v6(ip: Ipv6Addr) -> bool {
+    match ip.segments() {
+        [0, 0, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] | [0x100, 0, 0, 0, ..] => true,
+        [0x2001, 0 | 0xdb8, ..] => true,
+        [first, ..] => first & 0xffc0 == 0xfec0,
+    }
 }
 
 /// The IPv4 address behind NAT64 (RFC 6052) and 6to4 (RFC 3056) ones.
@@ -358,6 +373,13 @@ mod tests {
             "fd12::1",
             "ff02::1",
             "::ffff:127.0.0.1",
+            "192.0.0.192",
+            "198.18.0.1",
+            "203.0.113.9",
+            "fec0::1",
+            "64:ff9b:1::a9fe:a9fe",
+            "2001:db8::1",
+            "::7f00:1",
             "::ffff:10.0.0.1",
             "64:ff9b::7f00:1",
             "64:ff9b::a9fe:a9fe",

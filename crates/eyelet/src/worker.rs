@@ -2,7 +2,9 @@
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::active::Active;
+use crate::budget::{ACTIVE_BYTES, Budget};
 use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
@@ -35,6 +38,8 @@ const ACCEPTS: usize = 64;
 /// How long accepting pauses when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Turns that tasks have to tell of their end when the drain is over.
+const LAST_TURNS: usize = 8;
 /// Connections that make a burst worth returning the memory of while others come and go.
 const BURST: usize = 1000;
 /// A second without a connection more or less.
@@ -62,6 +67,8 @@ pub struct Edge {
     pub tls: ServerConfigs,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
+    /// What connections hold in memory, in all workers.
+    pub budget: Budget,
     /// Descriptors that connections hold now, in all workers.
     pub descriptors: AtomicUsize,
     /// Connections allowed at once: the least of configuration and memory.
@@ -86,6 +93,10 @@ pub struct Worker {
     pub counters: Arc<Counters>,
     /// Its DNS.
     pub resolver: Resolver,
+    /// Active connections, oldest first, and some that are not active any more.
+    pub(crate) half_open: RefCell<VecDeque<Key>>,
+    /// Sources that hold more than their share, while memory is short.
+    pub(crate) greedy: RefCell<HashSet<IpAddr>>,
     /// Parked connections that used up their share of a turn.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
@@ -124,6 +135,8 @@ impl Worker {
             counters,
             resolver,
             again: RefCell::default(),
+            half_open: RefCell::default(),
+            greedy: RefCell::default(),
             log: RefCell::new(log),
             next_id: Cell::new(1),
             draining: Cell::new(false),
@@ -166,6 +179,10 @@ impl Worker {
     pub fn closed(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.edge.open.fetch_sub(1, Relaxed);
+            self.edge.budget.give(match entry.role {
+                Role::Active { .. } => size_of::<Entry>() + ACTIVE_BYTES,
+                Role::Parked { .. } | Role::Lingering => size_of::<Entry>(),
+            });
             self.edge.descriptors.fetch_sub(entry.descriptors(), Relaxed);
             self.counters.connections.down();
         }
@@ -175,6 +192,16 @@ impl Worker {
     /// connection counts two from the start: it may dial.
     pub fn uses_descriptors(&self, n: isize) {
         self.edge.descriptors.fetch_add(n.cast_unsigned(), Relaxed);
+    }
+
+    /// Notes that bytes on their way went from `before` to `after` for one connection.
+    pub fn keeps(&self, before: usize, after: usize) {
+        self.holds(before, after);
+        if after > before {
+            self.edge.budget.take(after - before);
+        } else if before > after {
+            self.edge.budget.give(before - after);
+        }
     }
 
     /// Notes that what a parked connection holds went from `before` to `after` bytes.
@@ -195,7 +222,13 @@ impl Worker {
             }
             let Some(from) = accepting.sockets.get(usize::from(index)) else { return };
             match socket::accept(&from.socket) {
-                Ok((client, peer)) => self.begin(from.listener, client, peer),
+                Ok((client, peer)) => {
+                    if self.make_room(peer.ip()) {
+                        self.begin(from.listener, client, peer);
+                    } else {
+                        self.shed_new(from.listener, client, peer);
+                    }
+                }
                 Err(error) => match error.raw_os_error() {
                     Some(EAGAIN) => return,
                     // The client was gone before it was accepted.
@@ -246,28 +279,35 @@ impl Worker {
         Ok(())
     }
 
-    fn begin(self: &Rc<Self>, listener: u16, client: OwnedFd, peer: std::net::SocketAddr) {
-        let id = self.next_id.get();
-        self.next_id.set(id + 1);
-        self.counters.accepted.up();
-        let story = Story {
-            id: u64::from(self.index) << 48 | id,
-            started_unix_ms: self.now_unix_ms(),
-            client: peer,
-            decided: Decided { listener, ..Decided::default() },
-            bytes_to_upstream: 0,
-            bytes_to_client: 0,
-        };
+    fn begin(self: &Rc<Self>, listener: u16, client: OwnedFd, peer: SocketAddr) {
+        let story = self.story(listener, peer);
         let inserted = self.lot.borrow_mut().insert(client);
         match inserted {
             Ok(key) => {
                 self.edge.open.fetch_add(1, Relaxed);
+                self.edge.budget.take(size_of::<Entry>() + ACTIVE_BYTES);
+                self.half_open.borrow_mut().push_back(key);
                 self.uses_descriptors(2);
                 self.counters.connections.up();
                 let active = Active::new(self.clone(), key);
                 tokio::task::spawn_local(connection(active, story));
             }
             Err(error) => self.tell(&story, &End::failed(format!("cannot be watched: {error}"))),
+        }
+    }
+
+    /// The story of a connection that was accepted.
+    pub(crate) fn story(&self, listener: u16, peer: SocketAddr) -> Story {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        self.counters.accepted.up();
+        Story {
+            id: u64::from(self.index) << 48 | id,
+            started_unix_ms: self.now_unix_ms(),
+            client: peer,
+            decided: Decided { listener, ..Decided::default() },
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
         }
     }
 
@@ -292,7 +332,7 @@ impl Worker {
         let mut lot = self.lot.borrow_mut();
         let Some(entry) = lot.entry(key) else { return };
         match &mut entry.role {
-            Role::Active { waker, late } => {
+            Role::Active { waker, late, .. } => {
                 *late = true;
                 if let Some(waker) = waker.take() {
                     drop(lot);
@@ -328,11 +368,10 @@ impl Worker {
 
     /// A fault of ours costs the connection that met it, not its neighbours. (What a task does is
     /// caught by tokio.)
-    fn guarded(&self, key: Key, wake: impl FnOnce()) {
+    fn guarded(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
             tracing::error!("a connection met a fault of ours and is closed");
-            let removed = self.lot.borrow_mut().remove(key);
-            self.closed(removed);
+            park::abandon(self, key);
         }
     }
 
@@ -342,6 +381,7 @@ impl Worker {
         for key in due {
             self.guarded(key, || self.late(key));
         }
+        self.weigh_sources();
         self.resume(accepting);
         self.log.borrow_mut().flush();
         self.give_memory_back();
@@ -427,6 +467,10 @@ pub async fn run(
             }
             if Instant::now() >= end {
                 park::cut_all(&worker);
+                // Tasks that were cut tell their end when they run once more.
+                for _ in 0..LAST_TURNS {
+                    tokio::task::yield_now().await;
+                }
                 break;
             }
         }

@@ -390,8 +390,8 @@ fn a_client_may_write_before_it_reads() {
     let front = Front::new("tcp", "");
     let (mut client, upstream) = front.connected();
     let mut answers = upstream.try_clone().unwrap();
-    let answering = std::thread::spawn(move || answers.write_all(&support::noise(MUCH, 1)));
-    let counting = std::thread::spawn(move || {
+    let answering = thread::spawn(move || answers.write_all(&noise(MUCH, 1)));
+    let counting = thread::spawn(move || {
         let mut taken = vec![0; 64 << 10];
         let mut upstream = upstream;
         let mut all = 0;
@@ -401,7 +401,7 @@ fn a_client_may_write_before_it_reads() {
     });
     // rustls' own stream would read while it writes; this one only writes.
     let mut sent = 0;
-    let text = support::noise(64 << 10, 2);
+    let text = noise(64 << 10, 2);
     while sent < MUCH {
         sent += client.conn.writer().write(&text).unwrap();
         while client.conn.wants_write() {
@@ -411,7 +411,7 @@ fn a_client_may_write_before_it_reads() {
     counting.join().unwrap();
     let mut read = vec![0; MUCH];
     client.read_exact(&mut read).unwrap();
-    assert!(read == support::noise(MUCH, 1));
+    assert!(read == noise(MUCH, 1));
     answering.join().unwrap().unwrap();
 }
 

@@ -86,7 +86,8 @@ fn family(ip: IpAddr) -> AddressFamily {
     }
 }
 
-/// A TCP socket for one connect, TCP_NODELAY set: a relay's writes are the application's.
+/// A TCP socket for one connect, TCP_NODELAY set: a relay's writes are the application's. What
+/// keeps an idle connection alive is set when it is idle, see [`keepalive`].
 pub fn tcp(to: SocketAddr) -> io::Result<OwnedFd> {
     let fd = rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None)?;
     sockopt::set_tcp_nodelay(&fd, true)?;

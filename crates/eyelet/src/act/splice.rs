@@ -2,6 +2,7 @@
 //! It must not know TLS.
 
 use eyelet_policy::Rules;
+use eyelet_wire::alert::AlertDescription;
 
 use crate::act::refuse;
 use crate::active::Active;
@@ -10,7 +11,7 @@ use crate::lot::UPSTREAM;
 use crate::park;
 use crate::proxy_protocol;
 use crate::relay::{Flow, Relay};
-use crate::story::{End, Story};
+use crate::story::{End, Outcome, Story};
 use crate::upstream::{self, Guard, Target};
 
 /// Splices the connection.
@@ -54,7 +55,13 @@ fn target<'a>(story: &Story, rule: &'a Splice) -> Option<Target<'a>> {
 fn failed(active: &Active, peeked: &[u8], end: End) -> Result<(), End> {
     let policy: &Rules = &active.worker.edge.config.policy;
     if policy.asks_hello() && !peeked.is_empty() {
-        return refuse::fail(active, end);
+        return match end.outcome {
+            Outcome::Refused => {
+                let answer = refuse::Answer::Alert(AlertDescription::AccessDenied);
+                refuse::refuse(active, &answer, end)
+            }
+            _ => refuse::fail(active, end),
+        };
     }
     park::last_words(active, &[]);
     Err(end)

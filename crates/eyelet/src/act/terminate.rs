@@ -1,11 +1,13 @@
 //! Terminate: shake hands, dial the application, and leave the connection to the lot.
 //! It must not know how bytes are moved afterwards.
 
+use eyelet_policy::Refusal;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::act::refuse;
 use crate::active::Active;
-use crate::config::{Terminate, TerminateUpstream};
+use crate::budget::{Counted, HANDSHAKE_BYTES};
+use crate::config::{Terminate, TerminateUpstream, TlsVersion};
 use crate::handshake::{Handshaken, handshake};
 use crate::park;
 use crate::proxy_protocol::{self, Tls};
@@ -30,8 +32,17 @@ pub async fn terminate(
             return refuse::fail(active, End::failed(error.to_string()));
         }
     };
+    if story.decided.tls_version < Some(version_min(terminate)) {
+        // rustls would say handshake_failure of a client that has no word for what it lacks.
+        let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
+        return refuse::refuse(active, &answer, end);
+    }
     active.due_in(edge.config.limits.handshake_timeout);
-    let done = match handshake(active, config, peeked).await {
+    let shaken = {
+        let _counted = Counted::new(&edge.budget, HANDSHAKE_BYTES);
+        handshake(active, config, peeked).await
+    };
+    let done = match shaken {
         Ok(done) => done,
         Err(failure) => {
             park::last_words(active, &failure.alert);
@@ -52,6 +63,13 @@ pub async fn terminate(
     }
     park::park(active, story, Relay::Terminate(terminated));
     Ok(())
+}
+
+fn version_min(terminate: &Terminate) -> u16 {
+    match terminate.tls_version_min {
+        TlsVersion::Tls12 => 0x0303,
+        TlsVersion::Tls13 => 0x0304,
+    }
 }
 
 /// Goes on with a parked connection whose client has sent its first bytes.

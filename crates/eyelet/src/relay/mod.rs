@@ -24,6 +24,9 @@ const INPUT_BYTES: usize = SLOTS * SLOT_BYTES;
 const SHARE_BYTES: usize = 1 << 20;
 /// Empty pipes kept for the next bulk transfer, two descriptors each.
 const PIPES_KEPT: usize = 16;
+/// Pipes lent to slow receivers: each holds kernel memory and two descriptors. Beyond them bulk
+/// is copied.
+pub const PIPES_MAX: usize = 64;
 /// What a pipe holds: as much as a wake may move.
 const PIPE_BYTES: usize = SHARE_BYTES;
 
@@ -33,7 +36,11 @@ pub struct Buffers {
     pub input: Box<[u8]>,
     /// TLS records on their way out.
     pub output: Box<[u8]>,
+    /// The most that may be read for one connection at once, now.
+    pub piece: usize,
     pipes: Vec<Pipe>,
+    /// Pipes that are not here: those that slow receivers hold.
+    pipes_lent: usize,
 }
 
 impl Default for Buffers {
@@ -43,17 +50,30 @@ impl Default for Buffers {
         Self {
             input: vec![0; INPUT_BYTES].into_boxed_slice(),
             output: vec![0; SLOTS * SLOT_BYTES].into_boxed_slice(),
+            piece: INPUT_BYTES,
             pipes: Vec::new(),
+            pipes_lent: 0,
         }
     }
 }
 
 impl Buffers {
     fn pipe(&mut self) -> Option<Pipe> {
-        self.pipes.pop().or_else(|| Pipe::new(PIPE_BYTES).ok())
+        if self.pipes_lent == PIPES_MAX {
+            return None;
+        }
+        let pipe = self.pipes.pop().or_else(|| Pipe::new(PIPE_BYTES).ok())?;
+        self.pipes_lent += 1;
+        Some(pipe)
+    }
+
+    /// Notes that a connection ended with a pipe that was not empty.
+    pub fn lost_pipe(&mut self) {
+        self.pipes_lent -= 1;
     }
 
     fn give_back(&mut self, pipe: Pipe) {
+        self.pipes_lent -= 1;
         if self.pipes.len() < PIPES_KEPT {
             self.pipes.push(pipe);
         }
@@ -210,6 +230,14 @@ impl Flow {
                 + pending.to_upstream.bytes.capacity()
                 + pending.partial.capacity()
                 + pending.preface.capacity()
+        })
+    }
+
+    /// Pipes that are not empty, of both directions.
+    pub fn pipes(&self) -> usize {
+        self.pending.as_ref().map_or(0, |pending| {
+            let held = [&pending.to_client, &pending.to_upstream];
+            held.into_iter().filter(|held| held.pipe.is_some()).count()
         })
     }
 

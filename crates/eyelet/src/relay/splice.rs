@@ -74,7 +74,8 @@ fn copy(
     buffers: &mut Buffers,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
-    let Some(read) = sockets.recv(from, &mut buffers.input[..COPY_BYTES])? else {
+    let room = COPY_BYTES.min(buffers.piece);
+    let Some(read) = sockets.recv(from, &mut buffers.input[..room])? else {
         return Ok(None);
     };
     let bytes = &buffers.input[..read];

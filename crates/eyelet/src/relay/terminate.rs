@@ -90,7 +90,8 @@ fn ended_badly(
             seal_alert(&mut terminated.session, keys, fault.alert(), flow);
             // If the client does not read, the alert is lost with the connection.
             let _ = sockets.flush(flow, CLIENT, buffers);
-            Progress::Linger(End::failed(format!("client: {fault}")))
+            let reason = format!("client: {fault}").into();
+            Progress::Linger(End { outcome: Outcome::Terminated, reason })
         }
     }
 }
@@ -147,7 +148,9 @@ fn upward(
             if terminated.flow.has(CLIENT_ENDED) || !sockets.ready.any(CLIENT, READ) {
                 break false;
             }
-            match sockets.recv(CLIENT, &mut buffers.input[filled..])? {
+            // A record that has begun must come to its end, whatever is left of the budget.
+            let room = (filled + buffers.piece).min(buffers.input.len());
+            match sockets.recv(CLIENT, &mut buffers.input[filled..room])? {
                 None => continue,
                 Some(0) => {
                     if !terminated.session.read_closed() {
@@ -264,8 +267,9 @@ fn downward(
             return Ok(true);
         }
         reply(terminated, keys, sockets, buffers)?;
-        let room = slots * PAYLOAD;
-        match recv_slots(&terminated.session, sockets, buffers, slots)? {
+        slots = slots.min((buffers.piece / PAYLOAD).max(1));
+        let room = if slots == 1 { PAYLOAD.min(buffers.piece) } else { slots * PAYLOAD };
+        match recv_slots(&terminated.session, sockets, buffers, room)? {
             None => {}
             Some(0) => terminated.flow.note_end(UPSTREAM),
             Some(read) => {
@@ -307,21 +311,21 @@ fn recv_slots(
     session: &Session,
     sockets: &mut Sockets<'_>,
     buffers: &mut Buffers,
-    slots: usize,
+    room: usize,
 ) -> Result<Option<usize>, Failed> {
     let prefix = session.prefix_len();
-    if slots == 1 {
-        return sockets.recv(UPSTREAM, &mut buffers.output[prefix..][..PAYLOAD]);
+    if room <= PAYLOAD {
+        return sockets.recv(UPSTREAM, &mut buffers.output[prefix..][..room]);
     }
     let Some(upstream) = sockets.upstream else { return Ok(None) };
     let record = session.record_len(PAYLOAD);
-    let mut chunks = buffers.output.chunks_exact_mut(record);
-    let mut room: [IoSliceMut<'_>; SLOTS] = std::array::from_fn(|_| match chunks.next() {
+    let mut chunks = buffers.output.chunks_exact_mut(record).take(room / PAYLOAD);
+    let mut slots: [IoSliceMut<'_>; SLOTS] = std::array::from_fn(|_| match chunks.next() {
         Some(slot) => IoSliceMut::new(&mut slot[prefix..][..PAYLOAD]),
         None => IoSliceMut::new(&mut []),
     });
-    let read = socket::recv_vectored(upstream, &mut room);
-    sockets.note_read(UPSTREAM, read, slots * PAYLOAD)
+    let read = socket::recv_vectored(upstream, &mut slots);
+    sockets.note_read(UPSTREAM, read, room)
 }
 
 /// Seals `read` bytes that lie in the slots; how many bytes of records that gives.
