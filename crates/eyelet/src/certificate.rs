@@ -186,6 +186,14 @@ impl Description {
     }
 }
 
+/// Whether a file has a private key.
+///
+/// # Errors
+/// [`CertificateError`] of the file.
+pub fn check_key(file: &Path) -> Result<(), CertificateError> {
+    key(file).map(drop)
+}
+
 fn key(file: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text = read(file)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {

@@ -19,7 +19,7 @@ use rustls_pki_types::CertificateDer;
 use crate::active::{Active, Stop, client_failure};
 use crate::lot::CLIENT;
 use crate::story::End;
-use crate::tls::{TrafficSecrets, take_captured};
+use crate::tls::{Certificates, TrafficSecrets, take_captured, with_certificates};
 
 /// Bytes read at once: a client's second flight, with certificates, is rarely more.
 const READ_BYTES: usize = 16 << 10;
@@ -65,7 +65,7 @@ impl From<End> for HandshakeFailure {
 /// Does the handshake. `incoming` is what was peeked.
 pub async fn handshake(
     active: &Active,
-    config: Arc<ServerConfig>,
+    (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
     incoming: Vec<u8>,
 ) -> Result<Handshaken, HandshakeFailure> {
     let tls = UnbufferedServerConnection::new(config)
@@ -73,7 +73,7 @@ pub async fn handshake(
     let mut machine =
         Machine { tls, incoming, fed: 0, outgoing: Vec::new(), secrets: TrafficSecrets::default() };
     loop {
-        let step = machine.step();
+        let step = with_certificates(&certificates, || machine.step());
         let outgoing = std::mem::take(&mut machine.outgoing);
         if let Err(error) = step {
             let end = End::failed(format!("handshake: {error}"));

@@ -118,6 +118,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
         workers.push(thread.map_err(StartError::Worker)?);
     }
+    // What reading the configuration left behind.
+    eyelet_sys::memory::trim();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }

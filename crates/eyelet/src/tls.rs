@@ -1,12 +1,15 @@
-//! rustls configurations, one for each different terminate action, made at first use.
+//! rustls configurations, shared by rules that differ in certificates only, and the certificates,
+//! loaded at first use into a bounded store.
 //! It must not know sockets or the record layer.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{
@@ -21,7 +24,7 @@ use zeroize::Zeroizing;
 use crate::certificate::{self, CertificateError};
 use crate::config::{Action, Config, Terminate, TlsVersion};
 
-/// As many configurations are made at the start, so that a bad file is found then. With more the
+/// As many certificates are loaded at the start, so that a bad file is found then. With more the
 /// start would take too long; `eyelet check` reads them all.
 const EAGER_MAX: usize = 64;
 
@@ -51,30 +54,69 @@ pub enum TlsError {
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
-/// The configurations of all terminate rules.
+/// What a loaded certificate is counted as: its chain, its key in Rust and in C, and the slot;
+/// measured at 1.2 KiB for P-256 with a short chain, 3 KiB for RSA with an intermediate.
+const CERTIFICATE_BYTES: usize = 3 << 10;
+/// The part of `memory_max` that loaded certificates may take. Beyond it those that were not
+/// used lately are read again when they are needed.
+const CERTIFICATES_PART: usize = 8;
+
+/// The rustls configurations and the certificates of all terminate rules. Rules that differ in
+/// nothing but their certificates share one configuration.
 pub struct ServerConfigs {
-    /// By rule: which slot. Rules with equal actions share one.
-    slots: Box<[u32]>,
-    made: Box<[OnceLock<Arc<ServerConfig>>]>,
-    /// Seals tickets of all rules that ask for no client certificate.
-    tickets: Arc<dyn ProducesTickets>,
+    /// By rule: which configuration, which certificates.
+    places: Box<[(u16, u32)]>,
+    made: Vec<Arc<ServerConfig>>,
+    certificates: Store,
+}
+
+/// Certificates that are loaded when they are first needed, and not for ever.
+struct Store {
+    slots: Box<[Mutex<Slot>]>,
+    loaded: AtomicUsize,
+    loaded_max: usize,
+    /// Where the search for one that was not used lately goes on (the clock algorithm).
+    hand: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Slot {
+    certificates: Option<Arc<Certificates>>,
+    used: bool,
 }
 
 impl ServerConfigs {
-    /// Prepares for `config`, and makes the configurations if they are few.
+    /// Prepares for `config`: makes the configurations, and loads the certificates if they are
+    /// few.
     pub fn new(config: &Config) -> Result<Self, TlsError> {
-        let mut known = HashMap::new();
-        let slots: Box<[u32]> = config
-            .rules
-            .iter()
-            .map(|rule| {
-                let next = known.len() as u32;
-                *known.entry(Arc::as_ptr(&rule.action)).or_insert(next)
-            })
-            .collect();
-        let made = (0..known.len()).map(|_| OnceLock::new()).collect();
-        let all = Self { slots, made, tickets: aws_lc_rs::Ticketer::new()? };
-        if all.made.len() <= EAGER_MAX {
+        let (mut places, mut made) = (Vec::with_capacity(config.rules.len()), Vec::new());
+        let (mut actions, mut settings) = (HashMap::new(), HashMap::new());
+        let tickets = aws_lc_rs::Ticketer::new()?;
+        for rule in &config.rules {
+            let next = actions.len() as u32;
+            let slot = *actions.entry(Arc::as_ptr(&rule.action)).or_insert(next);
+            let Action::Terminate(terminate) = &*rule.action else {
+                places.push((0, slot));
+                continue;
+            };
+            let key = (&terminate.alpn_select, &terminate.client_ca, terminate.tls_version_min);
+            let index = match settings.entry(key) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) => {
+                    made.push(Arc::new(make(terminate, &tickets)?));
+                    *new.insert((made.len() - 1) as u16)
+                }
+            };
+            places.push((index, slot));
+        }
+        let certificates = Store {
+            slots: (0..actions.len()).map(|_| Mutex::default()).collect(),
+            loaded: AtomicUsize::new(0),
+            loaded_max: (config.limits.memory_max / CERTIFICATES_PART / CERTIFICATE_BYTES).max(1),
+            hand: AtomicUsize::new(0),
+        };
+        let all = Self { places: places.into(), made, certificates };
+        if all.certificates.slots.len() <= EAGER_MAX {
             for (index, rule) in config.rules.iter().enumerate() {
                 if let Action::Terminate(terminate) = &*rule.action {
                     all.of(index as u32, terminate)?;
@@ -84,15 +126,54 @@ impl ServerConfigs {
         Ok(all)
     }
 
-    /// The configuration of a rule.
-    pub fn of(&self, rule: u32, terminate: &Terminate) -> Result<Arc<ServerConfig>, TlsError> {
-        let slot = &self.made[self.slots[rule as usize] as usize];
-        if let Some(made) = slot.get() {
-            return Ok(made.clone());
+    /// What a handshake of this rule needs.
+    pub fn of(
+        &self,
+        rule: u32,
+        terminate: &Terminate,
+    ) -> Result<(Arc<ServerConfig>, Arc<Certificates>), TlsError> {
+        let (made, slot) = self.places[rule as usize];
+        let certificates = self.certificates.of(slot as usize, terminate)?;
+        Ok((self.made[usize::from(made)].clone(), certificates))
+    }
+}
+
+impl Store {
+    fn of(&self, slot: usize, terminate: &Terminate) -> Result<Arc<Certificates>, TlsError> {
+        let locked = || self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut slot = locked();
+            slot.used = true;
+            if let Some(loaded) = &slot.certificates {
+                return Ok(loaded.clone());
+            }
         }
-        // Two workers may both make it; one is kept.
-        let made = Arc::new(make(terminate, &self.tickets)?);
-        Ok(slot.get_or_init(|| made).clone())
+        // Loaded without the lock: two workers may both do it, and one is kept.
+        let keys =
+            terminate.certificates.iter().map(|files| certificate::load(files).map(Arc::new));
+        let loaded = Arc::new(Certificates { keys: keys.collect::<Result<_, _>>()? });
+        if locked().certificates.replace(loaded.clone()).is_none()
+            && self.loaded.fetch_add(1, Relaxed) >= self.loaded_max
+        {
+            self.drop_one(slot);
+        }
+        Ok(loaded)
+    }
+
+    /// Drops the first, from the hand on, that was not used since the hand last came by.
+    fn drop_one(&self, keep: usize) {
+        for _ in 0..2 * self.slots.len() {
+            let at = self.hand.fetch_add(1, Relaxed) % self.slots.len();
+            let mut slot = self.slots[at].lock().unwrap_or_else(PoisonError::into_inner);
+            if at == keep || slot.certificates.is_none() {
+                continue;
+            }
+            if !std::mem::take(&mut slot.used) {
+                slot.certificates = None;
+                self.loaded.fetch_sub(1, Relaxed);
+                return;
+            }
+        }
     }
 }
 
@@ -110,15 +191,14 @@ fn make(
         None => builder.with_no_client_auth(),
         Some(path) => builder.with_client_cert_verifier(client_verifier(path)?),
     };
-    let keys = terminate.certificates.iter().map(|files| certificate::load(files).map(Arc::new));
-    let certificates = Certificates { keys: keys.collect::<Result<_, _>>()? };
-    let mut config = builder.with_cert_resolver(Arc::new(certificates));
+    let mut config = builder.with_cert_resolver(Arc::new(Chosen));
     config.alpn_protocols.clone_from(&terminate.alpn_select);
     // Sessions live in tickets that clients hold, not in a cache that grows here.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = match &terminate.client_ca {
         None => tickets.clone(),
-        // A ticket stands for the certificate that was verified: it must not open another rule.
+        // A ticket stands for the certificate that was verified: it must not open a rule that
+        // trusts other authorities, or one that asks for none.
         Some(_) => aws_lc_rs::Ticketer::new()?,
     };
     config.send_tls13_tickets = TICKETS;
@@ -148,17 +228,34 @@ fn client_verifier(
 
 /// The certificates of one rule; the first that the client can verify is shown.
 #[derive(Debug)]
-struct Certificates {
+pub struct Certificates {
     keys: Vec<Arc<CertifiedKey>>,
 }
 
-impl ResolvesServerCert for Certificates {
+/// Calls rustls with the certificates that its resolver shall find. It asks synchronously, inside
+/// the call; that is what lets all rules share one configuration.
+pub fn with_certificates<T>(certificates: &Arc<Certificates>, call: impl FnOnce() -> T) -> T {
+    let before = CHOSEN.replace(Some(certificates.clone()));
+    let result = call();
+    CHOSEN.set(before);
+    result
+}
+
+/// The resolver of every configuration: the certificates of the rule that was decided on.
+#[derive(Debug)]
+struct Chosen;
+
+impl ResolvesServerCert for Chosen {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // rustls has left only schemes that go with the version and the suites.
-        let fits =
-            |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        // Where none fits the first one makes rustls say why.
-        self.keys.iter().find(fits).or(self.keys.first()).cloned()
+        CHOSEN.with_borrow(|chosen| {
+            let keys = &chosen.as_ref()?.keys;
+            // rustls has left only schemes that go with the version and the suites.
+            let fits = |key: &&Arc<CertifiedKey>| {
+                key.key.choose_scheme(hello.signature_schemes()).is_some()
+            };
+            // Where none fits the first one makes rustls say why.
+            keys.iter().find(fits).or(keys.first()).cloned()
+        })
     }
 }
 
@@ -174,6 +271,7 @@ pub struct TrafficSecrets {
 thread_local! {
     /// rustls tells its key log synchronously, inside the call that is being made.
     static CAPTURED: RefCell<TrafficSecrets> = RefCell::default();
+    static CHOSEN: RefCell<Option<Arc<Certificates>>> = const { RefCell::new(None) };
 }
 
 /// Takes what the key log was told since the last call on this thread.

@@ -64,6 +64,10 @@ impl Files {
             Err(fault) => {
                 let at = if fault.of_key { key.at } else { certificate.at };
                 report.error(at, fault.message.clone());
+                if !fault.of_key {
+                    // The certificate hides whether its key can be read.
+                    report.keep(key.at, certificate::check_key(&files.key));
+                }
             }
             Ok(Some(description)) => {
                 warn_of(report, certificate, description, names, self.now);

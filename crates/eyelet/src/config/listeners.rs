@@ -116,11 +116,10 @@ fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
     None
 }
 
-/// Whether the second bind would fail. `[::]` takes IPv4 too, as Linux has it by default.
+/// Whether the second bind would fail. `[::]` is IPv6 alone: a listener has one family.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
-    let takes = |wide: IpAddr, narrow: IpAddr| {
-        wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
-    };
+    let takes =
+        |wide: IpAddr, narrow: IpAddr| wide.is_unspecified() && wide.is_ipv6() == narrow.is_ipv6();
     let (one, other) = (a.ip().to_canonical(), b.ip().to_canonical());
     // Port 0 is a new port each time.
     let same_port = a.port() == b.port() && a.port() != 0;

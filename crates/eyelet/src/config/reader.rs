@@ -279,7 +279,8 @@ fn strings_of<'t>(
             }
         }
     }
-    (texts.len() == array.len()).then_some(texts)
+    // What can be read is read on, so that its mistakes are found too.
+    (array.is_empty() || !texts.is_empty()).then_some(texts)
 }
 
 fn wrong_type<T>(

@@ -51,7 +51,14 @@ pub(super) fn log(report: &mut Report<'_>, document: &Section<'_, '_>, folder: &
                 report.error(access.at, message);
                 Access::Off
             }
-            path => Access::File(folder.join(path)),
+            path => {
+                let path = folder.join(path);
+                if !path.parent().is_some_and(Path::is_dir) || path.is_dir() {
+                    let message = "expected a file, new or not, in a folder that exists";
+                    report.error(access.at, message);
+                }
+                Access::File(path)
+            }
         };
     }
     log.ja4 = section.flag(report, "ja4").unwrap_or(log.ja4);
