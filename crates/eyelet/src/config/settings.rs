@@ -53,7 +53,8 @@ pub(super) fn log(report: &mut Report<'_>, document: &Section<'_, '_>, folder: &
             }
             path => {
                 let path = folder.join(path);
-                if !path.parent().is_some_and(Path::is_dir) || path.is_dir() {
+                let inside = path.parent().filter(|inside| *inside != Path::new(""));
+                if !inside.unwrap_or(Path::new(".")).is_dir() || path.is_dir() {
                     let message = "expected a file, new or not, in a folder that exists";
                     report.error(access.at, message);
                 }

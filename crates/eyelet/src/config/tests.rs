@@ -85,6 +85,9 @@ memory_max = \"12\"
             "3:1: unknown key `lisener` in [[listener]] (known keys: address, kind, name, \
              proxy_protocol_from, reuse_port)",
             "4:1: a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"",
+            "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
+            "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
+             \"*.example.com\"",
             "5:37: `sni` is an integer; expected strings in the list",
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
              alert, alpn, alpn_select, certificate, client, client_ca, destination, ech, ja4, \

@@ -142,7 +142,8 @@ fn certificates_that_do_not_do() {
             "app.key",
             "app.pem",
             "6:15: app.key has no certificate; expected \"-----BEGIN CERTIFICATE-----\", and it \
-             holds a key: are `certificate` and `key` swapped?",
+             holds a key: are `certificate` and `key` swapped?\n\
+             7:7: app.pem has no private key; expected PKCS#8, SEC1 or PKCS#1 in PEM",
         ),
         (
             "empty.pem",
@@ -169,7 +170,7 @@ fn certificates_that_do_not_do() {
     ] {
         let (certificate, key) = (format!("{certificate:?}"), format!("{key:?}"));
         let text = terminate("\"app.example\"", &certificate, &key, "");
-        assert_eq!(folder.said(&text), [expected], "{certificate} {key}");
+        assert_eq!(folder.said(&text).join("\n"), expected, "{certificate} {key}");
     }
     let broken = folder.said(&terminate("\"app.example\"", "\"broken.pem\"", "\"app.key\"", ""));
     assert!(broken[0].starts_with("6:15: broken.pem: broken PEM: "), "{broken:?}");
