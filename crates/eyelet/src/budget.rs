@@ -3,19 +3,20 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What an active connection is counted as until its handshake begins: its task and its story
-/// (1.3 KiB), the room of its peeked hello (up to 2 KiB for a post-quantum one).
-pub const ACTIVE_BYTES: usize = 4 << 10;
+/// What an active connection is counted as from accept until it is parked, whatever it is at: its
+/// task and story (1.3 KiB), its hello (up to 2 KiB), and a handshake that may come: rustls'
+/// connection and its flight, measured at 7.5 KiB with a chain of 1 KiB, and the allocator's share.
+pub const ACTIVE_BYTES: usize = 16 << 10;
 /// What of that is the hello's; a longer one is counted by its length.
 pub const HELLO_BYTES: usize = 2 << 10;
-/// What a handshake is counted as on top: rustls' connection and its flight, measured at 7.5 KiB
-/// with a certificate chain of 1 KiB, and the allocator's share.
-pub const HANDSHAKE_BYTES: usize = 12 << 10;
+/// The least budget: with less not even one client of each kind could be served.
+const BYTES_MIN: usize = 4 << 20;
 
 /// The most that is read for one connection at once.
 const PIECE_BYTES_MAX: usize = 256 << 10;
-/// The least: a connection that is read from at all holds a record or a page at worst.
-const PIECE_BYTES_MIN: usize = 1 << 10;
+/// Below this a connection is read from only while nothing of it waits to be sent, because then
+/// what is read can be written, and is not held: a TLS record fits any socket's send buffer.
+const PIECE_BYTES_MIN: usize = 16 << 10;
 /// A connection may take this part of what is left: so many slow ones in a row leave a third of
 /// it to the others (1/e), and each later one takes less.
 const PIECES: usize = 64;
@@ -28,10 +29,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `memory_max` bytes. A quarter is kept for what is not counted: the
-    /// allocator's own, one small piece for each connection beyond the bound, DNS, the log.
-    pub fn new(memory_max: usize) -> Self {
-        Self { bytes_max: memory_max / 4 * 3, used: AtomicUsize::new(0) }
+    /// A budget of `memory_max` bytes for the whole process. What is `resident` already is not to
+    /// be had, and a quarter of the rest is kept for what is not counted: holes in the heap, code
+    /// that is paged in later, DNS, the log.
+    pub fn new(memory_max: usize, resident: usize) -> Self {
+        let bytes_max = (memory_max.saturating_sub(resident) / 4 * 3).max(BYTES_MIN);
+        Self { bytes_max, used: AtomicUsize::new(0) }
     }
 
     /// Counts bytes that were taken.
@@ -49,11 +52,19 @@ impl Budget {
         self.used.load(Relaxed).saturating_add(more) > self.bytes_max
     }
 
+    /// Whether they would be beyond what those who hold much may take: the last eighth is for
+    /// the others.
+    pub fn is_tight(&self, more: usize) -> bool {
+        self.used.load(Relaxed).saturating_add(more) > self.bytes_max / 8 * 7
+    }
+
     /// How much may be read for one connection at once: less, the fuller it gets, so that
-    /// peers who do not read take small pieces before they take the last of it.
-    pub fn piece(&self) -> usize {
-        let left = self.bytes_max.saturating_sub(self.used.load(Relaxed));
-        (left / PIECES).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+    /// peers who do not read take small pieces before they take the last of it. `None`: nothing
+    /// that might have to be held.
+    pub fn piece(&self) -> Option<usize> {
+        let left = (self.bytes_max / 8 * 7).saturating_sub(self.used.load(Relaxed));
+        let piece = left / PIECES;
+        (piece >= PIECE_BYTES_MIN).then_some(piece.min(PIECE_BYTES_MAX))
     }
 }
 
@@ -89,20 +100,21 @@ impl Drop for Counted<'_> {
 mod tests {
     use super::*;
 
-    /// However many hold the piece that they were allowed, the sum stays below the bound until
-    /// the pieces are the least ones; those fit into the quarter that is kept.
+    /// However many hold the piece that they were allowed, the last eighth is left.
     #[test]
-    fn pieces_shrink_before_the_budget_ends() {
-        let budget = Budget::new(64 << 20);
+    fn pieces_shrink_and_end_before_the_budget_does() {
+        let budget = Budget::new(64 << 20, 16 << 20);
         let mut held = 0;
-        for _ in 0..5000 {
-            let piece = budget.piece();
+        let mut holders = 0;
+        while let Some(piece) = budget.piece() {
             budget.take(piece);
             held += piece;
+            holders += 1;
         }
-        assert!(held < 64 << 20, "{held}");
-        assert_eq!(budget.piece(), PIECE_BYTES_MIN);
+        assert!(holders > 200, "{holders}");
+        assert!(held <= (36 << 20) / 8 * 7, "{held}");
+        assert!(budget.is_tight(64 << 10) && !budget.is_over(4 << 20));
         budget.give(held);
-        assert_eq!(budget.piece(), PIECE_BYTES_MAX);
+        assert_eq!(budget.piece(), Some(PIECE_BYTES_MAX));
     }
 }

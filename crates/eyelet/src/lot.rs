@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use eyelet_sys::epoll::{Epoll, READABLE, WRITABLE};
 
+use crate::budget::ACTIVE_BYTES;
 use crate::relay::Relay;
 use crate::slab::{Key, Slab};
 use crate::story::Parked;
@@ -140,6 +141,15 @@ impl Entry {
         }
     }
 
+    /// What the entry is counted as in the budget beside itself. One that is being shed was
+    /// given back already.
+    pub fn active_bytes(&self) -> usize {
+        match self.role {
+            Role::Active { shed: false, .. } => ACTIVE_BYTES,
+            _ => 0,
+        }
+    }
+
     /// Descriptors that the entry holds, or may be about to take.
     pub fn descriptors(&self) -> usize {
         match self.role {
@@ -223,6 +233,11 @@ impl Lot {
         let Some(entry) = self.entries.entry(key) else { return Duration::ZERO };
         let left = u64::from(entry.links.deadline.saturating_sub(now)) * TICK_MS;
         wait.saturating_sub(Duration::from_millis(left))
+    }
+
+    /// The tick at which a connection is due.
+    pub fn due(&mut self, key: Key) -> u32 {
+        self.entries.entry(key).map_or(0, |entry| entry.links.deadline)
     }
 
     /// Moves the wheel on and gives the connections whose deadline has passed.

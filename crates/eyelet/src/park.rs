@@ -26,15 +26,15 @@ const LINGER_READS: usize = 16;
 /// A connection that has moved nothing for so long is idle when the process drains.
 const DRAIN_IDLE: Duration = Duration::from_millis(500);
 
-/// How long a parked connection keeps what was decided to itself. Most connections of a busy
-/// edge are over by then, and never pay for sharing it.
+/// How long a connection is parked until it counts as one that stays. Most connections of a busy
+/// edge are over by then, and never pay for what only those that stay need.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Leaves a connection to the lot: its task ends, and what is left of it is one entry.
 pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let story = story.take().park();
+    let story = story.take().park(&mut worker.shared.borrow_mut());
     let held = relay.flow().held_bytes();
     {
         let mut lot = worker.lot.borrow_mut();
@@ -42,13 +42,13 @@ pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
         if entry.upstream.is_none() {
             worker.uses_descriptors(-1);
         }
+        worker.edge.budget.give(entry.active_bytes());
         entry.role = Role::Parked { story, relay };
         lot.due_in(active.key(), idle_for(worker, false));
     }
     worker.counters.parked.up();
     worker.holds(0, size_of::<Entry>());
     worker.keeps(0, held);
-    worker.edge.budget.give(ACTIVE_BYTES);
     // What came while it was active has its edge behind it.
     wake(worker, active.key());
 }
@@ -91,6 +91,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     match progress {
         Progress::Rest => {}
         Progress::Again => worker.again.borrow_mut().push(key),
+        Progress::Later => worker.later.borrow_mut().push(key),
         Progress::Dial => dial(worker, key),
         Progress::Closed(end) => end_parked(worker, key, &end, Last::Close),
         Progress::Reset(end) => end_parked(worker, key, &end, Last::Reset),
@@ -188,9 +189,9 @@ pub fn last_words(active: &Active, bytes: &[u8]) {
         if !bytes.is_empty() {
             let _ = socket::send(&entry.client, bytes);
         }
-        entry.role = Role::Lingering;
         worker.uses_descriptors(-1);
-        worker.edge.budget.give(ACTIVE_BYTES);
+        worker.edge.budget.give(entry.active_bytes());
+        entry.role = Role::Lingering;
     }
     linger(worker, active.key());
 }
@@ -237,7 +238,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         Some(Role::Parked { story, .. })
             if !story.is_settled() && worker.edge.config.limits.idle_timeout > SETTLE =>
         {
-            story.settle(&mut worker.shared.borrow_mut());
+            story.settle();
             if let Some(Entry { upstream: Some(upstream), .. }) = lot.entry(key) {
                 // The accepted socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
@@ -250,6 +251,21 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         }
         Some(Role::Active { .. }) | None => {}
     }
+}
+
+/// Ends an idle connection because memory is short. `false`: it is not idle any more.
+pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
+    {
+        let mut lot = worker.lot.borrow_mut();
+        let Some(Entry { role: Role::Parked { relay, .. }, .. }) = lot.entry(key) else {
+            return false;
+        };
+        if !relay.flow().is_quiet() {
+            return false;
+        }
+    }
+    close(worker, key, "shed: memory_max, idle for longest");
+    true
 }
 
 /// Ends a parked connection from our side, politely.

@@ -152,7 +152,7 @@ fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
         config.limits.connections_max,
     );
     Edge {
-        budget: Budget::new(config.limits.memory_max),
+        budget: Budget::new(config.limits.memory_max, eyelet_sys::memory::resident_bytes()),
         config,
         tls,
         open: AtomicUsize::new(0),

@@ -1,41 +1,58 @@
 //! Making room when memory is short, in a fixed order: half-open connections by age, then new
-//! ones of sources that hold more than their share, then other new ones. Parked ones stay.
+//! ones of sources that hold more than their share, then other new ones. Parked ones stay, but
+//! for `shed_idle`.
 //! It must not know what bytes are counted as.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
-use crate::budget::{ACTIVE_BYTES, HANDSHAKE_BYTES};
+use crate::budget::ACTIVE_BYTES;
 use crate::lot::{Entry, Role};
+use crate::park;
 use crate::slab::Key;
 use crate::story::{End, Outcome};
 use crate::worker::Worker;
 
 /// What a new connection needs until its handshake ends.
-const NEW_BYTES: usize = size_of::<Entry>() + ACTIVE_BYTES + HANDSHAKE_BYTES;
-/// Half-open connections closed for one new one: more would let a flood of new ones close every
-/// handshake that a slow but honest client is in.
-const SHED_A_NEW_ONE: usize = 2;
-/// How many times its fair part of the connections a source may have before it holds more than
-/// its share.
+const NEW_BYTES: usize = size_of::<Entry>() + ACTIVE_BYTES;
+/// Connections that are ended to make room for one new one: one is enough unless others took
+/// memory meanwhile.
+const SHED_A_NEW_ONE: usize = 4;
+/// Idle connections looked up for shedding at a time.
+const IDLE_MAX: usize = 1024;
+/// A source holds more than its share when it has more than this many times what the others have
+/// on average.
 const SHARE: usize = 2;
 /// The queue of half-open connections is tidied beyond this many that are not half-open any more.
 const STALE_MAX: usize = 1024;
 
 impl Worker {
     /// Whether a new connection from `source` can be taken in, after room was made for it.
-    pub fn make_room(&self, source: IpAddr) -> bool {
-        if !self.edge.budget.is_over(NEW_BYTES) {
-            return true;
-        }
+    pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
+        let budget = &self.edge.budget;
+        let greedy = self.greedy.borrow().contains(&source);
+        let is_full = || {
+            if greedy { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
+        };
         for _ in 0..SHED_A_NEW_ONE {
-            if !self.shed_oldest() {
+            if !is_full() || !(self.shed_oldest() || self.shed_idle()) {
                 break;
             }
         }
-        // What was shed gives its memory back when its task has run: until then one comes for one.
-        !self.edge.budget.is_over(0) && !self.greedy.borrow().contains(&source)
+        !is_full()
+    }
+
+    /// Ends the connection that is idle for longest, where the operator allows that.
+    fn shed_idle(self: &Rc<Self>) -> bool {
+        while let Some(key) = self.idle.borrow_mut().pop() {
+            if park::shed(self, key) {
+                self.counters.shed.up();
+                return true;
+            }
+        }
+        false
     }
 
     /// Has the oldest half-open connection end. `false`: there is none.
@@ -47,8 +64,13 @@ impl Worker {
             else {
                 continue;
             };
+            if *shed {
+                continue;
+            }
+            // Its memory counts as free from now on: its task ends in the next turn.
             (*late, *shed) = (true, true);
             let waker = waker.take();
+            self.edge.budget.give(ACTIVE_BYTES);
             drop(lot);
             self.counters.shed.up();
             if let Some(waker) = waker {
@@ -78,23 +100,33 @@ impl Worker {
         let mut greedy = self.greedy.borrow_mut();
         greedy.clear();
         self.tidy_half_open();
-        if !self.edge.budget.is_over(NEW_BYTES) {
+        self.idle.borrow_mut().clear();
+        if !self.edge.budget.is_tight(NEW_BYTES) {
             return;
         }
         let mut lot = self.lot.borrow_mut();
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        let keys = lot.keys();
-        let all = keys.len();
-        for key in keys {
-            if let Some(Entry { role: Role::Parked { story, .. }, .. }) = lot.entry(key) {
+        let mut idle = Vec::new();
+        for key in lot.keys() {
+            let since = lot.due(key);
+            if let Some(Entry { role: Role::Parked { story, relay }, .. }) = lot.entry(key) {
                 *counts.entry(story.client_ip()).or_default() += 1;
+                if self.edge.config.limits.shed_idle
+                    && story.is_settled()
+                    && relay.flow().is_quiet()
+                {
+                    idle.push((since, key));
+                }
             }
         }
+        // The nearest deadline is the longest idleness; it comes last, to be taken first.
+        idle.sort_unstable_by_key(|(due, _)| std::cmp::Reverse(*due));
+        let skip = idle.len().saturating_sub(IDLE_MAX);
+        self.idle.borrow_mut().extend(idle.into_iter().skip(skip).map(|(_, key)| key));
+        let (all, sources) = (counts.values().sum::<usize>(), counts.len());
         // One source alone has no share to exceed.
-        if counts.len() > 1 {
-            let share = SHARE * all / counts.len();
-            greedy.extend(counts.into_iter().filter(|(_, n)| *n > share).map(|(ip, _)| ip));
-        }
+        let is_greedy = |n: usize| sources > 1 && n > SHARE * (all - n) / (sources - 1);
+        greedy.extend(counts.into_iter().filter(|(_, n)| is_greedy(*n)).map(|(ip, _)| ip));
     }
 
     /// Drops keys of connections that are not half-open any more.

@@ -1,9 +1,11 @@
 //! A chunked slab: entries never move, growth never copies, and an empty chunk is given back.
 //! It must not know what an entry is.
 
-/// Entries a chunk: one bitmap word. A chunk of the lot's entries is then about 16 KiB, small
-/// enough that a few stragglers pin little, large enough that malloc's own header is nothing.
-const CHUNK: usize = 64;
+/// Entries a chunk. A chunk of the lot's entries is then about 120 KiB, which the allocator maps
+/// by itself (`sys::memory`): what lives for hours is not strewn among what lives for a
+/// handshake, so neither keeps the other's pages. Pages of it are touched as entries come.
+const CHUNK: usize = 512;
+const WORDS: usize = CHUNK / 64;
 
 /// Generations wrap here, so that a key fits one epoll token beside index and side.
 const GENERATIONS: u32 = 1 << 24;
@@ -18,10 +20,46 @@ pub struct Key {
 }
 
 struct Chunk<T> {
-    /// Bit i is set where slot i is free.
-    free: u64,
+    /// Bit i of word w is set where slot 64w + i is free.
+    free: [u64; WORDS],
+    used: usize,
     generations: [u32; CHUNK],
-    slots: [Option<T>; CHUNK],
+    /// Never reallocated: its capacity is [`CHUNK`] from the start. Slots from its length on were
+    /// never used.
+    slots: Vec<Option<T>>,
+}
+
+impl<T> Chunk<T> {
+    fn new() -> Self {
+        Self {
+            free: [u64::MAX; WORDS],
+            used: 0,
+            generations: [0; CHUNK],
+            slots: Vec::with_capacity(CHUNK),
+        }
+    }
+
+    /// Puts a value into the lowest free slot. There is one.
+    fn insert(&mut self, value: T, generation: u32) -> usize {
+        let word = self.free.iter().position(|free| *free != 0).unwrap_or(0);
+        let slot = word * 64 + self.free[word].trailing_zeros() as usize;
+        self.free[word] &= !(1 << (slot % 64));
+        self.used += 1;
+        self.generations[slot] = generation;
+        // The lowest free slot is at most the first that was never used.
+        match self.slots.get_mut(slot) {
+            Some(free) => *free = Some(value),
+            None => self.slots.push(Some(value)),
+        }
+        slot
+    }
+
+    fn remove(&mut self, slot: usize) -> Option<T> {
+        let value = self.slots.get_mut(slot)?.take()?;
+        self.free[slot / 64] |= 1 << (slot % 64);
+        self.used -= 1;
+        Some(value)
+    }
 }
 
 /// The slab.
@@ -48,7 +86,7 @@ impl<T> Slab<T> {
     /// Puts an entry into the lowest free place, so that chunks at the end can empty.
     pub fn insert(&mut self, value: T) -> Key {
         while let Some(Some(chunk)) = self.chunks.get(self.first_free)
-            && chunk.free == 0
+            && chunk.used == CHUNK
         {
             self.first_free += 1;
         }
@@ -56,17 +94,8 @@ impl<T> Slab<T> {
             self.chunks.push(None);
         }
         self.generation = (self.generation + 1) % GENERATIONS;
-        let chunk = self.chunks[self.first_free].get_or_insert_with(|| {
-            Box::new(Chunk {
-                free: u64::MAX,
-                generations: [0; CHUNK],
-                slots: [const { None }; CHUNK],
-            })
-        });
-        let slot = chunk.free.trailing_zeros() as usize;
-        chunk.free &= !(1 << slot);
-        chunk.generations[slot] = self.generation;
-        chunk.slots[slot] = Some(value);
+        let chunk = self.chunks[self.first_free].get_or_insert_with(|| Box::new(Chunk::new()));
+        let slot = chunk.insert(value, self.generation);
         self.len += 1;
         Key { index: (self.first_free * CHUNK + slot) as u32, generation: self.generation }
     }
@@ -78,20 +107,20 @@ impl<T> Slab<T> {
         if chunk.generations[slot] != key.generation {
             return None;
         }
-        chunk.slots[slot].as_mut()
+        chunk.slots.get_mut(slot)?.as_mut()
     }
 
     /// The entry in this place, whichever it is.
     pub fn at(&mut self, index: u32) -> Option<&mut T> {
         let chunk = self.chunks.get_mut(index as usize / CHUNK)?.as_mut()?;
-        chunk.slots[index as usize % CHUNK].as_mut()
+        chunk.slots.get_mut(index as usize % CHUNK)?.as_mut()
     }
 
     /// The key of the entry in this place.
     pub fn key_at(&self, index: u32) -> Option<Key> {
         let chunk = self.chunks.get(index as usize / CHUNK)?.as_ref()?;
         let slot = index as usize % CHUNK;
-        chunk.slots[slot].as_ref()?;
+        chunk.slots.get(slot)?.as_ref()?;
         Some(Key { index, generation: chunk.generations[slot] })
     }
 
@@ -100,17 +129,16 @@ impl<T> Slab<T> {
         self.entry(key)?;
         let place = key.index as usize / CHUNK;
         let chunk = self.chunks[place].as_mut()?;
-        let value = chunk.slots[key.index as usize % CHUNK].take();
-        chunk.free |= 1 << (key.index as usize % CHUNK);
+        let value = chunk.remove(key.index as usize % CHUNK)?;
         self.len -= 1;
         self.first_free = self.first_free.min(place);
-        if chunk.free == u64::MAX {
+        if chunk.used == 0 {
             self.chunks[place] = None;
             while let Some(None) = self.chunks.last() {
                 self.chunks.pop();
             }
         }
-        value
+        Some(value)
     }
 
     /// All keys, in the order of places.

@@ -3,9 +3,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
+use foldhash::fast::RandomState;
 use serde::Serialize;
 
 use crate::log::Measured;
@@ -42,7 +44,7 @@ impl End {
 
 /// What was decided of a connection and on what: the same for many connections, so parked ones
 /// share it through [`Shared`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decided {
     /// Index of the listener.
     pub listener: u16,
@@ -62,8 +64,17 @@ pub struct Decided {
     pub upstream: Option<Upstream>,
 }
 
+/// Only what differs most between connections is hashed: equality compares all.
+impl Hash for Decided {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.rule.hash(state);
+        self.sni.hash(state);
+        self.ja4.hash(state);
+    }
+}
+
 /// Who was dialled.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Upstream {
     /// This address.
@@ -123,7 +134,7 @@ impl Story {
     }
 
     /// The few words that a parked connection keeps.
-    pub fn park(self) -> Parked {
+    pub fn park(self, shared: &mut Shared) -> Parked {
         let client_ip = match self.client.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -134,7 +145,7 @@ impl Story {
             client_ip,
             client_port: self.client.port(),
             settled: false,
-            decided: Rc::new(self.decided),
+            decided: shared.share(self.decided),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         }
@@ -155,15 +166,12 @@ impl Parked {
         }
     }
 
-    /// Shares what was decided with other connections, once this one has lived long enough for
-    /// that to be worth a look into the table.
-    pub fn settle(&mut self, shared: &mut Shared) {
-        let decided = std::mem::take(&mut self.decided);
-        self.decided = shared.share(decided);
+    /// Notes that the connection is one that stays.
+    pub fn settle(&mut self) {
         self.settled = true;
     }
 
-    /// Whether it shares already.
+    /// Whether it stays.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
@@ -183,21 +191,21 @@ impl Parked {
 /// lives. Bounded by the number of parked connections.
 #[derive(Debug, Default)]
 pub struct Shared {
-    set: HashSet<Rc<Decided>>,
+    set: HashSet<Rc<Decided>, RandomState>,
 }
 
 impl Shared {
-    fn share(&mut self, decided: Rc<Decided>) -> Rc<Decided> {
+    fn share(&mut self, decided: Decided) -> Rc<Decided> {
         if let Some(known) = self.set.get(&decided) {
             return known.clone();
         }
-        self.set.insert(decided.clone());
-        decided
+        let new = Rc::new(decided);
+        self.set.insert(new.clone());
+        new
     }
 
     fn unshare(&mut self, decided: Rc<Decided>) -> Decided {
-        // Two are left when this is the last connection that shares: the set's and this one. One
-        // is left when it never settled.
+        // Two are left when this is the last connection: the set's and this one.
         if Rc::strong_count(&decided) == 2 {
             self.set.remove(&decided);
             // A table that held a burst's names would keep its size for life.
@@ -228,14 +236,9 @@ mod tests {
     fn a_parked_story_comes_back_whole_and_the_table_empties() {
         let mut shared = Shared::default();
         for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
-            let mut one = story("a.example", client).park();
-            let mut two = story("a.example", client).park();
-            let young = story("a.example", client).park();
-            one.settle(&mut shared);
-            two.settle(&mut shared);
+            let one = story("a.example", client).park(&mut shared);
+            let two = story("a.example", client).park(&mut shared);
             assert!(Rc::ptr_eq(&one.decided, &two.decided) && shared.set.len() == 1);
-            young.wake(&mut shared);
-            assert_eq!(shared.set.len(), 1);
             let back = one.wake(&mut shared);
             assert_eq!(format!("{back:?}"), format!("{:?}", story("a.example", client)));
             two.wake(&mut shared);

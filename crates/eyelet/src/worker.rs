@@ -54,6 +54,8 @@ struct Burst {
     open: usize,
     /// Ticks since that number changed.
     quiet: u32,
+    /// All ticks.
+    ticks: u32,
     /// Whether anything changed at all: handshakes leave memory behind, connections that stay
     /// or not.
     dirty: bool,
@@ -97,6 +99,11 @@ pub struct Worker {
     pub(crate) half_open: RefCell<VecDeque<Key>>,
     /// Sources that hold more than their share, while memory is short.
     pub(crate) greedy: RefCell<HashSet<IpAddr>>,
+    /// Parked connections that may have more to move, and memory was short.
+    pub later: RefCell<Vec<Key>>,
+    /// Idle connections, those that are idle for longest last, while memory is short and
+    /// `shed_idle` is on.
+    pub(crate) idle: RefCell<Vec<Key>>,
     /// Parked connections that used up their share of a turn.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
@@ -135,6 +142,8 @@ impl Worker {
             counters,
             resolver,
             again: RefCell::default(),
+            later: RefCell::default(),
+            idle: RefCell::default(),
             half_open: RefCell::default(),
             greedy: RefCell::default(),
             log: RefCell::new(log),
@@ -179,10 +188,7 @@ impl Worker {
     pub fn closed(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.edge.open.fetch_sub(1, Relaxed);
-            self.edge.budget.give(match entry.role {
-                Role::Active { .. } => size_of::<Entry>() + ACTIVE_BYTES,
-                Role::Parked { .. } | Role::Lingering => size_of::<Entry>(),
-            });
+            self.edge.budget.give(size_of::<Entry>() + entry.active_bytes());
             self.edge.descriptors.fetch_sub(entry.descriptors(), Relaxed);
             self.counters.connections.down();
         }
@@ -381,6 +387,10 @@ impl Worker {
         for key in due {
             self.guarded(key, || self.late(key));
         }
+        let later = std::mem::take(&mut *self.later.borrow_mut());
+        for key in later {
+            self.guarded(key, || park::wake(self, key));
+        }
         self.weigh_sources();
         self.resume(accepting);
         self.log.borrow_mut().flush();
@@ -391,12 +401,9 @@ impl Worker {
     }
 
     /// Has the allocator return what a burst of connections left, once it is over: when half of
-    /// the most that were open are gone, or when nothing has come or gone for [`QUIET_TICKS`].
-    /// One worker does it for all.
+    /// the most that were open are gone, or when nothing has come or gone for [`QUIET_TICKS`];
+    /// and every so often while memory is short.
     fn give_memory_back(&self) {
-        if self.index != 0 {
-            return;
-        }
         let open = self.edge.open.load(Relaxed);
         let mut burst = self.burst.get();
         burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
@@ -405,7 +412,9 @@ impl Worker {
         burst.peak = burst.peak.max(open);
         let halved = burst.peak >= BURST && open <= burst.peak / 2;
         let settled = burst.dirty && burst.quiet >= QUIET_TICKS;
-        if halved || settled {
+        burst.ticks = burst.ticks.wrapping_add(1);
+        let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.edge.budget.is_tight(0);
+        if halved || settled || short {
             eyelet_sys::memory::trim();
             (burst.peak, burst.dirty) = (open, false);
         }

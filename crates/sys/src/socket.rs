@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -145,4 +145,12 @@ pub fn shutdown_write(fd: impl AsFd) -> io::Result<()> {
 /// Makes the close that follows a reset instead of a FIN.
 pub fn reset_on_close(fd: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(fd, Some(Duration::ZERO))?)
+}
+
+/// Bytes that were written and that the peer has not acknowledged yet (tcp(7), SIOCOUTQ).
+pub fn unsent(fd: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open for the length of the call, and TIOCOUTQ writes one int.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
 }

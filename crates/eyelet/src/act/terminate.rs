@@ -6,7 +6,6 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::act::refuse;
 use crate::active::Active;
-use crate::budget::{Counted, HANDSHAKE_BYTES};
 use crate::config::{Terminate, TerminateUpstream, TlsVersion};
 use crate::handshake::{Handshaken, handshake};
 use crate::park;
@@ -38,11 +37,7 @@ pub async fn terminate(
         return refuse::refuse(active, &answer, end);
     }
     active.due_in(edge.config.limits.handshake_timeout);
-    let shaken = {
-        let _counted = Counted::new(&edge.budget, HANDSHAKE_BYTES);
-        handshake(active, config, peeked).await
-    };
-    let done = match shaken {
+    let done = match handshake(active, config, peeked).await {
         Ok(done) => done,
         Err(failure) => {
             park::last_words(active, &failure.alert);

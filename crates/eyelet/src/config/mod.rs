@@ -206,6 +206,8 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Without a byte in either direction.
     pub idle_timeout: Duration,
+    /// Whether idle connections are ended for new ones when memory is short.
+    pub shed_idle: bool,
     /// What SIGTERM leaves to busy connections.
     pub drain_timeout: Duration,
     /// Connections at once.
@@ -249,6 +251,7 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(3600),
+            shed_idle: false,
             drain_timeout: Duration::from_secs(5),
             connections_max: 1_000_000,
             memory_max: 512 << 20,

@@ -32,6 +32,7 @@ pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Lim
     ] {
         *limit = bytes(report, &section, key, &range).unwrap_or(*limit);
     }
+    limits.shed_idle = section.flag(report, "shed_idle").unwrap_or(limits.shed_idle);
     let connections = section.number(report, "connections_max", CONNECTIONS);
     limits.connections_max = connections.unwrap_or(limits.connections_max);
     limits
@@ -110,7 +111,7 @@ fn bytes(
 /// What stands outside of any table.
 pub(super) const DOCUMENT_KEYS: [&str; 6] = ["dns", "limits", "listener", "log", "rule", "workers"];
 
-const LIMIT_KEYS: [&str; 8] = [
+const LIMIT_KEYS: [&str; 9] = [
     "connect_timeout",
     "connections_max",
     "drain_timeout",
@@ -119,6 +120,7 @@ const LIMIT_KEYS: [&str; 8] = [
     "hello_timeout",
     "idle_timeout",
     "memory_max",
+    "shed_idle",
 ];
 
 const LOG_KEYS: [&str; 2] = ["access", "ja4"];

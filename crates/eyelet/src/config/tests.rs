@@ -431,6 +431,7 @@ fn a_whole_configuration() {
         hello_bytes_max: 16_384,
         idle_timeout: Duration::from_secs(90),
         drain_timeout: Duration::ZERO,
+        shed_idle: true,
         memory_max: 1 << 30,
         ..Limits::default()
     };
@@ -486,6 +487,7 @@ alert = "access_denied"
 hello_bytes_max = "16KiB"
 idle_timeout = "1m 30s"
 drain_timeout = "0s"
+shed_idle = true
 memory_max = 1073741824
 [log]
 access = "access.log"

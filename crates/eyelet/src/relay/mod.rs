@@ -24,6 +24,9 @@ const INPUT_BYTES: usize = SLOTS * SLOT_BYTES;
 const SHARE_BYTES: usize = 1 << 20;
 /// Empty pipes kept for the next bulk transfer, two descriptors each.
 const PIPES_KEPT: usize = 16;
+/// Bytes read at once when memory is short: the payload of a record, which fits a send buffer
+/// that is empty (net.ipv4.tcp_wmem begins with 16 KiB, doubled for the kernel's own use).
+const TIGHT_BYTES: usize = 16 << 10;
 /// Pipes lent to slow receivers: each holds kernel memory and two descriptors. Beyond them bulk
 /// is copied.
 pub const PIPES_MAX: usize = 64;
@@ -36,8 +39,9 @@ pub struct Buffers {
     pub input: Box<[u8]>,
     /// TLS records on their way out.
     pub output: Box<[u8]>,
-    /// The most that may be read for one connection at once, now.
-    pub piece: usize,
+    /// The most that may be read for one connection at once, now. `None`: only what can be
+    /// written on at once.
+    pub piece: Option<usize>,
     pipes: Vec<Pipe>,
     /// Pipes that are not here: those that slow receivers hold.
     pipes_lent: usize,
@@ -50,7 +54,7 @@ impl Default for Buffers {
         Self {
             input: vec![0; INPUT_BYTES].into_boxed_slice(),
             output: vec![0; SLOTS * SLOT_BYTES].into_boxed_slice(),
-            piece: INPUT_BYTES,
+            piece: None,
             pipes: Vec::new(),
             pipes_lent: 0,
         }
@@ -312,6 +316,8 @@ pub enum Progress {
     Rest,
     /// There is more, but others have their turn first.
     Again,
+    /// There may be more, but memory is short and what was written last is not sent yet.
+    Later,
     /// The client's first bytes are here: dial the upstream.
     Dial,
     /// Both directions have ended.
@@ -441,6 +447,16 @@ impl Sockets<'_> {
         Ok(true)
     }
 
+    /// How much may be read now for bytes that go to `to`; `None` where they might have to be held
+    /// and there is no memory for that.
+    fn room(&self, to: Side, buffers: &Buffers) -> Option<usize> {
+        buffers.piece.or_else(|| {
+            // An upstream that is not dialled yet gets one record at most.
+            let unsent = self.socket(to).map_or(0, |socket| socket::unsent(socket).unwrap_or(1));
+            (unsent == 0).then_some(TIGHT_BYTES)
+        })
+    }
+
     /// Passes the end of one direction on, once everything before it is written.
     fn tell_end(&mut self, flow: &mut Flow, to: Side) -> Result<(), Failed> {
         let (ended, told) = match to {
@@ -466,12 +482,27 @@ impl Sockets<'_> {
 }
 
 /// What to do after both directions were tried.
-fn conclude(flow: &mut Flow, more: bool, outcome: Outcome) -> Progress {
+fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) -> Progress {
     flow.drop_empty();
     if flow.has(CLIENT_TOLD) && flow.has(UPSTREAM_TOLD) {
         return Progress::Closed(End { outcome, reason: flow.end_reason().into() });
     }
-    if more { Progress::Again } else { Progress::Rest }
+    match (up, down) {
+        (More::Again, _) | (_, More::Again) => Progress::Again,
+        (More::Later, _) | (_, More::Later) => Progress::Later,
+        (More::No, More::No) => Progress::Rest,
+    }
+}
+
+/// Whether one direction has more to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum More {
+    /// Its share of the turn is used up.
+    Again,
+    /// See [`Progress::Later`].
+    Later,
+    /// Until the next event, no.
+    No,
 }
 
 /// Payload of one TLS record.

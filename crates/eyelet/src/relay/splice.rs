@@ -2,8 +2,8 @@
 //! It must not know what the bytes mean.
 
 use super::{
-    BULK_DOWN, BULK_UP, Buffers, CLIENT_ENDED, Failed, Flow, PIPE_BYTES, Progress, SHARE_BYTES,
-    Sockets, UPSTREAM_ENDED, conclude,
+    BULK_DOWN, BULK_UP, Buffers, CLIENT_ENDED, Failed, Flow, More, PIPE_BYTES, Progress,
+    SHARE_BYTES, Sockets, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, Side, UPSTREAM};
 use crate::story::{End, Outcome, Parked};
@@ -26,7 +26,7 @@ pub fn run(
     // Even where the upstream cannot be written any more, what it said before goes to the client.
     let down = direction(flow, sockets, UPSTREAM, buffers, &mut story.bytes_to_client);
     match (up, down) {
-        (Ok(up), Ok(down)) => conclude(flow, up || down, Outcome::Spliced),
+        (Ok(up), Ok(down)) => conclude(flow, up, down, Outcome::Spliced),
         (Err(failed), _) | (_, Err(failed)) => {
             Progress::Reset(End { outcome: Outcome::Spliced, reason: failed.reason() })
         }
@@ -40,19 +40,20 @@ fn direction(
     from: Side,
     buffers: &mut Buffers,
     moved: &mut u64,
-) -> Result<bool, Failed> {
+) -> Result<More, Failed> {
     let to = UPSTREAM - from;
     let (ended, bulk) =
         if from == CLIENT { (CLIENT_ENDED, BULK_UP) } else { (UPSTREAM_ENDED, BULK_DOWN) };
     let mut share = SHARE_BYTES;
     while sockets.flush(flow, to, buffers)? && !flow.has(ended) && sockets.ready.any(from, READ) {
         if share == 0 {
-            return Ok(true);
+            return Ok(More::Again);
         }
+        let Some(room) = sockets.room(to, buffers) else { return Ok(More::Later) };
         let read = if flow.has(bulk) {
-            pump(flow, sockets, from, buffers)?
+            pump(flow, sockets, from, buffers, room)?
         } else {
-            copy(flow, sockets, from, buffers)?
+            copy(flow, sockets, from, buffers, room)?
         };
         match read {
             None => {}
@@ -64,7 +65,7 @@ fn direction(
         }
     }
     sockets.tell_end(flow, to)?;
-    Ok(false)
+    Ok(More::No)
 }
 
 fn copy(
@@ -72,9 +73,10 @@ fn copy(
     sockets: &mut Sockets<'_>,
     from: Side,
     buffers: &mut Buffers,
+    room: usize,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
-    let room = COPY_BYTES.min(buffers.piece);
+    let room = COPY_BYTES.min(room);
     let Some(read) = sockets.recv(from, &mut buffers.input[..room])? else {
         return Ok(None);
     };
@@ -94,13 +96,14 @@ fn pump(
     sockets: &mut Sockets<'_>,
     from: Side,
     buffers: &mut Buffers,
+    room: usize,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
     let bulk = if from == CLIENT { BULK_UP } else { BULK_DOWN };
     let (Some(source), Some(pipe)) = (sockets.socket(from), buffers.pipe()) else {
         // Out of descriptors for pipes: copying still works.
         flow.flags &= !bulk;
-        return copy(flow, sockets, from, buffers);
+        return copy(flow, sockets, from, buffers, room);
     };
     let filled = pipe.fill(source, PIPE_BYTES);
     // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.

@@ -7,8 +7,8 @@ use eyelet_record::{CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, Session, a
 use eyelet_sys::socket;
 
 use super::{
-    Buffers, CLIENT_ENDED, Failed, Flow, PAYLOAD, Progress, SHARE_BYTES, SLOTS, Sockets, TRUNCATED,
-    UPSTREAM_ENDED, conclude,
+    Buffers, CLIENT_ENDED, Failed, Flow, More, PAYLOAD, Progress, SHARE_BYTES, SLOTS, Sockets,
+    TRUNCATED, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, UPSTREAM};
 use crate::story::{End, Outcome, Parked};
@@ -55,11 +55,11 @@ pub fn run(
     let up = upward(terminated, &mut keys, sockets, story, buffers);
     let down = match up {
         Ok(_) | Err(Broken::Socket(_)) => downward(terminated, &mut keys, sockets, story, buffers),
-        Err(_) => Ok(false),
+        Err(_) => Ok(More::No),
     };
     let dial = sockets.upstream.is_none() && terminated.flow.held(UPSTREAM).is_some();
-    let more = match (up, down) {
-        (Ok(up), Ok(down)) => up || down,
+    let (up, down) = match (up, down) {
+        (Ok(up), Ok(down)) => (up, down),
         (Err(broken), _) | (_, Err(broken)) => {
             return ended_badly(terminated, &mut keys, sockets, buffers, broken);
         }
@@ -67,7 +67,7 @@ pub fn run(
     if dial {
         return Progress::Dial;
     }
-    conclude(&mut terminated.flow, more, Outcome::Terminated)
+    conclude(&mut terminated.flow, up, down, Outcome::Terminated)
 }
 
 fn ended_badly(
@@ -130,7 +130,7 @@ fn upward(
     sockets: &mut Sockets<'_>,
     story: &mut Parked,
     buffers: &mut Buffers,
-) -> Result<bool, Broken> {
+) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
     // What the handshake or the last wake left is opened before anything is read.
     let mut filled = take_partial(&mut terminated.flow, buffers);
@@ -139,17 +139,17 @@ fn upward(
         // What waits for the client does not hold up what comes from it: each direction has its
         // own pace, or a client that writes before it reads would never be done.
         if !sockets.flush(&mut terminated.flow, UPSTREAM, buffers)? {
-            break false;
+            break More::No;
         }
         if share == 0 {
-            break true;
+            break More::Again;
         }
         if !fresh {
             if terminated.flow.has(CLIENT_ENDED) || !sockets.ready.any(CLIENT, READ) {
-                break false;
+                break More::No;
             }
-            // A record that has begun must come to its end, whatever is left of the budget.
-            let room = (filled + buffers.piece).min(buffers.input.len());
+            let Some(room) = sockets.room(UPSTREAM, buffers) else { break More::Later };
+            let room = (filled + room).min(buffers.input.len());
             match sockets.recv(CLIENT, &mut buffers.input[filled..room])? {
                 None => continue,
                 Some(0) => {
@@ -158,7 +158,7 @@ fn upward(
                     }
                     terminated.flow.note_end(CLIENT);
                     filled = 0;
-                    break false;
+                    break More::No;
                 }
                 Some(read) => filled += read,
             }
@@ -254,7 +254,7 @@ fn downward(
     sockets: &mut Sockets<'_>,
     story: &mut Parked,
     buffers: &mut Buffers,
-) -> Result<bool, Broken> {
+) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
     // One record's worth first: most answers are small, and a single read is cheaper.
     let mut slots = 1;
@@ -264,11 +264,12 @@ fn downward(
         && sockets.ready.any(UPSTREAM, READ)
     {
         if share == 0 {
-            return Ok(true);
+            return Ok(More::Again);
         }
+        let Some(piece) = sockets.room(CLIENT, buffers) else { return Ok(More::Later) };
         reply(terminated, keys, sockets, buffers)?;
-        slots = slots.min((buffers.piece / PAYLOAD).max(1));
-        let room = if slots == 1 { PAYLOAD.min(buffers.piece) } else { slots * PAYLOAD };
+        slots = slots.min(piece / PAYLOAD).max(1);
+        let room = slots * PAYLOAD;
         match recv_slots(&terminated.session, sockets, buffers, room)? {
             None => {}
             Some(0) => terminated.flow.note_end(UPSTREAM),
@@ -286,7 +287,7 @@ fn downward(
     }
     reply(terminated, keys, sockets, buffers)?;
     finish_client(terminated, keys, sockets, buffers)?;
-    Ok(false)
+    Ok(More::No)
 }
 
 /// Tells the client of the upstream's end: close_notify, then FIN.
