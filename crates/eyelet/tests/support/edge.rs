@@ -89,6 +89,11 @@ impl Edge {
         self.lines.lock().unwrap().clone()
     }
 
+    /// How many access lines until now are wanted ones.
+    pub fn count(&self, wanted: impl Fn(&Value) -> bool) -> usize {
+        self.lines.lock().unwrap().iter().filter(|line| wanted(line)).count()
+    }
+
     /// Waits for an access line.
     pub fn line(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let look = || self.lines.lock().unwrap().iter().find(|line| wanted(line)).cloned();

@@ -5,8 +5,10 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod client;
+pub mod crowd;
 pub mod edge;
 pub mod hello;
+pub mod memory;
 pub mod pki;
 pub mod program;
 pub mod upstream;

@@ -1,0 +1,331 @@
+//! Floods against `limits.memory_max`: the process stays below it, says whom it shed, and serves
+//! those who behave. Must not know how memory is counted, only what the kernel says of it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use support::client::{TLS13, echo};
+use support::crowd::{From, Manner, Multitude, alone, light, many, stuff};
+use support::memory::{Memory, Watch, mib};
+use support::{Edge, Hello, Pki, SOON, Tls, until};
+
+/// `memory_max` in all of these.
+const MEMORY_MAX: u64 = 64 << 20;
+/// A client that was served later than this was not served.
+const SERVED: Duration = Duration::from_secs(2);
+/// Parked clients from before the flood.
+const LONG_STANDING: usize = 50;
+/// Who floods: 127.0.0.2 to 127.0.0.9.
+const SOURCES: usize = 8;
+
+/// An edge with a name for those who behave, and two that lead to a flood's upstream.
+struct Scene {
+    _pki: Pki,
+    _echo: Multitude,
+    _flooded: Multitude,
+    edge: Edge,
+    config: Arc<ClientConfig>,
+}
+
+impl Scene {
+    fn new(manner: Manner) -> Self {
+        let pki = Pki::new();
+        let (calm, flooded) = (Multitude::start(Manner::Echo), Multitude::start(manner));
+        let terminate = |name: &str, upstream: &Multitude| {
+            pki.terminate(&format!("tcp://{}", upstream.address), "").replace("app.test", name)
+        };
+        let rules = format!(
+            "{}{}[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
+             [limits]\nmemory_max = \"64MiB\"\n",
+            terminate("calm.app.test", &calm),
+            terminate("app.test", &flooded),
+            flooded.address,
+        );
+        let edge = Edge::start(&pki.folder, &rules);
+        let config = light(TLS13, Resumption::disabled());
+        Self { _pki: pki, _echo: calm, _flooded: flooded, edge, config }
+    }
+
+    fn calm(&self, from: From) -> std::io::Result<Tls> {
+        from.tls(self.edge.address(), &self.config, "calm.app.test")
+    }
+
+    /// Runs a flood and holds what it opened: memory stays below the bound, and whoever was there
+    /// before is served all the time. Gives what the flood holds, and newcomers who were served.
+    fn withstands<T: Send>(&self, label: &str, flood: impl FnOnce() -> T) -> (T, Newcomers) {
+        let mut long_standing = many(LONG_STANDING, |_| self.calm(From::loopback(1)).unwrap());
+        for client in &mut long_standing {
+            echo(client, b"here before the flood");
+        }
+        let steady = Steady::start(self.calm(From::loopback(1)).unwrap());
+        let newcomers = Visitors::start(self);
+        let watch = Watch::start(self.edge.pid());
+        let held = flood();
+        // The flood stands for a while: deadlines, settling and trimming happen under it.
+        thread::sleep(Duration::from_secs(1));
+        let most = watch.finish();
+        let rounds = steady.finish();
+        let newcomers = newcomers.finish();
+        for client in &mut long_standing {
+            echo(client, b"and still here");
+        }
+        let calm = |line: &serde_json::Value| {
+            line["client"].as_str().unwrap_or_default().starts_with("127.0.0.1:")
+        };
+        if std::env::var("DBG").is_ok() {
+            for line in
+                self.edge.lines().iter().filter(|l| {
+                    calm(l) && l["reason"].as_str().is_some_and(|r| r.starts_with("shed"))
+                })
+            {
+                println!("calm: {line}");
+            }
+        }
+        let Memory { resident, resident_peak, anonymous } = most;
+        println!(
+            "{label}: at most {:.1} MiB resident (peak {:.1}), {:.1} anonymous; {rounds} echoes, \
+             {newcomers:?}, {} shed",
+            mib(resident),
+            mib(resident_peak),
+            mib(anonymous),
+            self.shed()
+        );
+        assert!(rounds > 0, "{label}: no echo came back");
+        assert!(
+            resident_peak < MEMORY_MAX && anonymous < MEMORY_MAX,
+            "{label}: {:.1} MiB resident, {:.1} MiB anonymous, of {:.0} MiB",
+            mib(resident_peak),
+            mib(anonymous),
+            mib(MEMORY_MAX)
+        );
+        (held, newcomers)
+    }
+
+    /// Access lines of those that were shed.
+    fn shed(&self) -> usize {
+        self.edge.count(|line| line["reason"].as_str().is_some_and(|r| r.starts_with("shed")))
+    }
+
+    /// Each connection has its line in the end, and each that was shed says so.
+    fn accounts(mut self) {
+        self.edge.signal(Signal::TERM);
+        let began = Instant::now();
+        while self.edge.is_running() {
+            assert!(began.elapsed() < SOON, "the edge does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let log = self.edge.log();
+        // "17 accepted: ..., 4 failed, 9 shed; ...", the last word of the process.
+        let said = |what: &str| -> usize {
+            let (before, _) = log.rsplit_once(what).unwrap_or_else(|| panic!("no {what}: {log}"));
+            before.rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        let (accepted, shed) = (said(" accepted:"), said(" shed;"));
+        until("the last access line", || (self.edge.count(|_| true) >= accepted).then_some(()));
+        assert_eq!(
+            (self.edge.count(|_| true), self.shed()),
+            (accepted, shed),
+            "lines, of them shed"
+        );
+    }
+}
+
+/// A client that says something each 100 ms and waits for it to come back.
+struct Steady {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Steady {
+    fn start(mut client: Tls) -> Self {
+        client.sock.set_read_timeout(Some(SERVED)).unwrap();
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut rounds = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                echo(&mut client, b"well-behaved");
+                rounds += 1;
+                thread::sleep(Duration::from_millis(100));
+            }
+            rounds
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the well-behaved client is served all the time")
+    }
+}
+
+/// Who came during a flood.
+#[derive(Debug)]
+struct Newcomers {
+    came: usize,
+    served: usize,
+}
+
+/// New clients of another source, one each 200 ms.
+struct Visitors {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Newcomers>,
+}
+
+impl Visitors {
+    fn start(scene: &Scene) -> Self {
+        let (address, config) = (scene.edge.address(), scene.config.clone());
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut seen = Newcomers { came: 0, served: 0 };
+            while !stopped.load(Ordering::Relaxed) {
+                seen.came += 1;
+                let client = From::loopback(1).tls(address, &config, "calm.app.test");
+                seen.served += usize::from(client.is_ok_and(|mut client| is_served(&mut client)));
+                thread::sleep(Duration::from_millis(200));
+            }
+            seen
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) -> Newcomers {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn is_served(client: &mut Tls) -> bool {
+    let mut back = [0; 5];
+    client.sock.set_read_timeout(Some(SERVED)).unwrap();
+    client.write_all(b"hello").and_then(|()| client.read_exact(&mut back)).is_ok()
+}
+
+fn source(n: usize) -> From {
+    From::loopback(2 + u8::try_from(n % SOURCES).unwrap()).small()
+}
+
+/// 15,000 complete hellos whose senders read the flight and never answer it.
+#[test]
+fn half_open_handshakes() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("app.test").bytes();
+    let begin = |n: usize| -> Option<(TcpStream, bool)> {
+        let mut client = source(n).connect(scene.edge.address()).ok()?;
+        client.write_all(&hello).ok()?;
+        // The beginning of the ServerHello; nothing where it was shed first.
+        let answered = client.read_exact(&mut [0; 6]).is_ok();
+        Some((client, answered))
+    };
+    let (held, newcomers) = scene.withstands("half-open handshakes", || many(15_000, |n| begin(n)));
+    let answered = held.iter().flatten().filter(|(_, answered)| *answered).count();
+    assert!(answered > 10_000, "only {answered} of 15000 hellos were answered");
+    assert!(scene.shed() > 5_000, "only {} were shed", scene.shed());
+    assert_eq!(newcomers.served, newcomers.came, "newcomers are served");
+    drop(held);
+    scene.accounts();
+}
+
+/// 5,000 terminated clients that read nothing of what comes without end.
+#[test]
+fn clients_that_never_read() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Endless);
+    let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
+    let (held, newcomers) = scene.withstands("clients that never read", || many(5_000, begin));
+    let open = held.iter().flatten().count();
+    println!("{open} of 5000 got in");
+    assert_eq!(newcomers.served, newcomers.came, "newcomers of a calm source are served");
+    drop(held);
+    scene.accounts();
+}
+
+/// 2,000 terminated clients that send to an upstream that never reads.
+#[test]
+fn uploads_to_a_stalled_upstream() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let begin = |n| {
+        let client = source(n).tls(scene.edge.address(), &scene.config, "app.test").ok()?;
+        client.sock.set_nonblocking(true).unwrap();
+        Some(client)
+    };
+    let flood = || {
+        let mut held: Vec<Tls> = many(2_000, begin).into_iter().flatten().collect();
+        stuff(&mut held, &support::noise(16 << 10, 5));
+        held
+    };
+    let (held, newcomers) = scene.withstands("terminated uploads", flood);
+    println!("{} of 2000 got in", held.len());
+    assert_eq!(newcomers.served, newcomers.came, "newcomers of a calm source are served");
+    drop(held);
+    scene.accounts();
+}
+
+/// The same without TLS of the edge's.
+#[test]
+fn spliced_uploads_to_a_stalled_upstream() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("host.test").bytes();
+    let begin = |n| {
+        let mut client = source(n).connect(scene.edge.address()).ok()?;
+        client.write_all(&hello).ok()?;
+        client.set_nonblocking(true).unwrap();
+        Some(client)
+    };
+    let flood = || {
+        let mut held: Vec<TcpStream> = many(2_000, begin).into_iter().flatten().collect();
+        stuff(&mut held, &support::noise(64 << 10, 6));
+        held
+    };
+    let (held, newcomers) = scene.withstands("spliced uploads", flood);
+    println!("{} of 2000 got in", held.len());
+    assert_eq!(newcomers.served, newcomers.came, "newcomers of a calm source are served");
+    drop(held);
+    scene.accounts();
+}
+
+/// One source fills the budget with connections that stay: its own new ones are shed, and those
+/// of others are not.
+#[test]
+fn a_greedy_source_is_shed_before_others() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Endless);
+    let greedy = From::loopback(2).small();
+    let begin = |_| greedy.tls(scene.edge.address(), &scene.config, "app.test").ok();
+    let held = many(1_500, begin);
+    // Sources are weighed once a tick of 100 ms.
+    thread::sleep(Duration::from_millis(500));
+    let count = 20;
+    let mut served = 0;
+    for n in 0..count {
+        let client = scene.calm(From::loopback(3 + n % 5));
+        served += u8::from(client.is_ok_and(|mut client| is_served(&mut client)));
+        let _ = greedy.tls(scene.edge.address(), &scene.config, "calm.app.test");
+    }
+    assert_eq!(served, count, "others are served");
+    let share = |line: &serde_json::Value| {
+        let reason = line["reason"].as_str().unwrap_or_default();
+        reason == "shed: memory_max, and this source holds more than its share"
+    };
+    assert!(scene.edge.count(share) > 0, "a greedy source is told so");
+    let of_greedy =
+        |line: &serde_json::Value| line["client"].as_str().unwrap().starts_with("127.0.0.2:");
+    assert_eq!(scene.edge.count(|line| share(line) && !of_greedy(line)), 0, "nobody else is");
+    drop(held);
+    scene.accounts();
+}

@@ -1,0 +1,94 @@
+//! What an idle connection costs in memory of the edge: of each kind, as the slope between two
+//! numbers of them. Must not know the lot, only what the kernel says.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use support::client::{TLS12, TLS13, Versions, echo};
+use support::crowd::{From, Manner, Multitude, alone, light, many};
+use support::memory::Memory;
+use support::{Edge, Hello, Pki};
+
+/// The slope is taken between one and two times as many, so that the program's own memory, and
+/// what the first connections touch of it, is not counted.
+const STEP: usize = 2_000;
+
+struct Scene {
+    edge: Edge,
+    _upstream: Multitude,
+}
+
+impl Scene {
+    fn new(scheme: &str) -> Self {
+        let pki = Pki::new();
+        let upstream = Multitude::start(Manner::Echo);
+        let terminate = pki.terminate(&format!("{scheme}://{}", upstream.address), "");
+        let splice = format!(
+            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
+            upstream.address
+        );
+        let edge = Edge::start(&pki.folder, &format!("{terminate}{splice}"));
+        Self { edge, _upstream: upstream }
+    }
+
+    /// Opens connections in two steps and holds them: anonymous bytes for each of the second.
+    fn slope<T: Send>(&self, label: &str, open: impl Fn(usize) -> T + Sync) -> u64 {
+        let first = many(STEP, &open);
+        let before = Memory::at_rest(self.edge.pid());
+        let second = many(STEP, &open);
+        let after = Memory::at_rest(self.edge.pid());
+        assert_eq!(first.len() + second.len(), 2 * STEP);
+        let each = after.anonymous.saturating_sub(before.anonymous) / STEP as u64;
+        println!("{label}: {each} anonymous bytes each");
+        each
+    }
+
+    fn terminated(&self, label: &str, versions: Versions, says: &[u8]) -> u64 {
+        let config: Arc<ClientConfig> = light(versions, Resumption::disabled());
+        self.slope(label, |_| {
+            let mut tls = From::loopback(1).tls(self.edge.address(), &config, "app.test").unwrap();
+            if !says.is_empty() {
+                echo(&mut tls, says);
+            }
+            tls
+        })
+    }
+}
+
+/// An entry of the lot, two secrets with their numbers among it, and the slab's share.
+#[test]
+fn a_terminated_connection_costs_320_bytes() {
+    let _alone = alone();
+    let scene = Scene::new("http");
+    let each = scene.terminated("terminated, TLS 1.3, http://", TLS13, b"");
+    assert!(each <= 320, "{each} bytes");
+}
+
+/// The same entry, with the upstream's descriptor in it.
+#[test]
+fn a_terminated_pair_costs_450_bytes_after_an_echo() {
+    let _alone = alone();
+    let scene = Scene::new("tcp");
+    let each = scene.terminated("terminated, TLS 1.2, pair, after an echo", TLS12, b"hello");
+    assert!(each <= 450, "{each} bytes");
+}
+
+#[test]
+fn a_spliced_pair_costs_300_bytes() {
+    let _alone = alone();
+    let scene = Scene::new("tcp");
+    let hello = Hello::named("host.test").bytes();
+    let each = scene.slope("spliced pair, after an echo", |_| {
+        let mut client = From::loopback(1).connect(scene.edge.address()).unwrap();
+        client.write_all(&hello).unwrap();
+        client.read_exact(&mut vec![0; hello.len()]).unwrap();
+        client
+    });
+    assert!(each <= 300, "{each} bytes");
+}

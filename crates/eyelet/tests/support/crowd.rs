@@ -1,0 +1,263 @@
+//! Thousands of peers in one process: light clients from chosen addresses, and upstreams that
+//! answer, never read or never stop, on one thread. Must not know of the edge.
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+
+use super::SOON;
+use super::client::{Tls, Versions, handshake};
+
+/// Threads that connect: as many as keep two cores busy while some wait.
+const THREADS: usize = 4;
+/// Socket buffers of peers that do not read, so that a flood does not fill the kernel's memory
+/// instead of the edge's.
+const SMALL_BUFFER: usize = 4096;
+/// What Ethernet carries. With loopback's 64 KiB the kernel gives each connection a send buffer of
+/// over a megabyte, and thousands of them its whole memory for TCP.
+const SEGMENT: u32 = 1460;
+/// What an upstream that sends without end has on its way at once: several TLS records.
+const ENDLESS_BUFFER: usize = 32 << 10;
+
+/// One test of a binary at a time: descriptors are the process's, and so is what is measured.
+pub fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where a client connects from, and with which buffers.
+#[derive(Clone, Copy)]
+pub struct From {
+    pub source: Ipv4Addr,
+    pub small: bool,
+}
+
+impl From {
+    /// 127.0.0.n, with buffers as the kernel has them.
+    pub fn loopback(n: u8) -> Self {
+        Self { source: Ipv4Addr::new(127, 0, 0, n), small: false }
+    }
+
+    /// With small buffers.
+    pub fn small(self) -> Self {
+        Self { small: true, ..self }
+    }
+
+    /// A plain socket with deadlines.
+    pub fn connect(self, to: SocketAddr) -> io::Result<TcpStream> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        if self.small {
+            socket.set_tcp_mss(SEGMENT)?;
+            socket.set_recv_buffer_size(SMALL_BUFFER)?;
+            socket.set_send_buffer_size(SMALL_BUFFER)?;
+        }
+        socket.bind(&SocketAddr::from((self.source, 0)).into())?;
+        socket.connect(&to.into())?;
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SOON))?;
+        stream.set_write_timeout(Some(SOON))?;
+        Ok(stream)
+    }
+
+    /// The same with TLS.
+    pub fn tls(self, to: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
+        handshake(config.clone(), self.connect(to)?, name)
+    }
+}
+
+/// Does a thing `count` times on a few threads, and keeps what came of it.
+pub fn many<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let make = &make;
+    thread::scope(|scope| {
+        let each = |first| (first..count).step_by(THREADS).map(make).collect::<Vec<T>>();
+        let threads: Vec<_> = (0..THREADS).map(|first| scope.spawn(move || each(first))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Does a thing with each of them on a few threads.
+pub fn each<T: Send>(all: &mut [T], act: impl Fn(&mut T) + Sync) {
+    let (act, part) = (&act, all.len().div_ceil(THREADS).max(1));
+    thread::scope(|scope| {
+        for part in all.chunks_mut(part) {
+            scope.spawn(move || part.iter_mut().for_each(act));
+        }
+    });
+}
+
+/// Writes to all of them, round after round, until none takes any more. They must not block.
+pub fn stuff<W: Write + Send>(clients: &mut [W], piece: &[u8]) {
+    let mut quiet = 0;
+    // What waits for an acknowledgement, or for a window to be probed, is taken a little later.
+    while quiet < 3 {
+        let taken = AtomicUsize::new(0);
+        each(clients, |client| {
+            // So many in a turn, for the others of the crowd have theirs.
+            for _ in 0..16 {
+                let Ok(length) = client.write(piece) else { return };
+                taken.fetch_add(length, Ordering::Relaxed);
+            }
+        });
+        quiet = if taken.into_inner() < piece.len() { quiet + 1 } else { 0 };
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A client that believes any certificate, which others test, and does so at once: the edge is
+/// what is to be busy. Without resumption unless it is asked for.
+pub fn light(versions: Versions, resumption: Resumption) -> Arc<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Gullible(provider)))
+        .with_no_client_auth();
+    config.resumption = resumption;
+    Arc::new(config)
+}
+
+#[derive(Debug)]
+struct Gullible(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Gullible {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// What an upstream does with each of its connections.
+#[derive(Clone, Copy)]
+pub enum Manner {
+    /// Sends back what comes.
+    Echo,
+    /// Answers what ends in an empty line, and closes.
+    Answer,
+    /// Sends without end and never reads.
+    Endless,
+    /// Never reads and never sends.
+    Stalled,
+}
+
+/// An upstream for thousands, on one thread. Dropping it closes all of its connections.
+pub struct Multitude {
+    pub address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Multitude {
+    pub fn start(manner: Manner) -> Self {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        // Accepted sockets inherit these.
+        match manner {
+            Manner::Stalled => listener.set_recv_buffer_size(SMALL_BUFFER).unwrap(),
+            Manner::Endless => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
+            Manner::Echo | Manner::Answer => {}
+        }
+        listener.set_tcp_mss(SEGMENT).unwrap();
+        listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        listener.listen(4096).unwrap();
+        let listener = std::net::TcpListener::from(listener);
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                tokio::select! {
+                    () = accept(listener, manner) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { address, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Multitude {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+static ENDLESS: [u8; ENDLESS_BUFFER] = [0x45; ENDLESS_BUFFER];
+
+async fn accept(listener: tokio::net::TcpListener, manner: Manner) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(serve(stream, manner))),
+            // Out of descriptors for the moment.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+fn serve(mut stream: tokio::net::TcpStream, manner: Manner) -> impl Future<Output = ()> + Send {
+    async move {
+        let _ = stream.set_nodelay(true);
+        match manner {
+            Manner::Stalled => std::future::pending().await,
+            Manner::Endless => while stream.write_all(&ENDLESS).await.is_ok() {},
+            Manner::Echo => {
+                let mut piece = [0; 512];
+                while let Ok(length @ 1..) = stream.read(&mut piece).await
+                    && stream.write_all(&piece[..length]).await.is_ok()
+                {}
+            }
+            Manner::Answer => {
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    let Ok(1..) = stream.read_buf(&mut asked).await else { return };
+                }
+                let answer = b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nyes";
+                let _ = stream.write_all(answer).await;
+            }
+        }
+    }
+}
