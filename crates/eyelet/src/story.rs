@@ -71,6 +71,8 @@ pub struct Story {
     pub started_unix_ms: u64,
     /// Who connected.
     pub client: SocketAddr,
+    /// The host of the CONNECT request, lower-cased, where there was one.
+    pub connect_host: Option<Box<str>>,
     /// What was decided so far.
     pub decided: Decided,
     /// Bytes written to the upstream.
@@ -108,7 +110,8 @@ impl Story {
 
     /// Takes the story of a connection whose task ends.
     pub fn take(&mut self) -> Self {
-        Self { decided: std::mem::take(&mut self.decided), ..*self }
+        let decided = std::mem::take(&mut self.decided);
+        Self { decided, connect_host: self.connect_host.take(), ..*self }
     }
 
     /// The few words that a parked connection keeps.
@@ -137,6 +140,7 @@ impl Parked {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
             client: SocketAddr::new(ip, self.client_port),
+            connect_host: None,
             decided: shared.unshare(self.decided),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -188,6 +192,7 @@ mod tests {
             id: 7,
             started_unix_ms: 1,
             client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
+            connect_host: None,
             decided: Decided { sni: Some(sni.into()), ..Decided::default() },
             bytes_to_upstream: 2,
             bytes_to_client: 3,

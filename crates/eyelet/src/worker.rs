@@ -251,6 +251,7 @@ impl Worker {
             id: u64::from(self.index) << 48 | id,
             started_unix_ms: self.now_unix_ms(),
             client: peer,
+            connect_host: None,
             decided: Decided { listener, ..Decided::default() },
             bytes_to_upstream: 0,
             bytes_to_client: 0,
