@@ -5,7 +5,9 @@ use std::fmt;
 
 use eyelet_wire::hello::Hello;
 
+use crate::evidence::{Asked, Evidence};
 use crate::facts::{Fact, Facts};
+use crate::names::NamePattern;
 use crate::nets::{AddressPattern, AddressSet, NetSet};
 
 /// The matchers of a rule other than `sni`. Each one that is empty or `None` holds for everything.
@@ -19,6 +21,8 @@ pub struct Conditions {
     ech: Option<bool>,
     alpn: Box<[Box<[u8]>]>,
     ja4: Box<[Box<str>]>,
+    tls_compression: bool,
+    evidence: Asked,
 }
 
 /// A matcher, named and displayed by its key in the configuration. In the order in which they
@@ -42,8 +46,18 @@ pub enum Matcher {
     Ech,
     /// `alpn`
     Alpn,
+    /// `tls_compression`
+    TlsCompression,
     /// `ja4`
     Ja4,
+    /// `name_is_true`
+    NameIsTrue,
+    /// `certificate_valid`
+    CertificateValid,
+    /// `certificate_names`
+    CertificateNames,
+    /// `certificate_issuer`
+    CertificateIssuer,
 }
 
 /// What became of a rule's matchers.
@@ -111,6 +125,65 @@ impl Conditions {
         self
     }
 
+    /// Hellos that offer TLS compression.
+    #[must_use]
+    pub const fn tls_compression_offered(mut self) -> Self {
+        self.tls_compression = true;
+        self
+    }
+
+    /// Hellos whose name is true, or is not, by any of these.
+    #[must_use]
+    pub fn name_is_true(
+        mut self,
+        wanted: bool,
+        evidence: impl IntoIterator<Item = Evidence>,
+    ) -> Self {
+        self.evidence.set_name_is_true(wanted, evidence);
+        self
+    }
+
+    /// Destinations whose certificate has one of these names.
+    #[must_use]
+    pub fn certificate_names(mut self, names: impl IntoIterator<Item = NamePattern>) -> Self {
+        self.evidence.certificate_names = sorted(names);
+        self
+    }
+
+    /// Destinations whose certificate's issuer has one of these names.
+    #[must_use]
+    pub fn certificate_issuer(mut self, names: impl IntoIterator<Item = Box<str>>) -> Self {
+        self.evidence.certificate_issuer = sorted(names);
+        self
+    }
+
+    /// Destinations whose certificate is valid for the name, or is not.
+    #[must_use]
+    pub const fn certificate_valid(mut self, valid: bool) -> Self {
+        self.evidence.certificate_valid = Some(valid);
+        self
+    }
+
+    /// Whether a matcher asks for what only a handshake with the destination can tell.
+    pub fn asks_certificate(&self) -> bool {
+        self.evidence.asks_certificate()
+    }
+
+    /// Whether a matcher asks for the addresses of the name.
+    pub fn asks_dns(&self) -> bool {
+        self.evidence.asks_name(Evidence::Dns)
+    }
+
+    /// Whether it asks for names that are not true.
+    pub(crate) fn asks_untrue_name(&self) -> bool {
+        self.evidence.name_is_true.as_ref().is_some_and(|(wanted, _)| !wanted)
+    }
+
+    /// Whether a matcher asks for what depends on where the client wanted to go.
+    pub fn asks_of_destination(&self) -> bool {
+        self.asks_certificate() || self.asks_dns()
+    }
+
     pub(crate) fn listener_list(&self) -> &[u16] {
         &self.listeners
     }
@@ -118,7 +191,8 @@ impl Conditions {
     /// Whether a matcher is on the hello.
     pub(crate) fn ask_hello(&self) -> bool {
         let of_hello = self.sni_malformed || self.tls_version_max.is_some() || self.ech.is_some();
-        of_hello || !self.alpn.is_empty() || !self.ja4.is_empty()
+        let of_hello = of_hello || !self.alpn.is_empty() || !self.ja4.is_empty();
+        of_hello || self.tls_compression || self.evidence != Asked::default()
     }
 
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
@@ -132,6 +206,8 @@ impl Conditions {
             Matcher::Ech => self.ech.is_some(),
             Matcher::Alpn => !self.alpn.is_empty(),
             Matcher::Ja4 => !self.ja4.is_empty(),
+            Matcher::TlsCompression => self.tls_compression,
+            of_evidence => self.evidence.asks(of_evidence),
         }
     }
 
@@ -176,13 +252,18 @@ impl Conditions {
         {
             return Outcome::Fails(Matcher::Alpn);
         }
-        if self.ja4.is_empty() {
-            return Outcome::Holds;
+        if self.tls_compression && !hello.offers_compression() {
+            return Outcome::Fails(Matcher::TlsCompression);
         }
-        match facts.ja4 {
+        let by_ja4 = match facts.ja4 {
+            _ if self.ja4.is_empty() => Outcome::Holds,
             Some(ja4) if self.ja4.iter().any(|listed| **listed == *ja4) => Outcome::Holds,
             Some(_) => Outcome::Fails(Matcher::Ja4),
             None => missing(facts, Fact::Ja4, Matcher::Ja4, refuse),
+        };
+        match by_ja4 {
+            Outcome::Holds => self.evidence.check(hello, facts, refuse),
+            other => other,
         }
     }
 
@@ -204,6 +285,8 @@ impl Conditions {
             && (self.ech.is_none() || self.ech == other.ech)
             && covers_list(&self.alpn, &other.alpn)
             && covers_list(&self.ja4, &other.ja4)
+            && (!self.tls_compression || other.tls_compression)
+            && self.evidence.cover(&other.evidence)
     }
 
     /// What `matcher` lists, as in the configuration.
@@ -218,6 +301,8 @@ impl Conditions {
             Matcher::Ech => self.ech.is_some_and(|ech| ech).to_string(),
             Matcher::Alpn => listed(self.alpn.iter().map(|p| p.escape_ascii().to_string())),
             Matcher::Ja4 => listed(self.ja4.iter()),
+            Matcher::TlsCompression => "\"offered\"".to_owned(),
+            of_evidence => self.evidence.text(of_evidence),
         }
     }
 }
@@ -233,7 +318,12 @@ impl fmt::Display for Matcher {
             Self::TlsVersionMax => "tls_version_max",
             Self::Ech => "ech",
             Self::Alpn => "alpn",
+            Self::TlsCompression => "tls_compression",
             Self::Ja4 => "ja4",
+            Self::NameIsTrue => "name_is_true",
+            Self::CertificateValid => "certificate_valid",
+            Self::CertificateNames => "certificate_names",
+            Self::CertificateIssuer => "certificate_issuer",
         })
     }
 }
@@ -248,7 +338,8 @@ pub(crate) fn listed<T: fmt::Display>(mut items: impl Iterator<Item = T>) -> Str
     }
 }
 
-fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
+/// What a matcher says of a fact that is not there.
+pub(crate) fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
     match (facts.unknown.contains(fact), refuse) {
         (false, _) => Outcome::Needs(fact),
         (true, true) => Outcome::Holds,
@@ -266,7 +357,7 @@ fn version_text(version: u16) -> String {
     }
 }
 
-fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
+pub(crate) fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
     let mut items: Vec<T> = items.into_iter().collect();
     items.sort_unstable();
     items.dedup();
@@ -274,7 +365,7 @@ fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
 }
 
 /// Both ascending; an empty list is everything.
-fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
+pub(crate) fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
     let lists = |item| wide.binary_search(item).is_ok();
     wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))
 }

@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use eyelet_wire::hello::Hello;
 
+use crate::evidence::Certificate;
+
 /// What is known of a connection. A fact that is `None` was not fetched yet; if it cannot be had,
 /// it is also in `unknown`.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,12 @@ pub struct Facts<'a> {
     pub hello: Option<&'a Hello<'a>>,
     /// The fingerprint of `hello`.
     pub ja4: Option<&'a str>,
+    /// Whether the host of the CONNECT request is the name in the hello.
+    pub connect_truth: Option<bool>,
+    /// Whether the destination is among the addresses of the name in the hello.
+    pub dns_truth: Option<bool>,
+    /// What the destination shows to who asks for the name in the hello.
+    pub certificate: Option<&'a Certificate>,
     /// What was asked for and cannot be had. It fails closed: a refuse rule that asks for it
     /// matches as if it held, any other rule does not match.
     pub unknown: FactSet,
@@ -28,7 +36,17 @@ impl Facts<'_> {
     /// What is known at accept; the rest is filled in as [`crate::Decision::Need`] asks for it.
     pub const fn new(listener: u16, client: IpAddr) -> Self {
         let unknown = FactSet::EMPTY;
-        Self { listener, client, destination: None, hello: None, ja4: None, unknown }
+        Self {
+            listener,
+            client,
+            destination: None,
+            hello: None,
+            ja4: None,
+            connect_truth: None,
+            dns_truth: None,
+            certificate: None,
+            unknown,
+        }
     }
 }
 
@@ -42,6 +60,12 @@ pub enum Fact {
     Hello,
     /// `Facts::ja4`; asked for only when the hello is there.
     Ja4,
+    /// `Facts::connect_truth`; asked for only when the hello is there, and has a name.
+    ConnectTruth,
+    /// `Facts::dns_truth`; likewise.
+    DnsTruth,
+    /// `Facts::certificate`; asked for only when the hello is there.
+    Certificate,
 }
 
 /// A set of facts.

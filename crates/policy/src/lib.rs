@@ -10,6 +10,7 @@
 
 mod conditions;
 mod covers;
+mod evidence;
 mod explain;
 mod facts;
 mod names;
@@ -20,6 +21,7 @@ pub mod sketch;
 
 pub use conditions::{Conditions, Matcher};
 pub use covers::{Coverage, Covered};
+pub use evidence::{Certificate, Evidence};
 pub use explain::Miss;
 pub use facts::{Fact, FactSet, Facts};
 pub use names::{NamePattern, NamePatternFault};

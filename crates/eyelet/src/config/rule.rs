@@ -55,7 +55,8 @@ pub(super) fn read(
     };
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (refuse, conditions) = (kind == Kind::Refuse, matchers.conditions);
-    Some(Written { matchers: eyelet_policy::Rule { refuse, needs, sni, conditions }, action })
+    let matchers = eyelet_policy::Rule { refuse, shadow: false, needs, sni, conditions };
+    Some(Written { matchers, action })
 }
 
 fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind> {

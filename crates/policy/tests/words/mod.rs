@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{
-    AddressPattern, Conditions, Decision, Fact, Facts, Needs, Rule, Rules, Verdict,
+    AddressPattern, Certificate, Conditions, Decision, Fact, Facts, Needs, Rule, Rules, Verdict,
 };
 use eyelet_wire::hello::{HelloReader, Peek};
 
@@ -79,6 +79,11 @@ pub struct Given<'a> {
     pub alpn: &'a [&'a [u8]],
     pub version_max: u16,
     pub ech: bool,
+    pub compression: bool,
+    /// What speaks for the name; `None`: it cannot be had.
+    pub connect: Option<bool>,
+    pub dns: Option<bool>,
+    pub certificate: Option<&'a Certificate>,
     /// `None`: it cannot be had.
     pub ja4: Option<&'a str>,
 }
@@ -93,6 +98,10 @@ impl Default for Given<'_> {
             alpn: &[],
             version_max: 0x0304,
             ech: false,
+            compression: false,
+            connect: None,
+            dns: None,
+            certificate: None,
             ja4: None,
         }
     }
@@ -104,8 +113,8 @@ impl<'a> Given<'a> {
     }
 
     pub fn records(&self) -> Vec<u8> {
-        let Self { sni, alpn, version_max, ech, .. } = *self;
-        HelloSketch { sni, alpn, version_max, ech }.to_records()
+        let Self { sni, alpn, version_max, ech, compression, .. } = *self;
+        HelloSketch { sni, alpn, version_max, ech, compression }.to_records()
     }
 
     /// The verdict, and what was asked for on the way.
@@ -140,6 +149,18 @@ impl<'a> Given<'a> {
                 Fact::Ja4 => {
                     facts.ja4 = self.ja4;
                     self.ja4.is_some()
+                }
+                Fact::ConnectTruth => {
+                    facts.connect_truth = self.connect;
+                    self.connect.is_some()
+                }
+                Fact::DnsTruth => {
+                    facts.dns_truth = self.dns;
+                    self.dns.is_some()
+                }
+                Fact::Certificate => {
+                    facts.certificate = self.certificate;
+                    self.certificate.is_some()
                 }
                 other => panic!("unknown fact {other:?}"),
             };
