@@ -8,8 +8,11 @@ use crate::act;
 use crate::act::refuse::Answer;
 use crate::active::Active;
 use crate::config::Action;
+use crate::connect;
+use crate::intercept;
 use crate::peek;
 use crate::story::{End, Story};
+use crate::upstream;
 
 /// What was decided, and what was read to decide it.
 pub struct Ruling {
@@ -30,11 +33,12 @@ pub async fn connection(active: Active, mut story: Story) {
 async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     let edge = &active.worker.edge;
     active.due_in(edge.config.limits.hello_timeout);
-    let peeked = peek::proxy_header(active, story).await?;
+    let mut peeked = peek::proxy_header(active, story).await?;
+    intercept::arrive(active, story, &mut peeked).await?;
     let Ruling { act, peeked } = decide(active, story, peeked).await?;
     let rule = match act {
         Ok(rule) => rule,
-        Err((answer, end)) => return act::refuse::refuse(active, &answer, end),
+        Err((answer, end)) => return connect::end(active, story, &answer, end),
     };
     match &*edge.config.rules[rule as usize].action {
         Action::Splice(splice) => act::splice::splice(active, story, splice, peeked).await,
@@ -61,9 +65,10 @@ async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<
                 return Ok(Ruling { act: ruling(story, verdict, None), peeked: raw });
             }
             Decision::Need(Fact::Hello) => break,
-            Decision::Need(fact) => known.fetch(active, story, fact),
+            Decision::Need(fact) => known.fetch(active, story, fact).await,
         }
     }
+    connect::establish(active, story).await?;
     let mut reader = HelloReader::new(active.worker.edge.config.limits.hello_bytes_max);
     peek::hello(active, &mut reader, &mut raw).await?;
     let hello = match reader.feed(&raw) {
@@ -79,7 +84,7 @@ async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<
         match policy.decide(&known.facts(story, Some(&hello))) {
             Decision::Verdict(verdict) => break ruling(story, verdict, Some(&hello)),
             Decision::Need(Fact::Ja4) => known.fetch_ja4(story, &hello),
-            Decision::Need(fact) => known.fetch(active, story, fact),
+            Decision::Need(fact) => known.fetch(active, story, fact).await,
         }
     };
     Ok(Ruling { act, peeked: raw })
@@ -95,6 +100,7 @@ struct Known {
 impl Known {
     fn facts<'a>(&self, story: &'a Story, hello: Option<&'a Hello<'a>>) -> Facts<'a> {
         Facts {
+            connect: story.connect.as_deref(),
             destination: story.decided.destination,
             hello,
             ja4: story.decided.ja4.as_deref(),
@@ -108,9 +114,12 @@ impl Known {
     }
 
     /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
-    fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
+    async fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
         if fact == Fact::Destination {
-            story.decided.destination = active.local_address();
+            story.decided.destination = match connect::host_port(story) {
+                Some(host_port) => upstream::destination(active, &host_port).await,
+                None => active.local_address(),
+            };
         }
         if fact != Fact::Destination || story.decided.destination.is_none() {
             self.unknown = self.unknown.with(fact);

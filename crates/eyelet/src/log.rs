@@ -62,6 +62,7 @@ struct Line<'a> {
     bytes_to_upstream: u64,
     bytes_to_client: u64,
     duration_ms: u64,
+    connect: Option<&'a str>,
 }
 
 /// Where a worker's lines go.
@@ -109,6 +110,7 @@ impl Log {
             bytes_to_upstream: measured.bytes_to_upstream,
             bytes_to_client: measured.bytes_to_client,
             duration_ms: measured.duration_ms,
+            connect: decided.connect.as_deref(),
         };
         // Writing strings and numbers into a Vec cannot fail.
         let _ = serde_json::to_writer(&mut self.batch, &line);

@@ -58,7 +58,8 @@ pub async fn hello(
     Ok(())
 }
 
-async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), End> {
+/// Reads more of what comes first; `of` what, as the access line has it.
+pub async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), End> {
     let how_far = |raw: &[u8]| if raw.is_empty() { "before" } else { "in the middle of" };
     match active.recv(raw, READ_BYTES).await {
         Ok(0) => Err(End::failed(format!("client closed {} {of}", how_far(raw)))),

@@ -13,8 +13,9 @@ use std::time::Duration;
 use eyelet_sys::socket::{self, Listen};
 use tokio::sync::watch;
 
-use crate::config::{Config, Listener};
+use crate::config::{Config, Listener, ListenerKind};
 use crate::counters;
+use crate::intercept::Intercept;
 use crate::log::Writer;
 use crate::lot::Entry;
 use crate::tls::{ServerConfigs, TlsError};
@@ -58,7 +59,7 @@ fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             " (a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower \
-             net.ipv4.ip_unprivileged_port_start)"
+             net.ipv4.ip_unprivileged_port_start; kind \"tproxy\" needs root or CAP_NET_ADMIN)"
         }
         io::ErrorKind::AddrInUse => " (another process holds it; `ss -ltnp` shows which)",
         io::ErrorKind::AddrNotAvailable => " (no interface of this host has it; `ip addr`)",
@@ -88,7 +89,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
     });
     let writer = Writer::start(&config, names.collect()).map_err(StartError::Log)?;
-    let edge = Arc::new(edge(config, tls, count));
+    let edge = Arc::new(edge(config, tls, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
     for index in 0..count {
@@ -123,7 +124,7 @@ fn turn(
     result
 }
 
-fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
+fn edge(config: Config, tls: ServerConfigs, workers: usize, addresses: &[SocketAddr]) -> Edge {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
     let descriptors_max =
@@ -137,6 +138,7 @@ fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
         config.limits.connections_max,
     );
     Edge {
+        intercept: Intercept::new(&config.listeners, addresses),
         config,
         tls,
         open: AtomicUsize::new(0),
@@ -164,7 +166,8 @@ fn bind_all(listeners: &[Listener], workers: usize) -> Result<Bound, StartError>
 }
 
 fn bind(listener: &Listener, workers: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
-    let how = |reuse_port| Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE };
+    let transparent = listener.kind == ListenerKind::Tproxy;
+    let how = |reuse_port| Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE, transparent };
     let mut address = listener.address;
     if workers > 1 && !listener.reuse_port {
         // SO_REUSEPORT would share the port with any process of this user that says the same:

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
+use eyelet_wire::connect::Target;
 use serde::Serialize;
 
 use crate::log::Measured;
@@ -46,6 +47,8 @@ impl End {
 pub struct Decided {
     /// Index of the listener.
     pub listener: u16,
+    /// What it asked for by CONNECT, as `host:port`.
+    pub connect: Option<Box<str>>,
     /// Where the client wanted to go, where that was asked for.
     pub destination: Option<SocketAddr>,
     /// The name in the hello.
@@ -71,8 +74,10 @@ pub struct Story {
     pub started_unix_ms: u64,
     /// Who connected.
     pub client: SocketAddr,
-    /// The host of the CONNECT request, lower-cased, where there was one.
-    pub connect_host: Option<Box<str>>,
+    /// What the CONNECT request asked for, where there was one.
+    pub connect: Option<Box<Target>>,
+    /// Whether it is still to be answered.
+    pub owes_answer: bool,
     /// What was decided so far.
     pub decided: Decided,
     /// Bytes written to the upstream.
@@ -111,7 +116,7 @@ impl Story {
     /// Takes the story of a connection whose task ends.
     pub fn take(&mut self) -> Self {
         let decided = std::mem::take(&mut self.decided);
-        Self { decided, connect_host: self.connect_host.take(), ..*self }
+        Self { decided, connect: self.connect.take(), ..*self }
     }
 
     /// The few words that a parked connection keeps.
@@ -140,7 +145,8 @@ impl Parked {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
             client: SocketAddr::new(ip, self.client_port),
-            connect_host: None,
+            connect: None,
+            owes_answer: false,
             decided: shared.unshare(self.decided),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -192,7 +198,8 @@ mod tests {
             id: 7,
             started_unix_ms: 1,
             client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
-            connect_host: None,
+            connect: None,
+            owes_answer: false,
             decided: Decided { sni: Some(sni.into()), ..Decided::default() },
             bytes_to_upstream: 2,
             bytes_to_client: 3,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use eyelet_sys::epoll::{FAILED, WRITABLE};
-use eyelet_sys::{interfaces, socket};
+use eyelet_sys::{interfaces, socket, transparent};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -17,8 +17,9 @@ use ipnet::IpNet;
 
 use crate::active::{Active, Stop};
 use crate::config::{Dns, Host, HostPort};
+use crate::intercept;
 use crate::lot::{SIDES, Side, UPSTREAM};
-use crate::story::{End, Story};
+use crate::story::{End, Outcome, Story};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -30,8 +31,10 @@ const BACKLOG_DELAY: Duration = Duration::from_millis(20);
 /// Whom to dial.
 #[derive(Debug)]
 pub enum Target<'a> {
-    /// An address that the client named: the destination.
+    /// The destination of an intercepted connection.
     Address(SocketAddr),
+    /// An address that the client chose freely.
+    Chosen(SocketAddr, Guard<'a>),
     /// What the administrator wrote.
     Configured(&'a HostPort),
     /// A name that the client chose.
@@ -100,6 +103,16 @@ impl Resolver {
 /// Dials and makes the connected socket the connection's upstream. The story names who was
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
+    dial_from(active, story, target, None).await
+}
+
+/// The same from an address that need not be this host's, where it is given.
+pub async fn dial_from(
+    active: &Active,
+    story: &mut Story,
+    target: &Target<'_>,
+    source: Option<IpAddr>,
+) -> Result<(), End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
     let addresses = match target {
         Target::Unix(path) => {
@@ -107,13 +120,22 @@ pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Re
             return dial_unix(active, path).await.map_err(failed);
         }
         Target::Address(address) => vec![*address],
+        Target::Chosen(address, guard) => {
+            story.decided.upstream = Some(address.to_string().into());
+            check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
+            vec![*address]
+        }
         Target::Configured(host_port) => resolve(active, story, host_port, None).await?,
         Target::Named(host_port, guard) => resolve(active, story, host_port, Some(*guard)).await?,
     };
+    let configured = matches!(target, Target::Configured(_));
+    for address in &addresses {
+        intercept::check_loop(active, story, *address, configured)?;
+    }
     let dialled = match &addresses[..] {
         [] => Err(io::Error::other("the name has no address").into()),
-        [address] => dial_one(active, *address).await,
-        _ => dial_any(active, &addresses).await,
+        [address] => dial_one(active, *address, source).await,
+        _ => dial_any(active, &addresses, source).await,
     };
     match dialled {
         Ok(address) => {
@@ -155,14 +177,32 @@ async fn resolve(
         Ok(Err(error)) => return Err(End::failed(format!("upstream: DNS: {error}"))),
         Ok(Ok(found)) => found,
     };
-    if let Some(guard) = guard
-        && let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow))
-    {
-        // One guarded address is enough: a name that mixes them is the rebinding attack.
-        let reason = format!("upstream: {name} resolves to {ip}, which upstream_allow lacks");
-        return Err(End { outcome: crate::story::Outcome::Refused, reason: reason.into() });
+    if let Some(guard) = guard {
+        check_guard(name, &found, guard)?;
     }
     Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+/// One guarded address is enough: a name that mixes them is the rebinding attack.
+fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End> {
+    let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow)) else { return Ok(()) };
+    let leads = if name == ip.to_string() { String::new() } else { format!("{name} resolves to ") };
+    let reason = format!("upstream: {leads}{ip}, which upstream_allow lacks");
+    Err(End { outcome: Outcome::Refused, reason: reason.into() })
+}
+
+/// The address of a CONNECT's host that rules are asked about, and that is then the only one to
+/// be dialled: the first to which there is a route. `None` where it has none.
+pub async fn destination(active: &Active, host_port: &HostPort) -> Option<SocketAddr> {
+    let name = match &host_port.host {
+        Host::Ip(ip) => return Some(SocketAddr::new(*ip, host_port.port)),
+        Host::Name(name) => name,
+    };
+    let wait = active.worker.edge.config.limits.connect_timeout;
+    let lookup = active.worker.resolver.addresses(name, true);
+    let found = tokio::time::timeout(wait, lookup).await.ok()?.ok()?;
+    let routed = found.iter().find(|ip| interfaces::has_route(**ip));
+    Some(SocketAddr::new(*routed.or(found.first())?, host_port.port))
 }
 
 /// Whether a client's name may not lead here: what is not on the public Internet, and ourselves.
@@ -228,8 +268,12 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
     }
 }
 
-async fn dial_one(active: &Active, address: SocketAddr) -> Result<SocketAddr, Stop> {
-    let upstream = start(active, address, UPSTREAM)?;
+async fn dial_one(
+    active: &Active,
+    address: SocketAddr,
+    source: Option<IpAddr>,
+) -> Result<SocketAddr, Stop> {
+    let upstream = start(active, address, source, UPSTREAM)?;
     active.ready(&[UPSTREAM], WRITABLE).await?;
     if active.has(UPSTREAM, FAILED) {
         socket::pending_error(&upstream)?;
@@ -238,16 +282,32 @@ async fn dial_one(active: &Active, address: SocketAddr) -> Result<SocketAddr, St
     Ok(address)
 }
 
-fn start(active: &Active, address: SocketAddr, side: Side) -> io::Result<OwnedFd> {
+fn start(
+    active: &Active,
+    address: SocketAddr,
+    source: Option<IpAddr>,
+    side: Side,
+) -> io::Result<OwnedFd> {
     let upstream = socket::tcp(address)?;
+    if let Some(client) = source {
+        if client.is_ipv4() != address.is_ipv4() {
+            return Err(io::Error::other("it is not of the client's address family"));
+        }
+        transparent::bind_to_client(&upstream, client)?;
+    }
     socket::connect(&upstream, address)?;
+    active.worker.edge.intercept.dialled(&upstream, address);
     active.register(&upstream, side)?;
     Ok(upstream)
 }
 
 /// Tries the addresses in turn, a new one each time the last has failed or
 /// [`ATTEMPT_DELAY`] has passed; the first that connects wins.
-async fn dial_any(active: &Active, addresses: &[SocketAddr]) -> Result<SocketAddr, Stop> {
+async fn dial_any(
+    active: &Active,
+    addresses: &[SocketAddr],
+    source: Option<IpAddr>,
+) -> Result<SocketAddr, Stop> {
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(UPSTREAM..);
     let mut attempts: Vec<(Side, SocketAddr, OwnedFd)> = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::NotConnected);
@@ -255,7 +315,7 @@ async fn dial_any(active: &Active, addresses: &[SocketAddr]) -> Result<SocketAdd
         let mut exhausted = false;
         match waiting.next() {
             None => exhausted = true,
-            Some((address, side)) => match start(active, address, side) {
+            Some((address, side)) => match start(active, address, source, side) {
                 Ok(upstream) => attempts.push((side, address, upstream)),
                 Err(error) => last = error,
             },

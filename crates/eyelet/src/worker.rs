@@ -18,6 +18,7 @@ use crate::active::Active;
 use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
+use crate::intercept::Intercept;
 use crate::log::Log;
 use crate::lot::{Entry, Lot, Role, Token};
 use crate::park;
@@ -52,6 +53,8 @@ struct Burst {
 pub struct Edge {
     /// The checked configuration.
     pub config: Config,
+    /// Where it listens and whom it dialled, to notice loops.
+    pub intercept: Intercept,
     /// TLS configurations by rule.
     pub tls: ServerConfigs,
     /// Connections open now, in all workers.
@@ -251,7 +254,8 @@ impl Worker {
             id: u64::from(self.index) << 48 | id,
             started_unix_ms: self.now_unix_ms(),
             client: peer,
-            connect_host: None,
+            connect: None,
+            owes_answer: false,
             decided: Decided { listener, ..Decided::default() },
             bytes_to_upstream: 0,
             bytes_to_client: 0,

@@ -5,6 +5,7 @@ use std::fmt;
 
 use eyelet_wire::hello::Hello;
 
+use crate::connect::{ConnectPattern, ConnectSet};
 use crate::evidence::{Asked, Evidence};
 use crate::facts::{Fact, Facts};
 use crate::names::NamePattern;
@@ -15,6 +16,7 @@ use crate::nets::{AddressPattern, AddressSet, NetSet};
 pub struct Conditions {
     listeners: Box<[u16]>,
     client: NetSet,
+    connect: ConnectSet,
     destination: AddressSet,
     sni_malformed: bool,
     tls_version_max: Option<u16>,
@@ -34,6 +36,8 @@ pub enum Matcher {
     Listener,
     /// `client`
     Client,
+    /// `connect`
+    Connect,
     /// `destination`
     Destination,
     /// `sni`
@@ -80,6 +84,13 @@ impl Conditions {
     #[must_use]
     pub fn client(mut self, client: NetSet) -> Self {
         self.client = client;
+        self
+    }
+
+    /// CONNECT requests for these targets.
+    #[must_use]
+    pub fn connect(mut self, patterns: impl IntoIterator<Item = ConnectPattern>) -> Self {
+        self.connect = ConnectSet::new(patterns);
         self
     }
 
@@ -199,6 +210,7 @@ impl Conditions {
         match matcher {
             Matcher::Listener => !self.listeners.is_empty(),
             Matcher::Client => !self.client.is_empty(),
+            Matcher::Connect => !self.connect.is_empty(),
             Matcher::Destination => !self.destination.is_empty(),
             Matcher::Sni => false,
             Matcher::SniMalformed => self.sni_malformed,
@@ -213,8 +225,13 @@ impl Conditions {
 
     /// These without the matchers on the hello.
     pub(crate) fn without_hello(&self) -> Self {
-        let (listeners, client) = (self.listeners.clone(), self.client.clone());
-        Self { listeners, client, destination: self.destination.clone(), ..Self::default() }
+        Self {
+            listeners: self.listeners.clone(),
+            client: self.client.clone(),
+            connect: self.connect.clone(),
+            destination: self.destination.clone(),
+            ..Self::default()
+        }
     }
 
     /// The matchers that need no hello. `refuse` is whether an unknown fact counts as a match.
@@ -224,6 +241,12 @@ impl Conditions {
         }
         if !self.client.is_empty() && !self.client.contains(facts.client) {
             return Outcome::Fails(Matcher::Client);
+        }
+        // A connection that came without CONNECT has no target, and no rule for targets takes it.
+        if !self.connect.is_empty()
+            && !facts.connect.is_some_and(|target| self.connect.contains(target))
+        {
+            return Outcome::Fails(Matcher::Connect);
         }
         if self.destination.is_empty() {
             return Outcome::Holds;
@@ -276,6 +299,8 @@ impl Conditions {
         covers_list(&self.listeners, &other.listeners)
             && (self.client.is_empty()
                 || (!other.client.is_empty() && self.client.covers(&other.client)))
+            && (self.connect.is_empty()
+                || (!other.connect.is_empty() && self.connect.covers(&other.connect)))
             && (self.destination.is_empty()
                 || (!other.destination.is_empty() && self.destination.covers(&other.destination)))
             && self.sni_malformed == other.sni_malformed
@@ -294,6 +319,7 @@ impl Conditions {
         match matcher {
             Matcher::Listener => listed(self.listeners.iter()),
             Matcher::Client => listed(self.client.nets()),
+            Matcher::Connect => listed(self.connect.patterns()),
             Matcher::Destination => listed(self.destination.patterns()),
             Matcher::Sni => String::new(),
             Matcher::SniMalformed => self.sni_malformed.to_string(),
@@ -312,6 +338,7 @@ impl fmt::Display for Matcher {
         f.write_str(match self {
             Self::Listener => "listener",
             Self::Client => "client",
+            Self::Connect => "connect",
             Self::Destination => "destination",
             Self::Sni => "sni",
             Self::SniMalformed => "sni_malformed",

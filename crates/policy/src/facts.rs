@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use eyelet_wire::connect::Target;
 use eyelet_wire::hello::Hello;
 
 use crate::evidence::Certificate;
@@ -15,6 +16,8 @@ pub struct Facts<'a> {
     pub listener: u16,
     /// Where it comes from.
     pub client: IpAddr,
+    /// What it asked for by CONNECT; `None` where it asked for nothing so, which is known.
+    pub connect: Option<&'a Target>,
     /// Where the client meant to go.
     pub destination: Option<SocketAddr>,
     /// What was peeked.
@@ -39,6 +42,7 @@ impl Facts<'_> {
         Self {
             listener,
             client,
+            connect: None,
             destination: None,
             hello: None,
             ja4: None,

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
+mod connect;
 mod covers;
 mod evidence;
 mod explain;
@@ -20,6 +21,7 @@ mod rules;
 pub mod sketch;
 
 pub use conditions::{Conditions, Matcher};
+pub use connect::{ConnectPattern, ConnectPatternFault};
 pub use covers::{Coverage, Covered};
 pub use evidence::{Certificate, Evidence};
 pub use explain::Miss;

@@ -18,6 +18,9 @@ pub enum Refusal {
     /// A refuse rule on TLS compression.
     #[error("refused by TLS compression")]
     ByCompression,
+    /// A refuse rule on the target of a CONNECT.
+    #[error("refused by CONNECT target")]
+    ByConnect,
     /// A refuse rule on encrypted client hello.
     #[error("refused by ECH")]
     ByEch,
@@ -60,6 +63,7 @@ impl Refusal {
         match self {
             Self::ByAddress
             | Self::ByCertificate
+            | Self::ByConnect
             | Self::ByEch
             | Self::ByFingerprint
             | Self::NameNotTrue

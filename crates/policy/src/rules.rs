@@ -288,6 +288,7 @@ impl Rules {
             _ if asks(Matcher::TlsVersionMax) => Refusal::ByVersion,
             _ if asks(Matcher::Ja4) => Refusal::ByFingerprint,
             _ if asks(Matcher::Client) || asks(Matcher::Destination) => Refusal::ByAddress,
+            _ if asks(Matcher::Connect) => Refusal::ByConnect,
             _ if asks(Matcher::Alpn) => Refusal::ByProtocol,
             _ if asks(Matcher::Ech) => Refusal::ByEch,
             Some(Sni::Name(_)) if entry.named => Refusal::ByName,

@@ -2,10 +2,12 @@
 //! It must not know TLS.
 
 use eyelet_policy::Rules;
+use eyelet_wire::alert::AlertDescription;
 
-use crate::act::refuse;
+use crate::act::refuse::Answer;
 use crate::active::Active;
-use crate::config::{Host, HostPort, Splice, SpliceUpstream};
+use crate::config::{Host, HostPort, Source, Splice, SpliceUpstream};
+use crate::connect;
 use crate::lot::UPSTREAM;
 use crate::park;
 use crate::proxy_protocol;
@@ -20,13 +22,17 @@ pub async fn splice(
     rule: &Splice,
     peeked: Vec<u8>,
 ) -> Result<(), End> {
-    let target = match target(story, rule) {
-        Some(target) => target,
-        None => return failed(active, &peeked, End::failed("no destination to splice to")),
+    let Some(target) = target(story, rule) else {
+        return failed(active, story, &peeked, End::failed("no destination to splice to"));
     };
-    if let Err(end) = upstream::dial(active, story, &target).await {
-        return failed(active, &peeked, end);
+    let source = match rule.source {
+        Source::Host => None,
+        Source::Client => Some(story.client.ip()),
+    };
+    if let Err(end) = upstream::dial_from(active, story, &target, source).await {
+        return failed(active, story, &peeked, end);
     }
+    connect::establish(active, story).await?;
     let mut flow = Flow::default();
     if rule.proxy_protocol.is_some() {
         flow.hold(UPSTREAM, &proxy_protocol::header(active, story, None));
@@ -45,17 +51,29 @@ fn target<'a>(story: &Story, rule: &'a Splice) -> Option<Target<'a>> {
             let host_port = HostPort { host: name, port: *port };
             Some(Target::Named(host_port, Guard { allow: &rule.upstream_allow }))
         }
-        SpliceUpstream::Destination => Some(Target::Address(story.decided.destination?)),
+        SpliceUpstream::Destination => destination(story, rule),
+    }
+}
+
+/// Where the client meant to go. What it could choose freely, by asking a proxy for it, is guarded
+/// as a name is.
+fn destination<'a>(story: &Story, rule: &'a Splice) -> Option<Target<'a>> {
+    let guard = Guard { allow: &rule.upstream_allow };
+    match (story.decided.destination, &story.connect) {
+        (Some(destination), None) => Some(Target::Address(destination)),
+        (Some(destination), Some(_)) => Some(Target::Chosen(destination, guard)),
+        (None, _) => Some(Target::Named(connect::host_port(story)?, guard)),
     }
 }
 
 /// A client that sent a hello understands an alert; one whose bytes were never looked at is
 /// closed without a word of ours in a protocol that we don't know.
-fn failed(active: &Active, peeked: &[u8], end: End) -> Result<(), End> {
+fn failed(active: &Active, story: &Story, peeked: &[u8], end: End) -> Result<(), End> {
     let policy: &Rules = &active.worker.edge.config.policy;
-    if policy.asks_hello() && !peeked.is_empty() {
-        return refuse::fail(active, end);
-    }
-    park::last_words(active, &[]);
-    Err(end)
+    let answer = if policy.asks_hello() && !peeked.is_empty() {
+        Answer::Alert(AlertDescription::InternalError)
+    } else {
+        Answer::Nothing
+    };
+    connect::end(active, story, &answer, end)
 }

@@ -4,6 +4,7 @@
 use eyelet_policy::{AddressPattern, Conditions, NamePattern, NetSet};
 use ipnet::IpNet;
 
+use super::ListenerKind;
 use super::listeners::Listeners;
 use super::reader::{Report, Section, Text, repeated};
 use super::values;
@@ -15,6 +16,8 @@ pub(super) struct Matchers<'t> {
     pub(super) sni_malformed: bool,
     /// What `alpn` lists, in its order, which `Conditions` does not keep.
     pub(super) alpn: Vec<Vec<u8>>,
+    /// The listeners that it is for; none: all.
+    pub(super) listeners: Vec<u16>,
     pub(super) conditions: Conditions,
 }
 
@@ -27,12 +30,15 @@ pub(super) fn read<'t>(
     let alpn = each(report, section, "alpn", values::protocol);
     let mut conditions = Conditions::default()
         .client(each(report, section, "client", values::net).into_iter().collect::<NetSet>())
+        .connect(each(report, section, "connect", values::connect_pattern))
         .destination(&destination(report, section))
         .ja4(each(report, section, "ja4", values::ja4))
         .alpn(alpn.iter().map(|protocol| protocol.as_slice().into()));
     let references = section.texts(report, "listener").unwrap_or_default();
     let known = references.iter().filter_map(|text| listeners.find(report, *text));
-    conditions = conditions.listeners(known.collect::<Vec<u16>>());
+    let known: Vec<u16> = known.collect();
+    conditions = conditions.listeners(known.iter().copied());
+    check_connect(report, section, listeners, &known);
     if let Some(ech) = section.flag(report, "ech") {
         conditions = conditions.ech(ech);
     }
@@ -50,7 +56,7 @@ pub(super) fn read<'t>(
             report.error(at, message);
         }
     }
-    Matchers { sni, sni_malformed, alpn, conditions }
+    Matchers { sni, sni_malformed, alpn, listeners: known, conditions }
 }
 
 /// Networks, as in `client`.
@@ -73,7 +79,22 @@ pub(super) fn each<T, E: std::fmt::Display>(
 }
 
 fn destination(report: &mut Report<'_>, section: &Section<'_, '_>) -> Vec<AddressPattern> {
-    each(report, section, "destination", values::address_pattern)
+    let read = each(report, section, "destination", values::address_patterns);
+    read.into_iter().flatten().collect()
+}
+
+/// Notes a rule for CONNECT targets that no listener of its own could give it.
+fn check_connect(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    listed: &[u16],
+) {
+    let Some(at) = section.key_at("connect") else { return };
+    if !listeners.of_rule(listed).any(|listener| listener.kind == ListenerKind::Connect) {
+        let message = "no listener of this rule is of kind \"connect\", so it never matches";
+        report.error(at, message);
+    }
 }
 
 fn sni<'t>(report: &mut Report<'_>, section: &Section<'t, '_>) -> Vec<(Text<'t>, NamePattern)> {

@@ -65,6 +65,19 @@ pub struct Listener {
 pub enum ListenerKind {
     /// They were sent to the listener's own address.
     Direct,
+    /// They were sent elsewhere and redirected here by netfilter, which knows where.
+    Redirect,
+    /// They were sent elsewhere and delivered here by TPROXY: the socket's address is where.
+    Tproxy,
+    /// They ask for a host and a port by HTTP CONNECT.
+    Connect,
+}
+
+impl Listener {
+    /// Whether its connections have a destination that is not the listener itself.
+    pub fn has_destination(&self) -> bool {
+        self.kind != ListenerKind::Direct || !self.proxy_protocol_from.is_empty()
+    }
 }
 
 /// What a rule does; its matchers are in `Config::policy`.
@@ -98,6 +111,18 @@ pub struct Splice {
     pub upstream_allow: Vec<IpNet>,
     /// Which PROXY header the upstream is sent first.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// Whose address the upstream sees.
+    pub source: Source,
+}
+
+/// The address that an upstream is dialled from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// One of this host's.
+    #[default]
+    Host,
+    /// The client's, with a port of this host's choice.
+    Client,
 }
 
 /// Where a spliced connection goes.
