@@ -7,6 +7,7 @@
 pub mod client;
 pub mod edge;
 pub mod hello;
+pub mod namespaces;
 pub mod pki;
 pub mod program;
 pub mod upstream;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 pub use client::{End, Tls, alert_of, ending, reset};
 pub use edge::Edge;
 pub use hello::{Hello, records};
+pub use namespaces::{Net, Place};
 pub use pki::Pki;
 pub use program::{Talk, need, output};
 pub use upstream::Upstream;
