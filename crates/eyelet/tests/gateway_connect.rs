@@ -250,7 +250,8 @@ fn names_are_resolved_here_and_guarded() {
     let rules = format!(
         "[[rule]]\nname = \"blind\"\nconnect = \"*:9\"\naction = \"splice\"\n\
          upstream = \"destination\"\n{NAMED}[[rule]]\nname = \"by address\"\n\
-         connect = \"*:{port}\"\nsni = \"a.test\"\ndestination = \"127.0.0.0/8\"\naction = \"splice\"\nupstream = \"destination\"\n\
+         connect = \"*:{port}\"\nsni = \"a.test\"\ndestination = \"127.0.0.0/8\"\n\
+         action = \"splice\"\nupstream = \"destination\"\n\
          upstream_allow = \"127.0.0.0/8\"\n[dns]\nservers = \"{}\"\n",
         server.address
     );

@@ -263,6 +263,16 @@ const fn is_token(byte: u8) -> bool {
         )
 }
 
+impl Target {
+    /// Reads `host:port` as it stands in a request.
+    ///
+    /// # Errors
+    /// `Target`, `Host` or `Port`.
+    pub fn new(authority: &[u8]) -> Result<Self, ConnectFault> {
+        target(authority)
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
