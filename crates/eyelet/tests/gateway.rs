@@ -7,10 +7,11 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 
 use support::hello::server_flight;
 use support::namespaces::{CLIENT, GATEWAY, GATEWAY_OUT, SERVER, socket_address};
-use support::{A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, alert_of, ending};
+use support::{A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, alert_of, ending, output};
 
 const REDIRECT: &str = r#"
 [[listener]]
@@ -202,6 +203,37 @@ fn a_gateway_that_redirects_itself_notices() {
     // Each race of a dial and its own arrival, on two threads, costs one turn more.
     let lines = edge.lines().len();
     assert!((4..16).contains(&lines), "{lines} connections of two clients");
+}
+
+/// What the manual says to paste, as a firewall and as a configuration.
+#[test]
+fn the_manual_can_be_pasted() {
+    let Some(net) = Net::new() else { return };
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/gateway.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let folder = Folder::new();
+    let mut pasted = 0;
+    for block in manual.split("\n```").skip(1).step_by(2) {
+        let (language, text) = block.split_once('\n').unwrap();
+        match language {
+            "nft" => {
+                net.nft(text);
+                net.nft("flush ruleset");
+            }
+            "toml" => {
+                let file = folder.write("pasted.toml", text);
+                let mut check = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+                let said = output(check.arg("check").arg(file));
+                assert!(said.status.success(), "{}\n{text}", said.text);
+            }
+            _ if text.contains("fwmark") => net.script(Place::Gateway, text),
+            _ => continue,
+        }
+        pasted += 1;
+    }
+    assert_eq!(pasted, 8, "blocks of the manual");
+    assert!(manual.contains(REDIRECT_NFT.lines().nth(4).unwrap()));
+    assert!(manual.contains(TPROXY_NFT.trim()));
 }
 
 /// What a list of rules without names does to a protocol in which the server speaks first.
