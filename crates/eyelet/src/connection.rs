@@ -62,7 +62,8 @@ async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<
     loop {
         match policy.decide(&known.facts(story, None)) {
             Decision::Verdict(verdict) => {
-                return Ok(Ruling { act: ruling(story, verdict, None), peeked: raw });
+                let act = known.blame(ruling(story, verdict, None));
+                return Ok(Ruling { act, peeked: raw });
             }
             Decision::Need(Fact::Hello) => break,
             Decision::Need(fact) => known.fetch(active, story, fact).await,
@@ -87,7 +88,7 @@ async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<
             Decision::Need(fact) => known.fetch(active, story, fact).await,
         }
     };
-    Ok(Ruling { act, peeked: raw })
+    Ok(Ruling { act: known.blame(act), peeked: raw })
 }
 
 /// Facts that were fetched, beside those that the story keeps.
@@ -95,6 +96,8 @@ async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<
 struct Known {
     unknown: eyelet_policy::FactSet,
     wants_ja4: bool,
+    /// Why there is no destination, where one was asked for.
+    no_destination: Option<String>,
 }
 
 impl Known {
@@ -116,14 +119,28 @@ impl Known {
     /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
     async fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
         if fact == Fact::Destination {
-            story.decided.destination = match connect::host_port(story) {
+            let found = match connect::host_port(story) {
                 Some(host_port) => upstream::destination(active, &host_port).await,
-                None => active.local_address(),
+                None => active.local_address().ok_or_else(|| "the client is gone".into()),
             };
+            match found {
+                Ok(destination) => story.decided.destination = Some(destination),
+                Err(why) => self.no_destination = Some(why),
+            }
         }
         if fact != Fact::Destination || story.decided.destination.is_none() {
             self.unknown = self.unknown.with(fact);
         }
+    }
+
+    /// A refusal that may come of a fact that could not be had says so.
+    fn blame<T>(&mut self, act: Result<T, (Answer, End)>) -> Result<T, (Answer, End)> {
+        act.map_err(|(answer, mut end)| {
+            if let Some(why) = self.no_destination.take() {
+                end.reason = format!("{}; no destination: {why}", end.reason).into();
+            }
+            (answer, end)
+        })
     }
 }
 

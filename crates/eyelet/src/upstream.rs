@@ -172,11 +172,13 @@ async fn resolve(
     story.decided.upstream = Some(format!("{name}:{port}").into());
     let wait = active.worker.edge.config.limits.connect_timeout;
     let lookup = active.worker.resolver.addresses(name, guard.is_some());
-    let found = match tokio::time::timeout(wait, lookup).await {
+    let mut found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(End::failed("upstream: connect_timeout in DNS")),
         Ok(Err(error)) => return Err(End::failed(format!("upstream: DNS: {error}"))),
         Ok(Ok(found)) => found,
     };
+    // What is not tried need not be looked at: a name may have thousands.
+    found.truncate(ATTEMPTS_MAX);
     if let Some(guard) = guard {
         check_guard(name, &found, guard)?;
     }
@@ -192,17 +194,25 @@ fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End
 }
 
 /// The address of a CONNECT's host that rules are asked about, and that is then the only one to
-/// be dialled: the first to which there is a route. `None` where it has none.
-pub async fn destination(active: &Active, host_port: &HostPort) -> Option<SocketAddr> {
+/// be dialled: the first to which there is a route.
+///
+/// # Errors
+/// Why there is none, in the access line's words.
+pub async fn destination(active: &Active, host_port: &HostPort) -> Result<SocketAddr, String> {
     let name = match &host_port.host {
-        Host::Ip(ip) => return Some(SocketAddr::new(*ip, host_port.port)),
+        Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
     };
     let wait = active.worker.edge.config.limits.connect_timeout;
+    active.due_in(wait);
     let lookup = active.worker.resolver.addresses(name, true);
-    let found = tokio::time::timeout(wait, lookup).await.ok()?.ok()?;
-    let routed = found.iter().find(|ip| interfaces::has_route(**ip));
-    Some(SocketAddr::new(*routed.or(found.first())?, host_port.port))
+    let found = match tokio::time::timeout(wait, lookup).await {
+        Err(_) => return Err("connect_timeout in DNS".into()),
+        Ok(found) => found.map_err(|error| format!("DNS: {error}"))?,
+    };
+    let routed = found.iter().take(ATTEMPTS_MAX).find(|ip| interfaces::has_route(**ip));
+    let ip = routed.or(found.first()).ok_or("the name has no address")?;
+    Ok(SocketAddr::new(*ip, host_port.port))
 }
 
 /// Whether a client's name may not lead here: what is not on the public Internet, and ourselves.

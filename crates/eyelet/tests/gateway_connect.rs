@@ -245,6 +245,7 @@ fn names_are_resolved_here_and_guarded() {
         ("origin.test", &[[127, 0, 0, 1]]),
         ("mixed.test", &[[198, 51, 100, 1], [10, 0, 0, 1]]),
         ("empty.test", &[]),
+        ("many.test", &[[127, 0, 0, 1]; 70]),
     ]);
     let port = origin.address.port();
     let rules = format!(
@@ -257,13 +258,16 @@ fn names_are_resolved_here_and_guarded() {
     );
     let edge = edge(&folder, &rules);
     let target = format!("origin.test:{port}");
-    let line = passes(&edge, &origin, &target, &Hello::named("host.test").bytes());
+    let hello = Hello::named("host.test").bytes();
+    let line = passes(&edge, &origin, &target, &hello);
     assert_eq!(line["connect"], target, "{line}");
     assert_eq!(line["upstream"], origin.address.to_string(), "{line}");
     assert_eq!(line["destination"], Value::Null, "nobody asked: {line}");
     let line = passes(&edge, &origin, &target, &Hello::named("a.test").bytes());
     assert_eq!(line["rule"], "by address", "{line}");
     assert_eq!(line["destination"], origin.address.to_string(), "{line}");
+    let line = passes(&edge, &origin, &format!("many.test:{port}"), &hello);
+    assert_eq!(line["upstream"], origin.address.to_string(), "{line}");
     for (target, status, reason) in [
         ("mixed.test:9", "403 Forbidden", "mixed.test resolves to 10.0.0.1, which upstream_allow"),
         ("empty.test:9", "502 Bad Gateway", "DNS"),
@@ -278,6 +282,27 @@ fn names_are_resolved_here_and_guarded() {
         assert_eq!(said, format!("HTTP/1.1 {status}"), "{line}");
         assert!(line["reason"].as_str().unwrap().contains(reason), "{line}");
         assert!(body.contains(reason), "{body}");
+    }
+}
+
+/// A resolver that never answers, or says that there is nothing: refused, and the line says why.
+#[test]
+fn a_destination_that_cannot_be_resolved_fails_closed() {
+    let folder = Folder::new();
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let empty = dns(&[]);
+    let rules = "[limits]\nconnect_timeout = \"500ms\"\nhello_timeout = \"200ms\"\n\
+                 [[rule]]\nname = \"inside\"\ndestination = \"10.0.0.0/8\"\naction = \"refuse\"\n\
+                 [[rule]]\naction = \"splice\"\nupstream = \"destination\"\n";
+    for (server, why) in
+        [(silent.local_addr().unwrap(), "connect_timeout in DNS"), (empty.address, "DNS: ")]
+    {
+        let edge = edge(&folder, &format!("{rules}[dns]\nservers = \"{server}\"\n"));
+        let (status, _, line) = answer(&edge, &head("a.test:443"));
+        assert_eq!(status, "HTTP/1.1 403 Forbidden");
+        assert_eq!(line["rule"], "inside", "{line}");
+        let reason = format!("refused by address; no destination: {why}");
+        assert!(line["reason"].as_str().unwrap().starts_with(&reason), "{line}");
     }
 }
 
