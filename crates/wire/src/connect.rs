@@ -111,7 +111,8 @@ impl ConnectReader {
     /// `raw` is everything received so far; each call's extends the last one's.
     pub fn feed(&mut self, raw: &[u8]) -> ConnectPeek {
         if !raw.starts_with(METHOD) {
-            return match raw.iter().position(|&b| !is_token(b)) {
+            let start = raw.get(..METHOD_BYTES_MAX).unwrap_or(raw);
+            return match start.iter().position(|&b| !is_token(b)) {
                 _ if METHOD.starts_with(raw) => ConnectPeek::NeedMore,
                 Some(at) if at > 0 && raw.get(at) == Some(&b' ') => ConnectPeek::OtherMethod,
                 None if raw.len() < METHOD_BYTES_MAX => ConnectPeek::NeedMore,

@@ -158,6 +158,11 @@ fn other_methods_and_other_protocols() {
     for head in [&b"\x16\x03\x01"[..], b"\r\n", b" GET", b"\x05\x01\x00", b"GET\t/", &[b'A'; 25]] {
         assert_eq!(read_all(head), ConnectPeek::NotHttp, "{}", head.escape_ascii());
     }
+    // Found by fuzzing: a method that is too long, in one piece with what is behind it.
+    let long = [&[b'A'; METHOD_BYTES_MAX][..], b" a.test "].concat();
+    assert_eq!(read_all(&long), ConnectPeek::NotHttp);
+    connect_is_stable(&long);
+    connect_is_stable(&long[1..]);
 }
 
 #[test]
