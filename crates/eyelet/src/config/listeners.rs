@@ -136,9 +136,8 @@ fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
 
 /// Whether the second bind would fail. `[::]` does not take IPv4 as well: it is bound so.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
-    let takes = |wide: IpAddr, narrow: IpAddr| {
-        wide.is_unspecified() && wide.is_ipv4() == narrow.is_ipv4()
-    };
+    let takes =
+        |wide: IpAddr, narrow: IpAddr| wide.is_unspecified() && wide.is_ipv4() == narrow.is_ipv4();
     let (one, other) = (a.ip(), b.ip());
     // Port 0 is a new port each time.
     let same_port = a.port() == b.port() && a.port() != 0;
