@@ -1,8 +1,8 @@
 //! The story of a connection: accept, peek, decide, act. Every step is one file.
 //! It must not know how a step is done.
 
-use eyelet_policy::{Decision, Fact, Facts, Refusal, Rules, Verdict};
-use eyelet_wire::hello::{Hello, HelloReader, Peek};
+use eyelet_policy::{Decision, Fact, Rules};
+use eyelet_wire::hello::{HelloReader, Peek};
 
 use crate::act;
 use crate::act::refuse::Answer;
@@ -10,9 +10,9 @@ use crate::active::Active;
 use crate::config::Action;
 use crate::connect;
 use crate::intercept;
+use crate::known::Known;
 use crate::peek;
 use crate::story::{End, Story};
-use crate::upstream;
 
 /// What was decided, and what was read to decide it.
 pub struct Ruling {
@@ -20,6 +20,8 @@ pub struct Ruling {
     pub act: Result<u32, (Answer, End)>,
     /// Everything that the client has sent so far: the upstream gets it byte for byte.
     pub peeked: Vec<u8>,
+    /// How much of it is the hello; 0: none was read.
+    pub hello_bytes: usize,
 }
 
 /// accept -> peek -> decide -> act. What comes after is the lot's: the connection is parked, or
@@ -35,13 +37,15 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     active.due_in(edge.config.limits.hello_timeout);
     let mut peeked = peek::proxy_header(active, story).await?;
     intercept::arrive(active, story, &mut peeked).await?;
-    let Ruling { act, peeked } = decide(active, story, peeked).await?;
+    let Ruling { act, peeked, hello_bytes } = decide(active, story, peeked).await?;
     let rule = match act {
         Ok(rule) => rule,
         Err((answer, end)) => return connect::end(active, story, &answer, end),
     };
     match &*edge.config.rules[rule as usize].action {
-        Action::Splice(splice) => act::splice::splice(active, story, splice, peeked).await,
+        Action::Splice(splice) => {
+            act::splice::splice(active, story, splice, peeked, hello_bytes).await
+        }
         Action::Terminate(terminate) => {
             // Boxed: a handshake's future is several times a splice's, and every connection's
             // task would be as large as the largest of its branches.
@@ -56,14 +60,11 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
 async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<Ruling, End> {
     let policy = &active.worker.edge.config.policy;
     let mut known = Known::default();
-    let ruling = |story: &mut Story, verdict, hello: Option<&Hello<'_>>| {
-        rule_on(active, story, verdict, hello)
-    };
     loop {
         match policy.decide(&known.facts(story, None)) {
             Decision::Verdict(verdict) => {
-                let act = known.blame(ruling(story, verdict, None));
-                return Ok(Ruling { act, peeked: raw });
+                let act = known.settle(active, story, verdict, None);
+                return Ok(Ruling { act, peeked: raw, hello_bytes: 0 });
             }
             Decision::Need(Fact::Hello) => break,
             Decision::Need(fact) => known.fetch(active, story, fact).await,
@@ -74,92 +75,24 @@ async fn decide(active: &Active, story: &mut Story, mut raw: Vec<u8>) -> Result<
     peek::hello(active, &mut reader, &mut raw).await?;
     let hello = match reader.feed(&raw) {
         Peek::Hello(hello) => hello,
-        other => return Ok(Ruling { act: Err(act::refuse::unreadable(&other)), peeked: raw }),
+        other => {
+            let act = Err(act::refuse::unreadable(&other));
+            return Ok(Ruling { act, peeked: raw, hello_bytes: 0 });
+        }
     };
     peek::tell(story, &hello);
-    known.wants_ja4 = active.worker.edge.config.log.ja4 && active.worker.logs();
-    if known.wants_ja4 {
+    if active.worker.edge.config.log.ja4 && active.worker.logs() {
         known.fetch_ja4(story, &hello);
     }
     let act = loop {
         match policy.decide(&known.facts(story, Some(&hello))) {
-            Decision::Verdict(verdict) => break ruling(story, verdict, Some(&hello)),
+            Decision::Verdict(verdict) => break known.settle(active, story, verdict, Some(&hello)),
             Decision::Need(Fact::Ja4) => known.fetch_ja4(story, &hello),
-            Decision::Need(fact) => known.fetch(active, story, fact).await,
+            Decision::Need(fact) => known.fetch_evidence(active, story, fact).await,
         }
     };
-    Ok(Ruling { act: known.blame(act), peeked: raw })
-}
-
-/// Facts that were fetched, beside those that the story keeps.
-#[derive(Default)]
-struct Known {
-    unknown: eyelet_policy::FactSet,
-    wants_ja4: bool,
-    /// Why there is no destination, where one was asked for.
-    no_destination: Option<String>,
-}
-
-impl Known {
-    fn facts<'a>(&self, story: &'a Story, hello: Option<&'a Hello<'a>>) -> Facts<'a> {
-        Facts {
-            connect: story.connect.as_deref(),
-            destination: story.decided.destination,
-            hello,
-            ja4: story.decided.ja4.as_deref(),
-            unknown: self.unknown,
-            ..Facts::new(story.decided.listener, story.client.ip())
-        }
-    }
-
-    fn fetch_ja4(&mut self, story: &mut Story, hello: &Hello<'_>) {
-        story.decided.ja4 = Some(peek::ja4(hello).as_str().into());
-    }
-
-    /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
-    async fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
-        if fact == Fact::Destination {
-            let found = match connect::host_port(story) {
-                Some(host_port) => upstream::destination(active, &host_port).await,
-                None => active.local_address().ok_or_else(|| "the client is gone".into()),
-            };
-            match found {
-                Ok(destination) => story.decided.destination = Some(destination),
-                Err(why) => self.no_destination = Some(why),
-            }
-        }
-        if fact != Fact::Destination || story.decided.destination.is_none() {
-            self.unknown = self.unknown.with(fact);
-        }
-    }
-
-    /// A refusal that may come of a fact that could not be had says so.
-    fn blame<T>(&mut self, act: Result<T, (Answer, End)>) -> Result<T, (Answer, End)> {
-        act.map_err(|(answer, mut end)| {
-            if let Some(why) = self.no_destination.take() {
-                end.reason = format!("{}; no destination: {why}", end.reason).into();
-            }
-            (answer, end)
-        })
-    }
-}
-
-fn rule_on(
-    active: &Active,
-    story: &mut Story,
-    verdict: Verdict,
-    hello: Option<&Hello<'_>>,
-) -> Result<u32, (Answer, End)> {
-    story.decided.rule = verdict.rule.map(|rule| rule.0);
-    match (verdict.rule, verdict.refuse) {
-        (Some(rule), None) => Ok(rule.0),
-        (None, None) => Err(act::refuse::by_rule(None, Refusal::Unlisted, hello)),
-        (rule, Some(refusal)) => {
-            let rules = &active.worker.edge.config.rules;
-            let action = rule.map(|rule| &*rules[rule.0 as usize].action);
-            Err(act::refuse::by_rule(action, refusal, hello))
-        }
-    }
+    let hello_bytes = hello.raw_len();
+    Ok(Ruling { act, peeked: raw, hello_bytes })
 }
 
 /// The rules are checked once and shared by all workers.

@@ -81,8 +81,8 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         Some(name) => Some(name.as_bytes()),
     };
     let version_max = args.tls_version_max;
-    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech: args.ech, compression: false };
-    let raw = raw.to_records();
+    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech: args.ech, compression: false }
+        .to_records();
     let mut reader = HelloReader::new(config.limits.hello_bytes_max);
     let hello = match reader.feed(&raw) {
         Peek::Hello(hello) => hello,

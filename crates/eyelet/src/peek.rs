@@ -9,7 +9,7 @@ use eyelet_wire::ja4::Ja4;
 use eyelet_wire::proxy::{self, Command, ProxyPeek};
 
 use crate::active::{Active, Stop, client_failure};
-use crate::story::{End, Story};
+use crate::story::{End, Story, TlsCompression};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;
@@ -76,6 +76,10 @@ pub fn tell(story: &mut Story, hello: &Hello<'_>) {
         story.decided.sni = Some(name.as_str().into());
     }
     story.decided.tls_version = Some(hello.version_max());
+    story.decided.tls_compression = Some(match hello.offers_compression() {
+        true => TlsCompression::Offered,
+        false => TlsCompression::None,
+    });
     let alpn: Box<[Cow<'static, str>]> = hello
         .alpn()
         .take(ALPN_LOGGED_MAX)

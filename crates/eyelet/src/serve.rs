@@ -19,6 +19,8 @@ use crate::intercept::Intercept;
 use crate::log::Writer;
 use crate::lot::Entry;
 use crate::tls::{ServerConfigs, TlsError};
+use crate::truth::Truth;
+use crate::truth::certificate::RootsError;
 use crate::worker::{Edge, ListenerSocket, Worker, run};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
@@ -50,6 +52,9 @@ pub enum StartError {
     /// A terminate rule's files cannot be used.
     #[error("{0}")]
     Tls(#[from] TlsError),
+    /// The roots for the certificates of destinations cannot be used.
+    #[error("[truth] ca: {0}")]
+    Roots(#[from] RootsError),
     /// A thread or its epoll could not be made.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -84,12 +89,13 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
+    let truth = Truth::new(&config)?;
     let (addresses, mut sockets) = bind_all(&config.listeners, count)?;
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
     });
     let writer = Writer::start(&config, names.collect()).map_err(StartError::Log)?;
-    let edge = Arc::new(edge(config, tls, count, &addresses));
+    let edge = Arc::new(edge(config, tls, truth, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
     for index in 0..count {
@@ -124,11 +130,17 @@ fn turn(
     result
 }
 
-fn edge(config: Config, tls: ServerConfigs, workers: usize, addresses: &[SocketAddr]) -> Edge {
+fn edge(
+    config: Config,
+    tls: ServerConfigs,
+    truth: Truth,
+    workers: usize,
+    addresses: &[SocketAddr],
+) -> Edge {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let descriptors_max =
-        descriptors.saturating_sub(DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER).max(2);
+    let kept = DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + Truth::descriptors_max(&config);
+    let descriptors_max = descriptors.saturating_sub(kept).max(2);
     let by_memory = config.limits.memory_max / size_of::<Entry>();
     let connections_max = config.limits.connections_max.min(by_memory).min(descriptors_max);
     tracing::info!(
@@ -141,6 +153,7 @@ fn edge(config: Config, tls: ServerConfigs, workers: usize, addresses: &[SocketA
         intercept: Intercept::new(&config.listeners, addresses),
         config,
         tls,
+        truth,
         open: AtomicUsize::new(0),
         descriptors: AtomicUsize::new(0),
         connections_max,

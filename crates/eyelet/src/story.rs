@@ -10,9 +10,10 @@ use eyelet_wire::connect::Target;
 use serde::Serialize;
 
 use crate::log::Measured;
+use crate::truth::told::Evidence;
 
 /// How a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// The rule could not be carried out, or the connection ended before one was found.
@@ -63,6 +64,24 @@ pub struct Decided {
     pub rule: Option<u32>,
     /// Who was dialled.
     pub upstream: Option<Box<str>>,
+    /// What became of TLS compression.
+    pub tls_compression: Option<TlsCompression>,
+    /// The shadow rules that would have decided, and what they would have done.
+    pub shadow: Vec<(u32, Outcome)>,
+    /// The evidence that rules have asked for.
+    pub evidence: Option<Box<Evidence>>,
+}
+
+/// What became of TLS compression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsCompression {
+    /// The hello offers none.
+    None,
+    /// The hello offers some; what the server chose was not seen, or is none.
+    Offered,
+    /// The server chose it.
+    Chosen,
 }
 
 /// The story of an active connection.
@@ -93,6 +112,8 @@ pub struct Parked {
     started_unix_ms: u64,
     client_ip: [u8; 16],
     client_port: u16,
+    /// The server has chosen TLS compression.
+    pub compression_chosen: bool,
     decided: Rc<Decided>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -130,6 +151,7 @@ impl Story {
             started_unix_ms: self.started_unix_ms,
             client_ip,
             client_port: self.client.port(),
+            compression_chosen: false,
             decided: shared.share(self.decided),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -141,16 +163,25 @@ impl Parked {
     /// The story again, for a connection that becomes active or ends.
     pub fn wake(self, shared: &mut Shared) -> Story {
         let ip = IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical();
+        let mut decided = shared.unshare(self.decided);
+        if self.compression_chosen {
+            decided.tls_compression = Some(TlsCompression::Chosen);
+        }
         Story {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
             client: SocketAddr::new(ip, self.client_port),
             connect: None,
             owes_answer: false,
-            decided: shared.unshare(self.decided),
+            decided,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         }
+    }
+
+    /// The name in the first hello.
+    pub fn sni(&self) -> Option<&str> {
+        self.decided.sni.as_deref()
     }
 
     /// Bytes moved so far, both ways.
@@ -220,7 +251,7 @@ mod tests {
         }
     }
 
-    /// 8 id + 8 start + 16 + 2 client + 8 shared + 2 x 8 counters, rounded to 8.
+    /// 8 id + 8 start + 16 + 2 client + 1 flag + 8 shared + 2 x 8 counters, rounded to 8.
     #[test]
     fn a_parked_story_is_small() {
         assert_eq!(size_of::<Parked>(), 64);

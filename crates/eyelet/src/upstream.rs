@@ -11,7 +11,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{interfaces, socket, transparent};
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{NameServerConfig, ResolverConfig};
+use hickory_resolver::config::ResolverConfig;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use ipnet::IpNet;
 
@@ -20,6 +20,7 @@ use crate::config::{Dns, Host, HostPort};
 use crate::intercept;
 use crate::lot::{SIDES, Side, UPSTREAM};
 use crate::story::{End, Outcome, Story};
+use crate::truth::dns;
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -69,13 +70,7 @@ impl Resolver {
         let builder = if self.dns.servers.is_empty() {
             TokioResolver::builder_tokio().map_err(|error| error.to_string())?
         } else {
-            let servers = self.dns.servers.iter().map(|server| {
-                let mut config = NameServerConfig::udp_and_tcp(server.ip());
-                for connection in &mut config.connections {
-                    connection.port = server.port();
-                }
-                config
-            });
+            let servers = self.dns.servers.iter().copied().map(dns::server);
             let config = ResolverConfig::from_name_servers(servers.collect());
             TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
         };

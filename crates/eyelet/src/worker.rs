@@ -26,6 +26,8 @@ use crate::relay::Buffers;
 use crate::slab::Key;
 use crate::story::{Decided, End, Outcome, Shared, Story};
 use crate::tls::ServerConfigs;
+use crate::truth::Truth;
+use crate::truth::dns::Resolvers;
 use crate::upstream::Resolver;
 use crate::wheel::TICK_MS;
 
@@ -57,6 +59,8 @@ pub struct Edge {
     pub intercept: Intercept,
     /// TLS configurations by rule.
     pub tls: ServerConfigs,
+    /// Evidence for names.
+    pub truth: Truth,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
     /// Descriptors that connections hold now, in all workers.
@@ -83,6 +87,8 @@ pub struct Worker {
     pub counters: Arc<Counters>,
     /// Its DNS.
     pub resolver: Resolver,
+    /// Its resolvers for evidence, each asked on its own.
+    pub resolvers: Resolvers,
     /// Parked connections that used up their share of a turn.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
@@ -112,6 +118,7 @@ impl Worker {
     pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let resolver = Resolver::new(&edge.config.dns);
+        let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
         Ok(Self {
             index,
             edge,
@@ -120,6 +127,7 @@ impl Worker {
             shared: RefCell::default(),
             counters,
             resolver,
+            resolvers,
             again: RefCell::default(),
             log: RefCell::new(log),
             next_id: Cell::new(1),

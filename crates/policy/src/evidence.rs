@@ -1,6 +1,7 @@
 //! The matchers on evidence: whether the name in the hello is true, and what certificate the
 //! destination shows. Knows nothing of how evidence is gathered, or of a rule's other matchers.
 
+use eyelet_wire::connect::{Host, Target};
 use eyelet_wire::hello::{Hello, Sni};
 
 use crate::conditions::{Matcher, Outcome, covers_list, listed, missing, sorted};
@@ -176,21 +177,22 @@ impl Asked {
 /// A name is true as soon as one evidence speaks for it, and false when all have spoken and none
 /// for it. A hello without a name, or with one that cannot be read, has none that is true.
 fn truth(sni: &Sni, evidence: &[Evidence], facts: &Facts<'_>) -> Truth {
-    if !matches!(sni, Sni::Name(_)) {
-        return Truth::Known(false);
-    }
+    let Sni::Name(name) = sni else { return Truth::Known(false) };
+    let is_name = |target: &Target| target.host == Host::Name(*name);
     let mut unknown = false;
     for evidence in evidence {
         let (known, fact) = match evidence {
-            Evidence::Connect => (facts.connect_truth, Fact::ConnectTruth),
-            Evidence::Dns => (facts.dns_truth, Fact::DnsTruth),
-            Evidence::Certificate => (facts.certificate.map(|c| c.valid), Fact::Certificate),
+            Evidence::Connect => (facts.connect.map(is_name), None),
+            Evidence::Dns => (facts.dns_truth, Some(Fact::DnsTruth)),
+            Evidence::Certificate => (facts.certificate.map(|c| c.valid), Some(Fact::Certificate)),
         };
         match known {
             Some(true) => return Truth::Known(true),
             Some(false) => {}
-            None if facts.unknown.contains(fact) => unknown = true,
-            None => return Truth::Needs(fact),
+            None => match fact.filter(|fact| !facts.unknown.contains(*fact)) {
+                Some(fact) => return Truth::Needs(fact),
+                None => unknown = true,
+            },
         }
     }
     if unknown { Truth::Unknown } else { Truth::Known(false) }

@@ -24,8 +24,6 @@ pub struct Facts<'a> {
     pub hello: Option<&'a Hello<'a>>,
     /// The fingerprint of `hello`.
     pub ja4: Option<&'a str>,
-    /// Whether the host of the CONNECT request is the name in the hello.
-    pub connect_truth: Option<bool>,
     /// Whether the destination is among the addresses of the name in the hello.
     pub dns_truth: Option<bool>,
     /// What the destination shows to who asks for the name in the hello.
@@ -46,7 +44,6 @@ impl Facts<'_> {
             destination: None,
             hello: None,
             ja4: None,
-            connect_truth: None,
             dns_truth: None,
             certificate: None,
             unknown,
@@ -64,9 +61,7 @@ pub enum Fact {
     Hello,
     /// `Facts::ja4`; asked for only when the hello is there.
     Ja4,
-    /// `Facts::connect_truth`; asked for only when the hello is there, and has a name.
-    ConnectTruth,
-    /// `Facts::dns_truth`; likewise.
+    /// `Facts::dns_truth`; asked for only when the hello is there, and has a name.
     DnsTruth,
     /// `Facts::certificate`; asked for only when the hello is there.
     Certificate,

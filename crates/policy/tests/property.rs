@@ -107,8 +107,8 @@ fn within(net: &str, address: Option<&str>) -> Option<bool> {
     address.map(|address| net.contains(&address.parse::<std::net::IpAddr>().unwrap()))
 }
 
-/// The verdict by walking, and the shadow rules before it: the first rule that matches, where the hello counts only from the
-/// first rule on that asks for it.
+/// The verdict by walking, and the shadow rules before it: the first rule that matches, where the
+/// hello counts only from the first rule on that asks for it.
 fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec<u32>) {
     let (mut peeked, mut shadowed) = (false, Vec::new());
     for (id, written) in (0..).zip(rules) {

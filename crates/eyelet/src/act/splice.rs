@@ -4,23 +4,27 @@
 use eyelet_policy::Rules;
 use eyelet_wire::alert::AlertDescription;
 
-use crate::act::refuse::Answer;
+use crate::act::refuse::{self, Answer};
 use crate::active::Active;
 use crate::config::{Host, HostPort, Source, Splice, SpliceUpstream};
 use crate::connect;
-use crate::lot::UPSTREAM;
+use crate::lot::{CLIENT, UPSTREAM};
 use crate::park;
 use crate::proxy_protocol;
 use crate::relay::{Flow, Relay};
-use crate::story::{End, Story};
+use crate::story::{End, Outcome, Story, TlsCompression};
 use crate::upstream::{self, Guard, Target};
 
-/// Splices the connection.
+/// TLS 1.3 as its code.
+const TLS13: u16 = 0x0304;
+
+/// Splices the connection. Of `peeked` the first `hello_bytes` are the hello, if it was read.
 pub async fn splice(
     active: &Active,
     story: &mut Story,
     rule: &Splice,
-    peeked: Vec<u8>,
+    mut peeked: Vec<u8>,
+    hello_bytes: usize,
 ) -> Result<(), End> {
     let Some(target) = target(story, rule) else {
         return failed(active, story, &peeked, End::failed("no destination to splice to"));
@@ -38,8 +42,43 @@ pub async fn splice(
         flow.hold(UPSTREAM, &proxy_protocol::header(active, story, None));
     }
     story.bytes_to_upstream += peeked.len() as u64;
+    let behind = peeked.split_off(hello_bytes.min(peeked.len()));
     flow.hold_all(UPSTREAM, peeked);
+    if is_watched(story, rule) {
+        flow.watch(rule.forbid_tls_compression);
+    }
+    pass_behind(active, story, &mut flow, &behind)?;
     park::park(active, story, Relay::Splice(flow));
+    Ok(())
+}
+
+/// A server may choose compression that was offered, and in TLS 1.3 ask for a second hello. A list
+/// of rules that is blind has no name to compare, and no hello that was read.
+fn is_watched(story: &Story, rule: &Splice) -> bool {
+    let asks_again = story.decided.tls_version == Some(TLS13);
+    match story.decided.tls_compression {
+        None => false,
+        Some(TlsCompression::None) => asks_again || rule.forbid_tls_compression,
+        Some(_) => true,
+    }
+}
+
+/// What came behind the hello goes the way of what is still to come.
+fn pass_behind(active: &Active, story: &Story, flow: &mut Flow, behind: &[u8]) -> Result<(), End> {
+    let mut passed = behind.len();
+    if flow.is_watched(CLIENT) && passed > 0 {
+        match flow.pass(CLIENT, behind, story.decided.sni.as_deref(), &mut false) {
+            Ok(at_once) => passed = at_once,
+            Err(_) => {
+                // RFC 8446 section 4.1.2: the second hello is the first but for a few fields.
+                let alert = AlertDescription::IllegalParameter;
+                let reason = flow.never_reason();
+                let end = End { outcome: Outcome::Refused, reason };
+                return refuse::refuse(active, &Answer::Alert(alert), end);
+            }
+        }
+    }
+    flow.hold(UPSTREAM, &behind[..passed]);
     Ok(())
 }
 

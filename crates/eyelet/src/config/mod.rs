@@ -40,6 +40,8 @@ pub struct Config {
     pub log: Log,
     /// Who resolves the names of upstreams.
     pub dns: Dns,
+    /// How evidence for names is gathered.
+    pub truth: Truth,
     /// Worker threads; `None` is one a core.
     pub workers: Option<usize>,
 }
@@ -113,6 +115,8 @@ pub struct Splice {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Whose address the upstream sees.
     pub source: Source,
+    /// Whether a server that chooses TLS compression ends the connection.
+    pub forbid_tls_compression: bool,
 }
 
 /// The address that an upstream is dialled from.
@@ -264,6 +268,24 @@ pub enum Access {
 pub struct Dns {
     /// Empty: the system's.
     pub servers: Vec<SocketAddr>,
+}
+
+/// How evidence for names is gathered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Truth {
+    /// PEM; who may sign the certificates of destinations. `None`: the system's roots.
+    pub ca: Option<PathBuf>,
+    /// How long an address of a name counts after it was last resolved, and a certificate after it
+    /// was last seen.
+    pub history: Duration,
+    /// For one piece of evidence to be had.
+    pub timeout: Duration,
+}
+
+impl Default for Truth {
+    fn default() -> Self {
+        Self { ca: None, history: Duration::from_secs(3600), timeout: Duration::from_secs(3) }
+    }
 }
 
 impl Default for Limits {

@@ -55,7 +55,8 @@ pub(super) fn read(
     };
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (refuse, conditions) = (kind == Kind::Refuse, matchers.conditions);
-    let matchers = eyelet_policy::Rule { refuse, shadow: false, needs, sni, conditions };
+    let shadow = section.flag(report, "shadow").unwrap_or(false);
+    let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, conditions };
     Some(Written { matchers, action })
 }
 
@@ -113,7 +114,9 @@ fn splice(
         SpliceUpstream::HostPort(_) => {}
     }
     let source = source(report, section, matchers, listeners);
-    Some(Splice { upstream, upstream_allow, proxy_protocol, source })
+    let forbid = section.flag(report, "forbid_tls_compression");
+    let forbid_tls_compression = forbid.unwrap_or(false);
+    Some(Splice { upstream, upstream_allow, proxy_protocol, source, forbid_tls_compression })
 }
 
 fn check_destination(
@@ -286,27 +289,35 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// What every rule may have.
-const COMMON_KEYS: [&str; 12] = [
+const COMMON_KEYS: [&str; 19] = [
     "action",
     "alpn",
+    "certificate_issuer",
+    "certificate_names",
+    "certificate_valid",
     "client",
     "connect",
     "destination",
     "ech",
+    "evidence",
     "ja4",
     "listener",
     "name",
+    "name_is_true",
+    "shadow",
     "sni",
     "sni_malformed",
+    "tls_compression",
     "tls_version_max",
 ];
 
 /// What only rules of some actions may have.
-const ACTION_KEYS: [(&str, &[Kind]); 10] = [
+const ACTION_KEYS: [(&str, &[Kind]); 11] = [
     ("alert", &[Kind::Refuse]),
     ("alpn_select", &[Kind::Terminate]),
     ("certificate", &[Kind::Terminate]),
     ("client_ca", &[Kind::Terminate]),
+    ("forbid_tls_compression", &[Kind::Splice]),
     ("key", &[Kind::Terminate]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),

@@ -87,9 +87,11 @@ memory_max = \"12\"
             "4:1: a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"",
             "5:37: `sni` is an integer; expected strings in the list",
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
-             alert, alpn, alpn_select, certificate, client, client_ca, connect, destination, ech, \
-             ja4, key, listener, name, proxy_protocol, sni, sni_malformed, source, \
-             tls_version_max, tls_version_min, upstream, upstream_allow)",
+             alert, alpn, alpn_select, certificate, certificate_issuer, certificate_names, \
+             certificate_valid, client, client_ca, connect, destination, ech, evidence, \
+             forbid_tls_compression, ja4, key, listener, name, name_is_true, proxy_protocol, \
+             shadow, sni, sni_malformed, source, tls_compression, tls_version_max, \
+             tls_version_min, upstream, upstream_allow)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",
@@ -434,6 +436,7 @@ fn a_whole_configuration() {
             upstream_allow,
             proxy_protocol: None,
             source: Source::Host,
+            forbid_tls_compression: false,
         })
     };
     assert_eq!(*config.rules[0].action, splice(SpliceUpstream::HostPort(bank), vec![]));

@@ -14,6 +14,7 @@ use crate::story::{End, Outcome, Parked};
 
 pub mod splice;
 pub mod terminate;
+mod watched;
 
 /// TLS records sealed at once: 256 KiB of payload, which stays in a core's own cache.
 const SLOTS: usize = 16;
@@ -80,25 +81,31 @@ impl Relay {
 #[derive(Default)]
 pub struct Flow {
     pending: Option<Box<Pending>>,
-    flags: u8,
+    flags: u16,
 }
 
 /// The client's stream has ended, and everything of it was read.
-const CLIENT_ENDED: u8 = 1;
+const CLIENT_ENDED: u16 = 1;
 /// The upstream's stream has ended, and everything of it was read.
-const UPSTREAM_ENDED: u8 = 1 << 1;
+const UPSTREAM_ENDED: u16 = 1 << 1;
 /// The end was passed on to the upstream.
-const UPSTREAM_TOLD: u8 = 1 << 2;
+const UPSTREAM_TOLD: u16 = 1 << 2;
 /// The end was passed on to the client.
-const CLIENT_TOLD: u8 = 1 << 3;
+const CLIENT_TOLD: u16 = 1 << 3;
 /// The upstream's end came first.
-const UPSTREAM_FIRST: u8 = 1 << 4;
+const UPSTREAM_FIRST: u16 = 1 << 4;
 /// The client's stream ended without close_notify.
-const TRUNCATED: u8 = 1 << 5;
+const TRUNCATED: u16 = 1 << 5;
 /// Much is coming from the client.
-const BULK_UP: u8 = 1 << 6;
+const BULK_UP: u16 = 1 << 6;
 /// Much is coming from the upstream.
-const BULK_DOWN: u8 = 1 << 7;
+const BULK_DOWN: u16 = 1 << 7;
+/// What the client sends behind its hello is watched.
+const WATCH_UP: u16 = 1 << 8;
+/// What the server sends first is watched.
+const WATCH_DOWN: u16 = 1 << 9;
+/// A server that chooses TLS compression is not passed on.
+const FORBID_COMPRESSION: u16 = 1 << 10;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -111,6 +118,8 @@ pub struct Pending {
     pub partial: Vec<u8>,
     /// A PROXY header for an upstream that is dialled later.
     pub preface: Vec<u8>,
+    /// The part of a watched flight that has come.
+    pub watching: Option<Box<watched::Watching>>,
 }
 
 /// Bytes held for one socket, in memory or in a pipe.
@@ -132,7 +141,7 @@ impl Held {
 }
 
 impl Flow {
-    fn has(&self, flag: u8) -> bool {
+    fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
@@ -205,6 +214,7 @@ impl Flow {
                 + pending.to_upstream.bytes.capacity()
                 + pending.partial.capacity()
                 + pending.preface.capacity()
+                + pending.watching.as_ref().map_or(0, |watching| watching.held_bytes())
         })
     }
 
@@ -234,6 +244,7 @@ impl Flow {
             && pending.to_upstream.is_empty()
             && pending.partial.is_empty()
             && pending.preface.is_empty()
+            && pending.watching.is_none()
         {
             self.pending = None;
         }

@@ -5,6 +5,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod client;
+pub mod dns;
 pub mod edge;
 pub mod hello;
 pub mod namespaces;

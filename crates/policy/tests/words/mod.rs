@@ -9,7 +9,8 @@ use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{
     AddressPattern, Certificate, Conditions, Decision, Fact, Facts, Needs, Rule, Rules, Verdict,
 };
-use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::connect::{Host, Target};
+use eyelet_wire::hello::{HelloReader, HostName, Peek};
 
 /// A rule that takes everything.
 pub fn rule() -> Rule {
@@ -80,8 +81,9 @@ pub struct Given<'a> {
     pub version_max: u16,
     pub ech: bool,
     pub compression: bool,
+    /// The name in a CONNECT request.
+    pub connect: Option<&'a str>,
     /// What speaks for the name; `None`: it cannot be had.
-    pub connect: Option<bool>,
     pub dns: Option<bool>,
     pub certificate: Option<&'a Certificate>,
     /// `None`: it cannot be had.
@@ -128,7 +130,10 @@ impl<'a> Given<'a> {
         let mut reader = HelloReader::new(65_536);
         let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello: {self:?}") };
         let client: IpAddr = self.client.parse().unwrap();
+        let host = |name: &str| Host::Name(HostName::new(name.as_bytes()).unwrap());
+        let target = self.connect.map(|name| Target { host: host(name), port: 443 });
         let mut facts = Facts::new(self.listener, client);
+        facts.connect = target.as_ref();
         let mut asked = Vec::new();
         loop {
             let fact = match rules.decide(&facts) {
@@ -149,10 +154,6 @@ impl<'a> Given<'a> {
                 Fact::Ja4 => {
                     facts.ja4 = self.ja4;
                     self.ja4.is_some()
-                }
-                Fact::ConnectTruth => {
-                    facts.connect_truth = self.connect;
-                    self.connect.is_some()
                 }
                 Fact::DnsTruth => {
                     facts.dns_truth = self.dns;
