@@ -4,14 +4,14 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
-use eyelet_sys::socket;
+use eyelet_sys::{socket, transparent};
 
 use crate::lot::{CLIENT, READ, Role, Side, Token, UPSTREAM, WRITE};
 use crate::slab::Key;
@@ -174,6 +174,13 @@ impl Active {
         let mut lot = self.worker.lot.borrow_mut();
         let entry = lot.entry(self.key)?;
         socket::local_address(&entry.client).ok()
+    }
+
+    /// The address that the client dialled before it was redirected here, as the kernel tracks it.
+    pub fn original_destination(&self, listener: IpAddr) -> Option<SocketAddr> {
+        let mut lot = self.worker.lot.borrow_mut();
+        let entry = lot.entry(self.key)?;
+        transparent::original_destination(&entry.client, listener).ok()
     }
 
     /// Registers a socket as a side of this connection.

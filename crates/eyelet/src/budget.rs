@@ -113,7 +113,7 @@ mod tests {
         }
         assert!(holders > 200, "{holders}");
         assert!(held <= (36 << 20) / 8 * 7, "{held}");
-        assert!(budget.is_tight(64 << 10) && !budget.is_over(4 << 20));
+        assert!(budget.is_tight(2 << 20) && !budget.is_over(4 << 20));
         budget.give(held);
         assert_eq!(budget.piece(), Some(PIECE_BYTES_MAX));
     }

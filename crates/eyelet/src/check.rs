@@ -69,6 +69,7 @@ mod tests {
     fn the_examples_are_sound() {
         for (file, expected) in [
             ("egress.toml", "ok, 1 listener, 3 rules"),
+            ("gateway.toml", "ok, 3 listeners, 4 rules"),
             ("many-names.toml", "ok, 2 listeners, 8 rules"),
         ] {
             let mut out = Vec::new();

@@ -39,7 +39,7 @@ enum Command {
         file: PathBuf,
     },
     /// Say which rule of FILE a connection would meet, and why not an earlier one
-    Explain(explain::ExplainArgs),
+    Explain(Box<explain::ExplainArgs>),
     /// A self-contained edge on loopback, with its own CA, a TLS origin and a web application
     Demo(demo::DemoArgs),
 }

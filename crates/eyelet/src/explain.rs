@@ -9,11 +9,12 @@ use std::process::ExitCode;
 use clap::Args;
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Decision, Fact, Facts, Matcher, Miss, Refusal, RuleId, Verdict};
+use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
 use crate::config::{
-    self, Action, Config, Depth, Diagnostic, Host, HostPort, Listener, SpliceUpstream,
-    TerminateUpstream,
+    self, Action, Config, Depth, Diagnostic, Host, HostPort, Listener, ListenerKind,
+    SpliceUpstream, TerminateUpstream,
 };
 
 /// What `eyelet explain` is asked.
@@ -39,7 +40,10 @@ pub struct ExplainArgs {
     /// Where the client meant to go; left out: the listener's address, if it is a single one
     #[arg(long, value_name = "IP:PORT")]
     pub destination: Option<SocketAddr>,
-    /// The listener, by its name or its address; left out: the first
+    /// What the client asks for by CONNECT
+    #[arg(long, value_name = "HOST:PORT", value_parser = target)]
+    pub connect: Option<Target>,
+    /// The listener, by its name or its address; left out: the first that fits
     #[arg(long, value_name = "ADDRESS|NAME")]
     pub listener: Option<String>,
     /// The highest TLS version that the client offers
@@ -77,7 +81,8 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         Some(name) => Some(name.as_bytes()),
     };
     let version_max = args.tls_version_max;
-    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech: args.ech }.to_records();
+    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech: args.ech, compression: false }
+        .to_records();
     let mut reader = HelloReader::new(config.limits.hello_bytes_max);
     let hello = match reader.feed(&raw) {
         Peek::Hello(hello) => hello,
@@ -91,6 +96,10 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         }
     };
     let mut facts = Facts::new(listener, args.client);
+    facts.connect = args.connect.as_ref();
+    if let Some(Target { host: connect::Host::Ip(ip), port }) = args.connect {
+        facts.destination = Some(SocketAddr::new(ip, port));
+    }
     let verdict = decide(args, config, &hello, &mut facts);
     print(config, &facts, &hello, verdict, out)?;
     Ok(true)
@@ -112,7 +121,8 @@ fn decide<'a>(
             Fact::Destination => {
                 // A connection of a direct listener was meant for the address that it came to.
                 let listener = config.listeners.get(usize::from(facts.listener));
-                let address = listener.map(|listener| listener.address);
+                let direct = listener.filter(|listener| listener.kind == ListenerKind::Direct);
+                let address = direct.map(|listener| listener.address);
                 let single = address.filter(|address| !address.ip().is_unspecified());
                 facts.destination = args.destination.or(single);
                 facts.destination.is_some()
@@ -207,9 +217,10 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
                 Some(Sni::Name(name)) => format!("splice to {name}:{port}"),
                 _ => format!("splice to {{sni}}:{port}"),
             },
-            SpliceUpstream::Destination => match facts.destination {
-                Some(destination) => format!("splice to the destination, {destination}"),
-                None => "splice to the destination".to_owned(),
+            SpliceUpstream::Destination => match (facts.destination, facts.connect) {
+                (Some(destination), _) => format!("splice to the destination, {destination}"),
+                (None, Some(target)) => format!("splice to the destination, {target}"),
+                (None, None) => "splice to the destination".to_owned(),
             },
         },
         Action::Terminate(terminate) => match &terminate.upstream {
@@ -259,6 +270,9 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
     match matcher {
         Matcher::Listener => listener_text(config.listeners.get(usize::from(facts.listener))),
         Matcher::Client => facts.client.to_string(),
+        Matcher::Connect => {
+            facts.connect.map_or_else(|| "no CONNECT".to_owned(), |target| target.to_string())
+        }
         Matcher::Destination => {
             facts.destination.map_or_else(|| "an unknown destination".to_owned(), |d| d.to_string())
         }
@@ -301,7 +315,12 @@ fn unknown_facts(facts: &Facts<'_>) -> &'static str {
 }
 
 fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
-    let Some(wanted) = &args.listener else { return Some(0) };
+    let Some(wanted) = &args.listener else {
+        let asked = args.connect.is_some();
+        let fits = |listener: &Listener| (listener.kind == ListenerKind::Connect) == asked;
+        let first = config.listeners.iter().position(fits).unwrap_or(0);
+        return u16::try_from(first).ok();
+    };
     let address: Option<SocketAddr> = wanted.parse().ok();
     let mut listeners = config.listeners.iter();
     let index = listeners.position(|listener| {
@@ -312,6 +331,10 @@ fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
 
 fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<()> {
     mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    Target::new(text.as_bytes()).map_err(|fault| fault.to_string())
 }
 
 fn version(text: &str) -> Result<u16, String> {

@@ -17,6 +17,7 @@ use rustls::{
 use rustls_pki_types::CertificateDer;
 
 use crate::active::{Active, Stop, client_failure};
+use crate::budget::{Counted, HELLO_BYTES};
 use crate::lot::CLIENT;
 use crate::story::End;
 use crate::tls::{Certificates, TrafficSecrets, take_captured, with_certificates};
@@ -72,6 +73,8 @@ pub async fn handshake(
         .map_err(|error| End::failed(format!("handshake: {error}")))?;
     let mut machine =
         Machine { tls, incoming, fed: 0, outgoing: Vec::new(), secrets: TrafficSecrets::default() };
+    let budget = &active.worker.edge.budget;
+    let mut counted = Counted::new(budget, 0);
     loop {
         let step = with_certificates(&certificates, || machine.step());
         let outgoing = std::mem::take(&mut machine.outgoing);
@@ -88,6 +91,8 @@ pub async fn handshake(
         if machine.incoming.len() > HELD_BYTES_MAX {
             return Err(End::failed("handshake: the client's message is too long").into());
         }
+        counted.set(machine.incoming.len().saturating_sub(HELLO_BYTES));
+        active.worker.relieve();
         match active.recv(&mut machine.incoming, READ_BYTES).await {
             Ok(0) => return Err(End::failed("client closed in the handshake").into()),
             Ok(_) => {}

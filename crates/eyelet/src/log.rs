@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::config::{Access, Config};
 use crate::counters::Counters;
-use crate::story::{Decided, Outcome, Upstream};
+use crate::story::{Decided, Outcome, TlsCompression, Upstream};
+use crate::truth::told;
 
 /// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
 /// and lost, because a stalled log must not stall connections.
@@ -62,6 +63,17 @@ struct Line<'a> {
     bytes_to_upstream: u64,
     bytes_to_client: u64,
     duration_ms: u64,
+    connect: Option<&'a str>,
+    tls_compression: Option<TlsCompression>,
+    evidence: Option<told::Line<'a>>,
+    shadow: Option<Vec<Shadow<'a>>>,
+}
+
+/// What a shadow rule would have done.
+#[derive(Serialize)]
+struct Shadow<'a> {
+    rule: &'a str,
+    outcome: Outcome,
 }
 
 /// Where a worker's lines go.
@@ -109,6 +121,10 @@ impl Log {
             bytes_to_upstream: measured.bytes_to_upstream,
             bytes_to_client: measured.bytes_to_client,
             duration_ms: measured.duration_ms,
+            connect: decided.connect.as_deref(),
+            tls_compression: decided.tls_compression,
+            evidence: decided.evidence.as_ref().map(|all| all.line(measured.started_unix_ms)),
+            shadow: shadows(config, decided),
         };
         // Writing strings and numbers into a Vec cannot fail.
         let _ = serde_json::to_writer(&mut self.batch, &line);
@@ -131,6 +147,14 @@ impl Log {
         }
         self.lines = 0;
     }
+}
+
+fn shadows<'a>(config: &'a Config, decided: &Decided) -> Option<Vec<Shadow<'a>>> {
+    let told = decided.shadow.iter().map(|(rule, outcome)| Shadow {
+        rule: &config.rules[*rule as usize].name,
+        outcome: *outcome,
+    });
+    (!decided.shadow.is_empty()).then(|| told.collect())
 }
 
 fn version_name(version: u16) -> Option<&'static str> {

@@ -9,7 +9,7 @@ use eyelet_wire::ja4::Ja4;
 use eyelet_wire::proxy::{self, Command, ProxyPeek};
 
 use crate::active::{Active, Stop, client_failure};
-use crate::story::{End, Story};
+use crate::story::{End, Story, TlsCompression};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;
@@ -69,6 +69,10 @@ pub fn tell(active: &Active, story: &mut Story, hello: &Hello<'_>) {
         decided.sni = Some(name.as_str().into());
     }
     decided.tls_version = Some(hello.version_max());
+    decided.tls_compression = Some(match hello.offers_compression() {
+        true => TlsCompression::Offered,
+        false => TlsCompression::None,
+    });
     if !active.worker.logs() {
         return;
     }

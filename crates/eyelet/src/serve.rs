@@ -14,12 +14,15 @@ use eyelet_sys::socket::{self, Listen};
 use tokio::sync::watch;
 
 use crate::budget::Budget;
-use crate::config::{Access, Config, Listener};
+use crate::config::{Access, Config, Listener, ListenerKind};
 use crate::counters;
+use crate::intercept::Intercept;
 use crate::log::Writer;
 use crate::lot::Entry;
 use crate::relay::PIPES_MAX;
 use crate::tls::{ServerConfigs, TlsError};
+use crate::truth::Truth;
+use crate::truth::certificate::RootsError;
 use crate::worker::{Edge, ListenerSocket, Worker, run};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
@@ -56,6 +59,9 @@ pub enum StartError {
     /// A terminate rule's files cannot be used.
     #[error("{0}")]
     Tls(#[from] TlsError),
+    /// The roots for the certificates of destinations cannot be used.
+    #[error("[truth] ca: {0}")]
+    Roots(#[from] RootsError),
     /// A thread or its epoll could not be made.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -65,7 +71,7 @@ fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             " (a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower \
-             net.ipv4.ip_unprivileged_port_start)"
+             net.ipv4.ip_unprivileged_port_start; kind \"tproxy\" needs root or CAP_NET_ADMIN)"
         }
         io::ErrorKind::AddrInUse => " (another process holds it; `ss -ltnp` shows which)",
         io::ErrorKind::AddrNotAvailable => " (no interface of this host has it; `ip addr`)",
@@ -90,6 +96,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
+    let truth = Truth::new(&config)?;
     let (addresses, mut sockets) = bind_all(&config.listeners, count)?;
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
@@ -101,7 +108,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     };
     let writer =
         Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
-    let edge = Arc::new(edge(config, tls, count));
+    let edge = Arc::new(edge(config, tls, truth, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
     for index in 0..count {
@@ -138,11 +145,17 @@ fn turn(
     result
 }
 
-fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
+fn edge(
+    config: Config,
+    tls: ServerConfigs,
+    truth: Truth,
+    workers: usize,
+    addresses: &[SocketAddr],
+) -> Edge {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let descriptors_max =
-        descriptors.saturating_sub(DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER).max(2);
+    let kept = DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + Truth::descriptors_max(&config);
+    let descriptors_max = descriptors.saturating_sub(kept).max(2);
     let by_memory = config.limits.memory_max / size_of::<Entry>();
     let connections_max = config.limits.connections_max.min(by_memory).min(descriptors_max);
     tracing::info!(
@@ -153,8 +166,10 @@ fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
     );
     Edge {
         budget: Budget::new(config.limits.memory_max, eyelet_sys::memory::resident_bytes()),
+        intercept: Intercept::new(&config.listeners, addresses),
         config,
         tls,
+        truth,
         open: AtomicUsize::new(0),
         descriptors: AtomicUsize::new(0),
         connections_max,
@@ -180,7 +195,8 @@ fn bind_all(listeners: &[Listener], workers: usize) -> Result<Bound, StartError>
 }
 
 fn bind(listener: &Listener, workers: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
-    let how = |reuse_port| Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE };
+    let transparent = listener.kind == ListenerKind::Tproxy;
+    let how = |reuse_port| Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE, transparent };
     let mut address = listener.address;
     if workers > 1 && !listener.reuse_port {
         // SO_REUSEPORT would share the port with any process of this user that says the same:

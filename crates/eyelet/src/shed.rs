@@ -32,6 +32,10 @@ impl Worker {
     /// Whether a new connection from `source` can be taken in, after room was made for it.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
         let budget = &self.edge.budget;
+        if budget.is_tight(NEW_BYTES) && !self.is_weighed.replace(true) {
+            // At once, and then once a tick: a burst is over before the next one.
+            self.weigh_sources();
+        }
         let greedy = self.greedy.borrow().contains(&source);
         let is_full = || {
             if greedy { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
@@ -42,6 +46,11 @@ impl Worker {
             }
         }
         !is_full()
+    }
+
+    /// Ends half-open connections until what has grown fits again.
+    pub fn relieve(&self) {
+        while self.edge.budget.is_over(0) && self.shed_oldest() {}
     }
 
     /// Ends the connection that is idle for longest, where the operator allows that.

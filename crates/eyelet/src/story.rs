@@ -7,13 +7,15 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
+use eyelet_wire::connect::Target;
 use foldhash::fast::RandomState;
 use serde::Serialize;
 
 use crate::log::Measured;
+use crate::truth::told::Evidence;
 
 /// How a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// The rule could not be carried out, or the connection ended before one was found.
@@ -48,6 +50,8 @@ impl End {
 pub struct Decided {
     /// Index of the listener.
     pub listener: u16,
+    /// What it asked for by CONNECT, as `host:port`.
+    pub connect: Option<Box<str>>,
     /// Where the client wanted to go, where that was asked for.
     pub destination: Option<SocketAddr>,
     /// The name in the hello.
@@ -62,6 +66,12 @@ pub struct Decided {
     pub rule: Option<u32>,
     /// Who was dialled.
     pub upstream: Option<Upstream>,
+    /// What became of TLS compression.
+    pub tls_compression: Option<TlsCompression>,
+    /// The shadow rules that would have decided, and what they would have done.
+    pub shadow: Vec<(u32, Outcome)>,
+    /// The evidence that rules have asked for.
+    pub evidence: Option<Box<Evidence>>,
 }
 
 /// Only what differs most between connections is hashed: equality compares all.
@@ -83,6 +93,18 @@ pub enum Upstream {
     Name(Box<str>),
 }
 
+/// What became of TLS compression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsCompression {
+    /// The hello offers none.
+    None,
+    /// The hello offers some; what the server chose was not seen, or is none.
+    Offered,
+    /// The server chose it.
+    Chosen,
+}
+
 /// The story of an active connection.
 #[derive(Debug)]
 pub struct Story {
@@ -92,6 +114,10 @@ pub struct Story {
     pub started_unix_ms: u64,
     /// Who connected.
     pub client: SocketAddr,
+    /// What the CONNECT request asked for, where there was one.
+    pub connect: Option<Box<Target>>,
+    /// Whether it is still to be answered.
+    pub owes_answer: bool,
     /// What was decided so far.
     pub decided: Decided,
     /// Bytes written to the upstream.
@@ -108,6 +134,8 @@ pub struct Parked {
     client_ip: [u8; 16],
     client_port: u16,
     settled: bool,
+    /// The server has chosen TLS compression.
+    pub compression_chosen: bool,
     decided: Rc<Decided>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -130,7 +158,8 @@ impl Story {
 
     /// Takes the story of a connection whose task ends.
     pub fn take(&mut self) -> Self {
-        Self { decided: std::mem::take(&mut self.decided), ..*self }
+        let decided = std::mem::take(&mut self.decided);
+        Self { decided, connect: self.connect.take(), ..*self }
     }
 
     /// The few words that a parked connection keeps.
@@ -145,6 +174,7 @@ impl Story {
             client_ip,
             client_port: self.client.port(),
             settled: false,
+            compression_chosen: false,
             decided: shared.share(self.decided),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -156,11 +186,17 @@ impl Parked {
     /// The story again, for a connection that becomes active or ends.
     pub fn wake(self, shared: &mut Shared) -> Story {
         let ip = self.client_ip();
+        let mut decided = shared.unshare(self.decided);
+        if self.compression_chosen {
+            decided.tls_compression = Some(TlsCompression::Chosen);
+        }
         Story {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
             client: SocketAddr::new(ip, self.client_port),
-            decided: shared.unshare(self.decided),
+            connect: None,
+            owes_answer: false,
+            decided,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         }
@@ -179,6 +215,11 @@ impl Parked {
     /// Who connected.
     pub fn client_ip(&self) -> IpAddr {
         IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical()
+    }
+
+    /// The name in the first hello.
+    pub fn sni(&self) -> Option<&str> {
+        self.decided.sni.as_deref()
     }
 
     /// Bytes moved so far, both ways.
@@ -226,6 +267,8 @@ mod tests {
             id: 7,
             started_unix_ms: 1,
             client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
+            connect: None,
+            owes_answer: false,
             decided: Decided { sni: Some(sni.into()), ..Decided::default() },
             bytes_to_upstream: 2,
             bytes_to_client: 3,
@@ -246,7 +289,7 @@ mod tests {
         }
     }
 
-    /// 8 id + 8 start + 16 + 2 client + 1 settled + 8 shared + 2 x 8 counters, rounded to 8.
+    /// 8 id + 8 start + 16 + 2 client + 2 flags + 8 shared + 2 x 8 counters, rounded to 8.
     #[test]
     fn a_parked_story_is_small() {
         assert_eq!(size_of::<Parked>(), 64);

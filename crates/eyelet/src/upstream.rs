@@ -9,16 +9,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use eyelet_sys::epoll::{FAILED, WRITABLE};
-use eyelet_sys::{interfaces, socket};
+use eyelet_sys::{interfaces, socket, transparent};
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{NameServerConfig, ResolverConfig};
+use hickory_resolver::config::ResolverConfig;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use ipnet::IpNet;
 
 use crate::active::{Active, Stop};
 use crate::config::{Dns, Host, HostPort};
+use crate::intercept;
 use crate::lot::{SIDES, Side, UPSTREAM};
-use crate::story::{End, Story, Upstream};
+use crate::story::{End, Outcome, Story, Upstream};
+use crate::truth::dns;
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -31,8 +33,10 @@ const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Whom to dial.
 #[derive(Debug)]
 pub enum Target<'a> {
-    /// An address that the client named: the destination.
+    /// The destination of an intercepted connection.
     Address(SocketAddr),
+    /// An address that the client chose freely.
+    Chosen(SocketAddr, Guard<'a>),
     /// What the administrator wrote.
     Configured(&'a HostPort),
     /// A name that the client chose.
@@ -67,13 +71,7 @@ impl Resolver {
         let builder = if self.dns.servers.is_empty() {
             TokioResolver::builder_tokio().map_err(|error| error.to_string())?
         } else {
-            let servers = self.dns.servers.iter().map(|server| {
-                let mut config = NameServerConfig::udp_and_tcp(server.ip());
-                for connection in &mut config.connections {
-                    connection.port = server.port();
-                }
-                config
-            });
+            let servers = self.dns.servers.iter().copied().map(dns::server);
             let config = ResolverConfig::from_name_servers(servers.collect());
             TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
         };
@@ -101,6 +99,16 @@ impl Resolver {
 /// Dials and makes the connected socket the connection's upstream. The story names who was
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
+    dial_from(active, story, target, None).await
+}
+
+/// The same from an address that need not be this host's, where it is given.
+pub async fn dial_from(
+    active: &Active,
+    story: &mut Story,
+    target: &Target<'_>,
+    source: Option<IpAddr>,
+) -> Result<(), End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
     // What most connections do not need is boxed, so that their tasks stay small.
     let addresses = match target {
@@ -110,6 +118,11 @@ pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Re
             return Box::pin(dial_unix(active, path)).await.map_err(failed);
         }
         Target::Address(address) => vec![*address],
+        Target::Chosen(address, guard) => {
+            story.decided.upstream = Some(Upstream::Address(*address));
+            check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
+            vec![*address]
+        }
         Target::Configured(HostPort { host: Host::Ip(ip), port }) => {
             vec![SocketAddr::new(*ip, *port)]
         }
@@ -118,10 +131,14 @@ pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Re
             Box::pin(resolve(active, story, host_port, Some(*guard))).await?
         }
     };
+    let configured = matches!(target, Target::Configured(_));
+    for address in &addresses {
+        intercept::check_loop(active, story, *address, configured)?;
+    }
     let dialled = match &addresses[..] {
         [] => Err(io::Error::other("the name has no address").into()),
-        [address] => dial_one(active, *address).await,
-        _ => Box::pin(dial_any(active, &addresses)).await,
+        [address] => dial_one(active, *address, source).await,
+        _ => Box::pin(dial_any(active, &addresses, source)).await,
     };
     match dialled {
         Ok(address) => {
@@ -162,19 +179,47 @@ async fn resolve(
     story.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
     let wait = active.worker.edge.config.limits.connect_timeout;
     let lookup = active.worker.resolver.addresses(name, guard.is_some());
-    let found = match tokio::time::timeout(wait, lookup).await {
+    let mut found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(End::failed("upstream: connect_timeout in DNS")),
         Ok(Err(error)) => return Err(End::failed(format!("upstream: DNS: {error}"))),
         Ok(Ok(found)) => found,
     };
-    if let Some(guard) = guard
-        && let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow))
-    {
-        // One guarded address is enough: a name that mixes them is the rebinding attack.
-        let reason = format!("upstream: {name} resolves to {ip}, which upstream_allow lacks");
-        return Err(End { outcome: crate::story::Outcome::Refused, reason: reason.into() });
+    // What is not tried need not be looked at: a name may have thousands.
+    found.truncate(ATTEMPTS_MAX);
+    if let Some(guard) = guard {
+        check_guard(name, &found, guard)?;
     }
     Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+/// One guarded address is enough: a name that mixes them is the rebinding attack.
+fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End> {
+    let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow)) else { return Ok(()) };
+    let leads = if name == ip.to_string() { String::new() } else { format!("{name} resolves to ") };
+    let reason = format!("upstream: {leads}{ip}, which upstream_allow lacks");
+    Err(End { outcome: Outcome::Refused, reason: reason.into() })
+}
+
+/// The address of a CONNECT's host that rules are asked about, and that is then the only one to
+/// be dialled: the first to which there is a route.
+///
+/// # Errors
+/// Why there is none, in the access line's words.
+pub async fn destination(active: &Active, host_port: &HostPort) -> Result<SocketAddr, String> {
+    let name = match &host_port.host {
+        Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
+        Host::Name(name) => name,
+    };
+    let wait = active.worker.edge.config.limits.connect_timeout;
+    active.due_in(wait);
+    let lookup = active.worker.resolver.addresses(name, true);
+    let found = match tokio::time::timeout(wait, lookup).await {
+        Err(_) => return Err("connect_timeout in DNS".into()),
+        Ok(found) => found.map_err(|error| format!("DNS: {error}"))?,
+    };
+    let routed = found.iter().take(ATTEMPTS_MAX).find(|ip| interfaces::has_route(**ip));
+    let ip = routed.or(found.first()).ok_or("the name has no address")?;
+    Ok(SocketAddr::new(*ip, host_port.port))
 }
 
 /// Whether a client's name may not lead here: what is not on the public Internet, and ourselves.
@@ -254,9 +299,13 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
     }
 }
 
-async fn dial_one(active: &Active, address: SocketAddr) -> Result<SocketAddr, Stop> {
+async fn dial_one(
+    active: &Active,
+    address: SocketAddr,
+    source: Option<IpAddr>,
+) -> Result<SocketAddr, Stop> {
     let upstream = loop {
-        match start(active, address, UPSTREAM) {
+        match start(active, address, source, UPSTREAM) {
             // Others will give descriptors back, and no edge will tell: the deadline bounds it.
             Err(error) if is_out_of_descriptors(&error) => {
                 active.in_time()?;
@@ -279,16 +328,32 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
-fn start(active: &Active, address: SocketAddr, side: Side) -> io::Result<OwnedFd> {
+fn start(
+    active: &Active,
+    address: SocketAddr,
+    source: Option<IpAddr>,
+    side: Side,
+) -> io::Result<OwnedFd> {
     let upstream = socket::tcp(address)?;
+    if let Some(client) = source {
+        if client.is_ipv4() != address.is_ipv4() {
+            return Err(io::Error::other("it is not of the client's address family"));
+        }
+        transparent::bind_to_client(&upstream, client)?;
+    }
     socket::connect(&upstream, address)?;
+    active.worker.edge.intercept.dialled(&upstream, address);
     active.register(&upstream, side)?;
     Ok(upstream)
 }
 
 /// Tries the addresses in turn, a new one each time the last has failed or
 /// [`ATTEMPT_DELAY`] has passed; the first that connects wins.
-async fn dial_any(active: &Active, addresses: &[SocketAddr]) -> Result<SocketAddr, Stop> {
+async fn dial_any(
+    active: &Active,
+    addresses: &[SocketAddr],
+    source: Option<IpAddr>,
+) -> Result<SocketAddr, Stop> {
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(UPSTREAM..);
     let mut attempts: Vec<(Side, SocketAddr, OwnedFd)> = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::NotConnected);
@@ -296,7 +361,7 @@ async fn dial_any(active: &Active, addresses: &[SocketAddr]) -> Result<SocketAdd
         let mut exhausted = false;
         match waiting.next() {
             None => exhausted = true,
-            Some((address, side)) => match start(active, address, side) {
+            Some((address, side)) => match start(active, address, source, side) {
                 Ok(upstream) => attempts.push((side, address, upstream)),
                 Err(error) => last = error,
             },

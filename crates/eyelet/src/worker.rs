@@ -21,6 +21,7 @@ use crate::budget::{ACTIVE_BYTES, Budget};
 use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
+use crate::intercept::Intercept;
 use crate::log::Log;
 use crate::lot::{Entry, Lot, Role, Token};
 use crate::park;
@@ -28,6 +29,8 @@ use crate::relay::Buffers;
 use crate::slab::Key;
 use crate::story::{Decided, End, Outcome, Shared, Story};
 use crate::tls::ServerConfigs;
+use crate::truth::Truth;
+use crate::truth::dns::Resolvers;
 use crate::upstream::Resolver;
 use crate::wheel::TICK_MS;
 
@@ -65,8 +68,12 @@ struct Burst {
 pub struct Edge {
     /// The checked configuration.
     pub config: Config,
+    /// Where it listens and whom it dialled, to notice loops.
+    pub intercept: Intercept,
     /// TLS configurations by rule.
     pub tls: ServerConfigs,
+    /// Evidence for names.
+    pub truth: Truth,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
     /// What connections hold in memory, in all workers.
@@ -99,11 +106,15 @@ pub struct Worker {
     pub(crate) half_open: RefCell<VecDeque<Key>>,
     /// Sources that hold more than their share, while memory is short.
     pub(crate) greedy: RefCell<HashSet<IpAddr>>,
+    /// Whether the sources were weighed since the last tick.
+    pub(crate) is_weighed: Cell<bool>,
     /// Parked connections that may have more to move, and memory was short.
     pub later: RefCell<Vec<Key>>,
     /// Idle connections, those that are idle for longest last, while memory is short and
     /// `shed_idle` is on.
     pub(crate) idle: RefCell<Vec<Key>>,
+    /// Its resolvers for evidence, each asked on its own.
+    pub resolvers: Resolvers,
     /// Parked connections that used up their share of a turn.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
@@ -133,6 +144,7 @@ impl Worker {
     pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let resolver = Resolver::new(&edge.config.dns);
+        let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
         Ok(Self {
             index,
             edge,
@@ -141,8 +153,10 @@ impl Worker {
             shared: RefCell::default(),
             counters,
             resolver,
+            resolvers,
             again: RefCell::default(),
             later: RefCell::default(),
+            is_weighed: Cell::default(),
             idle: RefCell::default(),
             half_open: RefCell::default(),
             greedy: RefCell::default(),
@@ -311,6 +325,8 @@ impl Worker {
             id: u64::from(self.index) << 48 | id,
             started_unix_ms: self.now_unix_ms(),
             client: peer,
+            connect: None,
+            owes_answer: false,
             decided: Decided { listener, ..Decided::default() },
             bytes_to_upstream: 0,
             bytes_to_client: 0,
@@ -392,6 +408,7 @@ impl Worker {
             self.guarded(key, || park::wake(self, key));
         }
         self.weigh_sources();
+        self.is_weighed.set(false);
         self.resume(accepting);
         self.log.borrow_mut().flush();
         self.give_memory_back();

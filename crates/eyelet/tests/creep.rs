@@ -64,7 +64,7 @@ impl Scene {
 
     fn memory(&self, label: &str) -> Memory {
         let memory = Memory::of(self.edge.pid());
-        println!(
+        eprintln!(
             "{label}: {:.2} MiB resident, {:.2} anonymous",
             mib(memory.resident),
             mib(memory.anonymous)

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use support::client::{TLS13, echo};
-use support::crowd::{From, Manner, Multitude, alone, light, many, stuff};
+use support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
 use support::memory::{Memory, Watch, mib};
 use support::{Edge, Hello, Pki, SOON, Tls, until};
 
@@ -26,6 +26,8 @@ const MEMORY_MAX: u64 = 64 << 20;
 const SERVED: Duration = Duration::from_secs(2);
 /// Parked clients from before the flood.
 const LONG_STANDING: usize = 50;
+/// Nearly `hello_bytes_max`.
+const HELLO_BYTES: usize = 60 << 10;
 /// Who floods: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
 
@@ -40,14 +42,19 @@ struct Scene {
 
 impl Scene {
     fn new(manner: Manner) -> Self {
+        Self::with(manner, "64MiB")
+    }
+
+    fn with(manner: Manner, memory_max: &str) -> Self {
         let pki = Pki::new();
         let (calm, flooded) = (Multitude::start(Manner::Echo), Multitude::start(manner));
         let terminate = |name: &str, upstream: &Multitude| {
-            pki.terminate(&format!("tcp://{}", upstream.address), "").replace("app.test", name)
+            let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+            rule.replace("app.test", name).replace("\"app\"", &format!("\"{name}\""))
         };
         let rules = format!(
             "{}{}[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
-             [limits]\nmemory_max = \"64MiB\"\n",
+             [limits]\nmemory_max = \"{memory_max}\"\n",
             terminate("calm.app.test", &calm),
             terminate("app.test", &flooded),
             flooded.address,
@@ -80,20 +87,8 @@ impl Scene {
         for client in &mut long_standing {
             echo(client, b"and still here");
         }
-        let calm = |line: &serde_json::Value| {
-            line["client"].as_str().unwrap_or_default().starts_with("127.0.0.1:")
-        };
-        if std::env::var("DBG").is_ok() {
-            for line in
-                self.edge.lines().iter().filter(|l| {
-                    calm(l) && l["reason"].as_str().is_some_and(|r| r.starts_with("shed"))
-                })
-            {
-                println!("calm: {line}");
-            }
-        }
         let Memory { resident, resident_peak, anonymous } = most;
-        println!(
+        eprintln!(
             "{label}: at most {:.1} MiB resident (peak {:.1}), {:.1} anonymous; {rounds} echoes, \
              {newcomers:?}, {} shed",
             mib(resident),
@@ -217,23 +212,84 @@ fn source(n: usize) -> From {
     From::loopback(2 + u8::try_from(n % SOURCES).unwrap()).small()
 }
 
+impl Scene {
+    /// Opens connections that send this and no more; whether each was answered.
+    fn half_open(&self, count: usize, bytes: &[u8], answer: usize) -> Vec<(TcpStream, bool)> {
+        let begin = |n: usize| -> Option<(TcpStream, bool)> {
+            let mut client = source(n).connect(self.edge.address()).ok()?;
+            // One that was shed already may not take it all.
+            let sent = client.write_all(bytes).is_ok();
+            let answered = sent && client.read_exact(&mut vec![0; answer]).is_ok();
+            Some((client, answered))
+        };
+        many(count, begin).into_iter().flatten().collect()
+    }
+}
+
+/// A TLS record as long as may be (RFC 8446 5.1), without its last 100 bytes.
+fn begun_record() -> Vec<u8> {
+    let mut record = vec![0x17, 3, 3, 0x40, 0x11];
+    record.extend(support::noise(16_301, 3));
+    record
+}
+
 /// 15,000 complete hellos whose senders read the flight and never answer it.
 #[test]
 fn half_open_handshakes() {
     let _alone = alone();
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").bytes();
-    let begin = |n: usize| -> Option<(TcpStream, bool)> {
-        let mut client = source(n).connect(scene.edge.address()).ok()?;
-        client.write_all(&hello).ok()?;
-        // The beginning of the ServerHello; nothing where it was shed first.
-        let answered = client.read_exact(&mut [0; 6]).is_ok();
-        Some((client, answered))
-    };
-    let (held, newcomers) = scene.withstands("half-open handshakes", || many(15_000, |n| begin(n)));
-    let answered = held.iter().flatten().filter(|(_, answered)| *answered).count();
+    let flood = || scene.half_open(15_000, &hello, 6);
+    let (held, newcomers) = scene.withstands("half-open handshakes", flood);
+    let answered = held.iter().filter(|(_, answered)| *answered).count();
     assert!(answered > 10_000, "only {answered} of 15000 hellos were answered");
     assert!(scene.shed() > 5_000, "only {} were shed", scene.shed());
+    assert_eq!(newcomers.served, newcomers.came, "newcomers are served");
+    drop(held);
+    scene.accounts();
+}
+
+/// 5,000 that begin a second flight as long as a TLS record and do not end it.
+#[test]
+fn half_open_handshakes_with_a_record_begun() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let mut bytes = Hello::named("app.test").bytes();
+    bytes.extend(begun_record());
+    let flood = || scene.half_open(5_000, &bytes, 6);
+    let (held, newcomers) = scene.withstands("half-open with a record begun", flood);
+    assert_eq!(newcomers.served, newcomers.came, "newcomers are served");
+    drop(held);
+    scene.accounts();
+}
+
+/// 5,000 hellos as long as may be, without their last byte.
+#[test]
+fn hellos_without_an_end() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let mut hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
+    hello.pop();
+    let flood = || scene.half_open(5_000, &hello, 0);
+    let (held, newcomers) = scene.withstands("hellos without an end", flood);
+    assert_eq!(newcomers.served, newcomers.came, "newcomers are served");
+    drop(held);
+    scene.accounts();
+}
+
+/// 4,000 that were terminated and parked long ago, and begin a TLS record all at once.
+#[test]
+fn parked_clients_that_begin_a_record() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").unwrap();
+    let flood = || {
+        let mut held = many(4_000, begin);
+        let bytes = begun_record();
+        each(&mut held, |client| client.sock.write_all(&bytes).unwrap());
+        held
+    };
+    let (held, newcomers) = scene.withstands("parked clients that begin a record", flood);
     assert_eq!(newcomers.served, newcomers.came, "newcomers are served");
     drop(held);
     scene.accounts();
@@ -247,7 +303,7 @@ fn clients_that_never_read() {
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
     let (held, newcomers) = scene.withstands("clients that never read", || many(5_000, begin));
     let open = held.iter().flatten().count();
-    println!("{open} of 5000 got in");
+    eprintln!("{open} of 5000 got in");
     assert_eq!(newcomers.served, newcomers.came, "newcomers of a calm source are served");
     drop(held);
     scene.accounts();
@@ -269,7 +325,7 @@ fn uploads_to_a_stalled_upstream() {
         held
     };
     let (held, newcomers) = scene.withstands("terminated uploads", flood);
-    println!("{} of 2000 got in", held.len());
+    eprintln!("{} of 2000 got in", held.len());
     assert_eq!(newcomers.served, newcomers.came, "newcomers of a calm source are served");
     drop(held);
     scene.accounts();
@@ -293,7 +349,7 @@ fn spliced_uploads_to_a_stalled_upstream() {
         held
     };
     let (held, newcomers) = scene.withstands("spliced uploads", flood);
-    println!("{} of 2000 got in", held.len());
+    eprintln!("{} of 2000 got in", held.len());
     assert_eq!(newcomers.served, newcomers.came, "newcomers of a calm source are served");
     drop(held);
     scene.accounts();
@@ -304,9 +360,15 @@ fn spliced_uploads_to_a_stalled_upstream() {
 #[test]
 fn a_greedy_source_is_shed_before_others() {
     let _alone = alone();
-    let scene = Scene::new(Manner::Endless);
+    // With the least budget there is: what is begun and not ended must be held by somebody.
+    let scene = Scene::with(Manner::Stalled, "16MiB");
     let greedy = From::loopback(2).small();
-    let begin = |_| greedy.tls(scene.edge.address(), &scene.config, "app.test").ok();
+    let begin = |_| {
+        let mut client = greedy.tls(scene.edge.address(), &scene.config, "app.test").ok()?;
+        client.sock.write_all(&begun_record()).ok()?;
+        Some(client)
+    };
+    let _before = many(10, |n| scene.calm(From::loopback(3 + (n % 5) as u8)).unwrap());
     let held = many(1_500, begin);
     // Sources are weighed once a tick of 100 ms.
     thread::sleep(Duration::from_millis(500));

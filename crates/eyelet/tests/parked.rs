@@ -45,7 +45,7 @@ impl Scene {
         let after = Memory::at_rest(self.edge.pid());
         assert_eq!(first.len() + second.len(), 2 * STEP);
         let each = after.anonymous.saturating_sub(before.anonymous) / STEP as u64;
-        println!("{label}: {each} anonymous bytes each");
+        eprintln!("{label}: {each} anonymous bytes each");
         each
     }
 

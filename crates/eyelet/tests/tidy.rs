@@ -32,6 +32,7 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
         "typed by people, who are told ours",
     ),
     ("crates/eyelet/src/config/rule.rs", "(&[\"reject\"", "typed by people, who are told ours"),
+    ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),
 ];
 
 /// One word an idea. A word on the left says the idea on the right by another name.

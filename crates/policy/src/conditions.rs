@@ -5,7 +5,10 @@ use std::fmt;
 
 use eyelet_wire::hello::Hello;
 
+use crate::connect::{ConnectPattern, ConnectSet};
+use crate::evidence::{Asked, Evidence};
 use crate::facts::{Fact, Facts};
+use crate::names::NamePattern;
 use crate::nets::{AddressPattern, AddressSet, NetSet};
 
 /// The matchers of a rule other than `sni`. Each one that is empty or `None` holds for everything.
@@ -13,12 +16,15 @@ use crate::nets::{AddressPattern, AddressSet, NetSet};
 pub struct Conditions {
     listeners: Box<[u16]>,
     client: NetSet,
+    connect: ConnectSet,
     destination: AddressSet,
     sni_malformed: bool,
     tls_version_max: Option<u16>,
     ech: Option<bool>,
     alpn: Box<[Box<[u8]>]>,
     ja4: Box<[Box<str>]>,
+    tls_compression: bool,
+    evidence: Asked,
 }
 
 /// A matcher, named and displayed by its key in the configuration. In the order in which they
@@ -30,6 +36,8 @@ pub enum Matcher {
     Listener,
     /// `client`
     Client,
+    /// `connect`
+    Connect,
     /// `destination`
     Destination,
     /// `sni`
@@ -42,8 +50,18 @@ pub enum Matcher {
     Ech,
     /// `alpn`
     Alpn,
+    /// `tls_compression`
+    TlsCompression,
     /// `ja4`
     Ja4,
+    /// `name_is_true`
+    NameIsTrue,
+    /// `certificate_valid`
+    CertificateValid,
+    /// `certificate_names`
+    CertificateNames,
+    /// `certificate_issuer`
+    CertificateIssuer,
 }
 
 /// What became of a rule's matchers.
@@ -66,6 +84,13 @@ impl Conditions {
     #[must_use]
     pub fn client(mut self, client: NetSet) -> Self {
         self.client = client;
+        self
+    }
+
+    /// CONNECT requests for these targets.
+    #[must_use]
+    pub fn connect(mut self, patterns: impl IntoIterator<Item = ConnectPattern>) -> Self {
+        self.connect = ConnectSet::new(patterns);
         self
     }
 
@@ -111,6 +136,65 @@ impl Conditions {
         self
     }
 
+    /// Hellos that offer TLS compression.
+    #[must_use]
+    pub const fn tls_compression_offered(mut self) -> Self {
+        self.tls_compression = true;
+        self
+    }
+
+    /// Hellos whose name is true, or is not, by any of these.
+    #[must_use]
+    pub fn name_is_true(
+        mut self,
+        wanted: bool,
+        evidence: impl IntoIterator<Item = Evidence>,
+    ) -> Self {
+        self.evidence.set_name_is_true(wanted, evidence);
+        self
+    }
+
+    /// Destinations whose certificate has one of these names.
+    #[must_use]
+    pub fn certificate_names(mut self, names: impl IntoIterator<Item = NamePattern>) -> Self {
+        self.evidence.certificate_names = sorted(names);
+        self
+    }
+
+    /// Destinations whose certificate's issuer has one of these names.
+    #[must_use]
+    pub fn certificate_issuer(mut self, names: impl IntoIterator<Item = Box<str>>) -> Self {
+        self.evidence.certificate_issuer = sorted(names);
+        self
+    }
+
+    /// Destinations whose certificate is valid for the name, or is not.
+    #[must_use]
+    pub const fn certificate_valid(mut self, valid: bool) -> Self {
+        self.evidence.certificate_valid = Some(valid);
+        self
+    }
+
+    /// Whether a matcher asks for what only a handshake with the destination can tell.
+    pub fn asks_certificate(&self) -> bool {
+        self.evidence.asks_certificate()
+    }
+
+    /// Whether a matcher asks for the addresses of the name.
+    pub fn asks_dns(&self) -> bool {
+        self.evidence.asks_name(Evidence::Dns)
+    }
+
+    /// Whether it asks for names that are not true.
+    pub(crate) fn asks_untrue_name(&self) -> bool {
+        self.evidence.name_is_true.as_ref().is_some_and(|(wanted, _)| !wanted)
+    }
+
+    /// Whether a matcher asks for what depends on where the client wanted to go.
+    pub fn asks_of_destination(&self) -> bool {
+        self.asks_certificate() || self.asks_dns()
+    }
+
     pub(crate) fn listener_list(&self) -> &[u16] {
         &self.listeners
     }
@@ -118,13 +202,15 @@ impl Conditions {
     /// Whether a matcher is on the hello.
     pub(crate) fn ask_hello(&self) -> bool {
         let of_hello = self.sni_malformed || self.tls_version_max.is_some() || self.ech.is_some();
-        of_hello || !self.alpn.is_empty() || !self.ja4.is_empty()
+        let of_hello = of_hello || !self.alpn.is_empty() || !self.ja4.is_empty();
+        of_hello || self.tls_compression || self.evidence != Asked::default()
     }
 
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
         match matcher {
             Matcher::Listener => !self.listeners.is_empty(),
             Matcher::Client => !self.client.is_empty(),
+            Matcher::Connect => !self.connect.is_empty(),
             Matcher::Destination => !self.destination.is_empty(),
             Matcher::Sni => false,
             Matcher::SniMalformed => self.sni_malformed,
@@ -132,13 +218,20 @@ impl Conditions {
             Matcher::Ech => self.ech.is_some(),
             Matcher::Alpn => !self.alpn.is_empty(),
             Matcher::Ja4 => !self.ja4.is_empty(),
+            Matcher::TlsCompression => self.tls_compression,
+            of_evidence => self.evidence.asks(of_evidence),
         }
     }
 
     /// These without the matchers on the hello.
     pub(crate) fn without_hello(&self) -> Self {
-        let (listeners, client) = (self.listeners.clone(), self.client.clone());
-        Self { listeners, client, destination: self.destination.clone(), ..Self::default() }
+        Self {
+            listeners: self.listeners.clone(),
+            client: self.client.clone(),
+            connect: self.connect.clone(),
+            destination: self.destination.clone(),
+            ..Self::default()
+        }
     }
 
     /// The matchers that need no hello. `refuse` is whether an unknown fact counts as a match.
@@ -148,6 +241,12 @@ impl Conditions {
         }
         if !self.client.is_empty() && !self.client.contains(facts.client) {
             return Outcome::Fails(Matcher::Client);
+        }
+        // A connection that came without CONNECT has no target, and no rule for targets takes it.
+        if !self.connect.is_empty()
+            && !facts.connect.is_some_and(|target| self.connect.contains(target))
+        {
+            return Outcome::Fails(Matcher::Connect);
         }
         if self.destination.is_empty() {
             return Outcome::Holds;
@@ -176,13 +275,18 @@ impl Conditions {
         {
             return Outcome::Fails(Matcher::Alpn);
         }
-        if self.ja4.is_empty() {
-            return Outcome::Holds;
+        if self.tls_compression && !hello.offers_compression() {
+            return Outcome::Fails(Matcher::TlsCompression);
         }
-        match facts.ja4 {
+        let by_ja4 = match facts.ja4 {
+            _ if self.ja4.is_empty() => Outcome::Holds,
             Some(ja4) if self.ja4.iter().any(|listed| **listed == *ja4) => Outcome::Holds,
             Some(_) => Outcome::Fails(Matcher::Ja4),
             None => missing(facts, Fact::Ja4, Matcher::Ja4, refuse),
+        };
+        match by_ja4 {
+            Outcome::Holds => self.evidence.check(hello, facts, refuse),
+            other => other,
         }
     }
 
@@ -195,6 +299,8 @@ impl Conditions {
         covers_list(&self.listeners, &other.listeners)
             && (self.client.is_empty()
                 || (!other.client.is_empty() && self.client.covers(&other.client)))
+            && (self.connect.is_empty()
+                || (!other.connect.is_empty() && self.connect.covers(&other.connect)))
             && (self.destination.is_empty()
                 || (!other.destination.is_empty() && self.destination.covers(&other.destination)))
             && self.sni_malformed == other.sni_malformed
@@ -204,6 +310,8 @@ impl Conditions {
             && (self.ech.is_none() || self.ech == other.ech)
             && covers_list(&self.alpn, &other.alpn)
             && covers_list(&self.ja4, &other.ja4)
+            && (!self.tls_compression || other.tls_compression)
+            && self.evidence.cover(&other.evidence)
     }
 
     /// What `matcher` lists, as in the configuration.
@@ -211,6 +319,7 @@ impl Conditions {
         match matcher {
             Matcher::Listener => listed(self.listeners.iter()),
             Matcher::Client => listed(self.client.nets()),
+            Matcher::Connect => listed(self.connect.patterns()),
             Matcher::Destination => listed(self.destination.patterns()),
             Matcher::Sni => String::new(),
             Matcher::SniMalformed => self.sni_malformed.to_string(),
@@ -218,6 +327,8 @@ impl Conditions {
             Matcher::Ech => self.ech.is_some_and(|ech| ech).to_string(),
             Matcher::Alpn => listed(self.alpn.iter().map(|p| p.escape_ascii().to_string())),
             Matcher::Ja4 => listed(self.ja4.iter()),
+            Matcher::TlsCompression => "\"offered\"".to_owned(),
+            of_evidence => self.evidence.text(of_evidence),
         }
     }
 }
@@ -227,13 +338,19 @@ impl fmt::Display for Matcher {
         f.write_str(match self {
             Self::Listener => "listener",
             Self::Client => "client",
+            Self::Connect => "connect",
             Self::Destination => "destination",
             Self::Sni => "sni",
             Self::SniMalformed => "sni_malformed",
             Self::TlsVersionMax => "tls_version_max",
             Self::Ech => "ech",
             Self::Alpn => "alpn",
+            Self::TlsCompression => "tls_compression",
             Self::Ja4 => "ja4",
+            Self::NameIsTrue => "name_is_true",
+            Self::CertificateValid => "certificate_valid",
+            Self::CertificateNames => "certificate_names",
+            Self::CertificateIssuer => "certificate_issuer",
         })
     }
 }
@@ -248,7 +365,8 @@ pub(crate) fn listed<T: fmt::Display>(mut items: impl Iterator<Item = T>) -> Str
     }
 }
 
-fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
+/// What a matcher says of a fact that is not there.
+pub(crate) fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
     match (facts.unknown.contains(fact), refuse) {
         (false, _) => Outcome::Needs(fact),
         (true, true) => Outcome::Holds,
@@ -266,7 +384,7 @@ fn version_text(version: u16) -> String {
     }
 }
 
-fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
+pub(crate) fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
     let mut items: Vec<T> = items.into_iter().collect();
     items.sort_unstable();
     items.dedup();
@@ -274,7 +392,7 @@ fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
 }
 
 /// Both ascending; an empty list is everything.
-fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
+pub(crate) fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
     let lists = |item| wide.binary_search(item).is_ok();
     wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))
 }

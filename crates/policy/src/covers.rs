@@ -110,10 +110,20 @@ fn covers(rules: &Rules, wide: u32, narrow: u32) -> bool {
         return false;
     };
     // What cannot be had matches a refuse rule and no other, so it passes by the wider one.
-    let mut may_be_unknown = [Matcher::Destination, Matcher::Ja4].into_iter();
-    let passes_by = of.refuse() && !by.refuse() && may_be_unknown.any(|matcher| wide.asks(matcher));
-    !passes_by && wide.cover(narrow)
+    let passes_by =
+        of.refuse() && !by.refuse() && MAY_BE_UNKNOWN.iter().any(|matcher| wide.asks(*matcher));
+    !passes_by && !by.shadow() && wide.cover(narrow)
 }
+
+/// Matchers on facts that may not be had, or not be believed.
+const MAY_BE_UNKNOWN: [Matcher; 6] = [
+    Matcher::Destination,
+    Matcher::Ja4,
+    Matcher::NameIsTrue,
+    Matcher::CertificateValid,
+    Matcher::CertificateNames,
+    Matcher::CertificateIssuer,
+];
 
 /// Comparisons of two rules' matchers: 20 million take less than a second. Lists of names need
 /// one or two a rule; only thousands of rules that share a name, or have none, come near.

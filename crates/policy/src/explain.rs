@@ -26,11 +26,13 @@ impl Rules {
         let end = end.unwrap_or(u32::try_from(self.len()).unwrap_or(u32::MAX));
         // Candidates come ascending, as the rules are walked, so one pass over both is enough.
         let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
+        let first_peek = self.first_peek(facts);
         (0..end).filter_map(move |rule| {
             let by_name = candidates.as_mut().is_some_and(|candidates| {
                 while candidates.next_if(|candidate| *candidate < rule).is_some() {}
                 candidates.peek() == Some(&rule)
             });
+            let by_name = by_name || rule < first_peek;
             let matcher = self.failed(rule, by_name, facts)?;
             Some(Miss { rule: RuleId(rule), matcher })
         })

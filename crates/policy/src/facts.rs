@@ -3,7 +3,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use eyelet_wire::connect::Target;
 use eyelet_wire::hello::Hello;
+
+use crate::evidence::Certificate;
 
 /// What is known of a connection. A fact that is `None` was not fetched yet; if it cannot be had,
 /// it is also in `unknown`.
@@ -13,12 +16,18 @@ pub struct Facts<'a> {
     pub listener: u16,
     /// Where it comes from.
     pub client: IpAddr,
+    /// What it asked for by CONNECT; `None` where it asked for nothing so, which is known.
+    pub connect: Option<&'a Target>,
     /// Where the client meant to go.
     pub destination: Option<SocketAddr>,
     /// What was peeked.
     pub hello: Option<&'a Hello<'a>>,
     /// The fingerprint of `hello`.
     pub ja4: Option<&'a str>,
+    /// Whether the destination is among the addresses of the name in the hello.
+    pub dns_truth: Option<bool>,
+    /// What the destination shows to who asks for the name in the hello.
+    pub certificate: Option<&'a Certificate>,
     /// What was asked for and cannot be had. It fails closed: a refuse rule that asks for it
     /// matches as if it held, any other rule does not match.
     pub unknown: FactSet,
@@ -28,7 +37,17 @@ impl Facts<'_> {
     /// What is known at accept; the rest is filled in as [`crate::Decision::Need`] asks for it.
     pub const fn new(listener: u16, client: IpAddr) -> Self {
         let unknown = FactSet::EMPTY;
-        Self { listener, client, destination: None, hello: None, ja4: None, unknown }
+        Self {
+            listener,
+            client,
+            connect: None,
+            destination: None,
+            hello: None,
+            ja4: None,
+            dns_truth: None,
+            certificate: None,
+            unknown,
+        }
     }
 }
 
@@ -42,6 +61,10 @@ pub enum Fact {
     Hello,
     /// `Facts::ja4`; asked for only when the hello is there.
     Ja4,
+    /// `Facts::dns_truth`; asked for only when the hello is there, and has a name.
+    DnsTruth,
+    /// `Facts::certificate`; asked for only when the hello is there.
+    Certificate,
 }
 
 /// A set of facts.

@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
+mod connect;
 mod covers;
+mod evidence;
 mod explain;
 mod facts;
 mod names;
@@ -19,7 +21,9 @@ mod rules;
 pub mod sketch;
 
 pub use conditions::{Conditions, Matcher};
+pub use connect::{ConnectPattern, ConnectPatternFault};
 pub use covers::{Coverage, Covered};
+pub use evidence::{Certificate, Evidence};
 pub use explain::Miss;
 pub use facts::{Fact, FactSet, Facts};
 pub use names::{NamePattern, NamePatternFault};

@@ -12,6 +12,15 @@ pub enum Refusal {
     /// A refuse rule on the client's or the destination's address.
     #[error("refused by address")]
     ByAddress,
+    /// A refuse rule on the destination's certificate.
+    #[error("refused by certificate")]
+    ByCertificate,
+    /// A refuse rule on TLS compression.
+    #[error("refused by TLS compression")]
+    ByCompression,
+    /// A refuse rule on the target of a CONNECT.
+    #[error("refused by CONNECT target")]
+    ByConnect,
     /// A refuse rule on encrypted client hello.
     #[error("refused by ECH")]
     ByEch,
@@ -30,6 +39,9 @@ pub enum Refusal {
     /// The name cannot be read, and no rule lets such hellos through.
     #[error("malformed name: {0}")]
     MalformedName(SniFault),
+    /// A refuse rule on names that are not true.
+    #[error("the name is not true")]
+    NameNotTrue,
     /// The hello was needed and cannot be had.
     #[error("no hello")]
     NoHello,
@@ -49,9 +61,15 @@ impl Refusal {
     /// not know `missing_extension`, which RFC 8446 section 9.2 asks for when the name is missing.
     pub const fn alert(self, tls12_client: bool) -> AlertDescription {
         match self {
-            Self::ByAddress | Self::ByEch | Self::ByFingerprint | Self::Unlisted => {
-                AlertDescription::AccessDenied
-            }
+            Self::ByAddress
+            | Self::ByCertificate
+            | Self::ByConnect
+            | Self::ByEch
+            | Self::ByFingerprint
+            | Self::NameNotTrue
+            | Self::Unlisted => AlertDescription::AccessDenied,
+            // RFC 5246 section 7.2.2: no acceptable set of security parameters.
+            Self::ByCompression => AlertDescription::HandshakeFailure,
             Self::ByName | Self::NoRule => AlertDescription::UnrecognizedName,
             Self::ByProtocol => AlertDescription::NoApplicationProtocol,
             Self::ByVersion => AlertDescription::ProtocolVersion,

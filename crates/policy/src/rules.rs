@@ -16,6 +16,8 @@ use crate::refusal::Refusal;
 pub struct Rule {
     /// Whether its action is to refuse.
     pub refuse: bool,
+    /// Whether it only says what it would have done: the next rules decide.
+    pub shadow: bool,
     /// What its action cannot do without.
     pub needs: Needs,
     /// The names it takes; empty: any name, and none.
@@ -73,8 +75,12 @@ pub struct Rules {
     unnamed: Box<[u32]>,
     /// Rules with `sni_malformed` and without `sni`.
     malformed: Box<[u32]>,
+    /// Rules that decide nothing.
+    shadows: Box<[u32]>,
     asks_hello: bool,
     asks_ja4: bool,
+    asks_certificate: bool,
+    asks_dns: bool,
     asks_names: bool,
 }
 
@@ -83,6 +89,7 @@ pub(crate) struct Entry {
     /// Index into `Rules::conditions`.
     conditions: u32,
     refuse: bool,
+    shadow: bool,
     named: bool,
     /// By a matcher or by its action.
     asks_hello: bool,
@@ -105,6 +112,7 @@ impl Rules {
             entries.push(Entry {
                 conditions: id,
                 refuse: rule.refuse,
+                shadow: rule.shadow,
                 named,
                 asks_hello: named || rule.needs != Needs::Nothing || rule.conditions.ask_hello(),
                 needs_name: rule.needs == Needs::Name,
@@ -124,8 +132,11 @@ impl Rules {
             before_hello: before_hello(&entries, &conditions),
             unnamed: unnamed_with(false),
             malformed: unnamed_with(true),
+            shadows: numbered().filter(|(_, rule)| rule.shadow).map(|(id, _)| id).collect(),
             asks_hello: entries.iter().any(|entry| entry.asks_hello),
             asks_ja4: conditions.iter().any(|conditions| conditions.asks(Matcher::Ja4)),
+            asks_certificate: conditions.iter().any(Conditions::asks_certificate),
+            asks_dns: conditions.iter().any(Conditions::asks_dns),
             asks_names: entries.iter().any(|entry| entry.named || entry.needs_name),
             entries: entries.into(),
             conditions: conditions.into(),
@@ -159,6 +170,44 @@ impl Rules {
         self.asks_ja4
     }
 
+    /// Whether any rule asks for the destination's certificate.
+    pub const fn asks_certificate(&self) -> bool {
+        self.asks_certificate
+    }
+
+    /// Whether any rule asks for the addresses of the name.
+    pub const fn asks_dns(&self) -> bool {
+        self.asks_dns
+    }
+
+    /// The verdicts of the shadow rules before the one that decides, whose every matcher holds,
+    /// in order; none where a fact is still needed.
+    pub fn shadowed<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Verdict> + 'a {
+        let end = match self.decide(facts) {
+            _ if self.shadows.is_empty() => 0,
+            Decision::Verdict(verdict) => verdict.rule.map_or(u32::MAX, |rule| rule.0),
+            Decision::Need(_) => 0,
+        };
+        let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
+        let first_peek = self.first_peek(facts);
+        let before = self.shadows.iter().copied().take_while(move |id| *id < end);
+        before.filter_map(move |id| {
+            let by_name = candidates.as_mut().is_none_or(|candidates| {
+                while candidates.next_if(|candidate| *candidate < id).is_some() {}
+                candidates.peek() == Some(&id)
+            });
+            let (entry, conditions) = self.rule(id).filter(|_| by_name || id < first_peek)?;
+            let mut outcome = conditions.check_before_hello(facts, entry.refuse);
+            if let (Outcome::Holds, Some(hello)) = (outcome, facts.hello) {
+                outcome = conditions.check_hello(hello, facts, entry.refuse);
+            }
+            match (outcome, self.verdict(id, entry, facts.hello)) {
+                (Outcome::Holds, Decision::Verdict(verdict)) => Some(verdict),
+                _ => None,
+            }
+        })
+    }
+
     /// How many rules there are.
     pub const fn len(&self) -> usize {
         self.entries.len()
@@ -176,6 +225,7 @@ impl Rules {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
                 Outcome::Holds if entry.asks_hello => return Decision::Need(Fact::Hello),
+                Outcome::Holds if entry.shadow => {}
                 Outcome::Holds => return self.verdict(id, entry, None),
             }
         }
@@ -193,6 +243,7 @@ impl Rules {
             match outcome {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
+                Outcome::Holds if entry.shadow => {}
                 Outcome::Holds => return self.verdict(id, entry, Some(hello)),
             }
         }
@@ -228,11 +279,16 @@ impl Rules {
     /// with connections that are served. Only a listener, or nothing: it is a last word.
     fn reason(&self, id: u32, entry: Entry, hello: Option<&Hello<'_>>) -> Refusal {
         let asks = |matcher| self.rule(id).is_some_and(|(_, asked)| asked.asks(matcher));
+        let is_lie = || self.rule(id).is_some_and(|(_, asked)| asked.asks_untrue_name());
         match hello.map(Hello::sni) {
             Some(Sni::Malformed(fault)) => Refusal::MalformedName(*fault),
+            _ if is_lie() => Refusal::NameNotTrue,
+            _ if OF_CERTIFICATE.into_iter().any(asks) => Refusal::ByCertificate,
+            _ if asks(Matcher::TlsCompression) => Refusal::ByCompression,
             _ if asks(Matcher::TlsVersionMax) => Refusal::ByVersion,
             _ if asks(Matcher::Ja4) => Refusal::ByFingerprint,
             _ if asks(Matcher::Client) || asks(Matcher::Destination) => Refusal::ByAddress,
+            _ if asks(Matcher::Connect) => Refusal::ByConnect,
             _ if asks(Matcher::Alpn) => Refusal::ByProtocol,
             _ if asks(Matcher::Ech) => Refusal::ByEch,
             Some(Sni::Name(_)) if entry.named => Refusal::ByName,
@@ -248,6 +304,17 @@ impl Rules {
             Some(Sni::Name(_)) if self.asks_names => Refusal::NoRule,
             _ => Refusal::Unlisted,
         }
+    }
+
+    /// The rule for which the hello is read. Those before it are met whatever the hello says.
+    pub(crate) fn first_peek(&self, facts: &Facts<'_>) -> u32 {
+        let mut asking = self.before_hello.iter().copied().filter(|id| {
+            self.rule(*id).is_some_and(|(entry, conditions)| {
+                let outcome = conditions.check_before_hello(facts, entry.refuse);
+                entry.asks_hello && outcome == Outcome::Holds
+            })
+        });
+        asking.next().unwrap_or(u32::MAX)
     }
 
     pub(crate) fn rule(&self, id: u32) -> Option<(Entry, &Conditions)> {
@@ -268,6 +335,10 @@ impl Rules {
 impl Entry {
     pub(crate) const fn refuse(self) -> bool {
         self.refuse
+    }
+
+    pub(crate) const fn shadow(self) -> bool {
+        self.shadow
     }
 
     pub(crate) const fn named(self) -> bool {
@@ -298,16 +369,20 @@ fn before_hello(entries: &[Entry], conditions: &[Conditions]) -> Box<[u32]> {
         })
         .collect();
     let always = cheap_ids.get(&Conditions::default()).copied();
-    // A refuse rule also holds on an unknown destination, so it counts apart.
-    let mut asked = vec![[false; 2]; cheap_ids.len()];
+    // A refuse rule also holds on an unknown destination, and a shadow rule does not decide, so
+    // they count apart.
+    let mut asked = vec![[false; 8]; cheap_ids.len()];
     let mut chosen = Vec::new();
     for (id, entry) in entries.iter().enumerate() {
         let Some(cheap) = cheap.get(entry.conditions as usize).copied() else { continue };
-        let seen = asked.get_mut(cheap).and_then(|asked| asked.get_mut(usize::from(entry.refuse)));
+        let asks_in_shadow = entry.shadow && entry.asks_hello;
+        let kind = [entry.refuse, entry.shadow, asks_in_shadow];
+        let kind = kind.iter().fold(0, |bits, bit| bits << 1 | usize::from(*bit));
+        let seen = asked.get_mut(cheap).and_then(|asked| asked.get_mut(kind));
         if seen.map(|seen| std::mem::replace(seen, true)) != Some(true) {
             chosen.push(index_u32(id));
         }
-        if Some(cheap) == always {
+        if Some(cheap) == always && (entry.asks_hello || !entry.shadow) {
             break;
         }
     }
@@ -321,6 +396,10 @@ const fn no_rule(why: Refusal) -> Decision {
 fn index_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
+
+/// Matchers on what a certificate says.
+const OF_CERTIFICATE: [Matcher; 3] =
+    [Matcher::CertificateValid, Matcher::CertificateNames, Matcher::CertificateIssuer];
 
 /// Rules in a list: an id fits 32 bits, and 16 million are far beyond what a file can hold.
 pub const RULES_MAX: usize = 1 << 24;

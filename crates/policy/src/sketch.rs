@@ -12,12 +12,20 @@ pub struct HelloSketch<'a> {
     pub version_max: u16,
     /// Whether there is an ECH extension.
     pub ech: bool,
+    /// Whether DEFLATE compression (RFC 3749) is offered.
+    pub compression: bool,
 }
 
 impl HelloSketch<'_> {
     /// A TLS 1.3 hello that asks for `name`.
     pub const fn named(name: &str) -> HelloSketch<'_> {
-        HelloSketch { sni: Some(name.as_bytes()), alpn: &[], version_max: TLS13, ech: false }
+        HelloSketch {
+            sni: Some(name.as_bytes()),
+            alpn: &[],
+            version_max: TLS13,
+            ech: false,
+            compression: false,
+        }
     }
 
     /// The hello in TLS records, as a client would send it.
@@ -32,7 +40,8 @@ impl HelloSketch<'_> {
         body.extend([0x5a; 32]); // random
         body.extend(vector(1, &[]));
         body.extend(vector(2, &[0x13, 0x01, 0xc0, 0x2b, 0xc0, 0x2f]));
-        body.extend(vector(1, &[0])); // no compression
+        let methods: &[u8] = if self.compression { &[DEFLATE, 0] } else { &[0] };
+        body.extend(vector(1, methods));
         body.extend(vector(2, &self.extensions()));
         body
     }
@@ -80,6 +89,9 @@ const TLS13: u16 = 0x0304;
 const RECORD_BYTES_MAX: usize = 1 << 14;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
+
+/// RFC 3749 section 2.
+const DEFLATE: u8 = 1;
 
 /// RFC 8446 section 4.2, RFC 7301, RFC 9849.
 const SERVER_NAME: u16 = 0;

@@ -5,7 +5,7 @@
 
 mod words;
 
-use eyelet_policy::{Fact, Facts, NamePattern, Needs, Rule, RuleId, Rules};
+use eyelet_policy::{Evidence, Fact, Facts, NamePattern, Needs, Rule, RuleId, Rules};
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use proptest::prelude::*;
 use words::{Given, Words, refuse, rule};
@@ -23,6 +23,7 @@ struct Written {
     ech: Option<bool>,
     alpn: Vec<&'static str>,
     ja4: Option<&'static str>,
+    name_is_true: Option<bool>,
 }
 
 const NAMES: [&str; 6] = ["a.x", "b.x", "a.b.x", "c.a.b.x", "x", "a.y"];
@@ -45,6 +46,8 @@ prop_compose! {
         ech in prop::option::weighted(0.15, any::<bool>()),
         alpn in prop::collection::vec(prop::sample::select(&ALPN[..]), 0..2),
         ja4 in prop::option::weighted(0.15, prop::sample::select(&JA4[..])),
+        name_is_true in prop::option::weighted(0.15, any::<bool>()),
+        shadow in prop::bool::weighted(0.15),
         action in prop::sample::select(&[0, 1, 2, 3][..]),
     ) -> Written {
         let (client, destination, listener) = by_address;
@@ -57,9 +60,14 @@ prop_compose! {
         if let Some(max) = version_max { rule = rule.with(|all| all.tls_version_max(max)); }
         if let Some(ech) = ech { rule = rule.with(|all| all.ech(ech)); }
         if let Some(ja4) = ja4 { rule = rule.ja4(ja4); }
+        if let Some(wanted) = name_is_true {
+            rule = rule.with(|all| all.name_is_true(wanted, [Evidence::Dns]));
+        }
+        rule.shadow = shadow;
         let sni = rule.sni.clone();
         Written {
             rule, sni, client, destination, listener, malformed, version_max, ech, alpn, ja4,
+            name_is_true,
         }
     }
 }
@@ -75,9 +83,10 @@ prop_compose! {
         ech in any::<bool>(),
         alpn in prop::option::of(prop::sample::select(&ALPN[..])),
         ja4 in prop::option::weighted(0.9, prop::sample::select(&JA4[..])),
+        dns in prop::option::weighted(0.8, any::<bool>()),
     ) -> (Option<&'static [u8]>, Given<'static>, Option<&'static str>, Option<&'static str>) {
         let sni = if broken { Some(&b"a..x"[..]) } else { sni.map(str::as_bytes) };
-        let given = Given { listener, client, sni, version_max, ech, ja4, ..Given::default() };
+        let given = Given { listener, client, sni, version_max, ech, ja4, dns, ..Given::default() };
         (sni, given, destination, alpn)
     }
 }
@@ -98,10 +107,10 @@ fn within(net: &str, address: Option<&str>) -> Option<bool> {
     address.map(|address| net.contains(&address.parse::<std::net::IpAddr>().unwrap()))
 }
 
-/// The verdict by walking: the first rule that matches, where the hello counts only from the
-/// first rule on that asks for it.
-fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> Option<u32> {
-    let mut peeked = false;
+/// The verdict by walking, and the shadow rules before it: the first rule that matches, where the
+/// hello counts only from the first rule on that asks for it.
+fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec<u32>) {
+    let (mut peeked, mut shadowed) = (false, Vec::new());
     for (id, written) in (0..).zip(rules) {
         let closed = |known: Option<bool>| known.unwrap_or(written.rule.refuse);
         let destination = given.destination.map(|d| d.rsplit_once(':').unwrap().0);
@@ -118,10 +127,12 @@ fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> Option<u32> {
             || written.ech.is_some()
             || !written.alpn.is_empty()
             || written.ja4.is_some()
+            || written.name_is_true.is_some()
             || written.rule.needs != Needs::Nothing;
         peeked |= asks;
         let readable = if peeked { written.malformed == broken } else { true };
         let sni = written.sni.is_empty() || (!broken && lists(&written.sni, given.sni));
+        let dns = if broken || given.sni.is_none() { Some(false) } else { given.dns };
         let offered = |name: &&str| given.alpn.contains(&name.as_bytes());
         if readable
             && sni
@@ -129,11 +140,15 @@ fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> Option<u32> {
             && written.ech.is_none_or(|ech| ech == given.ech)
             && (written.alpn.is_empty() || written.alpn.iter().any(offered))
             && written.ja4.is_none_or(|ja4| closed(given.ja4.map(|known| known == ja4)))
+            && written.name_is_true.is_none_or(|wanted| closed(dns.map(|known| known == wanted)))
         {
-            return Some(id);
+            match written.rule.shadow {
+                true => shadowed.push(id),
+                false => return (Some(id), shadowed),
+            }
         }
     }
-    None
+    (None, shadowed)
 }
 
 proptest! {
@@ -152,11 +167,14 @@ proptest! {
         let given = Given { destination: destination.as_deref(), alpn: &offered, ..given };
         let list: Vec<Rule> = rules.iter().map(|written| written.rule.clone()).collect();
         let index = Rules::new(&list);
-        let walked = walk(&rules, &given, sni == Some(b"a..x"));
+        let (walked, shadowed) = walk(&rules, &given, sni == Some(b"a..x"));
         let (verdict, asked) = given.ask_with(&index, |facts| {
             let misses: Vec<RuleId> = index.misses(facts).map(|miss| miss.rule).collect();
             let end = walked.unwrap_or(u32::try_from(list.len()).unwrap());
-            assert_eq!(misses, (0..end).map(RuleId).collect::<Vec<_>>());
+            let missed = (0..end).filter(|id| !shadowed.contains(id));
+            assert_eq!(misses, missed.map(RuleId).collect::<Vec<_>>());
+            let told: Vec<u32> = index.shadowed(facts).map(|v| v.rule.unwrap().0).collect();
+            assert_eq!(told, shadowed);
         });
         prop_assert_eq!(verdict.rule, walked.map(RuleId));
         prop_assert_eq!(verdict.refuse.is_some(), walked.is_none_or(|id| list[id as usize].refuse));
@@ -179,7 +197,10 @@ proptest! {
         let mut facts = Facts::new(given.listener, given.client.parse().unwrap());
         facts.hello = Some(&hello);
         facts.ja4 = given.ja4;
-        facts.unknown = facts.unknown.with(Fact::Destination).with(Fact::Ja4);
+        facts.dns_truth = given.dns;
+        for fact in [Fact::Destination, Fact::Ja4, Fact::DnsTruth] {
+            facts.unknown = facts.unknown.with(fact);
+        }
         let eyelet_policy::Decision::Verdict(all_known) = index.decide(&facts) else {
             panic!("nothing is left to ask for")
         };

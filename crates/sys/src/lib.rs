@@ -7,3 +7,4 @@ pub mod memory;
 pub mod pipe;
 pub mod process;
 pub mod socket;
+pub mod transparent;

@@ -22,6 +22,8 @@ pub struct Listen {
     pub reuse_port: bool,
     /// Idle time after which the kernel probes an accepted connection.
     pub keepalive_idle: Duration,
+    /// Accept what was sent to other hosts and is delivered here by TPROXY.
+    pub transparent: bool,
 }
 
 /// A socket bound to `address`, not yet listening.
@@ -38,6 +40,9 @@ pub fn bind(address: SocketAddr, how: Listen) -> io::Result<OwnedFd> {
     if address.is_ipv6() {
         // One listener, one family: 0.0.0.0 and [::] may both be configured.
         sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    if how.transparent {
+        crate::transparent::set_transparent(&fd, address.is_ipv6())?;
     }
     sockopt::set_tcp_nodelay(&fd, true)?;
     keepalive(&fd, how.keepalive_idle)?;
@@ -119,6 +124,11 @@ pub fn pending_error(fd: impl AsFd) -> io::Result<()> {
 /// Reads into `buffer`. 0 is the end of the stream.
 pub fn recv(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(read, _)| read)?)
+}
+
+/// Reads into `buffer` what stays in the socket. 0 is the end of the stream.
+pub fn peek(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(fd, buffer, RecvFlags::PEEK).map(|(read, _)| read)?)
 }
 
 /// Reads into several buffers, in order. 0 is the end of the stream.

@@ -1,4 +1,4 @@
-//! Bytes to values: TLS records, hellos, alerts, JA4 and the PROXY header. Sans-IO and without
+//! Bytes to values: TLS records, hellos, alerts, JA4, PROXY and CONNECT heads. Sans-IO and without
 //! allocation: every reader borrows what was received. It must not know sockets, clocks, rules
 //! or configuration, and nothing in it can panic on what a peer sends.
 //!
@@ -22,6 +22,7 @@ extern crate std;
 extern crate self as eyelet_wire;
 
 pub mod alert;
+pub mod connect;
 pub mod hello;
 pub mod ja4;
 pub mod proxy;

@@ -4,37 +4,81 @@
 use eyelet_policy::Rules;
 use eyelet_wire::alert::AlertDescription;
 
-use crate::act::refuse;
+use crate::act::refuse::{self, Answer};
 use crate::active::Active;
-use crate::config::{Host, HostPort, Splice, SpliceUpstream};
-use crate::lot::UPSTREAM;
+use crate::config::{Host, HostPort, Source, Splice, SpliceUpstream};
+use crate::connect;
+use crate::lot::{CLIENT, UPSTREAM};
 use crate::park;
 use crate::proxy_protocol;
 use crate::relay::{Flow, Relay};
-use crate::story::{End, Outcome, Story};
+use crate::story::{End, Outcome, Story, TlsCompression};
 use crate::upstream::{self, Guard, Target};
 
-/// Splices the connection.
+/// TLS 1.3 as its code.
+const TLS13: u16 = 0x0304;
+
+/// Splices the connection. Of `peeked` the first `hello_bytes` are the hello, if it was read.
 pub async fn splice(
     active: &Active,
     story: &mut Story,
     rule: &Splice,
-    peeked: Vec<u8>,
+    mut peeked: Vec<u8>,
+    hello_bytes: usize,
 ) -> Result<(), End> {
-    let target = match target(story, rule) {
-        Some(target) => target,
-        None => return failed(active, &peeked, End::failed("no destination to splice to")),
+    let Some(target) = target(story, rule) else {
+        return failed(active, story, &peeked, End::failed("no destination to splice to"));
     };
-    if let Err(end) = upstream::dial(active, story, &target).await {
-        return failed(active, &peeked, end);
+    let source = match rule.source {
+        Source::Host => None,
+        Source::Client => Some(story.client.ip()),
+    };
+    if let Err(end) = upstream::dial_from(active, story, &target, source).await {
+        return failed(active, story, &peeked, end);
     }
+    connect::establish(active, story).await?;
     let mut flow = Flow::default();
     if rule.proxy_protocol.is_some() {
         flow.hold(UPSTREAM, &proxy_protocol::header(active, story, None));
     }
     story.bytes_to_upstream += peeked.len() as u64;
+    let behind = peeked.split_off(hello_bytes.min(peeked.len()));
     flow.hold_all(UPSTREAM, peeked);
+    if is_watched(story, rule) {
+        flow.watch(rule.forbid_tls_compression);
+    }
+    pass_behind(active, story, &mut flow, &behind)?;
     park::park(active, story, Relay::Splice(flow));
+    Ok(())
+}
+
+/// A server may choose compression that was offered, and in TLS 1.3 ask for a second hello. A list
+/// of rules that is blind has no name to compare, and no hello that was read.
+fn is_watched(story: &Story, rule: &Splice) -> bool {
+    let asks_again = story.decided.tls_version == Some(TLS13);
+    match story.decided.tls_compression {
+        None => false,
+        Some(TlsCompression::None) => asks_again || rule.forbid_tls_compression,
+        Some(_) => true,
+    }
+}
+
+/// What came behind the hello goes the way of what is still to come.
+fn pass_behind(active: &Active, story: &Story, flow: &mut Flow, behind: &[u8]) -> Result<(), End> {
+    let mut passed = behind.len();
+    if flow.is_watched(CLIENT) && passed > 0 {
+        match flow.pass(CLIENT, behind, story.decided.sni.as_deref(), &mut false) {
+            Ok(at_once) => passed = at_once,
+            Err(_) => {
+                // RFC 8446 section 4.1.2: the second hello is the first but for a few fields.
+                let alert = AlertDescription::IllegalParameter;
+                let reason = flow.never_reason();
+                let end = End { outcome: Outcome::Refused, reason };
+                return refuse::refuse(active, &Answer::Alert(alert), end);
+            }
+        }
+    }
+    flow.hold(UPSTREAM, &behind[..passed]);
     Ok(())
 }
 
@@ -46,23 +90,29 @@ fn target<'a>(story: &Story, rule: &'a Splice) -> Option<Target<'a>> {
             let host_port = HostPort { host: name, port: *port };
             Some(Target::Named(host_port, Guard { allow: &rule.upstream_allow }))
         }
-        SpliceUpstream::Destination => Some(Target::Address(story.decided.destination?)),
+        SpliceUpstream::Destination => destination(story, rule),
+    }
+}
+
+/// Where the client meant to go. What it could choose freely, by asking a proxy for it, is guarded
+/// as a name is.
+fn destination<'a>(story: &Story, rule: &'a Splice) -> Option<Target<'a>> {
+    let guard = Guard { allow: &rule.upstream_allow };
+    match (story.decided.destination, &story.connect) {
+        (Some(destination), None) => Some(Target::Address(destination)),
+        (Some(destination), Some(_)) => Some(Target::Chosen(destination, guard)),
+        (None, _) => Some(Target::Named(connect::host_port(story)?, guard)),
     }
 }
 
 /// A client that sent a hello understands an alert; one whose bytes were never looked at is
 /// closed without a word of ours in a protocol that we don't know.
-fn failed(active: &Active, peeked: &[u8], end: End) -> Result<(), End> {
+fn failed(active: &Active, story: &Story, peeked: &[u8], end: End) -> Result<(), End> {
     let policy: &Rules = &active.worker.edge.config.policy;
-    if policy.asks_hello() && !peeked.is_empty() {
-        return match end.outcome {
-            Outcome::Refused => {
-                let answer = refuse::Answer::Alert(AlertDescription::AccessDenied);
-                refuse::refuse(active, &answer, end)
-            }
-            _ => refuse::fail(active, end),
-        };
-    }
-    park::last_words(active, &[]);
-    Err(end)
+    let answer = match end.outcome {
+        _ if !policy.asks_hello() || peeked.is_empty() => Answer::Nothing,
+        Outcome::Refused => Answer::Alert(AlertDescription::AccessDenied),
+        _ => Answer::Alert(AlertDescription::InternalError),
+    };
+    connect::end(active, story, &answer, end)
 }

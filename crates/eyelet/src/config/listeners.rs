@@ -46,10 +46,6 @@ impl Listeners {
             listener.name.as_deref() == Some(reference.text) || Some(listener.address) == address
         });
         if found.is_none() && !self.incomplete {
-            let called = |listener: &Listener| match &listener.name {
-                Some(name) => format!("\"{name}\""),
-                None => format!("\"{}\"", listener.address),
-            };
             let known: Vec<String> = self.list.iter().take(KNOWN_SHOWN).map(called).collect();
             let message = format!(
                 "no listener is called \"{}\"; expected the name or the address of one, such as {}",
@@ -59,6 +55,15 @@ impl Listeners {
             report.error(reference.at, message);
         }
         found.and_then(|index| u16::try_from(index).ok())
+    }
+
+    /// Those of a rule, by index; a rule that lists none is for all.
+    pub(super) fn of_rule<'a>(&'a self, listed: &'a [u16]) -> impl Iterator<Item = &'a Listener> {
+        let all = self.list.iter().enumerate();
+        let of_rule = all.filter(|(index, _)| {
+            listed.is_empty() || listed.iter().any(|listed| usize::from(*listed) == *index)
+        });
+        of_rule.map(|(_, listener)| listener)
     }
 
     fn add(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>, listener: Listener) {
@@ -84,6 +89,14 @@ impl Listeners {
     }
 }
 
+/// A listener in a message.
+pub(super) fn called(listener: &Listener) -> String {
+    match &listener.name {
+        Some(name) => format!("\"{name}\""),
+        None => format!("\"{}\"", listener.address),
+    }
+}
+
 fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listener> {
     section.check_keys(report, &KEYS);
     let kind = match section.text(report, "kind") {
@@ -105,22 +118,27 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
 }
 
 fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
-    let message = match kind.text {
-        "direct" => return Some(ListenerKind::Direct),
-        "redirect" | "tproxy" | "connect" => {
-            format!("listeners of kind \"{}\" are not there yet; expected \"direct\"", kind.text)
+    match kind.text {
+        "direct" => Some(ListenerKind::Direct),
+        "redirect" => Some(ListenerKind::Redirect),
+        "tproxy" => Some(ListenerKind::Tproxy),
+        "connect" => Some(ListenerKind::Connect),
+        other => {
+            let message = format!(
+                "\"{other}\" is not a kind of listener; expected \"direct\", \"redirect\", \
+                 \"tproxy\" or \"connect\""
+            );
+            report.error(kind.at, message);
+            None
         }
-        other => format!("\"{other}\" is not a kind of listener; expected \"direct\""),
-    };
-    report.error(kind.at, message);
-    None
+    }
 }
 
-/// Whether the second bind would fail. `[::]` is IPv6 alone: a listener has one family.
+/// Whether the second bind would fail. `[::]` does not take IPv4 as well: it is bound so.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let takes =
-        |wide: IpAddr, narrow: IpAddr| wide.is_unspecified() && wide.is_ipv6() == narrow.is_ipv6();
-    let (one, other) = (a.ip().to_canonical(), b.ip().to_canonical());
+        |wide: IpAddr, narrow: IpAddr| wide.is_unspecified() && wide.is_ipv4() == narrow.is_ipv4();
+    let (one, other) = (a.ip(), b.ip());
     // Port 0 is a new port each time.
     let same_port = a.port() == b.port() && a.port() != 0;
     same_port && (one == other || takes(one, other) || takes(other, one))

@@ -70,6 +70,7 @@ pub(super) fn parse(
         limits: settings::limits(&mut report, &document),
         log: settings::log(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),
+        truth: settings::truth(&mut report, &document, &mut files),
         workers: settings::workers(&mut report, &document),
     };
     let (diagnostics, fatal) = report.finish();

@@ -1,9 +1,10 @@
 //! Reads the matchers of one [[rule]].
 //! Knows nothing of actions, or of the other rules.
 
-use eyelet_policy::{AddressPattern, Conditions, NamePattern, NetSet};
+use eyelet_policy::{AddressPattern, Conditions, Evidence, NamePattern, NetSet};
 use ipnet::IpNet;
 
+use super::ListenerKind;
 use super::listeners::Listeners;
 use super::reader::{Report, Section, Text, repeated};
 use super::values;
@@ -15,6 +16,8 @@ pub(super) struct Matchers<'t> {
     pub(super) sni_malformed: bool,
     /// What `alpn` lists, in its order, which `Conditions` does not keep.
     pub(super) alpn: Vec<Vec<u8>>,
+    /// The listeners that it is for; none: all.
+    pub(super) listeners: Vec<u16>,
     pub(super) conditions: Conditions,
 }
 
@@ -27,12 +30,15 @@ pub(super) fn read<'t>(
     let alpn = each(report, section, "alpn", values::protocol);
     let mut conditions = Conditions::default()
         .client(each(report, section, "client", values::net).into_iter().collect::<NetSet>())
+        .connect(each(report, section, "connect", values::connect_pattern))
         .destination(&destination(report, section))
         .ja4(each(report, section, "ja4", values::ja4))
         .alpn(alpn.iter().map(|protocol| protocol.as_slice().into()));
     let references = section.texts(report, "listener").unwrap_or_default();
     let known = references.iter().filter_map(|text| listeners.find(report, *text));
-    conditions = conditions.listeners(known.collect::<Vec<u16>>());
+    let known: Vec<u16> = known.collect();
+    conditions = conditions.listeners(known.iter().copied());
+    check_connect(report, section, listeners, &known);
     if let Some(ech) = section.flag(report, "ech") {
         conditions = conditions.ech(ech);
     }
@@ -50,7 +56,88 @@ pub(super) fn read<'t>(
             report.error(at, message);
         }
     }
-    Matchers { sni, sni_malformed, alpn, conditions }
+    conditions = with_evidence(report, section, conditions);
+    if conditions.asks_of_destination() {
+        check_destination(report, section, listeners, &known);
+    }
+    Matchers { sni, sni_malformed, alpn, listeners: known, conditions }
+}
+
+/// The matchers on TLS compression, on whether the name is true, and on the certificate.
+fn with_evidence(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    mut conditions: Conditions,
+) -> Conditions {
+    if let Some(compression) = section.text(report, "tls_compression") {
+        match compression.text {
+            "offered" => conditions = conditions.tls_compression_offered(),
+            other => {
+                let message = format!(
+                    "\"{other}\" is not in a hello; expected \"offered\" (what the server \
+                     chooses is for `forbid_tls_compression`)"
+                );
+                report.error(compression.at, message);
+            }
+        }
+    }
+    let evidence = each(report, section, "evidence", |text| {
+        let known = [Evidence::Connect, Evidence::Dns, Evidence::Certificate];
+        known.into_iter().find(|evidence| evidence.name() == text).ok_or_else(|| {
+            format!("\"{text}\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"")
+        })
+    });
+    match (section.flag(report, "name_is_true"), section.key_at("evidence")) {
+        (Some(wanted), Some(_)) => conditions = conditions.name_is_true(wanted, evidence),
+        (Some(_), None) => {
+            let at = section.key_at("name_is_true").unwrap_or(section.at);
+            let message = "`name_is_true` needs `evidence`: \"dns\", \"certificate\" or \
+                \"connect\", or a list of them of which one is enough";
+            report.missing(at, message);
+        }
+        (None, Some(at)) if section.value("name_is_true").is_none() => {
+            report.missing(at, "`evidence` is for `name_is_true`, which is not there");
+        }
+        (None, _) => {}
+    }
+    let patterns = each(report, section, "certificate_names", str::parse::<NamePattern>);
+    if patterns.contains(&NamePattern::Absent) {
+        let at = section.key_at("certificate_names").unwrap_or(section.at);
+        report.error(at, "a certificate has no empty name; leave \"\" out");
+    }
+    conditions = conditions.certificate_names(patterns);
+    conditions = conditions.certificate_issuer(each(report, section, "certificate_issuer", issuer));
+    match section.flag(report, "certificate_valid") {
+        Some(valid) => conditions.certificate_valid(valid),
+        None => conditions,
+    }
+}
+
+fn issuer(text: &str) -> Result<Box<str>, &'static str> {
+    match text.is_empty() {
+        true => Err("an issuer has a name, as in \"Let's Encrypt\""),
+        false => Ok(text.into()),
+    }
+}
+
+/// Evidence is about where the client wanted to go: a direct listener does not know.
+fn check_destination(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    known: &[u16],
+) {
+    if listeners.of_rule(known).any(|listener| listener.has_destination()) {
+        return;
+    }
+    let keys = ["name_is_true", "certificate_valid", "certificate_names", "certificate_issuer"];
+    let at = keys.iter().find_map(|key| Some((section.key_at(key)?, key)));
+    let (at, key) = at.unwrap_or((section.at, &"evidence"));
+    let message = format!(
+        "`{key}` asks about the destination, and no listener of this rule has one; expected one of \
+         another kind than \"direct\", or with `proxy_protocol_from`"
+    );
+    report.error(at, message);
 }
 
 /// Networks, as in `client`.
@@ -73,7 +160,22 @@ pub(super) fn each<T, E: std::fmt::Display>(
 }
 
 fn destination(report: &mut Report<'_>, section: &Section<'_, '_>) -> Vec<AddressPattern> {
-    each(report, section, "destination", values::address_pattern)
+    let read = each(report, section, "destination", values::address_patterns);
+    read.into_iter().flatten().collect()
+}
+
+/// Notes a rule for CONNECT targets that no listener of its own could give it.
+fn check_connect(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    listed: &[u16],
+) {
+    let Some(at) = section.key_at("connect") else { return };
+    if !listeners.of_rule(listed).any(|listener| listener.kind == ListenerKind::Connect) {
+        let message = "no listener of this rule is of kind \"connect\", so it never matches";
+        report.error(at, message);
+    }
 }
 
 fn sni<'t>(report: &mut Report<'_>, section: &Section<'t, '_>) -> Vec<(Text<'t>, NamePattern)> {

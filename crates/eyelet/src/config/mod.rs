@@ -40,6 +40,8 @@ pub struct Config {
     pub log: Log,
     /// Who resolves the names of upstreams.
     pub dns: Dns,
+    /// How evidence for names is gathered.
+    pub truth: Truth,
     /// Worker threads; `None` is one a core.
     pub workers: Option<usize>,
 }
@@ -65,6 +67,19 @@ pub struct Listener {
 pub enum ListenerKind {
     /// They were sent to the listener's own address.
     Direct,
+    /// They were sent elsewhere and redirected here by netfilter, which knows where.
+    Redirect,
+    /// They were sent elsewhere and delivered here by TPROXY: the socket's address is where.
+    Tproxy,
+    /// They ask for a host and a port by HTTP CONNECT.
+    Connect,
+}
+
+impl Listener {
+    /// Whether its connections have a destination that is not the listener itself.
+    pub fn has_destination(&self) -> bool {
+        self.kind != ListenerKind::Direct || !self.proxy_protocol_from.is_empty()
+    }
 }
 
 /// What a rule does; its matchers are in `Config::policy`.
@@ -98,6 +113,20 @@ pub struct Splice {
     pub upstream_allow: Vec<IpNet>,
     /// Which PROXY header the upstream is sent first.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// Whose address the upstream sees.
+    pub source: Source,
+    /// Whether a server that chooses TLS compression ends the connection.
+    pub forbid_tls_compression: bool,
+}
+
+/// The address that an upstream is dialled from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// One of this host's.
+    #[default]
+    Host,
+    /// The client's, with a port of this host's choice.
+    Client,
 }
 
 /// Where a spliced connection goes.
@@ -241,6 +270,24 @@ pub enum Access {
 pub struct Dns {
     /// Empty: the system's.
     pub servers: Vec<SocketAddr>,
+}
+
+/// How evidence for names is gathered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Truth {
+    /// PEM; who may sign the certificates of destinations. `None`: the system's roots.
+    pub ca: Option<PathBuf>,
+    /// How long an address of a name counts after it was last resolved, and a certificate after it
+    /// was last seen.
+    pub history: Duration,
+    /// For one piece of evidence to be had.
+    pub timeout: Duration,
+}
+
+impl Default for Truth {
+    fn default() -> Self {
+        Self { ca: None, history: Duration::from_secs(3600), timeout: Duration::from_secs(3) }
+    }
 }
 
 impl Default for Limits {

@@ -4,11 +4,11 @@
 use eyelet_policy::{NamePattern, Needs};
 
 use super::files::Files;
-use super::listeners::Listeners;
+use super::listeners::{Listeners, called};
 use super::matchers::{self, Matchers};
 use super::reader::{Report, Section, Text};
 use super::{
-    Action, CertificateFiles, ListenerKind, ProxyProtocol, Refuse, Splice, SpliceUpstream,
+    Action, CertificateFiles, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream,
     Terminate, TerminateUpstream, TlsVersion, values,
 };
 
@@ -55,7 +55,9 @@ pub(super) fn read(
     };
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (refuse, conditions) = (kind == Kind::Refuse, matchers.conditions);
-    Some(Written { matchers: eyelet_policy::Rule { refuse, needs, sni, conditions }, action })
+    let shadow = section.flag(report, "shadow").unwrap_or(false);
+    let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, conditions };
+    Some(Written { matchers, action })
 }
 
 fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind> {
@@ -107,17 +109,55 @@ fn splice(
     let text = required(report, section, "upstream", "a splice rule", "\"10.0.0.7:443\"")?;
     let upstream = report.keep(text.at, values::splice_upstream(text.text))?;
     match upstream {
-        SpliceUpstream::Destination
-            if listeners.list.iter().any(|listener| listener.kind == ListenerKind::Direct) =>
-        {
-            let message = "on a listener of kind \"direct\" the destination is the listener \
-                itself, so this would loop; expected host:port or \"{sni}:443\"";
-            report.error(text.at, message);
-        }
+        SpliceUpstream::Destination => check_destination(report, text, matchers, listeners),
         SpliceUpstream::Sni { .. } => check_names_the_upstream(report, text, matchers),
-        SpliceUpstream::Destination | SpliceUpstream::HostPort(_) => {}
+        SpliceUpstream::HostPort(_) => {}
     }
-    Some(Splice { upstream, upstream_allow, proxy_protocol })
+    let source = source(report, section, matchers, listeners);
+    let forbid = section.flag(report, "forbid_tls_compression");
+    let forbid_tls_compression = forbid.unwrap_or(false);
+    Some(Splice { upstream, upstream_allow, proxy_protocol, source, forbid_tls_compression })
+}
+
+fn check_destination(
+    report: &mut Report<'_>,
+    upstream: Text<'_>,
+    matchers: &Matchers<'_>,
+    listeners: &Listeners,
+) {
+    let mut reached = listeners.of_rule(&matchers.listeners);
+    if let Some(listener) = reached.find(|listener| !listener.has_destination()) {
+        let message = format!(
+            "on the direct listener {} the destination is the listener itself, so this would \
+             loop; expected host:port or \"{{sni}}:443\", or a `listener` that intercepts",
+            called(listener)
+        );
+        report.error(upstream.at, message);
+    }
+}
+
+fn source(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    matchers: &Matchers<'_>,
+    listeners: &Listeners,
+) -> Source {
+    let Some(source) = section.text(report, "source") else { return Source::Host };
+    if source.text != "client" {
+        let message = format!("\"{}\" is not a source; expected \"client\"", source.text);
+        report.error(source.at, message);
+        return Source::Host;
+    }
+    let mut reached = listeners.of_rule(&matchers.listeners);
+    if let Some(listener) = reached.find(|listener| listener.kind != ListenerKind::Tproxy) {
+        let message = format!(
+            "answers to the client's address come back only where the routing of a \"tproxy\" \
+             listener is, which {} is not; give this rule a `listener`",
+            called(listener)
+        );
+        report.error(source.at, message);
+    }
+    Source::Client
 }
 
 fn check_names_the_upstream(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {
@@ -249,28 +289,38 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// What every rule may have.
-const COMMON_KEYS: [&str; 11] = [
+const COMMON_KEYS: [&str; 19] = [
     "action",
     "alpn",
+    "certificate_issuer",
+    "certificate_names",
+    "certificate_valid",
     "client",
+    "connect",
     "destination",
     "ech",
+    "evidence",
     "ja4",
     "listener",
     "name",
+    "name_is_true",
+    "shadow",
     "sni",
     "sni_malformed",
+    "tls_compression",
     "tls_version_max",
 ];
 
 /// What only rules of some actions may have.
-const ACTION_KEYS: [(&str, &[Kind]); 9] = [
+const ACTION_KEYS: [(&str, &[Kind]); 11] = [
     ("alert", &[Kind::Refuse]),
     ("alpn_select", &[Kind::Terminate]),
     ("certificate", &[Kind::Terminate]),
     ("client_ca", &[Kind::Terminate]),
+    ("forbid_tls_compression", &[Kind::Splice]),
     ("key", &[Kind::Terminate]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
+    ("source", &[Kind::Splice]),
     ("tls_version_min", &[Kind::Terminate]),
     ("upstream", &[Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice]),

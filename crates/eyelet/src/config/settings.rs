@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::files::Files;
 use super::reader::{Report, Section};
-use super::{Access, Dns, HELLO_BYTES_MAX, Limits, Log, values};
+use super::{Access, Dns, HELLO_BYTES_MAX, Limits, Log, Truth, values};
 
 pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Limits {
     let mut limits = Limits::default();
@@ -75,6 +76,26 @@ pub(super) fn dns(report: &mut Report<'_>, document: &Section<'_, '_>) -> Dns {
     Dns { servers: servers.iter().filter_map(read).collect() }
 }
 
+pub(super) fn truth(
+    report: &mut Report<'_>,
+    document: &Section<'_, '_>,
+    files: &mut Files,
+) -> Truth {
+    let mut truth = Truth::default();
+    let Some(section) = document.section(report, "truth", "[truth]") else { return truth };
+    section.check_keys(report, &TRUTH_KEYS);
+    truth.ca = section.text(report, "ca").map(|text| files.check_authorities(report, text));
+    for (key, value, range) in
+        [("history", &mut truth.history, HISTORY), ("timeout", &mut truth.timeout, SHORT)]
+    {
+        if let Some(text) = section.text(report, key) {
+            let read = values::duration(text.text, &range);
+            *value = report.keep(text.at, read).unwrap_or(*value);
+        }
+    }
+    truth
+}
+
 pub(super) fn workers(report: &mut Report<'_>, document: &Section<'_, '_>) -> Option<usize> {
     document.number(report, "workers", WORKERS)
 }
@@ -109,7 +130,8 @@ fn bytes(
 }
 
 /// What stands outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 6] = ["dns", "limits", "listener", "log", "rule", "workers"];
+pub(super) const DOCUMENT_KEYS: [&str; 7] =
+    ["dns", "limits", "listener", "log", "rule", "truth", "workers"];
 
 const LIMIT_KEYS: [&str; 9] = [
     "connect_timeout",
@@ -127,11 +149,17 @@ const LOG_KEYS: [&str; 2] = ["access", "ja4"];
 
 const DNS_KEYS: [&str; 1] = ["servers"];
 
+const TRUTH_KEYS: [&str; 3] = ["ca", "history", "timeout"];
+
 /// Of a peer that has done nothing yet: above ten minutes it is no limit.
 const SHORT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(10);
 
 /// A year of 365.25 days without a byte is longer than any connection lives.
 const IDLE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(31_557_600);
+
+/// Below a second a name would be asked for with each connection; above a week an address that
+/// was given back counts for its next owner.
+const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(168);
 
 /// 0 is to wait for nobody.
 const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_hours(24);

@@ -90,8 +90,10 @@ memory_max = \"12\"
              \"*.example.com\"",
             "5:37: `sni` is an integer; expected strings in the list",
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
-             alert, alpn, alpn_select, certificate, client, client_ca, destination, ech, ja4, \
-             key, listener, name, proxy_protocol, sni, sni_malformed, tls_version_max, \
+             alert, alpn, alpn_select, certificate, certificate_issuer, certificate_names, \
+             certificate_valid, client, client_ca, connect, destination, ech, evidence, \
+             forbid_tls_compression, ja4, key, listener, name, name_is_true, proxy_protocol, \
+             shadow, sni, sni_malformed, source, tls_compression, tls_version_max, \
              tls_version_min, upstream, upstream_allow)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
@@ -172,6 +174,7 @@ fn listeners() {
     for (a, b) in [
         ("127.0.0.1:443", "127.0.0.1:443"),
         ("0.0.0.0:443", "127.0.0.1:443"),
+        ("[::1]:443", "[::]:443"),
         ("[::]:443", "[::1]:443"),
     ] {
         let message = format!(
@@ -209,14 +212,9 @@ fn listeners() {
         ),
         ("address = 443", "2:11: `address` is an integer; expected a string"),
         (
-            "address = \"[::]:443\"\nkind = \"tproxy\"",
-            "3:8: listeners of kind \"tproxy\" are not \
-            there yet; expected \"direct\"",
-        ),
-        (
             "address = \"[::]:443\"\nkind = \"udp\"",
-            "3:8: \"udp\" is not a kind of listener; \
-            expected \"direct\"",
+            "3:8: \"udp\" is not a kind of listener; expected \"direct\", \"redirect\", \
+             \"tproxy\" or \"connect\"",
         ),
         (
             "address = \"[::]:443\"\nproxy_protocol_from = [\"ten\"]",
@@ -239,8 +237,18 @@ fn splice_upstreams() {
         ("", "3:1: a splice rule needs an `upstream`, such as \"10.0.0.7:443\""),
         (
             "upstream = \"destination\"",
-            "5:12: on a listener of kind \"direct\" the destination is \
-            the listener itself, so this would loop; expected host:port or \"{sni}:443\"",
+            "5:12: on the direct listener \"0.0.0.0:443\" the destination is the listener \
+             itself, so this would loop; expected host:port or \"{sni}:443\", or a `listener` \
+             that intercepts",
+        ),
+        (
+            "upstream = \"a:443\"\nsource = \"client\"",
+            "6:10: answers to the client's address come back only where the routing of a \
+             \"tproxy\" listener is, which \"0.0.0.0:443\" is not; give this rule a `listener`",
+        ),
+        (
+            "upstream = \"a:443\"\nsource = \"10.0.0.1\"",
+            "6:10: \"10.0.0.1\" is not a source; expected \"client\"",
         ),
         (
             "upstream = \"10.0.0.7\"",
@@ -294,6 +302,14 @@ fn matchers_of_a_rule() {
             "upstream = \"a:443\"\nlistener = \"[::]:1\"",
             "6:12: no listener is called \"[::]:1\"; \
             expected the name or the address of one, such as \"0.0.0.0:443\"",
+        ),
+        (
+            "upstream = \"a:443\"\nconnect = \"a.b:443\"",
+            "6:1: no listener of this rule is of kind \"connect\", so it never matches",
+        ),
+        (
+            "upstream = \"a:443\"\ndestination = \"*:0\"",
+            "6:15: \"0\" is not a port; expected 1 to 65535",
         ),
         (
             "upstream = \"a:443\"\ndestination = \"a.b:443\"",
@@ -418,7 +434,13 @@ fn a_whole_configuration() {
     let host_port = |host, port| HostPort { host, port };
     let bank = host_port(Host::Ip("10.0.0.7".parse().unwrap()), 443);
     let splice = |upstream, upstream_allow| {
-        Action::Splice(Splice { upstream, upstream_allow, proxy_protocol: None })
+        Action::Splice(Splice {
+            upstream,
+            upstream_allow,
+            proxy_protocol: None,
+            source: Source::Host,
+            forbid_tls_compression: false,
+        })
     };
     assert_eq!(*config.rules[0].action, splice(SpliceUpstream::HostPort(bank), vec![]));
     let by_name = SpliceUpstream::Sni { port: 8443 };
@@ -497,3 +519,4 @@ servers = ["9.9.9.9", "[::1]:5353"]
 "#;
 
 mod certificates;
+mod intercept;

@@ -6,10 +6,10 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eyelet_policy::AddressPattern;
+use eyelet_policy::{AddressPattern, ConnectPattern};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::HostName;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::reader::nearest;
 use super::{Host, HostPort, SpliceUpstream, TerminateUpstream, TlsVersion};
@@ -64,8 +64,23 @@ pub(super) fn net(text: &str) -> Result<IpNet, String> {
     }
 }
 
+/// What `destination` lists: a network or address, perhaps with a port, or `*` with a port.
+pub(super) fn address_patterns(text: &str) -> Result<Vec<AddressPattern>, String> {
+    let Some(port) = text.strip_prefix("*:") else {
+        return address_pattern(text).map(|pattern| vec![pattern]);
+    };
+    let port = Some(self::port(port)?);
+    let all = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+    Ok(all.map(|net| AddressPattern { net, port }).into())
+}
+
+/// What `connect` lists.
+pub(super) fn connect_pattern(text: &str) -> Result<ConnectPattern, String> {
+    text.parse().map_err(|fault| format!("\"{text}\": {fault}"))
+}
+
 /// A network or address, perhaps with a port; IPv6 with a port stands in brackets.
-pub(super) fn address_pattern(text: &str) -> Result<AddressPattern, String> {
+fn address_pattern(text: &str) -> Result<AddressPattern, String> {
     let expected = || {
         format!(
             "\"{text}\" is not a destination; expected an address or network, \

@@ -71,6 +71,37 @@ fn an_egress_gateway() {
 }
 
 #[test]
+fn an_intercepting_gateway() {
+    check(
+        "gateway.toml",
+        "--connect git.EXAMPLE:22",
+        "rule:    rule 1 \"git\"\n\
+         action:  splice to the destination, git.example:22\n\
+         asked:   the hello was not read\n\
+         No rule comes before it.\n",
+    );
+    check(
+        "gateway.toml",
+        "--connect 10.0.0.1:22 --sni pypi.org",
+        "rule:    rule 3 \"packages\"\n\
+         action:  splice to pypi.org:443\n\
+         asked:   the hello was read\n\
+         Rules before it that did not match:\n  \
+           rule 1 \"git\": connect = \"git.example:22\" does not hold for 10.0.0.1:22\n  \
+           rule 2 \"appliance\": listener = \"lan\", \"lan6\" does not hold for \"proxy\"\n",
+    );
+    check(
+        "gateway.toml",
+        "--listener lan6 --destination 198.51.100.7:443",
+        "rule:    rule 2 \"appliance\"\n\
+         action:  splice to the destination, 198.51.100.7:443\n\
+         asked:   the hello was not read\n\
+         Rules before it that did not match:\n  \
+           rule 1 \"git\": connect = \"git.example:22\" does not hold for no CONNECT\n",
+    );
+}
+
+#[test]
 fn every_matcher_has_a_flag() {
     check(
         "many-names.toml",

@@ -14,6 +14,7 @@ use crate::story::{End, Outcome, Parked};
 
 pub mod splice;
 pub mod terminate;
+mod watched;
 
 /// TLS records sealed at once: 256 KiB of payload, which stays in a core's own cache.
 const SLOTS: usize = 16;
@@ -127,6 +128,12 @@ const BULK_UP: u16 = 1 << 6;
 const BULK_DOWN: u16 = 1 << 7;
 /// The last bytes that moved went to the upstream: it may be about to answer.
 const ASKED: u16 = 1 << 8;
+/// What the client sends behind its hello is watched.
+const WATCH_UP: u16 = 1 << 9;
+/// What the server sends first is watched.
+const WATCH_DOWN: u16 = 1 << 10;
+/// A server that chooses TLS compression is not passed on.
+const FORBID_COMPRESSION: u16 = 1 << 11;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -139,6 +146,8 @@ pub struct Pending {
     pub partial: Vec<u8>,
     /// A PROXY header for an upstream that is dialled later.
     pub preface: Vec<u8>,
+    /// The part of a watched flight that has come.
+    pub watching: Option<Box<watched::Watching>>,
 }
 
 /// Bytes held for one socket, in memory or in a pipe.
@@ -234,6 +243,7 @@ impl Flow {
                 + pending.to_upstream.bytes.capacity()
                 + pending.partial.capacity()
                 + pending.preface.capacity()
+                + pending.watching.as_ref().map_or(0, |watching| watching.held_bytes())
         })
     }
 
@@ -284,6 +294,7 @@ impl Flow {
             && pending.to_upstream.is_empty()
             && pending.partial.is_empty()
             && pending.preface.is_empty()
+            && pending.watching.is_none()
         {
             self.pending = None;
         }

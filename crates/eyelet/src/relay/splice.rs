@@ -1,6 +1,8 @@
 //! Bytes through untouched: small ones by read and write, bulk by splice(2) through a pooled pipe.
 //! It must not know what the bytes mean.
 
+use std::io;
+
 use super::{
     BULK_DOWN, BULK_UP, Buffers, CLIENT_ENDED, Failed, Flow, More, PIPE_BYTES, Progress,
     SHARE_BYTES, Sockets, UPSTREAM_ENDED, conclude,
@@ -22,14 +24,15 @@ pub fn run(
     story: &mut Parked,
     buffers: &mut Buffers,
 ) -> Progress {
-    let up = direction(flow, sockets, CLIENT, buffers, &mut story.bytes_to_upstream);
+    let up = direction(flow, sockets, CLIENT, buffers, story);
     // Even where the upstream cannot be written any more, what it said before goes to the client.
-    let down = direction(flow, sockets, UPSTREAM, buffers, &mut story.bytes_to_client);
+    let down = direction(flow, sockets, UPSTREAM, buffers, story);
     match (up, down) {
         (Ok(up), Ok(down)) => conclude(flow, up, down, Outcome::Spliced),
-        (Err(failed), _) | (_, Err(failed)) => {
-            Progress::Reset(End { outcome: Outcome::Spliced, reason: failed.reason() })
-        }
+        (Err(failed), _) | (_, Err(failed)) => Progress::Reset(match flow.never(story) {
+            Some(reason) => End { outcome: Outcome::Refused, reason },
+            None => End { outcome: Outcome::Spliced, reason: failed.reason() },
+        }),
     }
 }
 
@@ -39,7 +42,7 @@ fn direction(
     sockets: &mut Sockets<'_>,
     from: Side,
     buffers: &mut Buffers,
-    moved: &mut u64,
+    story: &mut Parked,
 ) -> Result<More, Failed> {
     let to = UPSTREAM - from;
     let (ended, bulk) =
@@ -51,15 +54,21 @@ fn direction(
         }
         let Some(room) = sockets.room(to, buffers) else { return Ok(More::Later) };
         let read = if flow.has(bulk) {
-            pump(flow, sockets, from, buffers, room)?
+            pump(flow, sockets, from, buffers, room, story)?
         } else {
-            copy(flow, sockets, from, buffers, room)?
+            copy(flow, sockets, from, buffers, room, story)?
         };
         match read {
             None => {}
-            Some(0) => flow.note_end(from),
+            Some(0) => {
+                flow.let_go(from);
+                flow.note_end(from);
+            }
             Some(read) => {
-                *moved += read as u64;
+                match from {
+                    CLIENT => story.bytes_to_upstream += read as u64,
+                    _ => story.bytes_to_client += read as u64,
+                }
                 share = share.saturating_sub(read);
             }
         }
@@ -74,18 +83,27 @@ fn copy(
     from: Side,
     buffers: &mut Buffers,
     room: usize,
+    story: &mut Parked,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
     let room = COPY_BYTES.min(room);
     let Some(read) = sockets.recv(from, &mut buffers.input[..room])? else {
         return Ok(None);
     };
-    let bytes = &buffers.input[..read];
+    let mut bytes = &buffers.input[..read];
+    if flow.is_watched(from) {
+        let mut chosen = false;
+        let passed = flow.pass(from, bytes, story.sni(), &mut chosen);
+        story.compression_chosen |= chosen;
+        // The reason is the watch's: see `run`.
+        let stopped = |_| Failed { side: from, error: io::ErrorKind::PermissionDenied.into() };
+        bytes = &bytes[..passed.map_err(stopped)?];
+    }
     if !bytes.is_empty() {
         let sent = sockets.send(to, bytes)?;
         flow.hold(to, &bytes[sent..]);
     }
-    if read == COPY_BYTES {
+    if read == COPY_BYTES && !flow.is_watched(from) {
         flow.flags |= if from == CLIENT { BULK_UP } else { BULK_DOWN };
     }
     Ok(Some(read))
@@ -97,13 +115,14 @@ fn pump(
     from: Side,
     buffers: &mut Buffers,
     room: usize,
+    story: &mut Parked,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
     let bulk = if from == CLIENT { BULK_UP } else { BULK_DOWN };
     let (Some(source), Some(pipe)) = (sockets.socket(from), buffers.pipe()) else {
         // Out of descriptors for pipes: copying still works.
         flow.flags &= !bulk;
-        return copy(flow, sockets, from, buffers, room);
+        return copy(flow, sockets, from, buffers, room, story);
     };
     let filled = pipe.fill(source, PIPE_BYTES);
     // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.

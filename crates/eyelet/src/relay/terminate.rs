@@ -3,7 +3,9 @@
 
 use std::io::IoSliceMut;
 
-use eyelet_record::{CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, Session, alert};
+use eyelet_record::{
+    CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, RECORD_BYTES_MAX, Session, alert,
+};
 use eyelet_sys::socket;
 
 use super::{
@@ -149,7 +151,13 @@ fn upward(
                 break More::No;
             }
             let Some(room) = sockets.room(UPSTREAM, buffers) else { break More::Later };
-            let room = (filled + room).min(buffers.input.len());
+            let mut room = (filled + room).min(buffers.input.len());
+            if buffers.piece.is_none() {
+                match whole_records(sockets, &mut buffers.input[..], filled)? {
+                    Some(whole) => room = whole,
+                    None => break More::Later,
+                }
+            }
             match sockets.recv(CLIENT, &mut buffers.input[filled..room])? {
                 None => continue,
                 Some(0) => {
@@ -188,6 +196,35 @@ fn upward(
         finish_client(terminated, keys, sockets, buffers)?;
     }
     Ok(more)
+}
+
+/// Where the last whole record ends of those that have come, `filled` bytes of which were read:
+/// when memory is short the beginning of a record is left where it is. `None`: there is no whole
+/// one yet. An end of the stream, and a header that no record may have, are read as they are.
+fn whole_records(
+    sockets: &mut Sockets<'_>,
+    input: &mut [u8],
+    filled: usize,
+) -> Result<Option<usize>, Failed> {
+    let peeked = match socket::peek(sockets.client, &mut input[filled..]) {
+        Ok(0) => return Ok(Some(filled + 1)),
+        Ok(peeked) => peeked,
+        // The read that follows notes it.
+        Err(_) => return Ok(Some(filled + 1)),
+    };
+    let seen = &input[..filled + peeked];
+    let mut end = 0;
+    while let Some([_, _, _, high, low]) = seen.get(end..end + 5) {
+        let fragment = usize::from(u16::from_be_bytes([*high, *low]));
+        if fragment > RECORD_BYTES_MAX {
+            return Ok(Some(seen.len()));
+        }
+        if end + 5 + fragment > seen.len() {
+            break;
+        }
+        end += 5 + fragment;
+    }
+    Ok((end > filled).then_some(end))
 }
 
 fn take_partial(flow: &mut Flow, buffers: &mut Buffers) -> usize {

@@ -1,7 +1,6 @@
 //! Thousands of peers in one process: light clients from chosen addresses, and upstreams that
 //! answer, never read or never stop, on one thread. Must not know of the edge.
 
-use std::future::Future;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -238,26 +237,24 @@ async fn accept(listener: tokio::net::TcpListener, manner: Manner) {
     }
 }
 
-fn serve(mut stream: tokio::net::TcpStream, manner: Manner) -> impl Future<Output = ()> + Send {
-    async move {
-        let _ = stream.set_nodelay(true);
-        match manner {
-            Manner::Stalled => std::future::pending().await,
-            Manner::Endless => while stream.write_all(&ENDLESS).await.is_ok() {},
-            Manner::Echo => {
-                let mut piece = [0; 512];
-                while let Ok(length @ 1..) = stream.read(&mut piece).await
-                    && stream.write_all(&piece[..length]).await.is_ok()
-                {}
+async fn serve(mut stream: tokio::net::TcpStream, manner: Manner) {
+    let _ = stream.set_nodelay(true);
+    match manner {
+        Manner::Stalled => std::future::pending().await,
+        Manner::Endless => while stream.write_all(&ENDLESS).await.is_ok() {},
+        Manner::Echo => {
+            let mut piece = [0; 512];
+            while let Ok(length @ 1..) = stream.read(&mut piece).await
+                && stream.write_all(&piece[..length]).await.is_ok()
+            {}
+        }
+        Manner::Answer => {
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                let Ok(1..) = stream.read_buf(&mut asked).await else { return };
             }
-            Manner::Answer => {
-                let mut asked = Vec::new();
-                while !asked.ends_with(b"\r\n\r\n") {
-                    let Ok(1..) = stream.read_buf(&mut asked).await else { return };
-                }
-                let answer = b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nyes";
-                let _ = stream.write_all(answer).await;
-            }
+            let answer = b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nyes";
+            let _ = stream.write_all(answer).await;
         }
     }
 }

@@ -6,9 +6,11 @@
 
 pub mod client;
 pub mod crowd;
+pub mod dns;
 pub mod edge;
 pub mod hello;
 pub mod memory;
+pub mod namespaces;
 pub mod pki;
 pub mod program;
 pub mod upstream;
@@ -20,6 +22,7 @@ use std::time::{Duration, Instant};
 pub use client::{End, Tls, alert_of, ending, reset};
 pub use edge::Edge;
 pub use hello::{Hello, records};
+pub use namespaces::{Net, Place};
 pub use pki::Pki;
 pub use program::{Talk, need, output};
 pub use upstream::Upstream;

@@ -15,14 +15,19 @@ pub fn need(program: &str) -> bool {
     if std::env::split_paths(&paths).any(|folder| folder.join(program).is_file()) {
         return true;
     }
+    skip(&format!("{program} not found"));
+    false
+}
+
+/// Says that this test is skipped, and why.
+pub fn skip(why: &str) {
     let test = thread::current().name().unwrap_or("?").to_owned();
-    let line = format!("skipped: {test}: {program} not found");
+    let line = format!("skipped: {test}: {why}");
     eprintln!("{line}");
     if let Some(log) = std::env::var_os("EYELET_SKIP_LOG") {
         let mut log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
         writeln!(log, "{line}").unwrap();
     }
-    false
 }
 
 /// What a program said, both streams together, and how it ended.

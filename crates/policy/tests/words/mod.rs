@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{
-    AddressPattern, Conditions, Decision, Fact, Facts, Needs, Rule, Rules, Verdict,
+    AddressPattern, Certificate, Conditions, Decision, Fact, Facts, Needs, Rule, Rules, Verdict,
 };
-use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::connect::{Host, Target};
+use eyelet_wire::hello::{HelloReader, HostName, Peek};
 
 /// A rule that takes everything.
 pub fn rule() -> Rule {
@@ -79,6 +80,12 @@ pub struct Given<'a> {
     pub alpn: &'a [&'a [u8]],
     pub version_max: u16,
     pub ech: bool,
+    pub compression: bool,
+    /// The name in a CONNECT request.
+    pub connect: Option<&'a str>,
+    /// What speaks for the name; `None`: it cannot be had.
+    pub dns: Option<bool>,
+    pub certificate: Option<&'a Certificate>,
     /// `None`: it cannot be had.
     pub ja4: Option<&'a str>,
 }
@@ -93,6 +100,10 @@ impl Default for Given<'_> {
             alpn: &[],
             version_max: 0x0304,
             ech: false,
+            compression: false,
+            connect: None,
+            dns: None,
+            certificate: None,
             ja4: None,
         }
     }
@@ -104,8 +115,8 @@ impl<'a> Given<'a> {
     }
 
     pub fn records(&self) -> Vec<u8> {
-        let Self { sni, alpn, version_max, ech, .. } = *self;
-        HelloSketch { sni, alpn, version_max, ech }.to_records()
+        let Self { sni, alpn, version_max, ech, compression, .. } = *self;
+        HelloSketch { sni, alpn, version_max, ech, compression }.to_records()
     }
 
     /// The verdict, and what was asked for on the way.
@@ -119,7 +130,10 @@ impl<'a> Given<'a> {
         let mut reader = HelloReader::new(65_536);
         let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello: {self:?}") };
         let client: IpAddr = self.client.parse().unwrap();
+        let host = |name: &str| Host::Name(HostName::new(name.as_bytes()).unwrap());
+        let target = self.connect.map(|name| Target { host: host(name), port: 443 });
         let mut facts = Facts::new(self.listener, client);
+        facts.connect = target.as_ref();
         let mut asked = Vec::new();
         loop {
             let fact = match rules.decide(&facts) {
@@ -140,6 +154,14 @@ impl<'a> Given<'a> {
                 Fact::Ja4 => {
                     facts.ja4 = self.ja4;
                     self.ja4.is_some()
+                }
+                Fact::DnsTruth => {
+                    facts.dns_truth = self.dns;
+                    self.dns.is_some()
+                }
+                Fact::Certificate => {
+                    facts.certificate = self.certificate;
+                    self.certificate.is_some()
                 }
                 other => panic!("unknown fact {other:?}"),
             };

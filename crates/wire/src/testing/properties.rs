@@ -2,6 +2,7 @@
 //! tests of this crate and the fuzz targets call the same ones. It must not know expected answers.
 
 use super::records;
+use eyelet_wire::connect::{CONNECT_HEAD_BYTES_MAX, ConnectPeek, ConnectReader};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 use eyelet_wire::ja4::{JA4_LEN, ja4};
 use eyelet_wire::proxy::{self, ProxyPeek};
@@ -148,6 +149,30 @@ pub fn proxy_header_is_stable(raw: &[u8]) {
         }
     }
     assert!(matches!(whole, ProxyPeek::NeedMore { .. }));
+}
+
+/// A CONNECT request is read the same in one piece and byte by byte, ends where it says, and its
+/// target written and read again is the same one.
+pub fn connect_is_stable(raw: &[u8]) {
+    let whole = ConnectReader::new().feed(raw);
+    let mut reader = ConnectReader::new();
+    for end in 0..=raw.len() {
+        match reader.feed(&raw[..end]) {
+            ConnectPeek::NeedMore => assert!(end < CONNECT_HEAD_BYTES_MAX),
+            ConnectPeek::Connect(connect) => {
+                assert_eq!(ConnectPeek::Connect(connect), whole);
+                assert_eq!(connect.len, end, "needed no more than the head");
+                let target = connect.target;
+                let again = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
+                let read = ConnectReader::new().feed(again.as_bytes());
+                let ConnectPeek::Connect(read) = read else { panic!("{again}: {read:?}") };
+                assert_eq!(read.target, target);
+                return;
+            }
+            given => return assert_eq!(given, whole),
+        }
+    }
+    assert_eq!(whole, ConnectPeek::NeedMore);
 }
 
 fn written_is_read(command: proxy::Command) {

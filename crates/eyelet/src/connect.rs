@@ -1,0 +1,117 @@
+//! The client's side of HTTP CONNECT: its head, and every answer to it. What is refused before
+//! the 200 is told in HTTP; after it the client speaks TLS. It must not know rules.
+
+use std::net::SocketAddr;
+
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::connect::{ConnectPeek, ConnectReader, Host};
+
+use crate::act::refuse::{self, Answer};
+use crate::active::{Active, Stop, client_failure};
+use crate::config::{self, HostPort};
+use crate::lot::CLIENT;
+use crate::park;
+use crate::peek;
+use crate::story::{End, Outcome, Story};
+
+/// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+/// The first byte of a TLS handshake record.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// Reads the head; what came behind it stays in `raw`, and is the first that is peeked at.
+pub async fn read_head(active: &Active, story: &mut Story, raw: &mut Vec<u8>) -> Result<(), End> {
+    // The destination that a PROXY header names is this proxy itself.
+    story.decided.destination = None;
+    let mut reader = ConnectReader::new();
+    let connect = loop {
+        match reader.feed(raw) {
+            ConnectPeek::NeedMore => peek::more(active, raw, "the CONNECT request").await?,
+            ConnectPeek::Connect(connect) => break connect,
+            other => return Err(unreadable(active, raw, &other)),
+        }
+    };
+    raw.drain(..connect.len);
+    if let Host::Ip(ip) = connect.target.host {
+        story.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
+    }
+    story.decided.connect = Some(connect.target.to_string().into());
+    story.connect = Some(Box::new(connect.target));
+    story.owes_answer = true;
+    Ok(())
+}
+
+/// Answers what is no CONNECT request in the protocol that it seems to be.
+fn unreadable(active: &Active, raw: &[u8], peek: &ConnectPeek) -> End {
+    let (answer, reason) = match peek {
+        ConnectPeek::Malformed(fault) => {
+            let said = format!("This CONNECT request is malformed: {fault}.");
+            (http("400 Bad Request", &said), format!("malformed CONNECT: {fault}"))
+        }
+        ConnectPeek::OtherMethod => {
+            let said = "This proxy takes CONNECT requests only.";
+            let status = "405 Method Not Allowed\r\nAllow: CONNECT";
+            (http(status, said), "another method than CONNECT".into())
+        }
+        _ if raw.first() == Some(&TLS_HANDSHAKE) => {
+            let alert = AlertDescription::UnexpectedMessage.fatal_record();
+            (alert.into(), "TLS where CONNECT was expected".into())
+        }
+        _ => (Vec::new(), "not HTTP where CONNECT was expected".into()),
+    };
+    park::last_words(active, &answer);
+    End { outcome: Outcome::Refused, reason: reason.into() }
+}
+
+/// Sends the 200, where the client waits for it.
+pub async fn establish(active: &Active, story: &mut Story) -> Result<(), End> {
+    if !std::mem::take(&mut story.owes_answer) {
+        return Ok(());
+    }
+    // What the client had no reason to send before has a time of its own.
+    active.due_in(active.worker.edge.config.limits.hello_timeout);
+    let of = "the answer to CONNECT";
+    active.send_all(CLIENT, ESTABLISHED).await.map_err(|stop| match stop {
+        Stop::Late => End::failed(format!("hello_timeout before {of}")),
+        Stop::Drained => End::failed(format!("drained before {of}")),
+        Stop::Shed => End::failed(format!("shed: memory_max, before {of}")),
+        Stop::Io(error) => End::failed(client_failure(&error, of)),
+    })
+}
+
+/// Ends a connection: in HTTP while the client waits for the answer to its CONNECT, else by
+/// `answer`.
+pub fn end(active: &Active, story: &Story, answer: &Answer, end: End) -> Result<(), End> {
+    if !story.owes_answer {
+        return refuse::refuse(active, answer, end);
+    }
+    let (status, said) = match end.outcome {
+        Outcome::Refused => ("403 Forbidden", "refuses to connect"),
+        // RFC 9110 section 15.6.5; the words are `upstream`'s.
+        _ if end.reason.contains("connect_timeout") => ("504 Gateway Timeout", "cannot connect"),
+        _ => ("502 Bad Gateway", "cannot connect"),
+    };
+    park::last_words(active, &http(status, &format!("This proxy {said}: {}.", end.reason)));
+    Err(end)
+}
+
+/// Where the client wants to go, as something to dial.
+pub fn host_port(story: &Story) -> Option<HostPort> {
+    let target = story.connect.as_deref()?;
+    let host = match target.host {
+        Host::Name(name) => config::Host::Name(name.as_str().to_owned()),
+        Host::Ip(ip) => config::Host::Ip(ip),
+    };
+    Some(HostPort { host, port: target.port })
+}
+
+/// A whole response that says one line, and that the connection ends.
+fn http(status: &str, said: &str) -> Vec<u8> {
+    let length = said.len() + 1;
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n{said}\n"
+    )
+    .into_bytes()
+}

@@ -1,0 +1,189 @@
+//! The facts of one connection, fetched as the rules ask for them; the verdict, and what is told of
+//! both. It must not know how evidence is gathered, or what an action does.
+
+use std::sync::Arc;
+
+use eyelet_policy::{Fact, FactSet, Facts, Refusal, Verdict};
+use eyelet_wire::hello::Hello;
+
+use crate::act;
+use crate::act::refuse::Answer;
+use crate::active::Active;
+use crate::config::Action;
+use crate::connect;
+use crate::peek;
+use crate::story::{End, Outcome, Story};
+use crate::truth::told::Evidence;
+use crate::truth::{self, Attempt};
+use crate::upstream;
+
+/// Facts that were fetched, beside those that the story keeps.
+#[derive(Default)]
+pub struct Known {
+    unknown: FactSet,
+    /// Why there is no destination, where one was asked for.
+    no_destination: Option<String>,
+    dns_truth: Option<bool>,
+    shown: Option<Arc<Attempt>>,
+}
+
+impl Known {
+    /// What the rules are asked with.
+    pub fn facts<'a>(&'a self, story: &'a Story, hello: Option<&'a Hello<'a>>) -> Facts<'a> {
+        Facts {
+            connect: story.connect.as_deref(),
+            destination: story.decided.destination,
+            hello,
+            ja4: story.decided.ja4.as_deref(),
+            dns_truth: self.dns_truth,
+            certificate: self.shown.as_deref().and_then(Attempt::certificate),
+            unknown: self.unknown,
+            ..Facts::new(story.decided.listener, story.client.ip())
+        }
+    }
+
+    /// Computes the fingerprint.
+    pub fn fetch_ja4(&mut self, story: &mut Story, hello: &Hello<'_>) {
+        story.decided.ja4 = Some(peek::ja4(hello).as_str().into());
+    }
+
+    /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
+    pub async fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
+        if fact == Fact::Destination {
+            let found = match connect::host_port(story) {
+                Some(host_port) => upstream::destination(active, &host_port).await,
+                None => active.local_address().ok_or_else(|| "the client is gone".into()),
+            };
+            match found {
+                Ok(destination) => story.decided.destination = Some(destination),
+                Err(why) => self.no_destination = Some(why),
+            }
+        }
+        if fact != Fact::Destination || story.decided.destination.is_none() {
+            self.unknown = self.unknown.with(fact);
+        }
+    }
+
+    /// What becomes of the verdict, and what is told of it.
+    pub fn settle(
+        &mut self,
+        active: &Active,
+        story: &mut Story,
+        verdict: Verdict,
+        hello: Option<&Hello<'_>>,
+    ) -> Result<u32, (Answer, End)> {
+        self.note_shadows(active, story, hello);
+        let act = rule_on(active, story, verdict, hello);
+        self.blame(story, act)
+    }
+
+    /// A refusal that may come of facts that could not be had says so.
+    fn blame<T>(
+        &mut self,
+        story: &Story,
+        act: Result<T, (Answer, End)>,
+    ) -> Result<T, (Answer, End)> {
+        let unknown = story.decided.evidence.as_deref().map_or(&[][..], Evidence::unknown);
+        act.map_err(|(answer, mut end)| {
+            if let Some(why) = self.no_destination.take() {
+                end.reason = format!("{}; no destination: {why}", end.reason).into();
+            }
+            if !unknown.is_empty() {
+                end.reason = format!("{} (unknown: {})", end.reason, unknown.join(", ")).into();
+            }
+            (answer, end)
+        })
+    }
+
+    /// Fetches what speaks for the name in the hello, or against it.
+    pub async fn fetch_evidence(&mut self, active: &Active, story: &mut Story, fact: Fact) {
+        let had = match fact {
+            Fact::DnsTruth => self.fetch_dns(active, story).await,
+            Fact::Certificate => self.fetch_certificate(active, story).await,
+            _ => return self.fetch(active, story, fact).await,
+        };
+        if !had {
+            self.unknown = self.unknown.with(fact);
+        }
+    }
+
+    async fn fetch_dns(&mut self, active: &Active, story: &mut Story) -> bool {
+        self.fetch_destination(active, story).await;
+        let (Some(to), Some(name)) = (story.decided.destination, story.decided.sni.as_deref())
+        else {
+            evidence(story).note_unknown("dns: there is no destination");
+            return false;
+        };
+        // Boxed: few connections wait here, and every connection's task would have the room.
+        let found = Box::pin(truth::by_dns(&active.worker, name, to.ip())).await;
+        self.dns_truth = found.agrees;
+        evidence(story).note_dns(&found);
+        found.agrees.is_some()
+    }
+
+    async fn fetch_certificate(&mut self, active: &Active, story: &mut Story) -> bool {
+        self.fetch_destination(active, story).await;
+        let Some(to) = story.decided.destination else {
+            evidence(story).note_unknown("certificate: there is no destination");
+            return false;
+        };
+        let name = story.decided.sni.as_deref();
+        let attempt = Box::pin(truth::by_certificate(&active.worker, to, name)).await;
+        evidence(story).note_certificate(&attempt);
+        let had = attempt.certificate().is_some();
+        self.shown = Some(attempt);
+        had
+    }
+
+    /// Evidence is about where the client wanted to go; and it takes its own time, which the
+    /// client is not to be held to.
+    async fn fetch_destination(&mut self, active: &Active, story: &mut Story) {
+        if story.decided.destination.is_none() {
+            self.fetch(active, story, Fact::Destination).await;
+        }
+        active.due_in(EVIDENCE_TIMEOUTS * active.worker.edge.config.truth.timeout);
+    }
+
+    fn note_shadows(&self, active: &Active, story: &mut Story, hello: Option<&Hello<'_>>) {
+        let config = &active.worker.edge.config;
+        let facts = self.facts(story, hello);
+        let told = config.policy.shadowed(&facts).map(|verdict| {
+            let rule = verdict.rule.map_or(0, |rule| rule.0);
+            let outcome = match &*config.rules[rule as usize].action {
+                _ if verdict.refuse.is_some() => Outcome::Refused,
+                Action::Splice(_) => Outcome::Spliced,
+                Action::Terminate(_) => Outcome::Terminated,
+                Action::Refuse(_) => Outcome::Refused,
+            };
+            (rule, outcome)
+        });
+        let told: Vec<_> = told.collect();
+        story.decided.shadow = told;
+    }
+}
+
+fn evidence(story: &mut Story) -> &mut Evidence {
+    story.decided.evidence.get_or_insert_default()
+}
+
+/// How many times its own timeout one piece of evidence may take: it is waited for behind others,
+/// and the clock of the connection must not be the one that ends it.
+const EVIDENCE_TIMEOUTS: u32 = 3;
+
+fn rule_on(
+    active: &Active,
+    story: &mut Story,
+    verdict: Verdict,
+    hello: Option<&Hello<'_>>,
+) -> Result<u32, (Answer, End)> {
+    story.decided.rule = verdict.rule.map(|rule| rule.0);
+    match (verdict.rule, verdict.refuse) {
+        (Some(rule), None) => Ok(rule.0),
+        (None, None) => Err(act::refuse::by_rule(None, Refusal::Unlisted, hello)),
+        (rule, Some(refusal)) => {
+            let rules = &active.worker.edge.config.rules;
+            let action = rule.map(|rule| &*rules[rule.0 as usize].action);
+            Err(act::refuse::by_rule(action, refusal, hello))
+        }
+    }
+}

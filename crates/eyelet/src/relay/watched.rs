@@ -1,0 +1,150 @@
+//! What a spliced connection holds back while its first flights are watched: nothing, unless one
+//! comes in pieces. It must not know what is watched for.
+
+use std::borrow::Cow;
+
+use super::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
+use crate::config::HELLO_BYTES_MAX;
+use crate::lot::{CLIENT, Side, UPSTREAM};
+use crate::story::Parked;
+use crate::watch::{Pass, Watch};
+
+/// A flight that has come in part.
+#[derive(Default)]
+pub struct Watching {
+    watch: Watch,
+    from_client: Vec<u8>,
+    from_server: Vec<u8>,
+    never: Option<Cow<'static, str>>,
+}
+
+/// None of it may pass.
+#[derive(Debug)]
+pub struct Never;
+
+impl Watching {
+    fn held(&mut self, from: Side) -> &mut Vec<u8> {
+        if from == CLIENT { &mut self.from_client } else { &mut self.from_server }
+    }
+
+    /// Bytes of memory held.
+    pub fn held_bytes(&self) -> usize {
+        size_of::<Self>() + self.from_client.capacity() + self.from_server.capacity()
+    }
+}
+
+impl Flow {
+    /// Has the first flights watched.
+    pub fn watch(&mut self, forbid_compression: bool) {
+        self.flags |= WATCH_UP | WATCH_DOWN;
+        if forbid_compression {
+            self.flags |= FORBID_COMPRESSION;
+        }
+    }
+
+    /// Whether what comes from a side is watched.
+    pub fn is_watched(&self, from: Side) -> bool {
+        self.has(flag(from))
+    }
+
+    /// How many of the bytes that have come from a side may go on at once. What may not is held
+    /// back, and what is let go later is held for the other side.
+    ///
+    /// # Errors
+    /// If nothing of it may go on: [`Flow::never`] has the reason.
+    pub fn pass(
+        &mut self,
+        from: Side,
+        bytes: &[u8],
+        sni: Option<&str>,
+        chosen: &mut bool,
+    ) -> Result<usize, Never> {
+        let mut watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
+        let watching = watching.get_or_insert_default();
+        let before = watching.held(from).len();
+        let pass = if before == 0 {
+            self.look(&mut watching.watch, from, bytes, sni, chosen)
+        } else {
+            watching.held(from).extend_from_slice(bytes);
+            let held = std::mem::take(watching.held(from));
+            let pass = self.look(&mut watching.watch, from, &held, sni, chosen);
+            *watching.held(from) = held;
+            pass
+        };
+        let all = before + bytes.len();
+        let (passed, done) = match pass {
+            Pass::Some(passed) => (passed, 0),
+            Pass::Retry => (all, WATCH_DOWN),
+            Pass::All if from == CLIENT => (all, WATCH_UP),
+            Pass::All => (all, WATCH_UP | WATCH_DOWN),
+            Pass::Never(why) => {
+                // These did not come to be counted.
+                watching.held(from).truncate(before);
+                watching.never = Some(why);
+                self.pending().watching = Some(std::mem::take(watching));
+                return Err(Never);
+            }
+        };
+        self.flags &= !done;
+        let at_once = if before == 0 {
+            watching.held(from).extend_from_slice(&bytes[passed..]);
+            passed
+        } else {
+            let let_go: Vec<u8> = watching.held(from).drain(..passed).collect();
+            self.hold(UPSTREAM - from, &let_go);
+            0
+        };
+        if self.flags & (WATCH_UP | WATCH_DOWN) == 0 {
+            self.hold(UPSTREAM, &watching.from_client);
+        } else if !(watching.watch.is_idle()
+            && watching.from_client.is_empty()
+            && watching.from_server.is_empty())
+        {
+            self.pending().watching = Some(std::mem::take(watching));
+        }
+        Ok(at_once)
+    }
+
+    fn look(
+        &self,
+        watch: &mut Watch,
+        from: Side,
+        held: &[u8],
+        sni: Option<&str>,
+        chosen: &mut bool,
+    ) -> Pass {
+        match from {
+            CLIENT => watch.client(held, sni, HELLO_BYTES_MAX),
+            _ => watch.server(held, self.has(FORBID_COMPRESSION), || *chosen = true),
+        }
+    }
+
+    /// Lets go what is held back of a side whose stream has ended: there is no more to wait for.
+    pub fn let_go(&mut self, from: Side) {
+        self.flags &= !flag(from);
+        let watching = self.pending.as_mut().and_then(|pending| pending.watching.as_mut());
+        if let Some(watching) = watching {
+            let held = std::mem::take(watching.held(from));
+            self.hold(UPSTREAM - from, &held);
+        }
+    }
+
+    /// Why nothing may go on, after [`Flow::pass`] has said so.
+    pub fn never_reason(&mut self) -> Cow<'static, str> {
+        let watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
+        watching.and_then(|watching| watching.never).unwrap_or_default()
+    }
+
+    /// The same of a parked connection, if that is so. What was held back does not count as moved.
+    pub fn never(&mut self, story: &mut Parked) -> Option<Cow<'static, str>> {
+        let watching =
+            self.pending.as_mut()?.watching.take_if(|watching| watching.never.is_some())?;
+        story.bytes_to_upstream -= watching.from_client.len() as u64;
+        story.bytes_to_client -= watching.from_server.len() as u64;
+        watching.never
+    }
+}
+
+const fn flag(from: Side) -> u16 {
+    if from == CLIENT { WATCH_UP } else { WATCH_DOWN }
+}

@@ -1,0 +1,280 @@
+//! The side handshake: what certificate a destination shows to who asks for a name, proved by its
+//! key, and whether it is valid. It must not know rules, or the connection that asked.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+
+use crate::certificate;
+
+/// Bytes that a server may send until its handshake is done. rustls takes no message of more than
+/// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.
+const FLIGHT_BYTES_MAX: usize = 72 << 10;
+/// Bytes read at once.
+const READ_BYTES: usize = 8 << 10;
+/// Names of a certificate that an access line shows.
+const TOLD_MAX: usize = 8;
+
+/// Where systems keep the roots that they trust, in the order of looking: Debian, Fedora, SUSE,
+/// Alpine.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// What was shown, in the words of rules and in those of the access line.
+#[derive(Debug)]
+pub struct Shown {
+    /// For rules.
+    pub certificate: eyelet_policy::Certificate,
+    /// For the access line.
+    pub told: Arc<Told>,
+    /// The end of the leaf's validity, in milliseconds since 1970.
+    pub expires_unix_ms: u64,
+}
+
+/// What an access line shows of a certificate.
+#[derive(Debug)]
+pub struct Told {
+    /// At most eight.
+    pub names: Box<[Box<str>]>,
+    /// The issuer's whole name.
+    pub issuer: Box<str>,
+    /// What is wrong with it.
+    pub fault: Option<Box<str>>,
+    /// When it was shown.
+    pub at_unix_ms: u64,
+}
+
+/// Who is trusted, read once, and how a side handshake is made.
+pub struct Asker {
+    verifier: Arc<WebPkiServerVerifier>,
+    config: Arc<ClientConfig>,
+    config_nameless: Arc<ClientConfig>,
+}
+
+/// Why the roots cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    /// The file is at fault.
+    #[error("{0}")]
+    File(#[from] certificate::CertificateError),
+    /// No file of the system's was found.
+    #[error("no roots of this system at {}; name a file in [truth] ca", SYSTEM_ROOTS.join(", "))]
+    NoSystem,
+    /// None of the certificates can be a root.
+    #[error("{file}: no certificate that can be a root")]
+    NoRoot {
+        /// The file.
+        file: String,
+    },
+    /// rustls does not take them.
+    #[error("roots: {0}")]
+    Rustls(String),
+}
+
+static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+    LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
+
+impl Asker {
+    /// Reads the roots in `ca`, or the system's.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn new(ca: Option<&Path>) -> Result<Self, RootsError> {
+        let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
+        let file = ca.or_else(system).ok_or(RootsError::NoSystem)?;
+        let mut roots = RootCertStore::empty();
+        // A system's list may have one or the other that is too old to be read: the rest counts.
+        let (added, _) = roots.add_parsable_certificates(certificate::chain(file)?);
+        if added == 0 {
+            return Err(RootsError::NoRoot { file: file.display().to_string() });
+        }
+        let rustls = |error: &dyn std::fmt::Display| RootsError::Rustls(error.to_string());
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), PROVIDER.clone())
+                .build()
+                .map_err(|error| rustls(&error))?;
+        let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| rustls(&error))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(KeyOnly(verifier.clone())))
+            .with_no_client_auth();
+        // A resumed session shows no certificate.
+        config.resumption = Resumption::disabled();
+        let mut nameless = config.clone();
+        nameless.enable_sni = false;
+        Ok(Self { verifier, config: Arc::new(config), config_nameless: Arc::new(nameless) })
+    }
+
+    /// Does a whole handshake with `destination`, on a socket that is connected to it, for `name`
+    /// or for none, and says what was shown.
+    /// It has no clock of its own: the caller bounds it.
+    pub async fn ask(
+        &self,
+        mut stream: TcpStream,
+        destination: IpAddr,
+        name: Option<&str>,
+        now_ms: u64,
+    ) -> Result<Shown, String> {
+        let (server, config) = match name {
+            Some(name) => (ServerName::try_from(name.to_owned()).ok(), &self.config),
+            None => (Some(ServerName::from(destination)), &self.config_nameless),
+        };
+        let server = server.ok_or("no certificate can have such a name")?;
+        let tls = ClientConnection::new(config.clone(), server.clone());
+        let mut tls = tls.map_err(|why| why.to_string())?;
+        shake(&mut tls, &mut stream).await?;
+        let chain = tls.peer_certificates().unwrap_or_default();
+        let [leaf, intermediates @ ..] = chain else { return Err("no certificate".into()) };
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_millis(now_ms));
+        let verified =
+            self.verifier.verify_server_cert(leaf, intermediates, &server, &[], now).map(|_| ());
+        describe(leaf, verified, now_ms)
+    }
+}
+
+async fn shake(tls: &mut ClientConnection, stream: &mut TcpStream) -> Result<(), String> {
+    let mut received = 0;
+    let mut buffer = Vec::new();
+    let io = |error: io::Error| error.to_string();
+    loop {
+        buffer.clear();
+        while tls.wants_write() {
+            tls.write_tls(&mut buffer).map_err(io)?;
+        }
+        stream.write_all(&buffer).await.map_err(io)?;
+        if !tls.is_handshaking() {
+            return Ok(());
+        }
+        buffer.resize(READ_BYTES, 0);
+        let read = stream.read(&mut buffer).await.map_err(io)?;
+        received += read;
+        if read == 0 {
+            return Err("closed in the handshake".into());
+        }
+        if received > FLIGHT_BYTES_MAX {
+            return Err(format!("more than {FLIGHT_BYTES_MAX} bytes in the handshake"));
+        }
+        let mut unread = &buffer[..read];
+        while !unread.is_empty() {
+            tls.read_tls(&mut unread).map_err(io)?;
+            tls.process_new_packets().map_err(|error| error.to_string())?;
+        }
+    }
+}
+
+fn describe(
+    leaf: &CertificateDer<'_>,
+    verified: Result<(), Error>,
+    now_ms: u64,
+) -> Result<Shown, String> {
+    let unreadable = |_| "its certificate cannot be read".to_owned();
+    let (_, parsed) = parse_x509_certificate(leaf).map_err(unreadable)?;
+    let alternative = parsed.subject_alternative_name().ok().flatten();
+    let general = alternative.map_or(&[][..], |extension| &extension.value.general_names);
+    let names: Box<[Box<str>]> = general
+        .iter()
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase().into()),
+            _ => None,
+        })
+        .collect();
+    let issuer = parsed.issuer();
+    let parts = issuer.iter_common_name().chain(issuer.iter_organization());
+    let parts = parts.filter_map(|part| part.as_str().ok()).map(Box::from);
+    let whole: Box<str> = issuer.to_string().into();
+    let issuers = [whole.clone()].into_iter().chain(parts).collect();
+    // The name is looked at after the chain: a certificate for another name is a sound one.
+    let trusted = matches!(
+        verified,
+        Ok(())
+            | Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+            ))
+    );
+    let told = Told {
+        names: names.iter().take(TOLD_MAX).cloned().collect(),
+        issuer: whole,
+        fault: verified.as_ref().err().map(|why| why.to_string().into()),
+        at_unix_ms: now_ms,
+    };
+    let expires = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+    let valid = verified.is_ok();
+    let certificate = eyelet_policy::Certificate { names, issuer: issuers, trusted, valid };
+    let expires_unix_ms = expires.saturating_mul(1000);
+    Ok(Shown { certificate, told: Arc::new(told), expires_unix_ms })
+}
+
+impl Shown {
+    /// Bytes on the heap.
+    pub fn bytes(&self) -> usize {
+        let texts = |list: &[Box<str>]| -> usize {
+            list.iter().map(|text| text.len() + size_of::<Box<str>>()).sum()
+        };
+        size_of::<Self>()
+            + size_of::<Told>()
+            + texts(&self.certificate.names)
+            + texts(&self.certificate.issuer)
+            + texts(&self.told.names)
+            + self.told.issuer.len()
+            + self.told.fault.as_ref().map_or(0, |fault| fault.len())
+    }
+}
+
+/// Has the key of the certificate proved, and no more: what the certificate is worth is looked at
+/// when it is known who showed it. Nothing is ever sent over such a connection.
+#[derive(Debug)]
+struct KeyOnly(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for KeyOnly {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}

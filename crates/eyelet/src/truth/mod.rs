@@ -1,0 +1,290 @@
+//! Whether a name in a hello is true: evidence gathered when a rule asks, shared by all workers,
+//! bounded, one flight a key. It must not know what a rule makes of it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eyelet_sys::socket;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use crate::config::Config;
+use crate::worker::Worker;
+
+use cache::{Cache, Flight, Landing};
+use certificate::{Asker, RootsError, Shown};
+use dns::Resolved;
+
+pub mod cache;
+pub mod certificate;
+pub mod dns;
+pub mod told;
+
+/// The part of `memory_max` that all evidence may take: 8 MiB of each kind by default, which is
+/// more than 16,384 names with a few addresses.
+const MEMORY_PARTS: usize = 64;
+/// Questions to DNS at once, each with a descriptor a resolver.
+const QUESTIONS_MAX: usize = 128;
+/// Side handshakes at once, each with a descriptor and up to some 150 KiB.
+const HANDSHAKES_MAX: usize = 64;
+/// How soon a destination with which no handshake could be made is tried again.
+const FAULT_FRESH_MS: u64 = 5_000;
+/// How soon one whose certificate is not valid is looked at again.
+const INVALID_FRESH_MS: u64 = 60_000;
+
+/// A name, and whether its IPv6 or its IPv4 addresses are asked for.
+type Question = (Box<str>, bool);
+/// A destination, and the name that it is asked for.
+type Visit = (SocketAddr, Option<Box<str>>);
+
+/// The evidence of a process.
+pub struct Truth {
+    dns: Arc<Cache<Question, Arc<Resolved>>>,
+    certificates: Arc<Cache<Visit, Arc<Attempt>>>,
+    asker: Option<Asker>,
+    questions: Semaphore,
+    handshakes: Semaphore,
+}
+
+/// What came of a side handshake.
+#[derive(Debug)]
+pub struct Attempt {
+    /// What was shown, or why nothing was.
+    pub shown: Result<Shown, Box<str>>,
+    fresh_until_ms: u64,
+}
+
+/// What DNS says of a name and an address.
+#[derive(Debug)]
+pub struct ByDns {
+    /// Whether the address is one of the name's; `None`: that cannot be known.
+    pub agrees: Option<bool>,
+    /// What was answered, if anything was.
+    pub told: Option<Arc<dns::Told>>,
+    /// Why it cannot be known.
+    pub fault: Option<Box<str>>,
+}
+
+impl Truth {
+    /// No evidence yet. The roots are read, if a rule asks for a certificate.
+    ///
+    /// # Errors
+    /// If they cannot be.
+    pub fn new(config: &Config) -> Result<Self, RootsError> {
+        let asks = config.policy.asks_certificate();
+        let asker = asks.then(|| Asker::new(config.truth.ca.as_deref())).transpose()?;
+        let bytes_max = config.limits.memory_max / MEMORY_PARTS;
+        Ok(Self {
+            dns: Arc::new(Cache::new(bytes_max)),
+            certificates: Arc::new(Cache::new(bytes_max)),
+            asker,
+            questions: Semaphore::new(QUESTIONS_MAX),
+            handshakes: Semaphore::new(HANDSHAKES_MAX),
+        })
+    }
+
+    /// Descriptors that gathering may take at most.
+    pub fn descriptors_max(config: &Config) -> usize {
+        let resolvers = config.dns.servers.len().max(2);
+        let questions = if config.policy.asks_dns() { QUESTIONS_MAX * resolvers } else { 0 };
+        questions + if config.policy.asks_certificate() { HANDSHAKES_MAX } else { 0 }
+    }
+
+    /// Entries and bytes, of addresses and of certificates.
+    pub fn size(&self) -> [(usize, usize); 2] {
+        [self.dns.size(), self.certificates.size()]
+    }
+}
+
+/// Whether `address` is one of `name`'s. Looks up what is known; asks only where it does not say.
+pub async fn by_dns(worker: &Rc<Worker>, name: &str, address: IpAddr) -> ByDns {
+    let edge = &worker.edge;
+    let (truth, history) = (&edge.truth, edge.config.truth.history);
+    let (address, now) = (address.to_canonical(), worker.now_unix_ms());
+    let v6 = address.is_ipv6();
+    let hash = truth.dns.hash((name, v6));
+    let known = truth.dns.read(
+        hash,
+        |(known, six)| **known == *name && *six == v6,
+        |known| {
+            (known.has(address, now, history).is_some() || known.is_fresh(now))
+                .then(|| known.clone())
+        },
+    );
+    if let Some(Some(known)) = known {
+        return ByDns::of(&known, address, now, history);
+    }
+    let key = (Box::from(name), v6);
+    let flight = match truth.dns.join(hash, &key) {
+        Flight::Busy => return ByDns::unknown("too many questions are under way"),
+        Flight::Shared(flight) => flight,
+        Flight::Mine(landing, flight) => {
+            let worker = worker.clone();
+            cache::fly(async move { question(&worker, key, hash, landing).await });
+            flight
+        }
+    };
+    let has = |resolved: &Arc<Resolved>| {
+        resolved.is_complete() || resolved.has(address, worker.now_unix_ms(), history) == Some(true)
+    };
+    match cache::outcome(flight, has).await {
+        Some(resolved) => ByDns::of(&resolved, address, worker.now_unix_ms(), history),
+        None => ByDns::unknown("no answer in time"),
+    }
+}
+
+async fn question(
+    worker: &Rc<Worker>,
+    key: Question,
+    hash: u64,
+    landing: Landing<Question, Arc<Resolved>>,
+) {
+    let config = &worker.edge.config.truth;
+    let truth = &worker.edge.truth;
+    let mut resolved = truth.dns.read(hash, |known| *known == key, Arc::clone);
+    if let Some(resolved) = resolved.clone().filter(|known| known.is_fresh(worker.now_unix_ms())) {
+        // Another flight landed between this one's look-up and its start.
+        let bytes = resolved.bytes() + key.0.len();
+        return landing.land(resolved, bytes);
+    }
+    let turn = tokio::time::timeout(config.timeout, truth.questions.acquire()).await;
+    let Ok(Ok(_turn)) = turn else { return };
+    let (name, v6) = &key;
+    let mut question = match worker.resolvers.ask(name, *v6) {
+        Ok(question) => question,
+        Err(error) => {
+            return tracing::error!("no resolver for evidence: {error}");
+        }
+    };
+    loop {
+        let now = || worker.now_unix_ms();
+        let next = question.next(resolved.as_deref(), now, config.history).await;
+        let next = Arc::new(next);
+        if next.is_complete() {
+            let bytes = next.bytes() + name.len();
+            return landing.land(next, bytes);
+        }
+        landing.tell(next.clone());
+        resolved = Some(next);
+    }
+}
+
+impl ByDns {
+    fn of(resolved: &Resolved, address: IpAddr, now_ms: u64, history: Duration) -> Self {
+        // An answer that is stale by now was fresh when it was waited for.
+        let agrees = resolved
+            .has(address, now_ms, history)
+            .or_else(|| (resolved.is_complete() && resolved.fault().is_none()).then_some(false));
+        let fault = match agrees {
+            Some(_) => None,
+            None => Some(resolved.fault().unwrap_or("no answer").into()),
+        };
+        Self { agrees, told: Some(resolved.told.clone()), fault }
+    }
+
+    fn unknown(why: &str) -> Self {
+        Self { agrees: None, told: None, fault: Some(why.into()) }
+    }
+}
+
+/// What `destination` shows to who asks for `name`; from memory, or by a side handshake.
+pub async fn by_certificate(
+    worker: &Rc<Worker>,
+    destination: SocketAddr,
+    name: Option<&str>,
+) -> Arc<Attempt> {
+    let truth = &worker.edge.truth;
+    let now = worker.now_unix_ms();
+    let hash = truth.certificates.hash((destination, name));
+    let known = truth.certificates.read(
+        hash,
+        |(known, asked)| *known == destination && asked.as_deref() == name,
+        |attempt| (now < attempt.fresh_until_ms).then(|| attempt.clone()),
+    );
+    if let Some(Some(known)) = known {
+        return known;
+    }
+    // A handshake with one of our own listeners would ask for another.
+    if worker.edge.intercept.listener_at(destination).is_some() {
+        return Attempt::failed("the destination is this edge", now);
+    }
+    let key = (destination, name.map(Box::from));
+    let flight = match truth.certificates.join(hash, &key) {
+        Flight::Busy => return Attempt::failed("too many side handshakes are under way", now),
+        Flight::Shared(flight) => flight,
+        Flight::Mine(landing, flight) => {
+            let worker = worker.clone();
+            cache::fly(async move {
+                let attempt = side_handshake(&worker, &key, hash).await;
+                let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
+                landing.land(attempt, bytes);
+            });
+            flight
+        }
+    };
+    let landed = cache::outcome(flight, |_| true).await;
+    landed.unwrap_or_else(|| Attempt::failed("the side handshake was dropped", now))
+}
+
+async fn side_handshake(worker: &Worker, key: &Visit, hash: u64) -> Arc<Attempt> {
+    let (truth, config) = (&worker.edge.truth, &worker.edge.config.truth);
+    let known = truth.certificates.read(hash, |known| known == key, Arc::clone);
+    if let Some(known) = known.filter(|known| worker.now_unix_ms() < known.fresh_until_ms) {
+        // Another flight landed between this one's look-up and its start.
+        return known;
+    }
+    let Some(asker) = &truth.asker else {
+        return Attempt::failed("no roots were read", worker.now_unix_ms());
+    };
+    let ask = async {
+        // It is never closed.
+        let _turn = truth.handshakes.acquire().await;
+        let stream = dial(worker, key.0).await.map_err(|why| why.to_string())?;
+        asker.ask(stream, key.0.ip(), key.1.as_deref(), worker.now_unix_ms()).await
+    };
+    let shown = tokio::time::timeout(config.timeout, ask).await;
+    let now = worker.now_unix_ms();
+    let shown = match shown {
+        Err(_) => return Attempt::failed("no handshake in time", now),
+        Ok(Err(why)) => return Attempt::failed(&why, now),
+        Ok(Ok(shown)) => shown,
+    };
+    let fresh_until_ms = match shown.certificate.valid {
+        true => (now + config.history.as_millis() as u64).min(shown.expires_unix_ms),
+        false => now + INVALID_FRESH_MS.min(config.history.as_millis() as u64),
+    };
+    Arc::new(Attempt { shown: Ok(shown), fresh_until_ms })
+}
+
+/// Connects, and has it remembered: where our own connections are redirected to us, this one is to
+/// be known for ours.
+async fn dial(worker: &Worker, destination: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket::tcp(destination)?;
+    socket::connect(&socket, destination)?;
+    worker.edge.intercept.dialled(&socket, destination);
+    let stream = TcpStream::from_std(socket.into())?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(stream),
+    }
+}
+
+impl Attempt {
+    fn failed(why: &str, now_ms: u64) -> Arc<Self> {
+        Arc::new(Self { shown: Err(why.into()), fresh_until_ms: now_ms + FAULT_FRESH_MS })
+    }
+
+    /// For rules.
+    pub fn certificate(&self) -> Option<&eyelet_policy::Certificate> {
+        self.shown.as_ref().ok().map(|shown| &shown.certificate)
+    }
+
+    fn bytes(&self) -> usize {
+        let shown = self.shown.as_ref();
+        size_of::<Self>() + shown.map_or_else(|why| why.len(), Shown::bytes)
+    }
+}

@@ -1,0 +1,108 @@
+//! What a story keeps of evidence, and how the access line writes it.
+//! It must not know how evidence is gathered.
+
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{Attempt, ByDns, certificate, dns};
+
+/// The evidence that one connection was decided on. Parked connections share it: what is told of a
+/// name is one allocation for as long as it is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Evidence {
+    dns: Option<Same<dns::Told>>,
+    dns_agrees: Option<bool>,
+    certificate: Option<Same<certificate::Told>>,
+    unknown: Vec<Box<str>>,
+}
+
+/// Equal where it is one and the same.
+#[derive(Debug)]
+struct Same<T>(Arc<T>);
+
+impl Evidence {
+    /// Notes what DNS says.
+    pub fn note_dns(&mut self, found: &ByDns) {
+        self.dns = found.told.clone().map(Same);
+        self.dns_agrees = found.agrees;
+        self.unknown.extend(found.fault.as_ref().map(|why| format!("dns: {why}").into()));
+    }
+
+    /// Notes what the destination has shown.
+    pub fn note_certificate(&mut self, attempt: &Attempt) {
+        match &attempt.shown {
+            Ok(shown) => self.certificate = Some(Same(shown.told.clone())),
+            Err(why) => self.unknown.push(format!("certificate: {why}").into()),
+        }
+    }
+
+    /// Notes evidence that could not even be asked for.
+    pub fn note_unknown(&mut self, why: &str) {
+        self.unknown.push(why.into());
+    }
+
+    /// What could not be had, and why.
+    pub fn unknown(&self) -> &[Box<str>] {
+        &self.unknown
+    }
+
+    /// As the access line has it.
+    pub fn line(&self, started_unix_ms: u64) -> Line<'_> {
+        let age = |at_unix_ms| started_unix_ms.saturating_sub(at_unix_ms);
+        Line {
+            dns: self.dns.as_ref().map(|told| &*told.0.addresses),
+            dns_agrees: self.dns_agrees,
+            age_ms: self.dns.as_ref().map(|told| age(told.0.at_unix_ms)),
+            certificate: self.certificate.as_ref().map(|Same(told)| CertificateLine {
+                names: &told.names,
+                issuer: &told.issuer,
+                valid: told.fault.is_none(),
+                fault: told.fault.as_deref(),
+                age_ms: age(told.at_unix_ms),
+            }),
+            unknown: &self.unknown,
+        }
+    }
+}
+
+/// The `evidence` of an access line.
+#[derive(Serialize)]
+pub struct Line<'a> {
+    dns: Option<&'a [IpAddr]>,
+    dns_agrees: Option<bool>,
+    age_ms: Option<u64>,
+    certificate: Option<CertificateLine<'a>>,
+    unknown: &'a [Box<str>],
+}
+
+#[derive(Serialize)]
+struct CertificateLine<'a> {
+    names: &'a [Box<str>],
+    issuer: &'a str,
+    valid: bool,
+    fault: Option<&'a str>,
+    age_ms: u64,
+}
+
+impl<T> Clone for Same<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> PartialEq for Same<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T> Eq for Same<T> {}
+
+impl<T> Hash for Same<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}

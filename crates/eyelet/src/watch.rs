@@ -1,0 +1,245 @@
+//! The first flights of a spliced connection, as they pass: whether the server chooses TLS
+//! compression, and whether a second hello has the name of the first. Sans-IO: bytes in, how many
+//! may pass out. It must not know sockets or rules.
+
+use std::borrow::Cow;
+
+use eyelet_wire::hello::{HelloReader, Peek, Sni};
+use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
+
+/// The header of a TLS record: type, version, length.
+const HEADER_BYTES: usize = 5;
+/// Content type (RFC 8446 section 5.1).
+const HANDSHAKE: u8 = 22;
+
+/// What a flight that has begun needs beside the bytes that are held back: where the client's
+/// records end, and how far its second hello, or the server's, was read.
+#[derive(Debug, Default)]
+pub struct Watch {
+    borders: Borders,
+    hello: Option<HelloReader>,
+    server_hello: Option<ServerHelloReader>,
+}
+
+/// Where a stream of TLS records is: within one, or how much of the next header has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Borders {
+    left: usize,
+    header: [u8; HEADER_BYTES],
+    header_len: usize,
+}
+
+/// What is to be done with the bytes of one side that are held back, new ones included.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// So many may pass, the rest is held back until more has come.
+    Some(usize),
+    /// All may pass, and nothing more of either side need be looked at.
+    All,
+    /// All may pass, and the client answers with a second hello.
+    Retry,
+    /// None may pass: the connection is to be reset.
+    Never(Cow<'static, str>),
+}
+
+impl Watch {
+    /// Whether nothing would be lost without it: no flight is in the middle of anything.
+    pub fn is_idle(&self) -> bool {
+        self.borders == Borders::default() && self.hello.is_none() && self.server_hello.is_none()
+    }
+
+    /// Looks at what the server has sent; `held` is all that has not passed. `forbid`: a server
+    /// that chooses compression is not passed on. `note_chosen` is told where it does.
+    pub fn server(&mut self, held: &[u8], forbid: bool, note_chosen: impl FnOnce()) -> Pass {
+        let reader = self.server_hello.get_or_insert_default();
+        match reader.feed(held) {
+            ServerPeek::NeedMore { .. } => Pass::Some(0),
+            ServerPeek::ServerHello(hello) if hello.is_hello_retry_request() => {
+                self.server_hello = None;
+                Pass::Retry
+            }
+            ServerPeek::ServerHello(hello) if hello.compression_method != 0 => {
+                note_chosen();
+                match forbid {
+                    true => Pass::Never("the server chose TLS compression".into()),
+                    false => Pass::All,
+                }
+            }
+            ServerPeek::ServerHello(_) | ServerPeek::Alert(_) => Pass::All,
+            // What cannot be read cannot be told to be harmless; without a rule that asks it is
+            // the client's to refuse.
+            ServerPeek::NotTls(_) if forbid => Pass::Never("the server speaks no TLS".into()),
+            ServerPeek::Malformed(why) if forbid => {
+                Pass::Never(format!("malformed hello of the server: {why}").into())
+            }
+            ServerPeek::NotTls(_) | ServerPeek::Malformed(_) => Pass::All,
+        }
+    }
+
+    /// Looks at what the client has sent behind its first hello; `held` is all that has not
+    /// passed. A second hello passes whole, and only with the name of the first.
+    pub fn client(&mut self, held: &[u8], sni: Option<&str>, hello_bytes_max: usize) -> Pass {
+        let mut passed = 0;
+        loop {
+            let unread = &held[passed..];
+            if let Some(reader) = &mut self.hello {
+                let pass = second_hello(reader, unread, sni);
+                return match pass {
+                    Pass::Some(_) => Pass::Some(passed),
+                    other => other,
+                };
+            }
+            match self.borders.content_type(unread) {
+                _ if unread.is_empty() => return Pass::Some(passed),
+                Some(HANDSHAKE) => self.hello = Some(HelloReader::new(hello_bytes_max)),
+                // The compatibility record, early data (RFC 8446 D.4, 4.2.10), an alert; and what
+                // no client sends, which is the server's to judge.
+                None | Some(_) => passed += self.borders.step(unread),
+            }
+        }
+    }
+}
+
+fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>) -> Pass {
+    match reader.feed(held) {
+        Peek::NeedMore { .. } => Pass::Some(0),
+        Peek::Hello(hello) => match hello.sni() {
+            Sni::Name(name) if Some(name.as_str()) == sni => Pass::All,
+            Sni::Absent if sni.is_none() => Pass::All,
+            Sni::Name(name) => Pass::Never(format!("the second hello is for {name}").into()),
+            Sni::Absent => Pass::Never("the second hello is for no name".into()),
+            Sni::Malformed(why) => {
+                Pass::Never(format!("malformed name in the second hello: {why}").into())
+            }
+        },
+        Peek::Malformed(why) => Pass::Never(format!("malformed second hello: {why}").into()),
+        Peek::NotTls(why) => Pass::Never(format!("second hello: {why}").into()),
+    }
+}
+
+impl Borders {
+    /// The type of the record that begins with `unread`; `None` within one or its header.
+    fn content_type(&self, unread: &[u8]) -> Option<u8> {
+        (self.left == 0 && self.header_len == 0).then(|| unread.first().copied()).flatten()
+    }
+
+    /// Goes on to the end of a header, of a record, or of `unread`; by how much.
+    fn step(&mut self, unread: &[u8]) -> usize {
+        if self.left > 0 {
+            let step = self.left.min(unread.len());
+            self.left -= step;
+            return step;
+        }
+        let step = (HEADER_BYTES - self.header_len).min(unread.len());
+        self.header[self.header_len..self.header_len + step].copy_from_slice(&unread[..step]);
+        self.header_len += step;
+        if let [_, _, _, high, low] = self.header
+            && self.header_len == HEADER_BYTES
+        {
+            self.left = usize::from(u16::from_be_bytes([high, low]));
+            (self.header, self.header_len) = ([0; HEADER_BYTES], 0);
+        }
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    use eyelet_policy::sketch::HelloSketch;
+
+    const BYTES_MAX: usize = 65_536;
+
+    /// What passes of `flight` when it comes in pieces of `piece` bytes, and the last word.
+    fn client(flight: &[u8], piece: usize, sni: Option<&str>) -> (usize, Pass) {
+        let mut watch = Watch::default();
+        let (mut held, mut passed) = (Vec::new(), 0);
+        for bytes in flight.chunks(piece) {
+            held.extend_from_slice(bytes);
+            match watch.client(&held, sni, BYTES_MAX) {
+                Pass::Some(some) => {
+                    held.drain(..some);
+                    passed += some;
+                }
+                other => return (passed, other),
+            }
+        }
+        (passed, Pass::Some(held.len()))
+    }
+
+    #[test]
+    fn a_second_hello_passes_only_with_the_name_of_the_first() {
+        let ccs = [20, 3, 3, 0, 1, 1];
+        let early = [&[23, 3, 3, 0, 30][..], &[7; 30]].concat();
+        let hello = HelloSketch::named("a.example").to_records();
+        let nameless = HelloSketch { sni: None, ..HelloSketch::named("") }.to_records();
+        let never = |why: &'static str| Pass::Never(why.into());
+        for piece in [1, 2, 3, 5, 7, 64, 4096] {
+            for before in [vec![], ccs.to_vec(), [&early[..], &ccs, &early].concat()] {
+                let flight = [&before[..], &hello].concat();
+                let passed = before.len();
+                let whole = piece >= flight.len();
+                let expect = |last| (if whole { 0 } else { passed }, last);
+                assert_eq!(client(&flight, piece, Some("a.example")), expect(Pass::All));
+                assert_eq!(
+                    client(&flight, piece, Some("b.example")),
+                    expect(never("the second hello is for a.example"))
+                );
+                assert_eq!(
+                    client(&flight, piece, None),
+                    expect(never("the second hello is for a.example"))
+                );
+                let flight = [&before[..], &nameless].concat();
+                assert_eq!(client(&flight, piece, None), expect_of(&flight, piece, passed));
+                assert_eq!(
+                    client(&flight, piece, Some("a.example")).1,
+                    never("the second hello is for no name")
+                );
+            }
+            // An alert that a server may overlook does not end the watch.
+            let alert = [21, 3, 3, 0, 2, 1, 90];
+            let (_, last) = client(&[&alert[..], &hello].concat(), piece, Some("b.example"));
+            assert_eq!(last, never("the second hello is for a.example"));
+        }
+    }
+
+    fn expect_of(flight: &[u8], piece: usize, passed: usize) -> (usize, Pass) {
+        (if piece >= flight.len() { 0 } else { passed }, Pass::All)
+    }
+
+    fn server_hello(compression: u8, retry: bool) -> Vec<u8> {
+        let random =
+            if retry { eyelet_wire::server_hello::HELLO_RETRY_REQUEST_RANDOM } else { [9; 32] };
+        let versions: &[u8] = if retry { &[0, 6, 0, 43, 0, 2, 3, 4] } else { &[] };
+        let body = [&[3, 3][..], &random, &[0, 0xc0, 0x2f, compression], versions].concat();
+        let message = [&[2, 0, 0, body.len() as u8][..], &body].concat();
+        [&[22, 3, 3, 0, message.len() as u8][..], &message].concat()
+    }
+
+    #[test]
+    fn what_a_server_chooses_is_seen_before_it_passes() {
+        for piece in [1, 3, 1000] {
+            let server = |flight: &[u8], forbid| {
+                let mut watch = Watch::default();
+                let mut chosen = false;
+                for end in (piece..flight.len()).step_by(piece) {
+                    let pass = watch.server(&flight[..end], forbid, || chosen = true);
+                    if pass != Pass::Some(0) {
+                        return (pass, chosen);
+                    }
+                }
+                (watch.server(flight, forbid, || chosen = true), chosen)
+            };
+            let never = || Pass::Never("the server chose TLS compression".into());
+            assert_eq!(server(&server_hello(0, false), true), (Pass::All, false));
+            assert_eq!(server(&server_hello(1, false), true), (never(), true));
+            assert_eq!(server(&server_hello(1, false), false), (Pass::All, true));
+            assert_eq!(server(&server_hello(0, true), false), (Pass::Retry, false));
+            assert_eq!(server(b"HTTP/1.1 400", false), (Pass::All, false));
+            assert!(matches!(server(b"HTTP/1.1 400", true), (Pass::Never(_), false)));
+            assert_eq!(server(&[21, 3, 3, 0, 2, 2, 40], true), (Pass::All, false));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Intercepted connections for real: netfilter redirects them or delivers them by TPROXY, over
+//! IPv4 and IPv6, and they go where they were meant to. Needs root, and says so where it is not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use support::hello::server_flight;
+use support::namespaces::{CLIENT, GATEWAY, GATEWAY_OUT, SERVER, socket_address};
+use support::{A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, alert_of, ending, output};
+
+const REDIRECT: &str = r#"
+[[listener]]
+address = "0.0.0.0:8443"
+kind = "redirect"
+[[listener]]
+address = "[::]:8443"
+kind = "redirect"
+"#;
+
+const REDIRECT_NFT: &str = r#"
+table inet eyelet {
+  chain prerouting {
+    type nat hook prerouting priority dstnat
+    iifname "lan0" tcp dport 443 redirect to :8443
+  }
+}
+"#;
+
+const TPROXY: &str = r#"
+[[listener]]
+address = "0.0.0.0:8443"
+kind = "tproxy"
+[[listener]]
+address = "[::]:8443"
+kind = "tproxy"
+"#;
+
+const TPROXY_NFT: &str = r#"
+table inet eyelet {
+  chain prerouting {
+    type filter hook prerouting priority mangle
+    meta l4proto tcp socket transparent 1 meta mark set 1 accept
+    iifname "lan0" tcp dport 443 meta mark set 1 tproxy to :8443
+  }
+}
+"#;
+
+const TO_DESTINATION: &str = r#"
+[[rule]]
+name = "named"
+sni = "host.test"
+action = "splice"
+upstream = "destination"
+"#;
+
+fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == bytes, "{} other bytes than were sent", bytes.len());
+}
+
+/// One connection from the client to the server's port 443, there and back; the address that
+/// the server sees.
+fn passes(net: &Net, edge: &Edge, family: usize) -> String {
+    let destination = socket_address(SERVER[family], 443);
+    let origin = net.listen(Place::Server, destination);
+    let mut client = net.connect(Place::Client, destination);
+    let hello = Hello::named("host.test").bytes();
+    client.write_all(&hello).unwrap();
+    let (mut server, from) = origin.take();
+    expect(&mut server, &hello);
+    server.write_all(&server_flight()).unwrap();
+    expect(&mut client, &server_flight());
+    let own = client.local_addr().unwrap();
+    drop(client);
+    assert_eq!(ending(&mut server, SOON), (vec![], End::Fin));
+    drop(server);
+    let line = edge.line_of(own);
+    assert_eq!(line["outcome"], "spliced", "{line}");
+    assert_eq!(line["destination"], destination.to_string(), "{line}");
+    assert_eq!(line["upstream"], destination.to_string(), "{line}");
+    from.ip().to_string()
+}
+
+#[test]
+fn redirected_connections_go_where_they_were_meant_to() {
+    let Some(net) = Net::new() else { return };
+    net.nft(REDIRECT_NFT);
+    let folder = Folder::new();
+    let edge = net.edge(&folder, &format!("{REDIRECT}{TO_DESTINATION}"));
+    for (family, gateway) in GATEWAY_OUT.iter().enumerate() {
+        assert_eq!(passes(&net, &edge, family), *gateway);
+    }
+}
+
+#[test]
+fn a_rule_can_tell_redirected_connections_by_their_destination() {
+    let Some(net) = Net::new() else { return };
+    net.nft(REDIRECT_NFT);
+    let folder = Folder::new();
+    let refuse = "[[rule]]\nname = \"not there\"\ndestination = [\"198.51.100.0/24:443\", \
+                  \"[2001:db8::/32]:443\"]\naction = \"refuse\"\n";
+    let edge = net.edge(&folder, &format!("{REDIRECT}{refuse}{TO_DESTINATION}"));
+    for server in SERVER {
+        let mut client = net.connect(Place::Client, socket_address(server, 443));
+        // By destination alone, before a hello is read.
+        let (got, end) = ending(&mut client, SOON);
+        assert_eq!((alert_of(&got), end), (Some(49), End::Fin), "access_denied");
+        let line = edge.line_of(client.local_addr().unwrap());
+        assert_eq!(line["rule"], "not there", "{line}");
+        assert_eq!(line["destination"], socket_address(server, 443).to_string(), "{line}");
+    }
+}
+
+#[test]
+fn tproxy_keeps_the_destination_and_either_source() {
+    let Some(net) = Net::new() else { return };
+    net.nft(TPROXY_NFT);
+    net.route_marked();
+    let folder = Folder::new();
+    let edge = net.edge(&folder, &format!("{TPROXY}{TO_DESTINATION}"));
+    for (family, gateway) in GATEWAY_OUT.iter().enumerate() {
+        assert_eq!(passes(&net, &edge, family), *gateway);
+    }
+    drop(edge);
+    let edge = net.edge(&folder, &format!("{TPROXY}{TO_DESTINATION}source = \"client\"\n"));
+    for (family, client) in CLIENT.iter().enumerate() {
+        assert_eq!(passes(&net, &edge, family), *client);
+    }
+}
+
+/// An upstream of one family, a client of the other.
+#[test]
+fn a_client_of_another_family_cannot_be_the_source() {
+    let Some(net) = Net::new() else { return };
+    net.nft(TPROXY_NFT);
+    net.route_marked();
+    let folder = Folder::new();
+    let rule = format!(
+        "[[rule]]\naction = \"splice\"\nsource = \"client\"\nupstream = \"[{}]:443\"\n",
+        SERVER[1]
+    );
+    let edge = net.edge(&folder, &format!("{TPROXY}{rule}"));
+    let mut client = net.connect(Place::Client, socket_address(SERVER[0], 443));
+    assert_eq!(ending(&mut client, SOON), (vec![], End::Fin));
+    let line = edge.line_of(client.local_addr().unwrap());
+    assert_eq!(line["outcome"], "failed", "{line}");
+    assert_eq!(line["reason"], "upstream: it is not of the client's address family");
+}
+
+#[test]
+fn dialling_an_intercepting_listener_itself_is_a_loop() {
+    let Some(net) = Net::new() else { return };
+    let folder = Folder::new();
+    for listeners in [REDIRECT, TPROXY] {
+        let edge = net.edge(&folder, &format!("{listeners}{TO_DESTINATION}"));
+        for gateway in GATEWAY {
+            let mut client = net.connect(Place::Client, socket_address(gateway, 8443));
+            let _ = client.write_all(&Hello::named("host.test").bytes());
+            assert_eq!(ending(&mut client, SOON).0, b"");
+            let line = edge.line_of(client.local_addr().unwrap());
+            assert_eq!(line["outcome"], "refused", "{line}");
+            assert!(line["reason"].as_str().unwrap().starts_with("loop: "), "{line}");
+        }
+        assert_eq!(edge.lines().len(), 2, "nothing was dialled: {:#?}", edge.lines());
+    }
+}
+
+/// Netfilter that also redirects what the gateway itself sends: the usual mistake.
+#[test]
+fn a_gateway_that_redirects_itself_notices() {
+    let Some(net) = Net::new() else { return };
+    net.nft(REDIRECT_NFT);
+    net.nft(
+        "table inet own {
+           chain output {
+             type nat hook output priority -100
+             tcp dport 443 redirect to :8443
+           }
+         }",
+    );
+    let folder = Folder::new();
+    let edge = net.edge(&folder, &format!("{REDIRECT}{TO_DESTINATION}"));
+    for server in SERVER {
+        let mut client = net.connect(Place::Client, socket_address(server, 443));
+        client.write_all(&Hello::named("host.test").bytes()).unwrap();
+        assert_eq!(ending(&mut client, SOON).0, b"");
+        let looped = edge.line("the loop", |line| {
+            let reason = line["reason"].as_str().unwrap();
+            let destination = socket_address(server, 443).to_string();
+            reason.starts_with("loop: this edge") && line["destination"] == destination
+        });
+        assert_eq!(looped["outcome"], "refused", "{looped}");
+        let own = client.local_addr().unwrap();
+        drop(client);
+        edge.line_of(own);
+    }
+    // Each race of a dial and its own arrival, on two threads, costs one turn more.
+    let lines = edge.lines().len();
+    assert!((4..16).contains(&lines), "{lines} connections of two clients");
+}
+
+/// What the manual says to paste, as a firewall and as a configuration.
+#[test]
+fn the_manual_can_be_pasted() {
+    let Some(net) = Net::new() else { return };
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/gateway.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let folder = Folder::new();
+    let mut pasted = 0;
+    for block in manual.split("\n```").skip(1).step_by(2) {
+        let (language, text) = block.split_once('\n').unwrap();
+        match language {
+            "nft" => {
+                net.nft(text);
+                net.nft("flush ruleset");
+            }
+            "toml" => {
+                let file = folder.write("pasted.toml", text);
+                let mut check = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+                let said = output(check.arg("check").arg(file));
+                assert!(said.status.success(), "{}\n{text}", said.text);
+            }
+            _ if text.contains("fwmark") => net.script(Place::Gateway, text),
+            _ => continue,
+        }
+        pasted += 1;
+    }
+    assert_eq!(pasted, 8, "blocks of the manual");
+    assert!(manual.contains(REDIRECT_NFT.lines().nth(4).unwrap()));
+    assert!(manual.contains(TPROXY_NFT.trim()));
+}
+
+/// What a list of rules without names does to a protocol in which the server speaks first.
+#[test]
+fn a_blind_rule_passes_other_protocols() {
+    let Some(net) = Net::new() else { return };
+    net.nft(&REDIRECT_NFT.replace("443 redirect", "{ 443, 25 } redirect"));
+    let folder = Folder::new();
+    let blind = "[[rule]]\nname = \"mail\"\ndestination = \"*:25\"\naction = \"splice\"\n\
+                 upstream = \"destination\"\n";
+    let edge = net.edge(&folder, &format!("{REDIRECT}{blind}{TO_DESTINATION}"));
+    for server in SERVER {
+        let destination = socket_address(server, 25);
+        let origin = net.listen(Place::Server, destination);
+        let mut client = net.connect(Place::Client, destination);
+        let (mut mail, _) = origin.take();
+        mail.write_all(b"220 mail.test\r\n").unwrap();
+        expect(&mut client, b"220 mail.test\r\n");
+        drop((client, mail));
+        assert!(origin.is_left_alone(A_WHILE));
+    }
+    let line = edge.line("mail", |line| line["rule"] == "mail");
+    assert_eq!(line["sni"], serde_json::Value::Null, "{line}");
+}

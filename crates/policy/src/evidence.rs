@@ -1,0 +1,240 @@
+//! The matchers on evidence: whether the name in the hello is true, and what certificate the
+//! destination shows. Knows nothing of how evidence is gathered, or of a rule's other matchers.
+
+use eyelet_wire::connect::{Host, Target};
+use eyelet_wire::hello::{Hello, Sni};
+
+use crate::conditions::{Matcher, Outcome, covers_list, listed, missing, sorted};
+use crate::facts::{Fact, Facts};
+use crate::names::NamePattern;
+
+/// What may speak for a name, from cheap to dear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Evidence {
+    /// The client asked a CONNECT proxy for this very name.
+    Connect,
+    /// The destination is among the addresses of the name.
+    Dns,
+    /// The destination shows a certificate that is valid for the name.
+    Certificate,
+}
+
+/// What a handshake with the destination, for the name in the hello, has shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Certificate {
+    /// Its DNS names, lower-cased; `*.` for a first label that may be any.
+    pub names: Box<[Box<str>]>,
+    /// What its issuer is called: the whole name, its common names, its organisations.
+    pub issuer: Box<[Box<str>]>,
+    /// Whether the chain leads to a root that is trusted, and is in force.
+    pub trusted: bool,
+    /// Whether it is also valid for the name.
+    pub valid: bool,
+}
+
+/// The evidence that a rule asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Asked {
+    /// Whether the name is to be true, and what may speak for it; ascending.
+    pub(crate) name_is_true: Option<(bool, Box<[Evidence]>)>,
+    pub(crate) certificate_names: Box<[NamePattern]>,
+    pub(crate) certificate_issuer: Box<[Box<str>]>,
+    pub(crate) certificate_valid: Option<bool>,
+}
+
+/// What is known of a name.
+enum Truth {
+    Known(bool),
+    Unknown,
+    Needs(Fact),
+}
+
+impl Evidence {
+    /// As the configuration spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Dns => "dns",
+            Self::Certificate => "certificate",
+        }
+    }
+}
+
+impl Asked {
+    pub(crate) fn set_name_is_true(
+        &mut self,
+        wanted: bool,
+        evidence: impl IntoIterator<Item = Evidence>,
+    ) {
+        self.name_is_true = Some((wanted, sorted(evidence)));
+    }
+
+    pub(crate) fn asks(&self, matcher: Matcher) -> bool {
+        match matcher {
+            Matcher::NameIsTrue => self.name_is_true.is_some(),
+            Matcher::CertificateNames => !self.certificate_names.is_empty(),
+            Matcher::CertificateIssuer => !self.certificate_issuer.is_empty(),
+            Matcher::CertificateValid => self.certificate_valid.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether it asks for what only a handshake with the destination can tell.
+    pub(crate) fn asks_certificate(&self) -> bool {
+        let of_certificate =
+            [Matcher::CertificateNames, Matcher::CertificateIssuer, Matcher::CertificateValid];
+        self.asks_name(Evidence::Certificate) || of_certificate.iter().any(|m| self.asks(*m))
+    }
+
+    /// Whether this evidence may speak for the name.
+    pub(crate) fn asks_name(&self, evidence: Evidence) -> bool {
+        self.name_is_true.as_ref().is_some_and(|(_, all)| all.contains(&evidence))
+    }
+
+    /// From cheap to dear, as all matchers.
+    pub(crate) fn check(&self, hello: &Hello<'_>, facts: &Facts<'_>, refuse: bool) -> Outcome {
+        if let Some((wanted, evidence)) = &self.name_is_true {
+            match truth(hello.sni(), evidence, facts) {
+                Truth::Known(known) if known == *wanted => {}
+                Truth::Unknown if refuse => {}
+                Truth::Known(_) | Truth::Unknown => return Outcome::Fails(Matcher::NameIsTrue),
+                Truth::Needs(fact) => return Outcome::Needs(fact),
+            }
+        }
+        let first = [Matcher::CertificateValid, Matcher::CertificateNames]
+            .into_iter()
+            .chain([Matcher::CertificateIssuer])
+            .find(|matcher| self.asks(*matcher));
+        match (first, facts.certificate) {
+            (None, _) => Outcome::Holds,
+            (Some(_), Some(certificate)) => self.check_certificate(certificate, refuse),
+            (Some(matcher), None) => missing(facts, Fact::Certificate, matcher, refuse),
+        }
+    }
+
+    fn check_certificate(&self, certificate: &Certificate, refuse: bool) -> Outcome {
+        if self.certificate_valid.is_some_and(|valid| certificate.valid != valid) {
+            return Outcome::Fails(Matcher::CertificateValid);
+        }
+        // Anybody can write any name into a certificate of his own: what it says counts only where
+        // it is vouched for, or where it speaks against the connection anyway.
+        let counts = certificate.trusted || refuse || self.certificate_valid == Some(false);
+        let names = &certificate.names;
+        let has_name = |pattern: &NamePattern| names.iter().any(|name| is_for(name, pattern));
+        let is_issuer = |name: &str| certificate.issuer.iter().any(|issuer| **issuer == *name);
+        let (listed, issuers) = (&self.certificate_names, &self.certificate_issuer);
+        match counts {
+            false if !listed.is_empty() => Outcome::Fails(Matcher::CertificateNames),
+            false if !issuers.is_empty() => Outcome::Fails(Matcher::CertificateIssuer),
+            _ if !listed.is_empty() && !listed.iter().any(has_name) => {
+                Outcome::Fails(Matcher::CertificateNames)
+            }
+            _ if !issuers.is_empty() && !issuers.iter().any(|name| is_issuer(name)) => {
+                Outcome::Fails(Matcher::CertificateIssuer)
+            }
+            _ => Outcome::Holds,
+        }
+    }
+
+    /// Whether these hold whenever `other` do. Only for two rules that both refuse, or neither.
+    pub(crate) fn cover(&self, other: &Self) -> bool {
+        let truth = match (&self.name_is_true, &other.name_is_true) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            // More evidence makes more names true, and fewer false.
+            (Some((true, wide)), Some((true, narrow))) => narrow.iter().all(|e| wide.contains(e)),
+            (Some((false, wide)), Some((false, narrow))) => wide.iter().all(|e| narrow.contains(e)),
+            (Some(_), Some(_)) => false,
+        };
+        let reads = !self.certificate_names.is_empty() || !self.certificate_issuer.is_empty();
+        let as_strict = !reads
+            || other.certificate_valid != Some(false)
+            || self.certificate_valid == Some(false);
+        truth
+            && as_strict
+            && (self.certificate_valid.is_none()
+                || self.certificate_valid == other.certificate_valid)
+            && covers_list(&self.certificate_names, &other.certificate_names)
+            && covers_list(&self.certificate_issuer, &other.certificate_issuer)
+    }
+
+    pub(crate) fn text(&self, matcher: Matcher) -> String {
+        match (matcher, &self.name_is_true) {
+            (Matcher::NameIsTrue, Some((wanted, evidence))) => {
+                let evidence = listed(evidence.iter().map(|evidence| evidence.name()));
+                format!("{wanted} by {evidence}")
+            }
+            (Matcher::CertificateNames, _) => listed(self.certificate_names.iter()),
+            (Matcher::CertificateIssuer, _) => listed(self.certificate_issuer.iter()),
+            (Matcher::CertificateValid, _) => {
+                self.certificate_valid.is_some_and(|valid| valid).to_string()
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+/// A name is true as soon as one evidence speaks for it, and false when all have spoken and none
+/// for it. A hello without a name, or with one that cannot be read, has none that is true.
+fn truth(sni: &Sni, evidence: &[Evidence], facts: &Facts<'_>) -> Truth {
+    let Sni::Name(name) = sni else { return Truth::Known(false) };
+    let is_name = |target: &Target| target.host == Host::Name(*name);
+    let mut unknown = false;
+    for evidence in evidence {
+        let (known, fact) = match evidence {
+            Evidence::Connect => (facts.connect.map(is_name), None),
+            Evidence::Dns => (facts.dns_truth, Some(Fact::DnsTruth)),
+            Evidence::Certificate => (facts.certificate.map(|c| c.valid), Some(Fact::Certificate)),
+        };
+        match known {
+            Some(true) => return Truth::Known(true),
+            Some(false) => {}
+            None => match fact.filter(|fact| !facts.unknown.contains(*fact)) {
+                Some(fact) => return Truth::Needs(fact),
+                None => unknown = true,
+            },
+        }
+    }
+    if unknown { Truth::Unknown } else { Truth::Known(false) }
+}
+
+/// Whether a certificate with this name may serve a name of the pattern.
+fn is_for(name: &str, pattern: &NamePattern) -> bool {
+    match pattern {
+        NamePattern::Absent => false,
+        NamePattern::Exact(exact) => {
+            let any_label = name.strip_prefix("*.");
+            *name == **exact
+                || any_label
+                    .is_some_and(|rest| exact.split_once('.').is_some_and(|(_, r)| r == rest))
+        }
+        NamePattern::Suffix(suffix) => name
+            .strip_suffix(&**suffix)
+            .is_some_and(|label| label.len() > 1 && label.ends_with('.')),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn names_of_certificates() {
+        for (name, pattern, expected) in [
+            ("a.example", "a.example", true),
+            ("*.example.com", "a.example.com", true),
+            ("*.example.com", "a.b.example.com", false),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", "*.example.com", true),
+            ("a.b.example.com", "*.example.com", true),
+            ("example.com", "*.example.com", false),
+            (".example.com", "*.example.com", false),
+            ("badexample.com", "*.example.com", false),
+            ("a.example", "", false),
+        ] {
+            assert_eq!(is_for(name, &pattern.parse().unwrap()), expected, "{name} {pattern}");
+        }
+    }
+}

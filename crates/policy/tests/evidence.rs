@@ -1,0 +1,264 @@
+//! Rules on evidence and rules in shadow, as tables: what is asked, when, and what follows.
+//! Everything goes through the public interface and real hello bytes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod words;
+
+use std::cell::RefCell;
+
+use eyelet_policy::{Certificate, Evidence, Fact, Refusal, Rule, RuleId, Rules, Verdict};
+use eyelet_wire::alert::AlertDescription;
+use words::{Given, Words, refuse, rule};
+
+use Evidence::{Certificate as ByCertificate, Connect, Dns};
+
+fn is_true(wanted: bool, evidence: &[Evidence]) -> Rule {
+    rule().with(|all| all.name_is_true(wanted, evidence.iter().copied()))
+}
+
+fn refuse_lies(evidence: &[Evidence]) -> Rule {
+    refuse().with(|all| all.name_is_true(false, evidence.iter().copied()))
+}
+
+fn shadow(mut rule: Rule) -> Rule {
+    rule.shadow = true;
+    rule
+}
+
+/// The rule that decides, and what was asked on the way.
+#[track_caller]
+fn check(rules: &[Rule], table: &[(Given<'_>, Option<u32>, &[Fact])]) {
+    let index = Rules::new(rules);
+    for (given, expected, asked) in table {
+        let (verdict, really_asked) = given.ask(&index);
+        assert_eq!(verdict.rule.map(|rule| rule.0), *expected, "{given:?}");
+        assert_eq!(really_asked, *asked, "{given:?}");
+    }
+}
+
+#[test]
+fn a_name_is_true_as_soon_as_one_evidence_speaks_for_it() {
+    let named = Given::named("a.example");
+    let good = Certificate { trusted: true, valid: true, ..Certificate::default() };
+    let bad = Certificate::default();
+    use Fact::{Certificate as Shown, DnsTruth, Hello};
+    check(
+        &[is_true(true, &[ByCertificate, Dns, Connect]), rule()],
+        &[
+            (Given { connect: Some("a.example"), ..named }, Some(0), &[Hello]),
+            (
+                Given { connect: Some("b.example"), dns: Some(true), ..named },
+                Some(0),
+                &[Hello, DnsTruth],
+            ),
+            // What cannot be had does not stand in the way of what can.
+            (Given { certificate: Some(&good), ..named }, Some(0), &[Hello, DnsTruth, Shown]),
+            (Given { certificate: Some(&bad), ..named }, Some(1), &[Hello, DnsTruth, Shown]),
+            // Without a name there is nothing to ask about.
+            (Given::default(), Some(1), &[Hello]),
+        ],
+    );
+}
+
+#[test]
+fn what_cannot_be_had_fails_closed() {
+    let named = Given::named("a.example");
+    let lies = [refuse_lies(&[Dns]), rule()];
+    let truths = [is_true(true, &[Dns]), is_true(false, &[Dns]), refuse()];
+    use Fact::{DnsTruth, Hello};
+    let asked: &[Fact] = &[Hello, DnsTruth];
+    check(
+        &lies,
+        &[
+            (Given { dns: Some(true), ..named }, Some(1), asked),
+            (Given { dns: Some(false), ..named }, Some(0), asked),
+            (named, Some(0), asked),
+            (Given::default(), Some(0), &[Hello]),
+        ],
+    );
+    check(
+        &truths,
+        &[
+            (Given { dns: Some(true), ..named }, Some(0), asked),
+            (Given { dns: Some(false), ..named }, Some(1), asked),
+            (named, Some(2), asked),
+        ],
+    );
+}
+
+#[test]
+fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
+    use Fact::{Certificate as Shown, DnsTruth, Hello};
+    let good = Certificate { trusted: true, valid: true, ..Certificate::default() };
+    let rules = [
+        refuse().sni(&["*.evil.example"]),
+        refuse_lies(&[Dns]).client(&["10.0.0.0/8"]).sni(&["*.example"]),
+        is_true(true, &[Dns]).with(|all| all.certificate_valid(true)).alpn(&["h2"]),
+        rule(),
+    ];
+    let from = |client, name| Given { client, certificate: Some(&good), ..Given::named(name) };
+    let h2: &[&[u8]] = &[b"h2"];
+    check(
+        &rules,
+        &[
+            (from("10.0.0.1", "a.evil.example"), Some(0), &[Hello]),
+            (from("10.0.0.1", "a.test"), Some(3), &[Hello]),
+            (from("192.0.2.1", "a.example"), Some(3), &[Hello]),
+            (
+                Given { dns: Some(false), ..from("10.0.0.1", "a.example") },
+                Some(1),
+                &[Hello, DnsTruth],
+            ),
+            // A false name asks for no certificate.
+            (
+                Given { alpn: h2, dns: Some(false), ..from("192.0.2.1", "a.example") },
+                Some(3),
+                &[Hello, DnsTruth],
+            ),
+            (
+                Given { alpn: h2, dns: Some(true), ..from("192.0.2.1", "a.example") },
+                Some(2),
+                &[Hello, DnsTruth, Shown],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn what_a_certificate_says_counts_where_it_is_vouched_for() {
+    let texts = |list: &[&str]| list.iter().map(|text| Box::from(*text)).collect();
+    let shown = |trusted, valid| Certificate {
+        names: texts(&["*.bank.example", "bank.example"]),
+        issuer: texts(&["C=XX, O=Authority, CN=A1", "Authority", "A1"]),
+        trusted,
+        valid,
+    };
+    let (good, other, own) = (shown(true, true), shown(true, false), shown(false, false));
+    let given = |certificate| Given { certificate: Some(certificate), ..Given::named("x.example") };
+    let named = |rule: Rule, name: &str| {
+        let pattern = name.parse().unwrap();
+        rule.with(|all| all.certificate_names([pattern]))
+    };
+    let issued = |rule: Rule, name: &str| rule.with(|all| all.certificate_issuer([name.into()]));
+    for (tried, certificate, holds) in [
+        (named(rule(), "www.bank.example"), &good, true),
+        (named(rule(), "*.bank.example"), &other, true),
+        (named(rule(), "shop.example"), &good, false),
+        (named(rule(), "bank.example"), &own, false),
+        (named(refuse(), "bank.example"), &own, true),
+        (named(refuse(), "shop.example"), &own, false),
+        (named(rule(), "bank.example").with(|all| all.certificate_valid(false)), &own, true),
+        (named(rule(), "bank.example").with(|all| all.certificate_valid(true)), &other, false),
+        (issued(rule(), "Authority"), &good, true),
+        (issued(rule(), "A1"), &other, true),
+        (issued(rule(), "A1"), &own, false),
+        (issued(rule(), "A"), &good, false),
+        (rule().with(|all| all.certificate_valid(false)), &other, true),
+        (rule().with(|all| all.certificate_valid(true)), &good, true),
+    ] {
+        let (verdict, _) = given(certificate).ask(&Rules::new(std::slice::from_ref(&tried)));
+        assert_eq!(verdict.rule.is_some(), holds, "{tried:?} {certificate:?}");
+    }
+    let blind = Given::named("x.example");
+    let (verdict, _) = blind.ask(&Rules::new(&[named(refuse(), "shop.example"), rule()]));
+    assert_eq!(verdict.refuse, Some(Refusal::ByCertificate), "unknown, and refused");
+}
+
+#[test]
+fn refusals_say_by_what_evidence() {
+    for (rule, why) in [
+        (refuse_lies(&[Dns]), Refusal::NameNotTrue),
+        (refuse_lies(&[Dns]).client(&["::/0", "0.0.0.0/0"]), Refusal::NameNotTrue),
+        (refuse().with(|all| all.certificate_valid(false)), Refusal::ByCertificate),
+        (refuse().with(|all| all.tls_compression_offered()), Refusal::ByCompression),
+    ] {
+        let given = Given { compression: true, dns: Some(false), ..Given::named("a.example") };
+        let (verdict, _) = given.ask(&Rules::new(&[rule]));
+        assert_eq!(verdict.refuse, Some(why));
+    }
+    assert_eq!(Refusal::NameNotTrue.alert(false), AlertDescription::AccessDenied);
+    assert_eq!(Refusal::ByCompression.alert(true), AlertDescription::HandshakeFailure);
+}
+
+#[test]
+fn compression_is_a_matter_of_the_hello() {
+    let given = Given::named("a.example");
+    check(
+        &[refuse().with(|all| all.tls_compression_offered()), rule()],
+        &[
+            (Given { compression: true, ..given }, Some(0), &[Fact::Hello]),
+            (given, Some(1), &[Fact::Hello]),
+        ],
+    );
+}
+
+#[test]
+fn a_shadow_rule_is_told_and_decides_nothing() {
+    let rules = [
+        shadow(refuse().client(&["10.0.0.0/8"])),
+        shadow(refuse_lies(&[Dns])),
+        shadow(rule().sni(&["a.example"])),
+        rule().sni(&["a.example"]),
+        shadow(refuse()),
+        rule().sni(&["b.example"]),
+    ];
+    let index = Rules::new(&rules);
+    for (given, decided, told) in [
+        (Given { dns: Some(true), ..Given::named("a.example") }, Some(3), &[2][..]),
+        (Given { dns: Some(false), ..Given::named("a.example") }, Some(3), &[1, 2]),
+        (Given { client: "10.0.0.1", ..Given::named("a.example") }, Some(3), &[0, 1, 2]),
+        (Given { dns: Some(true), ..Given::named("b.example") }, Some(5), &[4]),
+        (Given { dns: Some(true), ..Given::named("c.example") }, None, &[4]),
+    ] {
+        let shadowed = RefCell::new(Vec::new());
+        let (verdict, _) = given.ask_with(&index, |facts| {
+            shadowed.borrow_mut().extend(index.shadowed(facts));
+        });
+        assert_eq!(verdict.rule.map(|rule| rule.0), decided, "{given:?}");
+        let rules: Vec<u32> = shadowed.borrow().iter().filter_map(|v| Some(v.rule?.0)).collect();
+        assert_eq!(rules, told, "{given:?}");
+        let as_refused = |verdict: &Verdict| verdict.rule != Some(RuleId(2));
+        assert!(shadowed.borrow().iter().all(|v| v.refuse.is_some() == as_refused(v)));
+    }
+}
+
+/// A list that decides without the hello still does so with rules in shadow.
+#[test]
+fn shadow_rules_before_the_hello() {
+    let rules = [shadow(refuse().client(&["10.0.0.0/8"])), shadow(refuse()), rule()];
+    let index = Rules::new(&rules);
+    let told = RefCell::new(0);
+    let (verdict, asked) = Given::default().ask_with(&index, |facts| {
+        *told.borrow_mut() = index.shadowed(facts).count();
+    });
+    assert_eq!((verdict.rule, asked, told.take()), (Some(RuleId(2)), vec![], 1));
+    // One in shadow that asks for the hello has it read, whatever stands before it.
+    let rules = [shadow(refuse()), shadow(refuse().sni(&["a.example"])), rule()];
+    let (verdict, asked) = Given::named("a.example").ask(&Rules::new(&rules));
+    assert_eq!((verdict.rule, asked), (Some(RuleId(2)), vec![Fact::Hello]));
+}
+
+#[test]
+fn coverage_of_evidence_and_shadow() {
+    let covered = |rules: &[Rule]| !Rules::new(rules).coverage(rules).covered.is_empty();
+    let valid = |rule: Rule, valid| rule.with(|all| all.certificate_valid(valid));
+    let bank = |rule: Rule| rule.with(|all| all.certificate_names(["b.example".parse().unwrap()]));
+    for (wide, narrow, expected) in [
+        (is_true(true, &[Dns, Connect]), is_true(true, &[Dns]), true),
+        (is_true(true, &[Dns]), is_true(true, &[Dns, Connect]), false),
+        (is_true(false, &[Dns]), is_true(false, &[Dns, Connect]), true),
+        (is_true(false, &[Dns, Connect]), is_true(false, &[Dns]), false),
+        (is_true(true, &[Dns]), is_true(false, &[Dns]), false),
+        (is_true(true, &[Dns]), refuse().with(|all| all.name_is_true(true, [Dns])), false),
+        (bank(rule()), bank(rule()), true),
+        (bank(rule()), valid(bank(rule()), false), false),
+        (valid(bank(rule()), false), valid(bank(rule()), false), true),
+        (bank(rule()), bank(refuse()), false),
+        (rule(), bank(rule()), true),
+        (shadow(rule()), rule(), false),
+        (rule(), shadow(rule()), true),
+    ] {
+        assert_eq!(covered(&[wide.clone(), narrow.clone()]), expected, "{wide:?} {narrow:?}");
+    }
+}

@@ -1,0 +1,322 @@
+//! The head of an HTTP CONNECT request (RFC 9110 9.3.6, RFC 9112 3.2.3), strictly: one spelling
+//! of one target, and no second place that names another. It must not know who may connect where.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
+
+use crate::hello::{HostName, SniFault};
+
+/// Longest head, from the method to the empty line. Clients send a few hundred bytes; what
+/// `Proxy-Authorization` adds is at most a Kerberos ticket of some kilobytes.
+pub const CONNECT_HEAD_BYTES_MAX: usize = 8192;
+
+/// Reads a head as it comes in. It keeps how far it has looked, so that a head that comes byte by
+/// byte costs no more than one that comes whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnectReader {
+    /// Bytes that were looked at.
+    seen: usize,
+    /// Where the line begins that they end in.
+    line: usize,
+}
+
+/// The answer of [`ConnectReader::feed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// See `hello::Peek`: no allocation here.
+#[allow(clippy::large_enum_variant)]
+pub enum ConnectPeek {
+    /// The head does not end here.
+    NeedMore,
+    /// A whole head.
+    Connect(Connect),
+    /// The head of an HTTP request with another method.
+    OtherMethod,
+    /// The first bytes are those of no HTTP request.
+    NotHttp,
+    /// A CONNECT request that breaks the RFCs, or a limit.
+    Malformed(ConnectFault),
+}
+
+/// A CONNECT request that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// Bytes of the head; what follows is what the client has to say to the target.
+    pub len: usize,
+    /// Where it wants to go.
+    pub target: Target,
+}
+
+/// `host:port`, the authority-form of RFC 9112 3.2.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The host.
+    pub host: Host,
+    /// The port, never 0.
+    pub port: u16,
+}
+
+/// The host of a [`Target`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)]
+pub enum Host {
+    /// A name, spelled as in a hello.
+    Name(HostName),
+    /// An address. One that is IPv4 mapped to IPv6 is IPv4 here.
+    Ip(IpAddr),
+}
+
+/// What is wrong with a CONNECT request. Always the client's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectFault {
+    /// No end within [`CONNECT_HEAD_BYTES_MAX`].
+    TooLong,
+    /// An LF without a CR before it, which some readers take for the end of a line.
+    BareLf,
+    /// A CR without an LF behind it, which some readers take for the end of a line.
+    BareCr,
+    /// A byte that no head may hold (RFC 9110 5.5).
+    Control(u8),
+    /// Not `CONNECT target HTTP/1.x` with one space between.
+    RequestLine,
+    /// Another version than HTTP/1.0 or HTTP/1.1.
+    Version,
+    /// A target without a port, or with something before or behind `host:port`.
+    Target,
+    /// A host that is neither a name nor an address.
+    Host(SniFault),
+    /// A port that is no number of 1 to 65535 in its shortest spelling.
+    Port,
+    /// A line that goes on with the one before (obs-fold, RFC 9112 5.2).
+    Folded,
+    /// A field without a name, with a blank in or behind it, or without a colon.
+    FieldName,
+    /// HTTP/1.1 without a `Host` field (RFC 9112 3.2).
+    HostMissing,
+    /// More than one `Host` field.
+    HostTwice,
+    /// A `Host` field that names something else than the target.
+    HostDiffers,
+    /// `Content-Length` or `Transfer-Encoding`: a CONNECT has no content (RFC 9110 9.3.6), and
+    /// what follows the head is the target's.
+    Content,
+}
+
+impl ConnectReader {
+    /// A reader at the first byte.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { seen: 0, line: 0 }
+    }
+
+    /// `raw` is everything received so far; each call's extends the last one's.
+    pub fn feed(&mut self, raw: &[u8]) -> ConnectPeek {
+        if !raw.starts_with(METHOD) {
+            let start = raw.get(..METHOD_BYTES_MAX).unwrap_or(raw);
+            return match start.iter().position(|&b| !is_token(b)) {
+                _ if METHOD.starts_with(raw) => ConnectPeek::NeedMore,
+                Some(at) if at > 0 && raw.get(at) == Some(&b' ') => ConnectPeek::OtherMethod,
+                None if raw.len() < METHOD_BYTES_MAX => ConnectPeek::NeedMore,
+                _ => ConnectPeek::NotHttp,
+            };
+        }
+        match self.end(raw) {
+            Ok(Some(len)) => match read(raw.get(..len).unwrap_or(raw)) {
+                Ok(target) => ConnectPeek::Connect(Connect { len, target }),
+                Err(fault) => ConnectPeek::Malformed(fault),
+            },
+            Ok(None) => ConnectPeek::NeedMore,
+            Err(fault) => ConnectPeek::Malformed(fault),
+        }
+    }
+
+    /// The length of the head, once its empty line is there. What cannot be in any head is a
+    /// fault as soon as it is seen: a line that ends in a bare LF may have no end to wait for.
+    fn end(&mut self, raw: &[u8]) -> Result<Option<usize>, ConnectFault> {
+        let head = raw.get(..CONNECT_HEAD_BYTES_MAX).unwrap_or(raw);
+        while let Some(&byte) = head.get(self.seen) {
+            let before = self.seen.checked_sub(1).and_then(|at| head.get(at));
+            let after_cr = before == Some(&b'\r');
+            match byte {
+                b'\n' if !after_cr => return Err(ConnectFault::BareLf),
+                _ if after_cr && byte != b'\n' => return Err(ConnectFault::BareCr),
+                b'\t' | b'\r' => {}
+                b'\n' => {
+                    // CR and LF alone: the empty line.
+                    if self.seen == self.line + 1 {
+                        return Ok(Some(self.seen + 1));
+                    }
+                    self.line = self.seen + 1;
+                }
+                0..b' ' | 0x7f => return Err(ConnectFault::Control(byte)),
+                _ => {}
+            }
+            self.seen += 1;
+        }
+        if raw.len() >= CONNECT_HEAD_BYTES_MAX { Err(ConnectFault::TooLong) } else { Ok(None) }
+    }
+}
+
+/// Reads a head that is framed: lines end in CR LF, and the last one is empty.
+fn read(head: &[u8]) -> Result<Target, ConnectFault> {
+    let lines = head.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let mut lines = lines.take_while(|line| !line.is_empty());
+    let (target, is_http_11) = request_line(lines.next().unwrap_or_default())?;
+    let mut host = None;
+    for line in lines {
+        if line.starts_with(b" ") || line.starts_with(b"\t") {
+            return Err(ConnectFault::Folded);
+        }
+        let colon = line.iter().position(|&b| b == b':').ok_or(ConnectFault::FieldName)?;
+        let (name, value) = line.split_at(colon);
+        if name.is_empty() || !name.iter().all(|&b| is_token(b)) {
+            return Err(ConnectFault::FieldName);
+        }
+        if CONTENT_FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field)) {
+            return Err(ConnectFault::Content);
+        }
+        if name.eq_ignore_ascii_case(b"host") {
+            let value = value.strip_prefix(b":").unwrap_or(value);
+            if host.replace(value.trim_ascii()).is_some() {
+                return Err(ConnectFault::HostTwice);
+            }
+        }
+    }
+    match host {
+        None if is_http_11 => Err(ConnectFault::HostMissing),
+        Some(value) if !names(value, target) => Err(ConnectFault::HostDiffers),
+        _ => Ok(target),
+    }
+}
+
+/// The target, and whether the version is 1.1.
+fn request_line(line: &[u8]) -> Result<(Target, bool), ConnectFault> {
+    let mut words = line.split(|&b| b == b' ');
+    let (Some(_), Some(authority), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(ConnectFault::RequestLine);
+    };
+    let is_http_11 = match version {
+        b"HTTP/1.1" => true,
+        b"HTTP/1.0" => false,
+        _ => return Err(ConnectFault::Version),
+    };
+    Ok((target(authority)?, is_http_11))
+}
+
+fn target(authority: &[u8]) -> Result<Target, ConnectFault> {
+    let colon = authority.iter().rposition(|&b| b == b':').ok_or(ConnectFault::Target)?;
+    let (host, port) = authority.split_at(colon);
+    let port = port.get(1..).and_then(port_number).ok_or(ConnectFault::Port)?;
+    Ok(Target { host: self::host(host)?, port })
+}
+
+fn host(text: &[u8]) -> Result<Host, ConnectFault> {
+    let utf8 = core::str::from_utf8(text).map_err(|_| ConnectFault::Target)?;
+    if let Some(address) = utf8.strip_prefix('[') {
+        let address = address.strip_suffix(']').and_then(|text| text.parse::<Ipv6Addr>().ok());
+        let address = address.ok_or(ConnectFault::Target)?;
+        return Ok(Host::Ip(IpAddr::V6(address).to_canonical()));
+    }
+    // A colon here would be an IPv6 address without brackets, or a user and a password.
+    if utf8.contains([':', '@', '/']) || utf8.is_empty() {
+        return Err(ConnectFault::Target);
+    }
+    match utf8.parse() {
+        Ok(address) => Ok(Host::Ip(IpAddr::V4(address))),
+        Err(_) => HostName::new(text).map(Host::Name).map_err(ConnectFault::Host),
+    }
+}
+
+/// Whether a `Host` field names the target. Without a port it is that of https (RFC 9110 4.2.2),
+/// as Java sends it.
+fn names(value: &[u8], named: Target) -> bool {
+    match target(value) {
+        Ok(target) => target == named,
+        Err(_) => named.port == HTTPS_PORT && host(value) == Ok(named.host),
+    }
+}
+
+fn port_number(text: &[u8]) -> Option<u16> {
+    let shortest = text.iter().all(u8::is_ascii_digit) && !text.starts_with(b"0");
+    core::str::from_utf8(text).ok().filter(|_| shortest)?.parse().ok()
+}
+
+/// `tchar` of RFC 9110 5.6.2.
+const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+impl Target {
+    /// Reads `host:port` as it stands in a request.
+    ///
+    /// # Errors
+    /// `Target`, `Host` or `Port`.
+    pub fn new(authority: &[u8]) -> Result<Self, ConnectFault> {
+        target(authority)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+            Host::Ip(IpAddr::V4(address)) => write!(f, "{address}:{}", self.port),
+            Host::Ip(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
+        }
+    }
+}
+
+impl fmt::Display for ConnectFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLong => return write!(f, "head over {CONNECT_HEAD_BYTES_MAX} bytes"),
+            Self::BareLf => "LF without CR",
+            Self::BareCr => "CR without LF",
+            Self::Control(byte) => return write!(f, "byte {byte:#04x} in the head"),
+            Self::RequestLine => "request line is not CONNECT host:port HTTP/1.1",
+            Self::Version => "not HTTP/1.0 or HTTP/1.1",
+            Self::Target => "target is not host:port",
+            Self::Host(fault) => return write!(f, "target: {fault}"),
+            Self::Port => "port is not 1 to 65535",
+            Self::Folded => "folded field",
+            Self::FieldName => "field without a proper name",
+            Self::HostMissing => "no Host field",
+            Self::HostTwice => "two Host fields",
+            Self::HostDiffers => "Host field is not the target",
+            Self::Content => "CONNECT with content",
+        })
+    }
+}
+
+impl core::error::Error for ConnectFault {}
+
+const METHOD: &[u8] = b"CONNECT ";
+
+/// Bytes of the longest method that is waited for: UPDATEREDIRECTREF is the longest registered.
+const METHOD_BYTES_MAX: usize = 24;
+
+/// Fields that announce content (RFC 9112 6).
+const CONTENT_FIELDS: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
+
+const HTTPS_PORT: u16 = 443;
+
+#[cfg(test)]
+mod tests;
