@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use eyelet_policy::sketch::HelloSketch;
-use eyelet_policy::{Decision, Fact, Facts, Matcher, Miss, Refusal, RuleId, Verdict};
+use eyelet_policy::{Certificate, Decision, Fact, Facts, Matcher, Miss, Refusal, RuleId, Verdict};
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
@@ -16,6 +16,8 @@ use crate::config::{
     self, Action, Config, Depth, Diagnostic, Host, HostPort, Listener, ListenerKind,
     SpliceUpstream, TerminateUpstream,
 };
+
+pub use evidence::EvidenceArgs;
 
 /// What `eyelet explain` is asked.
 #[derive(Args, Clone, Debug)]
@@ -52,9 +54,15 @@ pub struct ExplainArgs {
     /// A hello with the ECH extension
     #[arg(long)]
     pub ech: bool,
+    /// A hello that offers TLS compression
+    #[arg(long)]
+    pub tls_compression: bool,
     /// The client's fingerprint; left out: it is not known
     #[arg(long, value_name = "FINGERPRINT")]
     pub ja4: Option<String>,
+    /// What is known of the name.
+    #[command(flatten)]
+    pub evidence: EvidenceArgs,
 }
 
 /// Prints the verdict and the reasons. Exits with 0, or 2 where the file or a flag is at fault.
@@ -81,8 +89,8 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         Some(name) => Some(name.as_bytes()),
     };
     let version_max = args.tls_version_max;
-    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech: args.ech, compression: false }
-        .to_records();
+    let (ech, compression) = (args.ech, args.tls_compression);
+    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech, compression }.to_records();
     let mut reader = HelloReader::new(config.limits.hello_bytes_max);
     let hello = match reader.feed(&raw) {
         Peek::Hello(hello) => hello,
@@ -100,8 +108,13 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     if let Some(Target { host: connect::Host::Ip(ip), port }) = args.connect {
         facts.destination = Some(SocketAddr::new(ip, port));
     }
-    let verdict = decide(args, config, &hello, &mut facts);
-    print(config, &facts, &hello, verdict, out)?;
+    let name = match hello.sni() {
+        Sni::Name(name) => Some(name.as_str()),
+        _ => None,
+    };
+    let shown = args.evidence.certificate(name);
+    let (verdict, asked) = decide(args, config, &hello, shown.as_ref(), &mut facts);
+    print(config, &facts, &asked, &hello, verdict, out)?;
     Ok(true)
 }
 
@@ -110,21 +123,19 @@ fn decide<'a>(
     args: &'a ExplainArgs,
     config: &Config,
     hello: &'a Hello<'a>,
+    shown: Option<&'a Certificate>,
     facts: &mut Facts<'a>,
-) -> Verdict {
+) -> (Verdict, Vec<Fact>) {
+    let mut asked = Vec::new();
     loop {
         let fact = match config.policy.decide(facts) {
-            Decision::Verdict(verdict) => return verdict,
+            Decision::Verdict(verdict) => return (verdict, asked),
             Decision::Need(fact) => fact,
         };
+        asked.push(fact);
         let had = match fact {
             Fact::Destination => {
-                // A connection of a direct listener was meant for the address that it came to.
-                let listener = config.listeners.get(usize::from(facts.listener));
-                let direct = listener.filter(|listener| listener.kind == ListenerKind::Direct);
-                let address = direct.map(|listener| listener.address);
-                let single = address.filter(|address| !address.ip().is_unspecified());
-                facts.destination = args.destination.or(single);
+                facts.destination = destination(args, config, facts);
                 facts.destination.is_some()
             }
             Fact::Hello => {
@@ -135,6 +146,16 @@ fn decide<'a>(
                 facts.ja4 = args.ja4.as_deref();
                 args.ja4.is_some()
             }
+            Fact::DnsTruth => {
+                facts.destination = destination(args, config, facts);
+                facts.dns_truth = args.evidence.dns();
+                facts.dns_truth.is_some()
+            }
+            Fact::Certificate => {
+                facts.destination = destination(args, config, facts);
+                facts.certificate = shown;
+                shown.is_some()
+            }
             _ => false,
         };
         if !had {
@@ -143,9 +164,20 @@ fn decide<'a>(
     }
 }
 
+/// Where the client meant to go, where it is not known already.
+fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option<SocketAddr> {
+    // A connection of a direct listener was meant for the address that it came to.
+    let listener = config.listeners.get(usize::from(facts.listener));
+    let direct = listener.filter(|listener| listener.kind == ListenerKind::Direct);
+    let address = direct.map(|listener| listener.address);
+    let single = address.filter(|address| !address.ip().is_unspecified());
+    facts.destination.or(args.destination).or(single)
+}
+
 fn print(
     config: &Config,
     facts: &Facts<'_>,
+    asked: &[Fact],
     hello: &Hello<'_>,
     verdict: Verdict,
     out: &mut impl Write,
@@ -173,6 +205,8 @@ fn print(
     let peeked =
         if facts.hello.is_some() { "the hello was read" } else { "the hello was not read" };
     writeln!(out, "asked:   {peeked}{}", unknown_facts(facts))?;
+    evidence::print_asked(asked, facts, out)?;
+    evidence::print_shadows(config, facts, out)?;
     print_misses(config, facts, verdict, out)
 }
 
@@ -299,7 +333,31 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
         Matcher::Ja4 => facts
             .ja4
             .map_or_else(|| "an unknown fingerprint".to_owned(), |ja4| format!("\"{ja4}\"")),
+        Matcher::TlsCompression => "a hello without TLS compression".to_owned(),
+        Matcher::NameIsTrue => match hello.map(Hello::sni) {
+            Some(Sni::Name(name)) => format!("\"{name}\""),
+            _ => "a hello without a name".to_owned(),
+        },
+        Matcher::CertificateValid | Matcher::CertificateNames | Matcher::CertificateIssuer => {
+            certificate_text(matcher, facts)
+        }
         other => other.to_string(),
+    }
+}
+
+fn certificate_text(matcher: Matcher, facts: &Facts<'_>) -> String {
+    let Some(certificate) = facts.certificate else {
+        return "an unknown certificate".to_owned();
+    };
+    let listed = |list: &[Box<str>]| {
+        let quoted: Vec<String> = list.iter().map(|text| format!("\"{text}\"")).collect();
+        if quoted.is_empty() { "none".to_owned() } else { quoted.join(", ") }
+    };
+    match matcher {
+        Matcher::CertificateNames => listed(&certificate.names),
+        Matcher::CertificateIssuer => listed(&certificate.issuer),
+        _ if certificate.valid => "a certificate that is valid for the name".to_owned(),
+        _ => "a certificate that is not valid for the name".to_owned(),
     }
 }
 
@@ -350,5 +408,6 @@ const MISSES_SHOWN: usize = 20;
 /// As its code.
 const TLS12: u16 = 0x0303;
 
+mod evidence;
 #[cfg(test)]
 mod tests;

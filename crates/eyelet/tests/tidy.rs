@@ -33,6 +33,8 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
     ),
     ("crates/eyelet/src/config/rule.rs", "(&[\"reject\"", "typed by people, who are told ours"),
     ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),
+    ("docs/from-squid.md", "on_unsupported_protocol tunnel", "Squid's directive"),
+    ("docs/from-squid.md", "http_access deny", "Squid's directive"),
 ];
 
 /// One word an idea. A word on the left says the idea on the right by another name.

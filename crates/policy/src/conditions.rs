@@ -185,6 +185,12 @@ impl Conditions {
         self.evidence.asks_name(Evidence::Dns)
     }
 
+    /// Whether a matcher asks for the host of a CONNECT, and for nothing else that would do.
+    pub fn asks_connect(&self) -> bool {
+        let name_is_true = self.evidence.name_is_true.as_ref();
+        name_is_true.is_some_and(|(_, evidence)| **evidence == [Evidence::Connect])
+    }
+
     /// Whether it asks for names that are not true.
     pub(crate) fn asks_untrue_name(&self) -> bool {
         self.evidence.name_is_true.as_ref().is_some_and(|(wanted, _)| !wanted)

@@ -38,7 +38,7 @@ pub(super) fn read<'t>(
     let known = references.iter().filter_map(|text| listeners.find(report, *text));
     let known: Vec<u16> = known.collect();
     conditions = conditions.listeners(known.iter().copied());
-    check_connect(report, section, listeners, &known);
+    check_connect(report, section, "connect", listeners, &known);
     if let Some(ech) = section.flag(report, "ech") {
         conditions = conditions.ech(ech);
     }
@@ -57,6 +57,9 @@ pub(super) fn read<'t>(
         }
     }
     conditions = with_evidence(report, section, conditions);
+    if conditions.asks_connect() {
+        check_connect(report, section, "evidence", listeners, &known);
+    }
     if conditions.asks_of_destination() {
         check_destination(report, section, listeners, &known);
     }
@@ -168,10 +171,11 @@ fn destination(report: &mut Report<'_>, section: &Section<'_, '_>) -> Vec<Addres
 fn check_connect(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
+    key: &str,
     listeners: &Listeners,
     listed: &[u16],
 ) {
-    let Some(at) = section.key_at("connect") else { return };
+    let Some(at) = section.key_at(key) else { return };
     if !listeners.of_rule(listed).any(|listener| listener.kind == ListenerKind::Connect) {
         let message = "no listener of this rule is of kind \"connect\", so it never matches";
         report.error(at, message);

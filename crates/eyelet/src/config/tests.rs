@@ -346,6 +346,67 @@ fn matchers_of_a_rule() {
     );
 }
 
+const GATE: &str = "[[listener]]\naddress = \"0.0.0.0:443\"\nkind = \"redirect\"\n";
+
+#[test]
+fn evidence() {
+    let said_of = |listener: &str, keys: &str| {
+        let text = format!("{listener}[[rule]]\naction = \"refuse\"\n{keys}\n");
+        match read(&text) {
+            Ok(loaded) => said(&loaded.warnings),
+            Err(diagnostics) => said(&diagnostics),
+        }
+    };
+    for sound in [
+        "name_is_true = false\nevidence = [\"dns\", \"certificate\"]\nshadow = true",
+        "certificate_valid = false",
+        "certificate_names = [\"a.example\", \"*.b.example\"]",
+        "certificate_issuer = \"Let's Encrypt\"",
+        "tls_compression = \"offered\"",
+    ] {
+        assert_eq!(said_of(GATE, sound), [""; 0], "{sound}");
+    }
+    for (keys, expected) in [
+        (
+            "name_is_true = true",
+            "6:1: `name_is_true` needs `evidence`: \"dns\", \"certificate\" or \"connect\", or a \
+             list of them of which one is enough",
+        ),
+        ("evidence = \"dns\"", "6:1: `evidence` is for `name_is_true`, which is not there"),
+        (
+            "name_is_true = true\nevidence = \"oracle\"",
+            "7:12: \"oracle\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"",
+        ),
+        (
+            "name_is_true = true\nevidence = \"connect\"",
+            "7:1: no listener of this rule is of kind \"connect\", so it never matches",
+        ),
+        ("certificate_names = \"\"", "6:1: a certificate has no empty name; leave \"\" out"),
+        ("certificate_issuer = \"\"", "6:22: an issuer has a name, as in \"Let's Encrypt\""),
+        (
+            "tls_compression = \"chosen\"",
+            "6:19: \"chosen\" is not in a hello; expected \"offered\" (what the server chooses is \
+             for `forbid_tls_compression`)",
+        ),
+        (
+            "forbid_tls_compression = true",
+            "6:1: `forbid_tls_compression` means nothing in a refuse rule; it belongs to splice \
+             rules",
+        ),
+    ] {
+        assert_eq!(said_of(GATE, keys), [expected], "{keys}");
+    }
+    let found = said_of(GATE, "[truth]\nhistory = \"0s\"\ntimeout = \"1h\"\ncache = 1");
+    assert_eq!(found.len(), 3, "{found:#?}");
+    // A direct listener knows no destination to ask about.
+    for key in ["certificate_valid = true", "name_is_true = true\nevidence = \"certificate\""] {
+        let found = said_of(LISTENER, key);
+        assert!(found[0].contains("asks about the destination, and no listener of this rule"));
+    }
+    let trusted = LISTENER.to_owned() + "proxy_protocol_from = \"10.0.0.0/8\"\n";
+    assert_eq!(said_of(&trusted, "certificate_valid = true"), [""; 0]);
+}
+
 #[test]
 fn limits_out_of_bounds() {
     let range = |key: &str| format!("4:{}: ", key.len() + 4);

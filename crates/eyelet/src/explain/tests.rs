@@ -151,6 +151,39 @@ fn every_matcher_has_a_flag() {
 }
 
 #[test]
+fn evidence_that_would_be_asked_for() {
+    let file = std::env::temp_dir().join(format!("eyelet-evidence-{}.toml", std::process::id()));
+    let text = "[[listener]]\naddress = \"[::]:8443\"\nkind = \"redirect\"\n\
+        [[rule]]\nname = \"trial\"\nshadow = true\nname_is_true = false\n\
+        evidence = [\"certificate\", \"dns\"]\naction = \"refuse\"\n\
+        [[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\naction = \"splice\"\n\
+        upstream = \"destination\"\n\
+        [[rule]]\ntls_compression = \"offered\"\naction = \"refuse\"\n";
+    std::fs::write(&file, text).unwrap();
+    let to = "--sni www.bank.test --destination 192.0.2.1:443";
+    let (nothing, _) = run(&file, to);
+    let (lie, _) = run(&file, &format!("{to} --false-by dns,certificate"));
+    let (truth, _) = run(&file, &format!("{to} --true-by dns --certificate-names a.BANK.test"));
+    let (other, _) = run(&file, "--sni a.test --true-by certificate --tls-compression");
+    std::fs::remove_file(&file).unwrap();
+    let shadow = "shadow:  rule 1 \"trial\" would refuse\n";
+    let unknown = "asks:    DNS whether 192.0.2.1 is an address of www.bank.test: not known here \
+        (--true-by dns or --false-by dns); that fails closed\n\
+        asks:    192.0.2.1:443 for its certificate for www.bank.test, by a handshake: not known \
+        here (--true-by certificate or --false-by certificate); that fails closed\n";
+    assert!(nothing.contains(&format!("{unknown}{shadow}")), "{nothing}");
+    assert!(nothing.contains("rule:    none matches\n"), "{nothing}");
+    assert!(lie.contains("by a handshake: it speaks against the name\n"), "{lie}");
+    assert!(lie.contains(shadow) && lie.contains("does not hold for none\n"), "{lie}");
+    assert!(truth.contains("address of www.bank.test: it speaks for the name\n"), "{truth}");
+    assert!(truth.contains("rule:    rule 2 \"bank\"\n"), "{truth}");
+    assert!(truth.contains("rule 1 \"trial\": name_is_true = false by \"dns\", \"certificate\" "));
+    assert!(!truth.contains("shadow:"), "{truth}");
+    assert!(other.contains("reason:  refused by TLS compression\n"), "{other}");
+    assert!(other.contains("alert:   handshake_failure (40)\n"), "{other}");
+}
+
+#[test]
 fn facts_that_no_flag_gives_fail_closed() {
     let file = std::env::temp_dir().join(format!("eyelet-explain-{}.toml", std::process::id()));
     let mut text = "[[listener]]\naddress = \"[::]:8443\"\n".to_owned();

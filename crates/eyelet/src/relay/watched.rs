@@ -59,8 +59,9 @@ impl Flow {
         sni: Option<&str>,
         chosen: &mut bool,
     ) -> Result<usize, Never> {
-        let mut watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
-        let watching = watching.get_or_insert_default();
+        // On the stack: a flight that comes whole, as they do, costs no allocation.
+        let watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
+        let mut watching = watching.map_or_else(Watching::default, |boxed| *boxed);
         let before = watching.held(from).len();
         let pass = if before == 0 {
             self.look(&mut watching.watch, from, bytes, sni, chosen)
@@ -81,7 +82,7 @@ impl Flow {
                 // These did not come to be counted.
                 watching.held(from).truncate(before);
                 watching.never = Some(why);
-                self.pending().watching = Some(std::mem::take(watching));
+                self.pending().watching = Some(Box::new(watching));
                 return Err(Never);
             }
         };
@@ -100,7 +101,7 @@ impl Flow {
             && watching.from_client.is_empty()
             && watching.from_server.is_empty())
         {
-            self.pending().watching = Some(std::mem::take(watching));
+            self.pending().watching = Some(Box::new(watching));
         }
         Ok(at_once)
     }

@@ -10,7 +10,7 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::rr::{RData, RecordType};
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use tokio::task::JoinSet;
 
 use crate::config::Dns;
@@ -64,6 +64,11 @@ struct Answer {
 }
 
 impl Resolved {
+    /// What is known where nobody could be asked.
+    pub fn failed(before: Option<&Self>, why: String, now_ms: u64, history: Duration) -> Self {
+        merge(before, Err(why), true, now_ms, history)
+    }
+
     /// Whether the address is one of the name's. `None`: that must be asked, or, of an answer
     /// that is complete, cannot be known now.
     pub fn has(&self, address: IpAddr, now_ms: u64, history: Duration) -> Option<bool> {
@@ -119,10 +124,12 @@ impl Resolvers {
     /// comes, and gives what is known when all have answered or `timeout` has passed.
     pub fn ask(&self, name: &str, v6: bool) -> Result<Question, String> {
         let kind = if v6 { RecordType::AAAA } else { RecordType::A };
+        let mut whole = Name::from_ascii(name).map_err(|error| error.to_string())?;
+        // The search list of this host must not complete it.
+        whole.set_fqdn(true);
         let mut asked = JoinSet::new();
         for resolver in self.servers()? {
-            // With the dot at its end: the search list of this host must not complete it.
-            let (name, resolver) = (format!("{name}."), resolver.clone());
+            let (name, resolver) = (whole.clone(), resolver.clone());
             asked.spawn_local(async move { answer(resolver.lookup(name, kind).await) });
         }
         Ok(Question { asked, deadline: tokio::time::Instant::now() + self.timeout })

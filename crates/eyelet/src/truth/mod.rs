@@ -155,8 +155,11 @@ async fn question(
     let (name, v6) = &key;
     let mut question = match worker.resolvers.ask(name, *v6) {
         Ok(question) => question,
-        Err(error) => {
-            return tracing::error!("no resolver for evidence: {error}");
+        Err(why) => {
+            let now = worker.now_unix_ms();
+            let failed = Resolved::failed(resolved.as_deref(), why, now, config.history);
+            let bytes = failed.bytes() + name.len();
+            return landing.land(Arc::new(failed), bytes);
         }
     };
     loop {

@@ -1,0 +1,121 @@
+//! What `eyelet explain` is told of evidence, and what it says would be asked.
+//! Asks nobody: evidence that no flag gives is not known.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use eyelet_policy::{Certificate, Evidence, Fact, Facts, Verdict};
+use eyelet_wire::hello::{Hello, Sni};
+
+use super::label;
+use crate::config::{Action, Config};
+
+/// Flags on evidence.
+#[derive(Args, Clone, Debug)]
+pub struct EvidenceArgs {
+    /// Evidence that speaks for the name: dns, certificate
+    #[arg(long, value_name = "EVIDENCE", value_delimiter = ',', value_parser = evidence)]
+    pub true_by: Vec<Evidence>,
+    /// Evidence that speaks against it
+    #[arg(long, value_name = "EVIDENCE", value_delimiter = ',', value_parser = evidence)]
+    pub false_by: Vec<Evidence>,
+    /// The names in the destination's certificate, whose chain is sound
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub certificate_names: Vec<String>,
+    /// What its issuer is called
+    #[arg(long, value_name = "NAME")]
+    pub certificate_issuer: Option<String>,
+}
+
+impl EvidenceArgs {
+    /// What DNS says.
+    pub fn dns(&self) -> Option<bool> {
+        self.says(Evidence::Dns)
+    }
+
+    /// What the destination shows, if a flag says anything of it.
+    pub fn certificate(&self, name: Option<&str>) -> Option<Certificate> {
+        let valid = self.says(Evidence::Certificate);
+        let (names, issuer) = (&self.certificate_names, &self.certificate_issuer);
+        if valid.is_none() && names.is_empty() && issuer.is_none() {
+            return None;
+        }
+        let valid = valid.unwrap_or_else(|| {
+            name.is_some_and(|name| names.iter().any(|listed| listed.eq_ignore_ascii_case(name)))
+        });
+        let lower = |name: &String| name.to_ascii_lowercase().into();
+        let names = match names.is_empty() && valid {
+            true => name.into_iter().map(Box::from).collect(),
+            false => names.iter().map(lower).collect(),
+        };
+        let issuer = issuer.iter().map(|name| name.as_str().into()).collect();
+        Some(Certificate { names, issuer, trusted: true, valid })
+    }
+
+    fn says(&self, evidence: Evidence) -> Option<bool> {
+        let is_true = self.true_by.contains(&evidence);
+        (is_true || self.false_by.contains(&evidence)).then_some(is_true)
+    }
+}
+
+/// A line for each question that an edge would have asked.
+pub fn print_asked(asked: &[Fact], facts: &Facts<'_>, out: &mut impl Write) -> io::Result<()> {
+    let name = match facts.hello.map(Hello::sni) {
+        Some(Sni::Name(name)) => name.to_string(),
+        _ => "no name".to_owned(),
+    };
+    for fact in asked {
+        let (question, flags) = match (fact, facts.destination) {
+            (Fact::DnsTruth, Some(to)) => {
+                (format!("DNS whether {} is an address of {name}", to.ip()), "dns")
+            }
+            (Fact::DnsTruth, None) => (format!("DNS for the addresses of {name}"), "dns"),
+            (Fact::Certificate, Some(to)) => {
+                (format!("{to} for its certificate for {name}, by a handshake"), "certificate")
+            }
+            (Fact::Certificate, None) => {
+                (format!("the destination for its certificate for {name}"), "certificate")
+            }
+            _ => continue,
+        };
+        let known = match fact {
+            Fact::DnsTruth => facts.dns_truth,
+            _ => facts.certificate.map(|certificate| certificate.valid),
+        };
+        match known {
+            Some(true) => writeln!(out, "asks:    {question}: it speaks for the name")?,
+            Some(false) => writeln!(out, "asks:    {question}: it speaks against the name")?,
+            None => writeln!(
+                out,
+                "asks:    {question}: not known here (--true-by {flags} or --false-by {flags}); \
+                 that fails closed"
+            )?,
+        }
+    }
+    Ok(())
+}
+
+/// A line for each shadow rule that would have decided.
+pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -> io::Result<()> {
+    for Verdict { rule, refuse } in config.policy.shadowed(facts) {
+        let Some(id) = rule else { continue };
+        let Some(rule) = config.rules.get(id.0 as usize) else { continue };
+        let would = match &*rule.action {
+            _ if refuse.is_some() => "refuse",
+            Action::Splice(_) => "splice",
+            Action::Terminate(_) => "terminate",
+            Action::Refuse(_) => "refuse",
+        };
+        writeln!(out, "shadow:  {} would {would}", label(id, &rule.name))?;
+    }
+    Ok(())
+}
+
+fn evidence(text: &str) -> Result<Evidence, &'static str> {
+    match text {
+        "dns" => Ok(Evidence::Dns),
+        "certificate" => Ok(Evidence::Certificate),
+        "connect" => Err("what CONNECT asks for is said by --connect"),
+        _ => Err("expected dns or certificate"),
+    }
+}
