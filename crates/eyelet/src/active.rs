@@ -13,6 +13,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::{socket, transparent};
 
+use crate::budget::HELLO_BYTES;
 use crate::lot::{CLIENT, READ, Role, Side, Token, UPSTREAM, WRITE};
 use crate::slab::Key;
 use crate::worker::Worker;
@@ -119,6 +120,10 @@ impl Active {
     pub async fn recv(&self, into: &mut Vec<u8>, max: usize) -> Result<usize, Stop> {
         loop {
             self.ready(&[CLIENT], READ).await?;
+            // What is beyond the share of an active connection needs room as a new one does.
+            if into.len() > HELLO_BYTES && !self.worker.relieve(max) {
+                return Err(Stop::Shed);
+            }
             let mut lot = self.worker.lot.borrow_mut();
             let Some(entry) = lot.entry(self.key) else { return Err(Stop::Late) };
             let buffers = &mut *self.worker.buffers.borrow_mut();
@@ -128,6 +133,8 @@ impl Active {
                     if read < limit && !entry.ready.any(CLIENT, ENDED) {
                         entry.ready.clear(CLIENT, READ);
                     }
+                    // Doubling would hold up to twice what came.
+                    into.reserve_exact(read);
                     into.extend_from_slice(&buffers.input[..read]);
                     return Ok(read);
                 }

@@ -48,16 +48,16 @@ impl Worker {
         !is_full()
     }
 
-    /// Ends half-open connections until what has grown fits again.
-    pub fn relieve(&self) {
-        while self.edge.budget.is_over(0) && self.shed_oldest() {}
+    /// Ends half-open connections until `bytes` more fit; whether they do.
+    pub fn relieve(&self, bytes: usize) -> bool {
+        while self.edge.budget.is_over(bytes) && self.shed_oldest() {}
+        !self.edge.budget.is_over(bytes)
     }
 
     /// Ends the connection that is idle for longest, where the operator allows that.
     fn shed_idle(self: &Rc<Self>) -> bool {
         while let Some(key) = self.idle.borrow_mut().pop() {
             if park::shed(self, key) {
-                self.counters.shed.up();
                 return true;
             }
         }
@@ -81,7 +81,6 @@ impl Worker {
             let waker = waker.take();
             self.edge.budget.give(ACTIVE_BYTES);
             drop(lot);
-            self.counters.shed.up();
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -93,7 +92,6 @@ impl Worker {
     /// Ends a new connection for which there is no room.
     pub(crate) fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let story = self.story(listener, peer);
-        self.counters.shed.up();
         let reason = if self.greedy.borrow().contains(&peer.ip()) {
             "shed: memory_max, and this source holds more than its share"
         } else {

@@ -182,6 +182,9 @@ impl Worker {
     /// Writes the access line of a connection and counts its outcome.
     pub fn tell(&self, story: &Story, end: &End) {
         self.count(end.outcome);
+        if end.reason.starts_with(SHED) {
+            self.counters.shed.up();
+        }
         let measured = story.measured(self.now_unix_ms());
         let config = &self.edge.config;
         let mut log = self.log.borrow_mut();
@@ -235,12 +238,15 @@ impl Worker {
         self.draining.get()
     }
 
-    fn accept(self: &Rc<Self>, accepting: &mut Accepting, index: u16) {
+    /// Takes in what waits; whether more may wait. Nobody else will tell: the listener is
+    /// level-triggered, but what the runtime sees of it is an edge.
+    fn accept(self: &Rc<Self>, accepting: &mut Accepting, index: u16) -> bool {
         for _ in 0..ACCEPTS {
             if self.is_full() {
-                return self.pause(accepting, "at its connection limit");
+                self.pause(accepting, "at its connection limit");
+                return false;
             }
-            let Some(from) = accepting.sockets.get(usize::from(index)) else { return };
+            let Some(from) = accepting.sockets.get(usize::from(index)) else { return false };
             match socket::accept(&from.socket) {
                 Ok((client, peer)) => {
                     if self.make_room(peer.ip()) {
@@ -250,16 +256,21 @@ impl Worker {
                     }
                 }
                 Err(error) => match error.raw_os_error() {
-                    Some(EAGAIN) => return,
+                    Some(EAGAIN) => return false,
                     // The client was gone before it was accepted.
                     Some(ECONNABORTED | EINTR | EPROTO) => {}
                     Some(EMFILE | ENFILE) => {
-                        return self.pause(accepting, "out of descriptors");
+                        self.pause(accepting, "out of descriptors");
+                        return false;
                     }
-                    _ => return self.pause(accepting, "failing to accept"),
+                    _ => {
+                        self.pause(accepting, "failing to accept");
+                        return false;
+                    }
                 },
             }
         }
+        true
     }
 
     fn is_full(&self) -> bool {
@@ -371,17 +382,20 @@ impl Worker {
     /// One turn: what is ready, until nothing is, then what used up its share last time.
     fn turn(self: &Rc<Self>, events: &mut Events, accepting: &mut Accepting) -> io::Result<bool> {
         self.lot.borrow().epoll.poll(events)?;
+        let mut left = events.is_full();
         for event in events.iter() {
             match Token::decode(event.token) {
                 Token::Connection(key, side) => {
                     self.guarded(key, || self.event(key, side, event.ready));
                 }
-                Token::Listener(index) if !accepting.paused => self.accept(accepting, index),
+                Token::Listener(index) if !accepting.paused => {
+                    left |= self.accept(accepting, index);
+                }
                 Token::Listener(_) => {}
             }
         }
         let again = std::mem::take(&mut *self.again.borrow_mut());
-        let more = events.is_full() || !again.is_empty();
+        let more = left || !again.is_empty();
         for key in again {
             self.guarded(key, || park::wake(self, key));
         }
@@ -438,6 +452,9 @@ impl Worker {
         self.burst.set(burst);
     }
 }
+
+/// How the reasons of those begin that ended because memory was short.
+const SHED: &str = "shed:";
 
 const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;

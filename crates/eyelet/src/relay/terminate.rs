@@ -135,8 +135,7 @@ fn upward(
 ) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
     // What the handshake or the last wake left is opened before anything is read.
-    let mut filled = take_partial(&mut terminated.flow, buffers);
-    let mut fresh = filled > 0;
+    let (mut filled, mut fresh) = take_partial(&mut terminated.flow, buffers);
     let more = loop {
         // What waits for the client does not hold up what comes from it: each direction has its
         // own pace, or a client that writes before it reads would never be done.
@@ -227,11 +226,11 @@ fn whole_records(
     Ok((end > filled).then_some(end))
 }
 
-fn take_partial(flow: &mut Flow, buffers: &mut Buffers) -> usize {
-    let Some(pending) = &mut flow.pending else { return 0 };
+fn take_partial(flow: &mut Flow, buffers: &mut Buffers) -> (usize, bool) {
+    let Some(pending) = &mut flow.pending else { return (0, false) };
     let partial = std::mem::take(&mut pending.partial);
     buffers.input[..partial.len()].copy_from_slice(&partial);
-    partial.len()
+    (partial.len(), !partial.is_empty())
 }
 
 /// Opens the records in `input`. Gives where the unfinished last one begins, and where the
