@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
@@ -59,35 +59,46 @@ impl Active {
         self.key
     }
 
-    /// Bounds all waits from now on.
+    /// Bounds all waits from now on, also after a deadline that has passed.
     pub fn due_in(&self, wait: Duration) {
-        self.worker.lot.borrow_mut().due_in(self.key, wait);
+        let mut lot = self.worker.lot.borrow_mut();
+        lot.due_in(self.key, wait);
+        if let Some(Role::Active { late, .. }) = lot.entry(self.key).map(|entry| &mut entry.role) {
+            *late = false;
+        }
     }
 
     /// Waits for an edge of any of `bits` on a side, or on any side where it is `None`.
     pub async fn ready(&self, sides: &[Side], bits: u8) -> Result<(), Stop> {
-        poll_fn(|task| {
-            let mut lot = self.worker.lot.borrow_mut();
-            let Some(entry) = lot.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
-            if sides.iter().any(|side| entry.ready.any(*side, bits)) {
-                return Poll::Ready(Ok(()));
+        poll_fn(|task| self.poll_ready(task, sides, bits)).await
+    }
+
+    /// The same as a poll. Without a side it waits for the deadline alone.
+    pub fn poll_ready(
+        &self,
+        task: &mut Context<'_>,
+        sides: &[Side],
+        bits: u8,
+    ) -> Poll<Result<(), Stop>> {
+        let mut lot = self.worker.lot.borrow_mut();
+        let Some(entry) = lot.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
+        if sides.iter().any(|side| entry.ready.any(*side, bits)) {
+            return Poll::Ready(Ok(()));
+        }
+        match &mut entry.role {
+            Role::Active { late: true, .. } if self.worker.is_draining() => {
+                Poll::Ready(Err(Stop::Drained))
             }
-            match &mut entry.role {
-                Role::Active { late: true, .. } if self.worker.is_draining() => {
-                    Poll::Ready(Err(Stop::Drained))
+            Role::Active { late: true, .. } => Poll::Ready(Err(Stop::Late)),
+            Role::Active { waker, .. } => {
+                match waker {
+                    Some(known) if known.will_wake(task.waker()) => {}
+                    _ => *waker = Some(task.waker().clone()),
                 }
-                Role::Active { late: true, .. } => Poll::Ready(Err(Stop::Late)),
-                Role::Active { waker, .. } => {
-                    match waker {
-                        Some(known) if known.will_wake(task.waker()) => {}
-                        _ => *waker = Some(task.waker().clone()),
-                    }
-                    Poll::Pending
-                }
-                _ => Poll::Ready(Err(Stop::Late)),
+                Poll::Pending
             }
-        })
-        .await
+            _ => Poll::Ready(Err(Stop::Late)),
+        }
     }
 
     /// Whether any of `bits` was seen on a side and is not used up.
@@ -112,24 +123,32 @@ impl Active {
     pub async fn recv(&self, into: &mut Vec<u8>, max: usize) -> Result<usize, Stop> {
         loop {
             self.ready(&[CLIENT], READ).await?;
-            let mut lot = self.worker.lot.borrow_mut();
-            let Some(entry) = lot.entry(self.key) else { return Err(Stop::Late) };
             let buffers = &mut *self.worker.buffers.borrow_mut();
             let limit = max.min(buffers.input.len());
-            match socket::recv(&entry.client, &mut buffers.input[..limit]) {
-                Ok(read) => {
-                    if read < limit && !entry.ready.any(CLIENT, ENDED) {
-                        entry.ready.clear(CLIENT, READ);
-                    }
-                    into.extend_from_slice(&buffers.input[..read]);
-                    return Ok(read);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            if let Some(read) = self.recv_now(&mut buffers.input[..limit])? {
+                into.extend_from_slice(&buffers.input[..read]);
+                return Ok(read);
+            }
+        }
+    }
+
+    /// Reads what the client has sent; `None` if there is nothing now. `Some(0)` is its end.
+    pub fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut lot = self.worker.lot.borrow_mut();
+        let entry = lot.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        match socket::recv(&entry.client, buffer) {
+            Ok(read) => {
+                if read < buffer.len() && !entry.ready.any(CLIENT, ENDED) {
                     entry.ready.clear(CLIENT, READ);
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Ok(Some(read))
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                entry.ready.clear(CLIENT, READ);
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -149,7 +168,8 @@ impl Active {
         Ok(())
     }
 
-    fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
+    /// Writes what the socket takes now.
+    pub fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
         let mut lot = self.worker.lot.borrow_mut();
         let entry = lot.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
         let to = entry.socket(side).ok_or(io::ErrorKind::NotConnected)?;

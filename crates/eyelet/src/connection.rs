@@ -7,7 +7,8 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use crate::act;
 use crate::act::refuse::Answer;
 use crate::active::Active;
-use crate::config::Action;
+use crate::config::{Action, ListenerKind};
+use crate::http;
 use crate::peek;
 use crate::story::{End, Story};
 
@@ -31,6 +32,10 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     let edge = &active.worker.edge;
     active.due_in(edge.config.limits.hello_timeout);
     let peeked = peek::proxy_header(active, story).await?;
+    let listener = &edge.config.listeners[usize::from(story.decided.listener)];
+    if listener.kind == ListenerKind::HttpRedirect {
+        return http::redirect::redirect(active, story, peeked).await;
+    }
     let Ruling { act, peeked } = decide(active, story, peeked).await?;
     let rule = match act {
         Ok(rule) => rule,

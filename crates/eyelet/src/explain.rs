@@ -12,7 +12,7 @@ use eyelet_policy::{Decision, Fact, Facts, Matcher, Miss, Refusal, RuleId, Verdi
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
 use crate::config::{
-    self, Action, Config, Depth, Diagnostic, Host, HostPort, Listener, SpliceUpstream,
+    self, Action, Config, Depth, Diagnostic, Host, HostPort, HttpAddress, Listener, SpliceUpstream,
     TerminateUpstream,
 };
 
@@ -214,7 +214,11 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
         },
         Action::Terminate(terminate) => match &terminate.upstream {
             TerminateUpstream::Tcp(to) => format!("terminate for tcp://{}", host_port(to)),
-            TerminateUpstream::Http(to) => format!("terminate for http://{}", host_port(to)),
+            TerminateUpstream::Http(to) => match (&to.address, &to.tls) {
+                (HttpAddress::Unix(_), _) => format!("terminate for http+{}", to.address),
+                (address, None) => format!("terminate for http://{address}"),
+                (address, Some(_)) => format!("terminate for https://{address}"),
+            },
             TerminateUpstream::Unix(path) => format!("terminate for unix:{}", path.display()),
         },
     }

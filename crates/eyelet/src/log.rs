@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::config::{Access, Config};
 use crate::counters::Counters;
-use crate::story::{Decided, Outcome};
+use crate::http::front::Told;
+use crate::story::{Decided, End, Outcome};
 
 /// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
 /// and lost, because a stalled log must not stall connections.
@@ -59,6 +60,7 @@ struct Line<'a> {
     tls_version: Option<&'static str>,
     ja4: Option<&'a str>,
     upstream: Option<&'a str>,
+    http: Option<&'a Told>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
     duration_ms: u64,
@@ -79,14 +81,14 @@ impl Log {
         self.queue.is_some()
     }
 
-    /// Formats the line of a connection that has ended.
+    /// Formats the line of a connection that has ended, or of a request on one.
     pub fn line(
         &mut self,
         config: &Config,
         decided: &Decided,
         measured: &Measured,
-        outcome: Outcome,
-        reason: &str,
+        end: &End,
+        http: Option<&Told>,
     ) {
         if self.queue.is_none() {
             return;
@@ -98,14 +100,15 @@ impl Log {
             listener: &self.listeners[usize::from(decided.listener)],
             client: measured.client,
             destination: decided.destination,
-            outcome,
+            outcome: end.outcome,
             rule: decided.rule.map(|rule| &*config.rules[rule as usize].name),
-            reason,
+            reason: &end.reason,
             sni: decided.sni.as_deref(),
             alpn: decided.alpn.as_deref(),
             tls_version: decided.tls_version.and_then(version_name),
             ja4: decided.ja4.as_deref(),
             upstream: decided.upstream.as_deref(),
+            http,
             bytes_to_upstream: measured.bytes_to_upstream,
             bytes_to_client: measured.bytes_to_client,
             duration_ms: measured.duration_ms,

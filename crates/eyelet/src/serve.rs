@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::config::{Config, Listener};
 use crate::counters;
+use crate::http::roots::ClientConfigs;
 use crate::log::Writer;
 use crate::lot::Entry;
 use crate::tls::{ServerConfigs, TlsError};
@@ -83,12 +84,13 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
+    let upstream_tls = ClientConfigs::new(&config)?;
     let (addresses, mut sockets) = bind_all(&config.listeners, count)?;
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
     });
     let writer = Writer::start(&config, names.collect()).map_err(StartError::Log)?;
-    let edge = Arc::new(edge(config, tls, count));
+    let edge = Arc::new(edge(config, (tls, upstream_tls), count));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
     for index in 0..count {
@@ -123,7 +125,7 @@ fn turn(
     result
 }
 
-fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
+fn edge(config: Config, tls: (ServerConfigs, ClientConfigs), workers: usize) -> Edge {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
     let descriptors_max =
@@ -138,7 +140,8 @@ fn edge(config: Config, tls: ServerConfigs, workers: usize) -> Edge {
     );
     Edge {
         config,
-        tls,
+        tls: tls.0,
+        upstream_tls: tls.1,
         open: AtomicUsize::new(0),
         descriptors: AtomicUsize::new(0),
         connections_max,

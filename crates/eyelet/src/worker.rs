@@ -18,6 +18,9 @@ use crate::active::Active;
 use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
+use crate::http::front::Told;
+use crate::http::pool::Pool;
+use crate::http::roots::ClientConfigs;
 use crate::log::Log;
 use crate::lot::{Entry, Lot, Role, Token};
 use crate::park;
@@ -54,6 +57,8 @@ pub struct Edge {
     pub config: Config,
     /// TLS configurations by rule.
     pub tls: ServerConfigs,
+    /// TLS configurations for https:// upstreams.
+    pub upstream_tls: ClientConfigs,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
     /// Descriptors that connections hold now, in all workers.
@@ -80,6 +85,8 @@ pub struct Worker {
     pub counters: Arc<Counters>,
     /// Its DNS.
     pub resolver: Resolver,
+    /// Idle connections to HTTP upstreams.
+    pub pool: Rc<Pool>,
     /// Parked connections that used up their share of a turn.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
@@ -117,6 +124,7 @@ impl Worker {
             shared: RefCell::default(),
             counters,
             resolver,
+            pool: Rc::default(),
             again: RefCell::default(),
             log: RefCell::new(log),
             next_id: Cell::new(1),
@@ -143,13 +151,21 @@ impl Worker {
         let measured = story.measured(self.now_unix_ms());
         let config = &self.edge.config;
         let mut log = self.log.borrow_mut();
-        log.line(config, &story.decided, &measured, end.outcome, &end.reason);
+        log.line(config, &story.decided, &measured, end, None);
+    }
+
+    /// Writes the access line of a request on a connection that goes on.
+    pub fn tell_request(&self, story: &Story, end: &End, told: &Told) {
+        let measured = story.measured(self.now_unix_ms());
+        let mut log = self.log.borrow_mut();
+        log.line(&self.edge.config, &story.decided, &measured, end, Some(told));
     }
 
     /// Writes a line about no rule and no story yet: a connection that ended at accept.
     fn count(&self, outcome: Outcome) {
         match outcome {
             Outcome::Failed => self.counters.failed.up(),
+            Outcome::Redirected => self.counters.redirected.up(),
             Outcome::Refused => self.counters.refused.up(),
             Outcome::Spliced => self.counters.spliced.up(),
             Outcome::Terminated => self.counters.terminated.up(),

@@ -136,7 +136,8 @@ fn switch(report: &mut Report<'_>, section: &Section<'_, '_>, key: &str) -> Opti
 pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
     for key in RULE_KEYS {
         if let Some(at) = section.key_at(key) {
-            let message = format!("`{key}` is for upstreams with HTTP: https://, http:// or http+unix:");
+            let message =
+                format!("`{key}` is for upstreams with HTTP: https://, http:// or http+unix:");
             report.error(at, message);
         }
     }

@@ -107,10 +107,17 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
 fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
     let message = match kind.text {
         "direct" => return Some(ListenerKind::Direct),
+        "http_redirect" => return Some(ListenerKind::HttpRedirect),
         "redirect" | "tproxy" | "connect" => {
-            format!("listeners of kind \"{}\" are not there yet; expected \"direct\"", kind.text)
+            format!(
+                "listeners of kind \"{}\" are not there yet; expected \"direct\" or \
+                 \"http_redirect\"",
+                kind.text
+            )
         }
-        other => format!("\"{other}\" is not a kind of listener; expected \"direct\""),
+        other => format!(
+            "\"{other}\" is not a kind of listener; expected \"direct\" or \"http_redirect\""
+        ),
     };
     report.error(kind.at, message);
     None

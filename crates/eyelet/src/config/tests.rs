@@ -89,7 +89,7 @@ memory_max = \"12\"
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
              alert, alpn, alpn_select, certificate, client, client_ca, destination, ech, ja4, \
              key, listener, name, proxy_protocol, sni, sni_malformed, tls_version_max, \
-             tls_version_min, upstream, upstream_allow)",
+             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_name, upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",
@@ -208,12 +208,12 @@ fn listeners() {
         (
             "address = \"[::]:443\"\nkind = \"tproxy\"",
             "3:8: listeners of kind \"tproxy\" are not \
-            there yet; expected \"direct\"",
+            there yet; expected \"direct\" or \"http_redirect\"",
         ),
         (
             "address = \"[::]:443\"\nkind = \"udp\"",
             "3:8: \"udp\" is not a kind of listener; \
-            expected \"direct\"",
+            expected \"direct\" or \"http_redirect\"",
         ),
         (
             "address = \"[::]:443\"\nproxy_protocol_from = [\"ten\"]",
