@@ -21,21 +21,32 @@ pub fn may_become(
     response: &HeaderMap,
     length: Option<u64>,
 ) -> bool {
-    let cache = |directive: &str| lists(response, &CACHE_CONTROL, directive);
-    let personal = request.contains_key(AUTHORIZATION)
-        || response.contains_key(SET_COOKIE)
-        || response.contains_key(CONTENT_ENCODING)
-        || ["private", "no-store", "no-cache", "no-transform", "max-age=0"].into_iter().any(cache)
-        || cache_has(response, "private=")
-        || cache_has(response, "no-cache=")
-        || ["*", "cookie", "authorization"].into_iter().any(|name| varies_by(response, name));
+    let personal = request.contains_key(AUTHORIZATION) || is_personal(response);
+    let stale = ["no-cache", "max-age=0"].into_iter().any(|d| lists(response, &CACHE_CONTROL, d))
+        || cache_has(response, "no-cache=");
     // A client may use it only while it is fresh (section 2.2.1).
     let fresh = cache_has(response, "max-age=")
         || response.contains_key(EXPIRES)
         || response.contains_key(LAST_MODIFIED);
     let fits =
         length.is_none_or(|length| (LENGTH_MIN..=DICTIONARY_BYTES_MAX as u64).contains(&length));
-    status == StatusCode::OK && !personal && fresh && fits
+    status == StatusCode::OK && !personal && !stale && fresh && fits
+}
+
+/// Whether a response to a request without credentials may teach a dictionary that everybody
+/// gets. It need not be fresh: it is not kept itself.
+#[must_use]
+pub fn may_be_sample(status: StatusCode, response: &HeaderMap) -> bool {
+    status == StatusCode::OK && !is_personal(response)
+}
+
+fn is_personal(response: &HeaderMap) -> bool {
+    let cache = |directive: &str| lists(response, &CACHE_CONTROL, directive);
+    response.contains_key(SET_COOKIE)
+        || response.contains_key(CONTENT_ENCODING)
+        || ["private", "no-store", "no-transform"].into_iter().any(cache)
+        || cache_has(response, "private=")
+        || ["*", "cookie", "authorization"].into_iter().any(|name| varies_by(response, name))
 }
 
 fn cache_has(headers: &HeaderMap, start: &str) -> bool {

@@ -55,8 +55,8 @@ mod tests {
         let sample = |n: u32| {
             let name = n.wrapping_mul(2_654_435_761);
             format!(
-                "{{\"kind\":\"reading\",\"sensor\":{{\"identifier\":\"{name:08x}\",\"place\":\"hall \
-                 {n}\"}},\"unit\":\"celsius\",\"value\":{}}}",
+                "{{\"kind\":\"reading\",\"sensor\":{{\"identifier\":\"{name:08x}\",\
+                 \"place\":\"hall {n}\"}},\"unit\":\"celsius\",\"value\":{}}}",
                 n % 40
             )
         };

@@ -129,9 +129,7 @@ impl Coder {
                 *unflushed += piece.len() as u64;
                 pace.spend(|| lent.push(piece, out))
             }
-            Way::Held(held) if held.body.capacity() - held.body.len() < piece.len() => {
-                Err(LONGER)
-            }
+            Way::Held(held) if held.body.capacity() - held.body.len() < piece.len() => Err(LONGER),
             Way::Held(held) => {
                 held.body.extend_from_slice(piece);
                 Ok(())

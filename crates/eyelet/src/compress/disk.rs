@@ -67,7 +67,12 @@ impl Folder {
         self.write(&delta_name(step), &Head::Delta { level: delta.level }, &delta.coded)
     }
 
-    pub(super) fn save_trained(&self, rule: &str, pattern: &Pattern, content: &[u8]) -> io::Result<PathBuf> {
+    pub(super) fn save_trained(
+        &self,
+        rule: &str,
+        pattern: &Pattern,
+        content: &[u8],
+    ) -> io::Result<PathBuf> {
         let name = format!("{}.trained", hash(content));
         let head = Head::Trained { rule: rule.into(), pattern: pattern.as_str().into() };
         self.write(&name, &head, content)?;
@@ -86,14 +91,18 @@ impl Folder {
     pub(super) fn load(&self) -> io::Result<Vec<Found>> {
         let mut all = Vec::new();
         for name in self.names()? {
-            let is_ours = [".version", ".dcz", ".dcb", ".new"].iter().any(|end| name.ends_with(end));
+            let is_ours =
+                [".version", ".dcz", ".dcb", ".new"].iter().any(|end| name.ends_with(end));
             if !is_ours {
                 continue;
             }
             match self.read(&name).and_then(|(head, content)| found(&name, head, content)) {
                 Some(found) => all.push(found),
                 None => {
-                    tracing::warn!("{}: not a whole file; removed", self.path.join(&name).display());
+                    tracing::warn!(
+                        "{}: not a whole file; removed",
+                        self.path.join(&name).display()
+                    );
                     self.remove(&name);
                 }
             }

@@ -101,11 +101,7 @@ fn cores() -> usize {
 }
 
 fn told(coding: Option<Coding>, why_not: Option<WhyNot>) -> Told {
-    Told {
-        coding: coding.map(Coding::name),
-        bytes_identity: 0,
-        why_not: why_not.map(WhyNot::text),
-    }
+    Told { coding: coding.map(Coding::name), bytes_identity: 0, why_not: why_not.map(WhyNot::text) }
 }
 
 /// Statuses whose responses have no content, whatever the method.

@@ -3,14 +3,10 @@
 
 use eyelet_compress::breach::{self, Breach};
 use eyelet_compress::dictionary::Hash;
-use eyelet_compress::dictionary::available::{
-    AVAILABLE_DICTIONARY, DICTIONARY_ID, available,
-};
+use eyelet_compress::dictionary::available::{AVAILABLE_DICTIONARY, DICTIONARY_ID, available};
 use eyelet_compress::dictionary::store::Family;
 use eyelet_compress::{Accepted, Coding, Effort, validators};
-use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, ORIGIN,
-};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use http::{Method, request::Parts};
 
 use super::Compressors;
@@ -48,20 +44,13 @@ pub(super) struct Wanted {
 impl Compressors {
     /// Made of each request before its upstream is asked. Changes the request's fields:
     /// Accept-Encoding, If-None-Match and If-Match, and those of dictionaries.
-    pub fn request(
-        &self,
-        rule: u32,
-        terminate: &Terminate,
-        host: &str,
-        head: &mut Parts,
-    ) -> Asked {
+    pub fn request(&self, rule: u32, terminate: &Terminate, host: &str, head: &mut Parts) -> Asked {
         let terms = &terminate.compression;
         if !terms.on {
             return Asked { rule, wanted: None };
         }
         let accepted = Accepted::read(&head.headers);
-        let breach =
-            if terms.breach_rule { breach::breach(&head.headers, host) } else { None };
+        let breach = if terms.breach_rule { breach::breach(&head.headers, host) } else { None };
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let is_get = head.method == Method::GET;
         let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
@@ -94,8 +83,7 @@ impl Compressors {
             without_dictionaries(&mut head.headers, &wanted.accepted);
         }
         let tags = self.inner.tags.borrow();
-        wanted.tags_restored =
-            validators::restore(&mut head.headers, |tag| tags.knows(rule, tag));
+        wanted.tags_restored = validators::restore(&mut head.headers, |tag| tags.knows(rule, tag));
         Asked { rule, wanted: Some(wanted) }
     }
 

@@ -53,13 +53,7 @@ impl Compressors {
         coder
     }
 
-    fn of_body(
-        &self,
-        rule: u32,
-        wanted: &Wanted,
-        head: &mut Parts,
-        body: &Beginning<'_>,
-    ) -> Coder {
+    fn of_body(&self, rule: u32, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
         let length = body.known_length();
         let (status, headers) = (head.status, &mut head.headers);
         let eligible = eligible::by_head(status, headers, length, wanted.event_streams)

@@ -72,8 +72,7 @@ impl Shared {
         let trained_before = settings.path.as_deref().is_some_and(std::path::Path::is_dir);
         let store = Arc::new(Mutex::new(Store::new(settings.bytes_max)));
         let trained = Arc::default();
-        let mut shared =
-            Self { store, trained, names, jobs: None, recent: Mutex::default() };
+        let mut shared = Self { store, trained, names, jobs: None, recent: Mutex::default() };
         if (wanted || trained_before) && !shared.names.is_empty() {
             let folder = settings.path.as_deref().and_then(|path| match Folder::open(path) {
                 Ok(folder) => Some(folder),

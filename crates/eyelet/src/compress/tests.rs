@@ -69,7 +69,12 @@ impl Edge {
         let mut coder = self.compressors.response(asked, &mut parts, body, first);
         let mut out = Vec::new();
         if bodiless {
-            return Got { headers: parts.headers, body: out, told: coder.told(), asked: head.headers };
+            return Got {
+                headers: parts.headers,
+                body: out,
+                told: coder.told(),
+                asked: head.headers,
+            };
         }
         for piece in response.pieces {
             if coder.is_identity() {
@@ -129,7 +134,7 @@ fn request_head(method: &str, path: &str, fields: Fields<'_>) -> Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn config(terms: &str, folder: &Path) -> Config {
+pub(super) fn config(terms: &str, folder: &Path) -> Config {
     let identity = rcgen::generate_simple_self_signed(["app.example".to_owned()]).unwrap();
     std::fs::write(folder.join("app.pem"), identity.cert.pem()).unwrap();
     std::fs::write(folder.join("app.key"), identity.signing_key.serialize_pem()).unwrap();
@@ -143,10 +148,10 @@ fn config(terms: &str, folder: &Path) -> Config {
 }
 
 /// A folder of the test's own, gone with it.
-struct Scratch(std::path::PathBuf);
+pub(super) struct Scratch(pub(super) std::path::PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let unique = format!("eyelet-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(unique);
         let _ = std::fs::remove_dir_all(&path);

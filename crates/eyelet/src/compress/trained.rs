@@ -8,8 +8,7 @@ use eyelet_compress::coder::zstd::Prepared;
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::{Hash, offer};
 use http::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue,
-    VARY,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY,
 };
 use http::{HeaderMap, Response};
 

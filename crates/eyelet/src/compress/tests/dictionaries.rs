@@ -217,11 +217,14 @@ fn a_trained_dictionary_is_offered_fetched_and_used() {
     let record = |n: u32| {
         let name = n.wrapping_mul(2_654_435_761);
         format!(
-            "{{\"kind\":\"reading\",\"sensor\":{{\"identifier\":\"{name:08x}\",\"place\":\"hall {n}\"}},\
-             \"unit\":\"celsius\",\"quality\":\"calibrated by the owner\",\"value\":{},\"notes\":\
+            "{{\"kind\":\"reading\",\"sensor\":{{\"identifier\":\"{name:08x}\",\
+             \"place\":\"hall {n}\"}},\
+             \"unit\":\"celsius\",\"quality\":\"calibrated by the owner\",\"value\":{},\
+             \"notes\":\
              \"this text is in each of the records and only padding for a short answer, as \
              answers of interfaces have it: names of fields, and the same words again\",\"links\":\
-             {{\"self\":\"/api/readings/{n}\",\"owner\":\"/api/owners/{}\"}},\"tags\":[\"a{name:x}\"]}}",
+             {{\"self\":\"/api/readings/{n}\",\"owner\":\"/api/owners/{}\"}},\
+             \"tags\":[\"a{name:x}\"]}}",
             n % 40,
             n % 7
         )

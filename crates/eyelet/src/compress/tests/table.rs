@@ -49,8 +49,20 @@ fn kinds() -> Vec<Kind> {
         ("empty", 200, vec![HTML], Vec::new(), false),
         ("png", 200, vec![("content-type", "image/png")], text(5_000, 7), false),
         ("unknown text", 200, no_type(), text(9_000, 8), true),
-        ("octets text", 200, vec![("content-type", "application/octet-stream")], text(9_000, 9), true),
-        ("octets noise", 200, vec![("content-type", "application/octet-stream")], noise(9_000), false),
+        (
+            "octets text",
+            200,
+            vec![("content-type", "application/octet-stream")],
+            text(9_000, 9),
+            true,
+        ),
+        (
+            "octets noise",
+            200,
+            vec![("content-type", "application/octet-stream")],
+            noise(9_000),
+            false,
+        ),
         ("coded", 200, vec![HTML, ("content-encoding", "gzip")], gzipped, false),
         ("part", 206, vec![HTML, ("content-range", "bytes 0-999/5000")], text(1_000, 1), false),
         ("no-transform", 200, vec![HTML, ("cache-control", "no-transform")], text(5_000, 1), false),
@@ -126,11 +138,9 @@ fn foreign_decoders_agree() {
     let edge = Edge::new("", &scratch.0);
     let body = text(200_000, 11);
     let pieces: Vec<&[u8]> = body.chunks(10_000).collect();
-    for (coding, program, arguments) in [
-        ("gzip", "gzip", ["-dc"]),
-        ("br", "brotli", ["-dc"]),
-        ("zstd", "zstd", ["-dc"]),
-    ] {
+    for (coding, program, arguments) in
+        [("gzip", "gzip", ["-dc"]), ("br", "brotli", ["-dc"]), ("zstd", "zstd", ["-dc"])]
+    {
         let answer = Answer { status: 200, fields: &[HTML], pieces: &pieces, known: false };
         let got = edge.exchange(&[("accept-encoding", coding)], &answer);
         assert_eq!(got.told.coding, Some(coding));
