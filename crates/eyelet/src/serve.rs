@@ -13,6 +13,7 @@ use std::time::Duration;
 use eyelet_sys::socket::{self, Listen};
 use tokio::sync::watch;
 
+use crate::compress;
 use crate::config::{Config, Listener};
 use crate::counters;
 use crate::http::roots::ClientConfigs;
@@ -50,6 +51,9 @@ pub enum StartError {
     /// A terminate rule's files cannot be used.
     #[error("{0}")]
     Tls(#[from] TlsError),
+    /// The store of dictionaries cannot be opened.
+    #[error("cannot keep dictionaries: {0}")]
+    Dictionaries(io::Error),
     /// A thread or its epoll could not be made.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -90,7 +94,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
     });
     let writer = Writer::start(&config, names.collect()).map_err(StartError::Log)?;
-    let edge = Arc::new(edge(config, (tls, upstream_tls), count));
+    let compress = compress::Shared::start(&config).map_err(StartError::Dictionaries)?;
+    let edge = Arc::new(edge(config, (tls, upstream_tls), compress, count));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
     for index in 0..count {
@@ -125,7 +130,12 @@ fn turn(
     result
 }
 
-fn edge(config: Config, tls: (ServerConfigs, ClientConfigs), workers: usize) -> Edge {
+fn edge(
+    config: Config,
+    tls: (ServerConfigs, ClientConfigs),
+    compress: Arc<compress::Shared>,
+    workers: usize,
+) -> Edge {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
     let descriptors_max =
@@ -142,6 +152,7 @@ fn edge(config: Config, tls: (ServerConfigs, ClientConfigs), workers: usize) -> 
         config,
         tls: tls.0,
         upstream_tls: tls.1,
+        compress,
         open: AtomicUsize::new(0),
         descriptors: AtomicUsize::new(0),
         connections_max,

@@ -15,6 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::active::Active;
+use crate::compress::{self, Compressors};
 use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
@@ -59,6 +60,8 @@ pub struct Edge {
     pub tls: ServerConfigs,
     /// TLS configurations for https:// upstreams.
     pub upstream_tls: ClientConfigs,
+    /// Dictionaries.
+    pub compress: Arc<compress::Shared>,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
     /// Descriptors that connections hold now, in all workers.
@@ -87,6 +90,8 @@ pub struct Worker {
     pub resolver: Resolver,
     /// Idle connections to HTTP upstreams.
     pub pool: Rc<Pool>,
+    /// Its compressors.
+    pub compressors: Compressors,
     /// Parked connections that used up their share of a turn.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
@@ -116,6 +121,7 @@ impl Worker {
     pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let resolver = Resolver::new(&edge.config.dns);
+        let compressors = Compressors::new(&edge.config, &edge.compress);
         Ok(Self {
             index,
             edge,
@@ -125,6 +131,7 @@ impl Worker {
             counters,
             resolver,
             pool: Rc::default(),
+            compressors,
             again: RefCell::default(),
             log: RefCell::new(log),
             next_id: Cell::new(1),

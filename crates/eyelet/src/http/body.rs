@@ -52,7 +52,7 @@ impl Decoder {
     /// A decoder at the body's first byte.
     pub fn new(length: Length) -> Self {
         let state = match length {
-            Length::Empty | Length::Known(0) => State::Left(0),
+            Length::Empty | Length::Known(0) => State::Done,
             Length::Known(left) => State::Left(left),
             Length::Chunked => State::Size,
             Length::UntilClose => State::UntilClose,

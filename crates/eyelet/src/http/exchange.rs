@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use http::{Method, StatusCode, request};
+use bytes::Bytes;
+use http::{Method, StatusCode, header, request, response};
 
 use super::fault::{RequestFault, ResponseFault};
 use super::fields::{self, Asker};
@@ -17,6 +18,7 @@ use super::page::page;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::{Upstream, dial};
+use crate::compress::{Asked, Body, Compressors};
 
 /// What is left when an exchange is over.
 #[derive(Default)]
@@ -131,6 +133,9 @@ async fn serve(
     record: &mut Record,
 ) -> Result<Done, Failure> {
     let host = check(front, &request)?;
+    if let Some(own) = front.worker.compressors.answer(front.rule, &request) {
+        return answer_own(front, stream, &request.method, own, record).await;
+    }
     let method = request.method.clone();
     let switch = match stream.as_one() {
         Some(_) => fields::upgrade(&request, length),
@@ -139,11 +144,14 @@ async fn serve(
     let asker =
         Asker { client: front.story.client.ip(), trusted: front.trusts_client(), host: &host };
     fields::to_upstream(&mut request, length, &asker, switch.clone());
+    let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
+    let compressors = &front.worker.compressors;
+    let wanted = compressors.request(front.rule, terminate, &host, &mut request);
     let head = fields::write_request(&request, &host);
     // RFC 9110 9.2.2: what may be sent again without harm, and can be.
     let again = method.is_idempotent() && length == Length::Empty && switch.is_none();
-    let asked = ask(front, stream, &method, length, &head, again, record).await?;
-    let Asked { mut upstream, mut upload, response } = asked;
+    let answered = ask(front, stream, &method, length, &head, again, record).await?;
+    let Answered { mut upstream, mut upload, response } = answered;
     let Response { mut parts, length: response_length, keep_alive } = response;
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -152,14 +160,78 @@ async fn serve(
     if !upload.done {
         stream.close_after();
     }
+    let mut download = Download::new(response_length);
+    let length =
+        begin(compressors, wanted, &mut parts, response_length, &mut download, &mut upstream);
+    let length = length.await?;
     record.told.status = Some(parts.status.as_u16());
-    stream.respond(parts, response_length)?;
-    let passed = pass_down(front, stream, &mut upstream, &mut upload, response_length).await;
+    stream.respond(parts, length)?;
+    let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
     record.bytes_to_upstream += upload.written;
+    record.told.coded = download.told();
     passed?;
     if upload.done && keep_alive && upstream.received.is_empty() {
         front.keep_idle(upstream);
     }
+    Ok(Done::default())
+}
+
+/// Chooses the response's coding; gives the length of its body as it will be sent.
+async fn begin(
+    compressors: &Compressors,
+    wanted: Asked,
+    head: &mut response::Parts,
+    length: Length,
+    download: &mut Download,
+    upstream: &mut Upstream,
+) -> Result<Length, Failure> {
+    let known = match length {
+        Length::Empty => {
+            download.through(compressors.response(wanted, head, None, &[]));
+            return Ok(Length::Empty);
+        }
+        Length::Known(bytes) => Some(bytes),
+        Length::Chunked | Length::UntilClose => None,
+    };
+    let (first, complete) = download.first(upstream).await?;
+    let body = Body { length: known, complete };
+    let coder = compressors.response(wanted, head, Some(body), &first);
+    let coded = !coder.is_identity();
+    download.through(coder);
+    if !coded {
+        return Ok(length);
+    }
+    head.headers.remove(header::CONTENT_LENGTH);
+    Ok(Length::Chunked)
+}
+
+/// An answer of ours that is no page: a dictionary.
+async fn answer_own(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    method: &Method,
+    own: http::Response<Bytes>,
+    record: &mut Record,
+) -> Result<Done, Failure> {
+    let (mut head, body) = own.into_parts();
+    fields::to_client(&mut head);
+    if !stream.is_request_done() {
+        stream.close_after();
+    }
+    record.told.status = Some(head.status.as_u16());
+    record.reason = "answered by Eyelet".into();
+    let length = match *method {
+        Method::HEAD => Length::Empty,
+        _ => Length::Known(body.len() as u64),
+    };
+    stream.due_in(front.worker.edge.config.http.body_timeout);
+    stream.respond(head, length)?;
+    if length != Length::Empty {
+        record.told.coded.bytes_sent = body.len() as u64;
+        stream.push(body);
+        stream.finish(None);
+    }
+    poll_fn(|task| stream.poll_flush(task)).await?;
     Ok(Done::default())
 }
 
@@ -186,7 +258,7 @@ fn check(front: &Front, request: &request::Parts) -> Result<String, Failure> {
 }
 
 /// An upstream that has answered.
-struct Asked {
+struct Answered {
     upstream: Upstream,
     upload: Upload,
     response: Response,
@@ -202,7 +274,7 @@ async fn ask(
     head: &[u8],
     again: bool,
     record: &mut Record,
-) -> Result<Asked, Failure> {
+) -> Result<Answered, Failure> {
     let mut pooled = true;
     loop {
         let idle = if pooled { front.take_idle() } else { None };
@@ -219,7 +291,7 @@ async fn ask(
             record.bytes_to_upstream += upload.written;
         }
         match waited {
-            Ok(response) => return Ok(Asked { upstream, upload, response }),
+            Ok(response) => return Ok(Answered { upstream, upload, response }),
             Err(NoHead::Failure(failure)) => return Err(failure),
             // Nothing of the body was read from the client where `again` holds.
             Err(NoHead::Dead) if upstream.reused && again => pooled = false,
@@ -374,10 +446,9 @@ async fn pass_down(
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
     upload: &mut Upload,
-    length: Length,
+    download: &mut Download,
 ) -> Result<(), Failure> {
     let body_timeout = front.worker.edge.config.http.body_timeout;
-    let mut download = Download::new(length);
     stream.due_in(body_timeout);
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
@@ -388,6 +459,9 @@ async fn pass_down(
         match download.poll(task, stream, upstream) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
             Poll::Ready(Err(Broken::Client(trouble))) => return Poll::Ready(Err(trouble.into())),
+            Poll::Ready(Err(Broken::Coding)) => {
+                return Poll::Ready(Err(Failure::Cut("the coding failed".into())));
+            }
             Poll::Ready(Err(Broken::Upstream(fault))) => {
                 return Poll::Ready(Err(Failure::Cut(format!("upstream: {fault}").into())));
             }
@@ -411,7 +485,7 @@ async fn pass_down(
 async fn switched(
     front: &Front,
     stream: &mut Stream<'_>,
-    mut head: http::response::Parts,
+    mut head: response::Parts,
     upstream: Upstream,
     asked: Option<http::HeaderValue>,
     record: &mut Record,
@@ -420,8 +494,8 @@ async fn switched(
         return Err(ResponseFault::Unasked.into());
     };
     let connection = http::HeaderValue::from_static("upgrade");
-    head.headers.insert(http::header::CONNECTION, connection);
-    head.headers.entry(http::header::UPGRADE).or_insert(protocol);
+    head.headers.insert(header::CONNECTION, connection);
+    head.headers.entry(header::UPGRADE).or_insert(protocol);
     record.told.status = Some(head.status.as_u16());
     record.reason = "switched protocols".into();
     one.switch(&head);

@@ -50,6 +50,22 @@ pub struct Told {
     /// From the request's last byte, or its head's where the upstream was faster, to the
     /// response's head.
     pub upstream_ms: Option<u64>,
+    /// What became of the response's body.
+    #[serde(skip)]
+    pub coded: Coded,
+}
+
+/// What the access line tells of a response's coding.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Coded {
+    /// Content-Encoding, if it is ours.
+    pub coding: Option<&'static str>,
+    /// Bytes of the body as the upstream sent it.
+    pub bytes_identity: u64,
+    /// Bytes of the body as the client was sent it.
+    pub bytes_sent: u64,
+    /// Why nothing was coded.
+    pub why_not: Option<&'static str>,
 }
 
 impl Front {
@@ -229,6 +245,7 @@ impl Record {
                 path: path.chars().take(PATH_CHARS_MAX).collect(),
                 status: None,
                 upstream_ms: None,
+                coded: Coded::default(),
             },
             reason: "complete".into(),
             failed: false,

@@ -10,6 +10,7 @@ pub mod hello;
 pub mod pki;
 pub mod program;
 pub mod upstream;
+pub mod web;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
