@@ -126,7 +126,7 @@ const fn quality(effort: Effort) -> u32 {
 }
 
 fn window_log(length: Option<u64>) -> u32 {
-    length.map_or(WINDOW_LOG, |length| wanted_log(length).clamp(WINDOW_LOG_MIN, WINDOW_LOG_KNOWN))
+    length.map_or(WINDOW_LOG, |length| wanted_log(length).clamp(WINDOW_LOG_MIN, WINDOW_LOG))
 }
 
 /// The window that reaches over `length` bytes; brotli's window is 2^n - 16.
@@ -136,11 +136,9 @@ fn wanted_log(length: u64) -> u32 {
 
 const BROKEN: CodingError = CodingError { coder: "br", why: "the stream is in no state to go on" };
 
-/// 256 KiB, for a body that may be short.
-const WINDOW_LOG: u32 = 18;
-/// 1 MiB, for a body that is known to be longer than that: a tenth fewer bytes than 2^18; more is
-/// not worth its memory.
-const WINDOW_LOG_KNOWN: u32 = 20;
+/// 1 MiB: a tenth fewer bytes of long bodies than 2^18, and memory is taken as a body grows; more
+/// is not worth it.
+const WINDOW_LOG: u32 = 20;
 /// Below 2^17, qualities from 5 up fall into a match finder that takes five times as long.
 const WINDOW_LOG_MIN: u32 = 17;
 

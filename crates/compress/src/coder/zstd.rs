@@ -2,7 +2,7 @@
 //! between bodies. Must not know the dcz header, which is the caller's to write.
 
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
-use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective};
+use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, Strategy};
 
 use super::{CodingError, Effort, ROOM_BYTES, Step};
 
@@ -96,8 +96,7 @@ impl Zstd {
         };
         let factor = match effort {
             Effort::Fast => 6,
-            Effort::Even => 8,
-            Effort::Small => 12,
+            Effort::Even | Effort::Small => 12,
         };
         (600 << 10) + (factor << log)
     }
@@ -204,6 +203,13 @@ fn parameters(effort: Effort, length: Option<u64>) -> Vec<CParameter> {
         Effort::Fast | Effort::Even => 17,
         Effort::Small => 18,
     };
+    if effort == Effort::Even {
+        // Between levels 5 and 6: 0.3 % fewer bytes than zlib's 6 on a source tree for 0.41 of
+        // its CPU, where level 5 has up to 3 % more and level 6 takes half.
+        parameters.push(CParameter::Strategy(Strategy::ZSTD_greedy));
+        parameters.push(CParameter::MinMatch(4));
+        parameters.push(CParameter::SearchLog(6));
+    }
     match length {
         // The tables are those of a body that just fills the window.
         None => {
@@ -221,7 +227,7 @@ fn parameters(effort: Effort, length: Option<u64>) -> Vec<CParameter> {
 const fn level(effort: Effort) -> i32 {
     match effort {
         Effort::Fast => 3,
-        Effort::Even => 5,
+        Effort::Even => 6,
         Effort::Small => 9,
     }
 }
