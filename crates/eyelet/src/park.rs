@@ -233,6 +233,11 @@ pub fn drain_idle(worker: &Rc<Worker>) {
                 Some(Role::Parked { relay: Relay::Terminate(terminated), .. }) => {
                     since >= DRAIN_IDLE && terminated.flow.is_quiet()
                 }
+                // A task that waits for its client's next request learns of the drain.
+                Some(Role::Active { waker: Some(waker), .. }) => {
+                    waker.wake_by_ref();
+                    false
+                }
                 _ => false,
             }
         };

@@ -26,7 +26,7 @@ const AWAKE: Duration = Duration::from_millis(200);
 
 /// What comes next on a connection.
 enum Next {
-    Request(Request),
+    Request(Box<Request>),
     /// Nothing, for now.
     Rest,
     /// What came is no request.
@@ -50,7 +50,7 @@ pub async fn serve(mut client: Client, front: Front) {
     let (reason, last) = loop {
         match next(&mut client, &front).await {
             Next::Request(request) => {
-                let Step { close, done } = step(&mut client, &front, request).await;
+                let Step { close, done } = step(&mut client, &front, *request).await;
                 if let Some(upstream) = done.switched {
                     return upgrade::switch(client, front, upstream).await;
                 }
@@ -115,7 +115,7 @@ async fn next(client: &mut Client, front: &Front) -> Next {
     let mut scanner = Scanner::default();
     loop {
         match take_request(&mut client.plain, &mut scanner, http.head_bytes_max) {
-            Ok(Some(request)) => return Next::Request(request),
+            Ok(Some(request)) => return Next::Request(Box::new(request)),
             Ok(None) => {}
             Err(fault) => return Next::Fault(fault),
         }

@@ -1,6 +1,7 @@
 //! HTTP/2 on a terminated connection: a task for the connection, one for each stream.
 //! It must not know how a request is served.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -33,6 +34,9 @@ const SEND_BYTES_MAX: usize = 64 << 10;
 const RESETS_PENDING_MAX: usize = 20;
 /// Streams that we reset for the client's errors in the connection's life.
 const ERRORS_MAX: usize = 256;
+/// Streams that ended without a whole response, beyond those that had one: a browser that leaves
+/// pages drops a hundred at a time, a flood goes on.
+const DROPS_MAX: u32 = 500;
 /// How long a connection may take to end after GOAWAY when nothing is on its way.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -82,8 +86,9 @@ async fn run(
     front: &Rc<Front>,
 ) -> String {
     let idle = front.worker.edge.config.http.http2_idle_timeout;
-    // One for the connection, and one for each stream that is served.
-    let alive = Rc::new(());
+    // One for the connection, and one for each stream that is served; in it is how many streams
+    // were dropped.
+    let alive = Rc::new(Cell::new(0));
     let mut goodbye: Option<&'static str> = None;
     let mut was_busy = true;
     loop {
@@ -99,6 +104,12 @@ async fn run(
                 was_busy = busy;
                 active.due_in(if goodbye.is_some() { GOODBYE } else { idle });
             }
+            if alive.get() > DROPS_MAX {
+                alive.set(0);
+                goodbye = Some("too many streams were dropped");
+                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                task.waker().wake_by_ref();
+            }
             match accepted {
                 Poll::Ready(None) => Poll::Ready(Event::Closed),
                 Poll::Ready(Some(Ok(stream))) => Poll::Ready(Event::Stream(Box::new(stream))),
@@ -112,6 +123,7 @@ async fn run(
                 let task = one_stream(front.clone(), request, respond, alive.clone());
                 tokio::task::spawn_local(task);
             }
+            Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
             // Each stream has a clock of its own.
@@ -130,13 +142,15 @@ async fn one_stream(
     front: Rc<Front>,
     request: Request<h2::RecvStream>,
     respond: SendResponse<Bytes>,
-    _alive: Rc<()>,
+    drops: Rc<Cell<u32>>,
 ) {
     let (mut parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
     let mut stream = Stream::two(receive, respond);
     if target(&mut parts).is_some() {
-        Box::pin(exchange(&front, &mut stream, parts, length)).await;
+        let done = Box::pin(exchange(&front, &mut stream, parts, length)).await;
+        let before = drops.get();
+        drops.set(if done.gone { before + 1 } else { before.saturating_sub(1) });
         return;
     }
     let mut record = Record::new(&front, &parts);

@@ -138,19 +138,18 @@ async fn connect(
 /// passed; the first that connects wins (RFC 8305).
 async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpStream)> {
     let mut waiting = addresses.into_iter();
-    let mut attempts: Vec<(SocketAddr, Pin<Box<dyn Future<Output = io::Result<TcpStream>>>>)> =
-        Vec::new();
+    let mut attempts = Vec::new();
     let mut last = io::Error::other("the name has no address");
     loop {
         match waiting.next() {
-            Some(address) => attempts.push((address, Box::pin(TcpStream::connect(address)))),
+            Some(address) => attempts.push(Box::pin(attempt(address))),
             None if attempts.is_empty() => return Err(last),
             None => {}
         }
         let mut delay = pin!(sleep(ATTEMPT_DELAY));
         let settled = std::future::poll_fn(|task| {
-            for at in 0..attempts.len() {
-                if let Poll::Ready(done) = attempts[at].1.as_mut().poll(task) {
+            for (at, attempt) in attempts.iter_mut().enumerate() {
+                if let Poll::Ready(done) = attempt.as_mut().poll(task) {
                     return Poll::Ready(Some((at, done)));
                 }
             }
@@ -161,13 +160,17 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpS
         });
         match settled.await {
             None => {}
-            Some((at, Ok(connected))) => return Ok((attempts.swap_remove(at).0, connected)),
+            Some((_, Ok(connected))) => return Ok(connected),
             Some((at, Err(error))) => {
                 drop(attempts.remove(at));
                 last = error;
             }
         }
     }
+}
+
+async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
+    TcpStream::connect(address).await.map(|connected| (address, connected))
 }
 
 impl Upstream {
