@@ -97,7 +97,10 @@ fn streams_are_served_side_by_side() {
             let response = response.await.unwrap();
             assert_eq!(response.status(), 200);
             let text = String::from_utf8(body(response).await.unwrap().to_vec()).unwrap();
-            assert!(text.starts_with(&format!("GET /{number} HTTP/1.1\r\nhost: app.test")), "{text}");
+            assert!(
+                text.starts_with(&format!("GET /{number} HTTP/1.1\r\nhost: app.test")),
+                "{text}"
+            );
             assert!(text.contains("via: 2.0 eyelet\r\n"), "{text}");
         }
     });
@@ -187,6 +190,49 @@ fn what_fails_fails_alone() {
         let connect = Request::connect("app.test:443").body(()).unwrap();
         assert_eq!(two.ask(connect).await.unwrap().0, 405);
         assert_eq!(two.get("/ok").await.unwrap(), (200, "ok".into()));
+    });
+}
+
+/// RFC 8441.
+#[test]
+fn a_websocket_is_a_stream_of_its_connection() {
+    let web = Web::new(
+        Upstream::serve(|mut stream| {
+            let asked = head(&mut stream);
+            assert!(asked.starts_with("GET /chat HTTP/1.1\r\n"), "{asked}");
+            let lower = asked.to_ascii_lowercase();
+            assert!(lower.contains("upgrade: websocket\r\n"), "{asked}");
+            assert!(lower.contains("sec-websocket-key: "), "{asked}");
+            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+                            Upgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\nwelcome";
+            stream.write_all(switched.as_bytes()).unwrap();
+            let mut ping = [0; 4];
+            while stream.read_exact(&mut ping).is_ok() {
+                stream.write_all(b"pong").unwrap();
+            }
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        tokio::time::sleep(A_WHILE).await;
+        assert!(two.send.is_extended_connect_protocol_enabled(), "its SETTINGS say so");
+        let mut ask = Request::connect("https://app.test/chat").body(()).unwrap();
+        ask.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, mut send) = two.send.send_request(ask, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(response.headers().get("upgrade").is_none());
+        let mut receive = response.into_body();
+        assert_eq!(receive.data().await.unwrap().unwrap(), "welcome");
+        for _ in 0..3 {
+            send.send_data("ping".into(), false).unwrap();
+            assert_eq!(receive.data().await.unwrap().unwrap(), "pong");
+        }
+        send.send_data(Bytes::new(), true).unwrap();
+        while let Some(piece) = receive.data().await {
+            assert_eq!(piece.unwrap(), "");
+        }
     });
 }
 

@@ -18,6 +18,7 @@ use super::page::page;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::{Upstream, dial};
+use super::websocket;
 use crate::compress::{Asked, Body, Compressors};
 
 /// What is left when an exchange is over.
@@ -136,11 +137,12 @@ async fn serve(
     if let Some(own) = front.worker.compressors.answer(front.rule, &request) {
         return answer_own(front, stream, &request.method, own, record).await;
     }
-    let method = request.method.clone();
     let switch = match stream.as_one() {
         Some(_) => fields::upgrade(&request, length),
+        None if websocket::is_asked(&request) => websocket::to_get(&mut request),
         None => None,
     };
+    let method = request.method.clone();
     let asker =
         Asker { client: front.story.client.ip(), trusted: front.trusts_client(), host: &host };
     fields::to_upstream(&mut request, length, &asker, switch.clone());
@@ -156,6 +158,10 @@ async fn serve(
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
         return switched(front, stream, parts, upstream, switch, record).await;
+    }
+    if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
+        // For HTTP/2's client success would mean that the protocols were switched.
+        return Err(ResponseFault::Unasked.into());
     }
     if !upload.done {
         stream.close_after();
@@ -490,16 +496,35 @@ async fn switched(
     asked: Option<http::HeaderValue>,
     record: &mut Record,
 ) -> Result<Done, Failure> {
-    let (Some(one), Some(protocol)) = (stream.as_one(), asked) else {
-        return Err(ResponseFault::Unasked.into());
+    let Some(protocol) = asked else { return Err(ResponseFault::Unasked.into()) };
+    record.told.status = Some(head.status.as_u16());
+    record.reason = "switched protocols".into();
+    stream.due_in(front.worker.edge.config.http.body_timeout);
+    let Some(one) = stream.as_one() else {
+        return over_two(front, stream, head, upstream, record).await;
     };
     let connection = http::HeaderValue::from_static("upgrade");
     head.headers.insert(header::CONNECTION, connection);
     head.headers.entry(header::UPGRADE).or_insert(protocol);
-    record.told.status = Some(head.status.as_u16());
-    record.reason = "switched protocols".into();
     one.switch(&head);
-    stream.due_in(front.worker.edge.config.http.body_timeout);
     poll_fn(|task| stream.poll_flush(task)).await?;
     Ok(Done { switched: Some(upstream), ..Done::default() })
+}
+
+async fn over_two(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    mut head: response::Parts,
+    mut upstream: Upstream,
+    record: &mut Record,
+) -> Result<Done, Failure> {
+    websocket::to_ok(&mut head);
+    record.told.status = Some(head.status.as_u16());
+    stream.respond(head, Length::UntilClose)?;
+    let written = &mut record.bytes_to_upstream;
+    match websocket::copy(front, stream, &mut upstream, written).await {
+        Ok(()) => Ok(Done::default()),
+        Err(websocket::End::Client(trouble)) => Err(trouble.into()),
+        Err(websocket::End::Other(reason)) => Err(Failure::Cut(reason.into())),
+    }
 }

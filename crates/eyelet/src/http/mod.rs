@@ -18,6 +18,7 @@ mod transfer;
 mod two;
 mod upgrade;
 pub mod upstream;
+mod websocket;
 
 use crate::active::Active;
 use crate::relay::terminate::Terminated;

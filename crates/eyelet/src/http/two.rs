@@ -18,6 +18,7 @@ use super::front::{Front, Record};
 use super::head::{Length, read_authority};
 use super::io::Client;
 use super::stream::Stream;
+use super::websocket;
 use crate::active::Active;
 use crate::park;
 use crate::story::{End, Outcome};
@@ -52,6 +53,7 @@ pub async fn serve(client: Client, front: Front) {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BYTES_MAX)
+        .enable_connect_protocol()
         .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
     active.due_in(http.head_timeout);
@@ -147,6 +149,8 @@ async fn one_stream(
     let (mut parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
     let mut stream = Stream::two(receive, respond);
+    // What a WebSocket says is no body of the request.
+    let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
     if target(&mut parts).is_some() {
         let done = Box::pin(exchange(&front, &mut stream, parts, length)).await;
         let before = drops.get();
@@ -178,7 +182,7 @@ fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
 /// Gives the request's URI its authority, from Host where there is no :authority; where both are
 /// they must agree (RFC 9113 8.3.1).
 fn target(parts: &mut request::Parts) -> Option<()> {
-    if parts.method == http::Method::CONNECT {
+    if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
         return None;
     }
     let mut hosts = parts.headers.get_all(header::HOST).iter();
