@@ -87,9 +87,11 @@ memory_max = \"12\"
             "4:1: a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"",
             "5:37: `sni` is an integer; expected strings in the list",
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
-             alert, alpn, alpn_select, certificate, client, client_ca, destination, ech, ja4, \
-             key, listener, name, proxy_protocol, sni, sni_malformed, tls_version_max, \
-             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_name, upstream_wait)",
+             alert, alpn, alpn_select, breach_rule, certificate, client, client_ca, compress, \
+             compress_effort, compress_event_streams, destination, dictionary, ech, ja4, key, \
+             length_hiding, listener, name, offload, proxy_protocol, sni, sni_malformed, \
+             tls_version_max, tls_version_min, upstream, upstream_allow, upstream_ca, \
+             upstream_name, upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",
