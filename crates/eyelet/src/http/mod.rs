@@ -33,7 +33,8 @@ pub async fn serve(active: Active, mut story: Story, terminated: Terminated) {
     let http2 = story.decided.http2;
     let (client, preface) = Client::new(active, terminated);
     // The first bytes were counted as the upstream's when they were opened.
-    story.bytes_to_upstream -= client.plain.len() as u64;
+    let first = client.plain.len() as u64;
+    story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
     let told = story.id;
     match Front::new(worker.clone(), story, preface) {
         Some(front) if http2 => Box::pin(two::serve(client, front)).await,

@@ -111,3 +111,40 @@ fn trailers_come_through_but_not_those_that_frame() {
     let count = queue.slices(&mut slices);
     assert_eq!(slices[..count].iter().map(|s| &**s).collect::<Vec<_>>().concat(), expected);
 }
+
+proptest::proptest! {
+    /// Whatever is framed comes back, however it is cut, and what follows it is left alone.
+    #[test]
+    fn what_was_encoded_is_decoded(
+        pieces in proptest::collection::vec(proptest::collection::vec(0_u8.., 1..50), 0..10),
+        step in 1..40_usize,
+    ) {
+        let mut queue = Queue::default();
+        for piece in &pieces {
+            Encoder::Chunked.push(piece.clone().into(), &mut queue);
+        }
+        Encoder::Chunked.finish(None, &mut queue);
+        queue.push(&b"GET"[..]);
+        let mut wire = Vec::new();
+        while !queue.is_empty() {
+            let mut slices = [std::io::IoSlice::new(&[])];
+            queue.slices(&mut slices);
+            wire.extend_from_slice(&slices[0]);
+            let written = slices[0].len();
+            queue.advance(written);
+        }
+        let decoded = decode(Length::Chunked, &wire, step);
+        proptest::prop_assert_eq!(decoded, Ok((pieces.concat(), true, 3)));
+    }
+
+    /// The answer does not depend on how the bytes arrived.
+    #[test]
+    fn cuts_change_nothing(input in "[0-9a-f;:x \r\n]{0,60}", step in 1..20_usize) {
+        let whole = decode(Length::Chunked, input.as_bytes(), input.len().max(1));
+        let cut = decode(Length::Chunked, input.as_bytes(), step);
+        match (whole, cut) {
+            (Ok(whole), Ok(cut)) => proptest::prop_assert_eq!(whole, cut),
+            (whole, cut) => proptest::prop_assert_eq!(whole.is_err(), cut.is_err()),
+        }
+    }
+}

@@ -181,3 +181,30 @@ fn responses() {
     let taken = take_response(&mut buffer, &mut Scanner::default(), &Method::GET);
     assert_eq!(taken.err(), Some(Fault::Line));
 }
+
+proptest::proptest! {
+    /// Nothing panics, and a head is found in the same place however it arrives.
+    #[test]
+    fn heads_of_any_bytes(
+        line in "(GET|POST|P T) (/|\\*|http://a/) HTTP/1.[01]",
+        fields in proptest::collection::vec("(Host|X|Content-Length| ): ?[a-z0-9,]{0,5}", 0..4),
+        end in "(\r\n|\n|\r){0,3}",
+        step in 1..30_usize,
+    ) {
+        let head = format!("{line}\r\n{}\r\n{end}", fields.join("\r\n"));
+        let mut whole = BytesMut::from(&head[..]);
+        let at_once = take_request(&mut whole, &mut Scanner::default(), 4096);
+        let (mut scanner, mut cut, mut taken) = (Scanner::default(), BytesMut::new(), Ok(None));
+        for piece in head.as_bytes().chunks(step) {
+            cut.extend_from_slice(piece);
+            if matches!(taken, Ok(None)) {
+                taken = take_request(&mut cut, &mut scanner, 4096);
+            }
+        }
+        proptest::prop_assert_eq!(at_once.is_err(), taken.is_err());
+        let found = |taken: Result<Option<Request>, RequestFault>| {
+            taken.ok().flatten().map(|request| (request.parts.uri, request.length))
+        };
+        proptest::prop_assert_eq!(found(at_once), found(taken));
+    }
+}
