@@ -464,6 +464,65 @@ fn port_80_leads_to_https() {
     edge.line("a redirect", |line| line["outcome"] == "redirected");
 }
 
+#[test]
+fn keys_are_updated_between_requests() {
+    let web = Web::with(Upstream::http(), "", "");
+    let mut client = web.connect();
+    for round in 0..10 {
+        client.conn.refresh_traffic_keys().unwrap();
+        assert_eq!(get(&mut client, "/").status, 200, "round {round}");
+        if round % 3 == 0 {
+            // At rest too.
+            client.conn.refresh_traffic_keys().unwrap();
+            client.flush().unwrap();
+            thread::sleep(A_WHILE);
+        }
+    }
+}
+
+#[test]
+fn an_upgrade_behind_tls_is_copied() {
+    let pki = Pki::new();
+    let leaf = pki.server("app", &["127.0.0.1"], Kind::P256);
+    let config = rustls::ServerConfig::builder_with_provider(std::sync::Arc::new(
+        rustls::crypto::aws_lc_rs::default_provider(),
+    ));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = config.with_single_cert(vec![leaf.certificate], leaf.key).unwrap();
+    let config = std::sync::Arc::new(config);
+    let app = Upstream::serve(move |stream| {
+        let session = rustls::ServerConnection::new(config.clone()).unwrap();
+        let mut app = rustls::StreamOwned::new(session, stream);
+        head(&mut app);
+        let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+                        Upgrade: echo\r\n\r\nhi";
+        app.write_all(switched.as_bytes()).unwrap();
+        let mut piece = [0; 4096];
+        while let Ok(length @ 1..) = app.read(&mut piece) {
+            app.write_all(&piece[..length]).unwrap();
+        }
+        app.conn.send_close_notify();
+        let _ = app.flush();
+    });
+    let rule = pki.terminate(&format!("https://{}", app.address), "upstream_ca = \"ca.pem\"");
+    let edge = Edge::start(&pki.folder, &rule);
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let ask = "GET /e HTTP/1.1\r\nHost: app.test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    client.write_all(ask.as_bytes()).unwrap();
+    assert!(head(&mut client).starts_with("HTTP/1.1 101 "));
+    let mut word = [0; 2];
+    client.read_exact(&mut word).unwrap();
+    assert_eq!(&word, b"hi");
+    for length in [1, 1000, 100_000] {
+        support::client::echo(&mut client, &noise(length, 3));
+    }
+    client.conn.send_close_notify();
+    client.flush().unwrap();
+    assert_eq!(rest(&mut client), b"");
+    let line = edge.line("the connection", |line| line["http"].is_null());
+    assert_eq!(line["reason"], "client closed", "{line}");
+}
+
 /// At rest nothing is held for a client but its socket.
 #[test]
 fn an_idle_connection_holds_no_upstream() {

@@ -16,7 +16,7 @@ use eyelet_sys::epoll::FAILED;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::active::{Active, Stop};
-use crate::lot::{CLIENT, READ, WRITE};
+use crate::lot::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::Flow;
 use crate::relay::terminate::Terminated;
 
@@ -182,6 +182,7 @@ impl Client {
     pub fn into_parked(self, preface: Vec<u8>) -> (Rc<Active>, Terminated) {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
+        flow.hold(CLIENT, &self.sealed[self.sent..]);
         flow.hold_preface(preface);
         (self.active, Terminated { session: self.session, flow })
     }
@@ -190,7 +191,8 @@ impl Client {
     pub fn into_pair(self) -> (Rc<Active>, Terminated) {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
-        flow.hold(crate::lot::UPSTREAM, &self.plain);
+        flow.hold(CLIENT, &self.sealed[self.sent..]);
+        flow.hold(UPSTREAM, &self.plain);
         (self.active, Terminated { session: self.session, flow })
     }
 
@@ -213,7 +215,14 @@ impl Client {
                 }
                 ready!(self.active.poll_ready(task, &[CLIENT], READ))?;
             }
-            match self.read_records() {
+            let read = self.read_records();
+            // The answer to a KeyUpdate need not wait for a response.
+            if !self.sealed.is_empty()
+                && let Poll::Ready(Err(gone)) = self.poll_flush_sealed(task)
+            {
+                return Poll::Ready(Err(gone));
+            }
+            match read {
                 Ok(0) if !self.ended => {}
                 Ok(opened) => return Poll::Ready(Ok(opened)),
                 Err(gone) => {
