@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::own::Own;
 use crate::peers::NAMES;
-use crate::run::{bulk, chat, churn, handshakes, idle, million, requests, splice};
+use crate::run::{bulk, chat, churn, compression, handshakes, idle, million, requests, splice};
 
 /// Measures Eyelet and its peers side by side, in one run, in turn.
 ///
@@ -56,6 +56,8 @@ pub enum Scenario {
     Handshakes(handshakes::Options),
     /// CPU of a gigabyte, spliced and terminated
     Bulk(bulk::Options),
+    /// Bytes by content coding: bundles, JSON answers, the files of a tree (Eyelet only)
+    Compression(compression::Options),
     /// CPU of small keep-alive GETs
     Requests(requests::Options),
     /// CPU of waking a parked connection: a 100-byte echo over a terminated TCP pair

@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use cli::{Cli, Scenario};
 use lab::Lab;
 use run::requests::Work;
-use run::{Outcome, bulk, chat, churn, handshakes, idle, million, requests, splice};
+use run::{Outcome, bulk, chat, churn, compression, handshakes, idle, million, requests, splice};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -88,6 +88,7 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Outcome> {
         Scenario::Chat(options) => chat::run(lab, against, options).await,
         Scenario::Handshakes(options) => handshakes::run(lab, against, options).await,
         Scenario::Bulk(options) => bulk::run(lab, against, options).await,
+        Scenario::Compression(options) => compression::run(lab, options).await,
         Scenario::Requests(options) => requests::run(lab, against, options, Work::Get).await,
         Scenario::Wake(options) => requests::run(lab, against, options, Work::Echo).await,
         Scenario::Million(options) => million::run(lab, options).await,

@@ -4,6 +4,7 @@
 pub mod bulk;
 pub mod chat;
 pub mod churn;
+pub mod compression;
 pub mod crowd;
 pub mod handshakes;
 pub mod idle;

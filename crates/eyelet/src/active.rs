@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
@@ -62,32 +62,46 @@ impl Active {
         self.key
     }
 
-    /// Bounds all waits from now on.
+    /// Bounds all waits from now on, also after a deadline that has passed.
     pub fn due_in(&self, wait: Duration) {
-        self.worker.lot.borrow_mut().due_in(self.key, wait);
+        let mut lot = self.worker.lot.borrow_mut();
+        lot.due_in(self.key, wait);
+        if let Some(Role::Active { late, shed, .. }) =
+            lot.entry(self.key).map(|entry| &mut entry.role)
+        {
+            // Memory was given to others already: no deadline brings it back.
+            *late = *shed;
+        }
     }
 
     /// Waits for an edge of any of `bits` on a side, or on any side where it is `None`.
     pub async fn ready(&self, sides: &[Side], bits: u8) -> Result<(), Stop> {
-        poll_fn(|task| {
-            let mut lot = self.worker.lot.borrow_mut();
-            let Some(entry) = lot.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
-            if sides.iter().any(|side| entry.ready.any(*side, bits)) {
-                return Poll::Ready(Ok(()));
-            }
-            match &mut entry.role {
-                Role::Active { late: true, shed, .. } => Poll::Ready(Err(self.why_late(*shed))),
-                Role::Active { waker, .. } => {
-                    match waker {
-                        Some(known) if known.will_wake(task.waker()) => {}
-                        _ => *waker = Some(task.waker().clone()),
-                    }
-                    Poll::Pending
+        poll_fn(|task| self.poll_ready(task, sides, bits)).await
+    }
+
+    /// The same as a poll. Without a side it waits for the deadline alone.
+    pub fn poll_ready(
+        &self,
+        task: &mut Context<'_>,
+        sides: &[Side],
+        bits: u8,
+    ) -> Poll<Result<(), Stop>> {
+        let mut lot = self.worker.lot.borrow_mut();
+        let Some(entry) = lot.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
+        if sides.iter().any(|side| entry.ready.any(*side, bits)) {
+            return Poll::Ready(Ok(()));
+        }
+        match &mut entry.role {
+            Role::Active { late: true, shed, .. } => Poll::Ready(Err(self.why_late(*shed))),
+            Role::Active { waker, .. } => {
+                match waker {
+                    Some(known) if known.will_wake(task.waker()) => {}
+                    _ => *waker = Some(task.waker().clone()),
                 }
-                _ => Poll::Ready(Err(Stop::Late)),
+                Poll::Pending
             }
-        })
-        .await
+            _ => Poll::Ready(Err(Stop::Late)),
+        }
     }
 
     /// Whether any of `bits` was seen on a side and is not used up.
@@ -124,26 +138,34 @@ impl Active {
             if into.len() > HELLO_BYTES && !self.worker.relieve(max) {
                 return Err(Stop::Shed);
             }
-            let mut lot = self.worker.lot.borrow_mut();
-            let Some(entry) = lot.entry(self.key) else { return Err(Stop::Late) };
             let buffers = &mut *self.worker.buffers.borrow_mut();
             let limit = max.min(buffers.input.len());
-            match socket::recv(&entry.client, &mut buffers.input[..limit]) {
-                Ok(read) => {
-                    if read < limit && !entry.ready.any(CLIENT, ENDED) {
-                        entry.ready.clear(CLIENT, READ);
-                    }
-                    // Doubling would hold up to twice what came.
-                    into.reserve_exact(read);
-                    into.extend_from_slice(&buffers.input[..read]);
-                    return Ok(read);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            if let Some(read) = self.recv_now(&mut buffers.input[..limit])? {
+                // Doubling would hold up to twice what came.
+                into.reserve_exact(read);
+                into.extend_from_slice(&buffers.input[..read]);
+                return Ok(read);
+            }
+        }
+    }
+
+    /// Reads what the client has sent; `None` if there is nothing now. `Some(0)` is its end.
+    pub fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut lot = self.worker.lot.borrow_mut();
+        let entry = lot.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        match socket::recv(&entry.client, buffer) {
+            Ok(read) => {
+                if read < buffer.len() && !entry.ready.any(CLIENT, ENDED) {
                     entry.ready.clear(CLIENT, READ);
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Ok(Some(read))
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                entry.ready.clear(CLIENT, READ);
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -163,7 +185,8 @@ impl Active {
         Ok(())
     }
 
-    fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
+    /// Writes what the socket takes now.
+    pub fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
         let mut lot = self.worker.lot.borrow_mut();
         let entry = lot.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
         let to = entry.socket(side).ok_or(io::ErrorKind::NotConnected)?;

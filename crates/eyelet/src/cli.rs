@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::sync::oneshot;
 
+use crate::compress::train::{self, DictionaryCommand};
 use crate::config::{self, Depth};
 use crate::signals::Signals;
 use crate::{check, counters, demo, explain, serve};
@@ -40,6 +41,9 @@ enum Command {
     },
     /// Say which rule of FILE a connection would meet, and why not an earlier one
     Explain(Box<explain::ExplainArgs>),
+    /// Dictionaries for compression
+    #[command(subcommand)]
+    Dictionary(DictionaryCommand),
     /// A self-contained edge on loopback, with its own CA, a TLS origin and a web application
     Demo(demo::DemoArgs),
 }
@@ -59,6 +63,7 @@ pub fn run() -> ExitCode {
         Command::Serve { file } => serve(&file),
         Command::Check { file } => check::check(&file, &mut std::io::stdout()),
         Command::Explain(args) => explain::explain(&args, &mut std::io::stdout()),
+        Command::Dictionary(command) => train::run(&command, &mut std::io::stdout()),
         Command::Demo(args) => demo::run(args),
     }
 }

@@ -10,6 +10,7 @@ use crate::active::Active;
 use crate::budget::{Counted, HELLO_BYTES};
 use crate::config::{Action, ListenerKind};
 use crate::connect;
+use crate::http;
 use crate::intercept;
 use crate::known::Known;
 use crate::peek;
@@ -37,8 +38,12 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
         // as large as the largest of its branches.
         Box::pin(peek::proxy_header(active, story, &mut peeked)).await?;
     }
-    if intercept::listener_of(active, story).kind != ListenerKind::Direct {
-        Box::pin(intercept::arrive(active, story, &mut peeked)).await?;
+    match intercept::listener_of(active, story).kind {
+        ListenerKind::Direct => {}
+        ListenerKind::HttpRedirect => {
+            return Box::pin(http::redirect::redirect(active, story, peeked)).await;
+        }
+        _ => Box::pin(intercept::arrive(active, story, &mut peeked)).await?,
     }
     let (rule, hello_bytes) = match decide(active, story, &mut peeked).await? {
         Ruling::Act { rule, hello_bytes } => (rule, hello_bytes),

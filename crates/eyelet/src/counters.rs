@@ -42,6 +42,8 @@ counters! {
     parked,
     /// Bytes that the parked connections hold in this process.
     parked_bytes,
+    /// Connections sent on to https://.
+    redirected,
     /// Connections refused by rule or for want of one.
     refused,
     /// Connections that were ended, or not begun, because memory was short.

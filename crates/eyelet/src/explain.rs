@@ -13,7 +13,7 @@ use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
 use crate::config::{
-    self, Action, Config, Depth, Diagnostic, Host, HostPort, Listener, ListenerKind,
+    self, Action, Config, Depth, Diagnostic, Host, HostPort, HttpAddress, Listener, ListenerKind,
     SpliceUpstream, TerminateUpstream,
 };
 
@@ -259,7 +259,11 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
         },
         Action::Terminate(terminate) => match &terminate.upstream {
             TerminateUpstream::Tcp(to) => format!("terminate for tcp://{}", host_port(to)),
-            TerminateUpstream::Http(to) => format!("terminate for http://{}", host_port(to)),
+            TerminateUpstream::Http(to) => match (&to.address, &to.tls) {
+                (HttpAddress::Unix(_), _) => format!("terminate for http+{}", to.address),
+                (address, None) => format!("terminate for http://{address}"),
+                (address, Some(_)) => format!("terminate for https://{address}"),
+            },
             TerminateUpstream::Unix(path) => format!("terminate for unix:{}", path.display()),
         },
     }
@@ -375,7 +379,10 @@ fn unknown_facts(facts: &Facts<'_>) -> &'static str {
 fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
     let Some(wanted) = &args.listener else {
         let asked = args.connect.is_some();
-        let fits = |listener: &Listener| (listener.kind == ListenerKind::Connect) == asked;
+        let fits = |listener: &Listener| match listener.kind {
+            ListenerKind::HttpRedirect => false,
+            kind => (kind == ListenerKind::Connect) == asked,
+        };
         let first = config.listeners.iter().position(fits).unwrap_or(0);
         return u16::try_from(first).ok();
     };

@@ -92,7 +92,6 @@ pub async fn handshake(
             return Err(End::failed("handshake: the client's message is too long").into());
         }
         counted.set(machine.incoming.len().saturating_sub(HELLO_BYTES));
-        active.worker.relieve();
         match active.recv(&mut machine.incoming, READ_BYTES).await {
             Ok(0) => return Err(End::failed("client closed in the handshake").into()),
             Ok(_) => {}

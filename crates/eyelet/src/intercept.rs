@@ -109,7 +109,7 @@ impl Dialled {
 pub async fn arrive(active: &Active, story: &mut Story, raw: &mut Vec<u8>) -> Result<(), End> {
     let listener = listener_of(active, story);
     let destination = match listener.kind {
-        ListenerKind::Direct => return Ok(()),
+        ListenerKind::Direct | ListenerKind::HttpRedirect => return Ok(()),
         ListenerKind::Connect => return connect::read_head(active, story, raw).await,
         // A load balancer in front knows better than the kernel, which sees the balancer's.
         _ if story.decided.destination.is_some() => return Ok(()),

@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::config::{Access, Config};
 use crate::counters::Counters;
-use crate::story::{Decided, Outcome, TlsCompression, Upstream};
+use crate::http::front::Told;
+use crate::story::{Decided, End, Outcome, TlsCompression, Upstream};
 use crate::truth::told;
 
 /// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
@@ -67,6 +68,11 @@ struct Line<'a> {
     tls_compression: Option<TlsCompression>,
     evidence: Option<told::Line<'a>>,
     shadow: Option<Vec<Shadow<'a>>>,
+    http: Option<&'a Told>,
+    coding: Option<&'static str>,
+    bytes_identity: Option<u64>,
+    bytes_sent: Option<u64>,
+    why_not: Option<&'static str>,
 }
 
 /// What a shadow rule would have done.
@@ -91,14 +97,14 @@ impl Log {
         self.queue.is_some()
     }
 
-    /// Formats the line of a connection that has ended.
+    /// Formats the line of a connection that has ended, or of a request on one.
     pub fn line(
         &mut self,
         config: &Config,
         decided: &Decided,
         measured: &Measured,
-        outcome: Outcome,
-        reason: &str,
+        end: &End,
+        http: Option<&Told>,
     ) {
         if self.queue.is_none() {
             return;
@@ -110,9 +116,9 @@ impl Log {
             listener: &self.listeners[usize::from(decided.listener)],
             client: measured.client,
             destination: decided.destination,
-            outcome,
+            outcome: end.outcome,
             rule: decided.rule.map(|rule| &*config.rules[rule as usize].name),
-            reason,
+            reason: &end.reason,
             sni: decided.sni.as_deref(),
             alpn: decided.alpn.as_deref(),
             tls_version: decided.tls_version.and_then(version_name),
@@ -125,6 +131,11 @@ impl Log {
             tls_compression: decided.tls_compression,
             evidence: decided.evidence.as_ref().map(|all| all.line(measured.started_unix_ms)),
             shadow: shadows(config, decided),
+            http,
+            coding: http.and_then(|told| told.coded.coding),
+            bytes_identity: http.map(|told| told.coded.bytes_identity),
+            bytes_sent: http.map(|told| told.coded.bytes_sent),
+            why_not: http.and_then(|told| told.coded.why_not),
         };
         // Writing strings and numbers into a Vec cannot fail.
         let _ = serde_json::to_writer(&mut self.batch, &line);

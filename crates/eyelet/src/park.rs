@@ -293,8 +293,14 @@ pub fn drain_idle(worker: &Rc<Worker>) {
     let keys = worker.lot.borrow().keys();
     for key in keys {
         let mut lot = worker.lot.borrow_mut();
-        let Some(Entry { role: Role::Parked { story, relay }, .. }) = lot.entry(key) else {
-            continue;
+        let (story, relay) = match lot.entry(key).map(|entry| &mut entry.role) {
+            Some(Role::Parked { story, relay }) => (story, relay),
+            // A task that waits for its client's next request learns of the drain.
+            Some(Role::Active { waker: Some(waker), .. }) => {
+                waker.wake_by_ref();
+                continue;
+            }
+            _ => continue,
         };
         let wait = idle_for(worker, story.is_settled());
         // An upstream that was asked something has until the drain's end to answer.

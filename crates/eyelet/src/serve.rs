@@ -14,8 +14,10 @@ use eyelet_sys::socket::{self, Listen};
 use tokio::sync::watch;
 
 use crate::budget::Budget;
+use crate::compress;
 use crate::config::{Access, Config, Listener, ListenerKind};
 use crate::counters;
+use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
 use crate::log::Writer;
 use crate::lot::Entry;
@@ -62,6 +64,9 @@ pub enum StartError {
     /// The roots for the certificates of destinations cannot be used.
     #[error("[truth] ca: {0}")]
     Roots(#[from] RootsError),
+    /// The store of dictionaries cannot be opened.
+    #[error("cannot keep dictionaries: {0}")]
+    Dictionaries(io::Error),
     /// A thread or its epoll could not be made.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -96,6 +101,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
+    let upstream_tls = ClientConfigs::new(&config)?;
     let truth = Truth::new(&config)?;
     let (addresses, mut sockets) = bind_all(&config.listeners, count)?;
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
@@ -108,7 +114,9 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     };
     let writer =
         Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
-    let edge = Arc::new(edge(config, tls, truth, count, &addresses));
+    let compress = compress::Shared::start(&config).map_err(StartError::Dictionaries)?;
+    let shared = Shared { tls, upstream_tls, compress, truth };
+    let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
     for index in 0..count {
@@ -145,13 +153,15 @@ fn turn(
     result
 }
 
-fn edge(
-    config: Config,
+/// What was made ready for all workers.
+struct Shared {
     tls: ServerConfigs,
+    upstream_tls: ClientConfigs,
+    compress: Arc<compress::Shared>,
     truth: Truth,
-    workers: usize,
-    addresses: &[SocketAddr],
-) -> Edge {
+}
+
+fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]) -> Edge {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
     let kept = DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + Truth::descriptors_max(&config);
@@ -168,8 +178,10 @@ fn edge(
         budget: Budget::new(config.limits.memory_max, eyelet_sys::memory::resident_bytes()),
         intercept: Intercept::new(&config.listeners, addresses),
         config,
-        tls,
-        truth,
+        tls: shared.tls,
+        upstream_tls: shared.upstream_tls,
+        compress: shared.compress,
+        truth: shared.truth,
         open: AtomicUsize::new(0),
         descriptors: AtomicUsize::new(0),
         connections_max,

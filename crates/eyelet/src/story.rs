@@ -20,6 +20,8 @@ use crate::truth::told::Evidence;
 pub enum Outcome {
     /// The rule could not be carried out, or the connection ended before one was found.
     Failed,
+    /// Sent on to https:// by a listener of kind `http_redirect`.
+    Redirected,
     /// Refused by rule, or because no rule matched.
     Refused,
     /// Passed through untouched.
@@ -62,6 +64,8 @@ pub struct Decided {
     pub ja4: Option<Box<str>>,
     /// The highest version offered, or the one in force where TLS ends here.
     pub tls_version: Option<u16>,
+    /// Whether HTTP/2 was negotiated for an HTTP upstream.
+    pub http2: bool,
     /// Index of the rule.
     pub rule: Option<u32>,
     /// Who was dialled.
@@ -91,6 +95,13 @@ pub enum Upstream {
     Address(SocketAddr),
     /// A name that led nowhere, or a Unix socket.
     Name(Box<str>),
+}
+
+impl Upstream {
+    /// What a text names.
+    pub fn of(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Name(text.into()), Self::Address)
+    }
 }
 
 /// What became of TLS compression.

@@ -46,12 +46,21 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file with the authorities that sign upstreams' certificates.
+    #[error("upstream_ca {path}: {reason}")]
+    UpstreamCa {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// rustls does not take what was configured.
     #[error("{0}")]
     Rustls(#[from] rustls::Error),
 }
 
-static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+/// The cryptography of every handshake, ours and with upstreams.
+pub static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
 /// What a loaded certificate is counted as: its chain, its key in Rust and in C, and the slot;

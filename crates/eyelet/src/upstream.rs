@@ -80,7 +80,7 @@ impl Resolver {
     }
 
     /// The addresses of a name, IPv6 and IPv4 in turn (RFC 8305 section 4).
-    async fn addresses(&self, name: &str, absolute: bool) -> Result<Vec<IpAddr>, String> {
+    pub async fn addresses(&self, name: &str, absolute: bool) -> Result<Vec<IpAddr>, String> {
         // A client's name is a whole one: the search list of this host must not complete it.
         let asked = if absolute { format!("{name}.") } else { name.to_owned() };
         let found = self.resolver()?.lookup_ip(asked).await.map_err(|error| error.to_string())?;

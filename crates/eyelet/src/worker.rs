@@ -18,9 +18,13 @@ use tokio::sync::watch;
 
 use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Budget};
+use crate::compress::{self, Compressors};
 use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
+use crate::http::front::Told;
+use crate::http::pool::Pool;
+use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
 use crate::log::Log;
 use crate::lot::{Entry, Lot, Role, Token};
@@ -74,6 +78,10 @@ pub struct Edge {
     pub tls: ServerConfigs,
     /// Evidence for names.
     pub truth: Truth,
+    /// TLS configurations for https:// upstreams.
+    pub upstream_tls: ClientConfigs,
+    /// Dictionaries.
+    pub compress: Arc<compress::Shared>,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
     /// What connections hold in memory, in all workers.
@@ -115,6 +123,10 @@ pub struct Worker {
     pub(crate) idle: RefCell<Vec<Key>>,
     /// Its resolvers for evidence, each asked on its own.
     pub resolvers: Resolvers,
+    /// Idle connections to HTTP upstreams.
+    pub pool: Rc<Pool>,
+    /// Its compressors.
+    pub compressors: Compressors,
     /// Parked connections that used up their share of a turn.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
@@ -145,6 +157,7 @@ impl Worker {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let resolver = Resolver::new(&edge.config.dns);
         let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
+        let compressors = Compressors::new(&edge.config, &edge.compress);
         Ok(Self {
             index,
             edge,
@@ -154,6 +167,8 @@ impl Worker {
             counters,
             resolver,
             resolvers,
+            pool: Rc::default(),
+            compressors,
             again: RefCell::default(),
             later: RefCell::default(),
             is_weighed: Cell::default(),
@@ -188,13 +203,21 @@ impl Worker {
         let measured = story.measured(self.now_unix_ms());
         let config = &self.edge.config;
         let mut log = self.log.borrow_mut();
-        log.line(config, &story.decided, &measured, end.outcome, &end.reason);
+        log.line(config, &story.decided, &measured, end, None);
+    }
+
+    /// Writes the access line of a request on a connection that goes on.
+    pub fn tell_request(&self, story: &Story, end: &End, told: &Told) {
+        let measured = story.measured(self.now_unix_ms());
+        let mut log = self.log.borrow_mut();
+        log.line(&self.edge.config, &story.decided, &measured, end, Some(told));
     }
 
     /// Writes a line about no rule and no story yet: a connection that ended at accept.
     fn count(&self, outcome: Outcome) {
         match outcome {
             Outcome::Failed => self.counters.failed.up(),
+            Outcome::Redirected => self.counters.redirected.up(),
             Outcome::Refused => self.counters.refused.up(),
             Outcome::Spliced => self.counters.spliced.up(),
             Outcome::Terminated => self.counters.terminated.up(),

@@ -67,13 +67,17 @@ const EMPTY_NAMES: &[&str] =
 const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ("crates/wire", Some(&[])),
     ("crates/policy", Some(&["eyelet-wire", "ipnet", "thiserror"])),
+    (
+        "crates/compress",
+        Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
+    ),
     ("crates/record", Some(&["aws-lc-rs", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["libc", "rustix"])),
     ("crates/eyelet", None),
 ];
 
 /// The crates without clock, randomness, files, sockets and threads: these are arguments there.
-const PURE: &[&str] = &["crates/wire", "crates/policy", "crates/record"];
+const PURE: &[&str] = &["crates/wire", "crates/policy", "crates/record", "crates/compress"];
 /// What lies directly under `std` (or `core`) and is not for them.
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "os", "process", "thread"];
 /// Words that give a clock, a socket, randomness or output away.

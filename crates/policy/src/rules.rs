@@ -160,6 +160,29 @@ impl Rules {
         }
     }
 
+    /// Whether a connection with another name, else like one that `rule` took, would certainly
+    /// have come to the same rule. `""` is no name. What other rules ask of the hello beside its
+    /// name is not known any more: a rule before that asks it may have taken the connection.
+    pub fn serves(&self, rule: RuleId, name: &str, facts: &Facts<'_>) -> bool {
+        let mut found = Found::new();
+        self.names.find(name, &mut found);
+        found.push(&self.unnamed);
+        for id in found {
+            if id == rule.0 {
+                return true;
+            }
+            let before = self.rule(id);
+            let fails = before.is_none_or(|(entry, conditions)| {
+                let outcome = conditions.check_before_hello(facts, entry.refuse);
+                matches!(outcome, Outcome::Fails(_))
+            });
+            if !fails {
+                return false;
+            }
+        }
+        false
+    }
+
     /// Whether any rule asks for the hello; if none does, the list is blind.
     pub const fn asks_hello(&self) -> bool {
         self.asks_hello

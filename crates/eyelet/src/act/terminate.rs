@@ -49,11 +49,13 @@ pub async fn terminate(
         Some(_) => proxy_protocol::header(active, story, Some(&told(&done))),
         None => Vec::new(),
     };
+    let http = matches!(terminate.upstream, TerminateUpstream::Http(_));
+    story.decided.http2 = http && done.alpn.as_deref() == Some(b"h2");
     let mut flow = Flow::default();
     flow.hold_partial(&done.leftover);
     flow.hold_preface(header);
     let mut terminated = Terminated { session: done.session, flow };
-    if !matches!(terminate.upstream, TerminateUpstream::Http(_)) {
+    if !http {
         dial(active, story, &terminate.upstream, &mut terminated).await?;
     }
     park::park(active, story, Relay::Terminate(terminated));
@@ -77,6 +79,9 @@ pub async fn dial_later(active: Active, mut story: Story, relay: Relay) {
     else {
         return active.worker.tell(&story, &End::failed("only terminated connections dial late"));
     };
+    if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
+        return Box::pin(crate::http::serve(active, story, terminated)).await;
+    }
     match dial(&active, &mut story, &terminate.upstream, &mut terminated).await {
         Ok(()) => park::park(&active, &mut story, Relay::Terminate(terminated)),
         Err(end) => active.worker.tell(&story, &end),
@@ -90,10 +95,9 @@ async fn dial(
     terminated: &mut Terminated,
 ) -> Result<(), End> {
     let target = match upstream {
-        TerminateUpstream::Tcp(host_port) | TerminateUpstream::Http(host_port) => {
-            Target::Configured(host_port)
-        }
+        TerminateUpstream::Tcp(host_port) => Target::Configured(host_port),
         TerminateUpstream::Unix(path) => Target::Unix(path),
+        TerminateUpstream::Http(_) => return Err(End::failed("requests are dialled for")),
     };
     if let Err(end) = upstream::dial(active, story, &target).await {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;

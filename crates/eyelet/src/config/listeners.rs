@@ -123,10 +123,11 @@ fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
         "redirect" => Some(ListenerKind::Redirect),
         "tproxy" => Some(ListenerKind::Tproxy),
         "connect" => Some(ListenerKind::Connect),
+        "http_redirect" => Some(ListenerKind::HttpRedirect),
         other => {
             let message = format!(
                 "\"{other}\" is not a kind of listener; expected \"direct\", \"redirect\", \
-                 \"tproxy\" or \"connect\""
+                 \"tproxy\", \"connect\" or \"http_redirect\""
             );
             report.error(kind.at, message);
             None

@@ -15,7 +15,7 @@ use super::diagnostic::{Diagnostic, Severity};
 use super::files::Files;
 use super::listeners::Listeners;
 use super::reader::{Report, Section};
-use super::{Action, Config, Rule, rule, settings};
+use super::{Action, Config, Rule, compression, rule, settings};
 
 /// How far the files that a configuration names are looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,9 @@ pub(super) fn parse(
         rules,
         policy,
         limits: settings::limits(&mut report, &document),
+        http: settings::http(&mut report, &document),
         log: settings::log(&mut report, &document, folder),
+        dictionaries: compression::dictionaries(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),
         truth: settings::truth(&mut report, &document, &mut files),
         workers: settings::workers(&mut report, &document),

@@ -1,6 +1,7 @@
 //! The checked configuration: what `serve`, `check` and `explain` read once a file was found
 //! sound. Nothing here knows TOML (the files beside do) or how a connection is served.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use eyelet_wire::alert::AlertDescription;
 use ipnet::IpNet;
 
+mod compression;
 mod diagnostic;
 mod files;
 mod listeners;
@@ -21,6 +23,7 @@ mod settings;
 mod tests;
 mod values;
 
+pub use compression::{Compression, Dictionaries};
 pub use diagnostic::{Diagnostic, Severity};
 pub use load::{Depth, Loaded, load};
 pub(crate) use values::tls_version_code;
@@ -36,8 +39,12 @@ pub struct Config {
     pub policy: eyelet_policy::Rules,
     /// Bounds.
     pub limits: Limits,
+    /// Bounds of HTTP.
+    pub http: Http,
     /// What is logged, and where.
     pub log: Log,
+    /// Where dictionaries are kept.
+    pub dictionaries: Dictionaries,
     /// Who resolves the names of upstreams.
     pub dns: Dns,
     /// How evidence for names is gathered.
@@ -73,12 +80,15 @@ pub enum ListenerKind {
     Tproxy,
     /// They ask for a host and a port by HTTP CONNECT.
     Connect,
+    /// Not TLS: a request is answered with a redirect to https://.
+    HttpRedirect,
 }
 
 impl Listener {
     /// Whether its connections have a destination that is not the listener itself.
     pub fn has_destination(&self) -> bool {
-        self.kind != ListenerKind::Direct || !self.proxy_protocol_from.is_empty()
+        !matches!(self.kind, ListenerKind::Direct | ListenerKind::HttpRedirect)
+            || !self.proxy_protocol_from.is_empty()
     }
 }
 
@@ -172,6 +182,8 @@ pub struct Terminate {
     pub alpn_select: Vec<Vec<u8>>,
     /// Client certificates are required and verified against these, if given.
     pub client_ca: Option<PathBuf>,
+    /// How responses are compressed; for upstreams with HTTP.
+    pub compression: Compression,
     /// The lowest TLS version spoken.
     pub tls_version_min: TlsVersion,
     /// Which PROXY header the upstream is sent first.
@@ -192,10 +204,51 @@ pub struct CertificateFiles {
 pub enum TerminateUpstream {
     /// `tcp://host:port`: dialled when the handshake ends.
     Tcp(HostPort),
-    /// `http://host:port`: dialled at the client's first byte.
-    Http(HostPort),
+    /// `http://`, `https://` or `http+unix:`: dialled for the client's first request.
+    Http(HttpUpstream),
     /// `unix:/path`: dialled when the handshake ends.
     Unix(PathBuf),
+}
+
+/// An application that speaks HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpUpstream {
+    /// Whom to dial.
+    pub address: HttpAddress,
+    /// For `https://`.
+    pub tls: Option<UpstreamTls>,
+    /// How long requests are held while nobody answers there.
+    pub wait: Duration,
+}
+
+/// Where an HTTP application is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HttpAddress {
+    /// `http://host:port` or `https://host:port`.
+    Tcp(HostPort),
+    /// `http+unix:/path`.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for HttpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(HostPort { host: Host::Name(name), port }) => write!(f, "{name}:{port}"),
+            Self::Tcp(HostPort { host: Host::Ip(ip), port }) => {
+                write!(f, "{}", SocketAddr::new(*ip, *port))
+            }
+        }
+    }
+}
+
+/// How an `https://` upstream is verified.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UpstreamTls {
+    /// The name or address that its certificate must have.
+    pub name: String,
+    /// The roots; `None`: the system's.
+    pub ca: Option<PathBuf>,
 }
 
 /// A TLS version that is spoken.
@@ -243,6 +296,23 @@ pub struct Limits {
     pub connections_max: usize,
     /// Bytes of memory in all.
     pub memory_max: usize,
+}
+
+/// Bounds of HTTP, for rules with an HTTP upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// From a request's first byte to the end of its head.
+    pub head_timeout: Duration,
+    /// Without a byte of a body that is on its way, in either direction.
+    pub body_timeout: Duration,
+    /// From a request's end to the response's head.
+    pub upstream_timeout: Duration,
+    /// Without a stream on an HTTP/2 connection.
+    pub http2_idle_timeout: Duration,
+    /// The largest head of a request, in bytes.
+    pub head_bytes_max: usize,
+    /// Clients whose Forwarded and X-Forwarded-* are believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 /// What is logged of connections.
@@ -302,6 +372,19 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(5),
             connections_max: 1_000_000,
             memory_max: 512 << 20,
+        }
+    }
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
+            upstream_timeout: Duration::from_secs(60),
+            http2_idle_timeout: Duration::from_mins(3),
+            head_bytes_max: 64 << 10,
+            trusted_proxies: Vec::new(),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Reads one [[rule]]: its action, and that its keys fit that action.
 //! Knows nothing of the other rules.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use eyelet_policy::{NamePattern, Needs};
 
 use super::files::Files;
@@ -9,7 +12,7 @@ use super::matchers::{self, Matchers};
 use super::reader::{Report, Section, Text};
 use super::{
     Action, CertificateFiles, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream,
-    Terminate, TerminateUpstream, TlsVersion, values,
+    Terminate, TerminateUpstream, TlsVersion, compression, values,
 };
 
 /// A rule that was read.
@@ -188,20 +191,60 @@ fn terminate(
     let select = alpn_select(report, section);
     let example = "\"http://127.0.0.1:3000\"";
     let text = required(report, section, "upstream", "a terminate rule", example)?;
-    let upstream = report.keep(text.at, values::terminate_upstream(text.text))?;
+    let mut upstream = report.keep(text.at, values::terminate_upstream(text.text))?;
+    read_http_keys(report, section, &mut upstream, files);
     let alpn_select = select.unwrap_or_else(|| match &upstream {
         _ if !matchers.alpn.is_empty() => matchers.alpn.clone(),
-        TerminateUpstream::Http(_) => vec![b"http/1.1".to_vec()],
+        TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => Vec::new(),
     });
+    let compression = compression::rule(report, section);
+    if !matches!(upstream, TerminateUpstream::Http(_)) {
+        compression::check_unused(report, section);
+    }
     Some(Terminate {
         certificates,
         upstream,
         alpn_select,
         client_ca,
+        compression,
         tls_version_min: version.unwrap_or(TlsVersion::Tls12),
         proxy_protocol,
     })
+}
+
+/// What only upstreams with HTTP have.
+fn read_http_keys(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    upstream: &mut TerminateUpstream,
+    files: &mut Files,
+) {
+    let ca = section.text(report, "upstream_ca");
+    let name = section.text(report, "upstream_name");
+    let wait = section.text(report, "upstream_wait");
+    let TerminateUpstream::Http(http) = upstream else {
+        for text in [&ca, &name, &wait].into_iter().flatten() {
+            let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
+            report.error(text.at, message);
+        }
+        return;
+    };
+    if let Some(text) = wait {
+        let read = report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT));
+        http.wait = read.unwrap_or(http.wait);
+    }
+    let Some(tls) = &mut http.tls else {
+        for text in [&ca, &name].into_iter().flatten() {
+            report.error(text.at, "only an https:// upstream has a certificate to verify");
+        }
+        return;
+    };
+    if let Some(text) = name {
+        let read = report.keep(text.at, values::certificate_name(text.text));
+        tls.name = read.unwrap_or_default();
+    }
+    tls.ca = ca.map(|text| files.check_authorities(report, text));
 }
 
 fn certificates(
@@ -312,7 +355,14 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// What only rules of some actions may have.
-const ACTION_KEYS: [(&str, &[Kind]); 11] = [
+const ACTION_KEYS: [(&str, &[Kind]); 21] = [
+    ("breach_rule", &[Kind::Terminate]),
+    ("compress", &[Kind::Terminate]),
+    ("compress_effort", &[Kind::Terminate]),
+    ("compress_event_streams", &[Kind::Terminate]),
+    ("dictionary", &[Kind::Terminate]),
+    ("length_hiding", &[Kind::Terminate]),
+    ("offload", &[Kind::Terminate]),
     ("alert", &[Kind::Refuse]),
     ("alpn_select", &[Kind::Terminate]),
     ("certificate", &[Kind::Terminate]),
@@ -324,7 +374,13 @@ const ACTION_KEYS: [(&str, &[Kind]); 11] = [
     ("tls_version_min", &[Kind::Terminate]),
     ("upstream", &[Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice]),
+    ("upstream_ca", &[Kind::Terminate]),
+    ("upstream_name", &[Kind::Terminate]),
+    ("upstream_wait", &[Kind::Terminate]),
 ];
+
+/// Who waits longer for an application has lost its client.
+const UPSTREAM_WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_mins(10);
 
 /// What other programs call it.
 const SYNONYMS: [(&[&str], &str); 3] = [

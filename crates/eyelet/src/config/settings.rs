@@ -1,4 +1,4 @@
-//! Reads [limits], [log], [dns] and what stands outside of any table.
+//! Reads [limits], [http], [log], [dns] and what stands outside of any table.
 //! Knows nothing of listeners and rules.
 
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::files::Files;
 use super::reader::{Report, Section};
-use super::{Access, Dns, HELLO_BYTES_MAX, Limits, Log, Truth, values};
+use super::{Access, Dns, HELLO_BYTES_MAX, Http, Limits, Log, Truth, values};
 
 pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Limits {
     let mut limits = Limits::default();
@@ -37,6 +37,29 @@ pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Lim
     let connections = section.number(report, "connections_max", CONNECTIONS);
     limits.connections_max = connections.unwrap_or(limits.connections_max);
     limits
+}
+
+pub(super) fn http(report: &mut Report<'_>, document: &Section<'_, '_>) -> Http {
+    let mut http = Http::default();
+    let Some(section) = document.section(report, "http", "[http]") else { return http };
+    section.check_keys(report, &HTTP_KEYS);
+    for (key, limit) in [
+        ("head_timeout", &mut http.head_timeout),
+        ("body_timeout", &mut http.body_timeout),
+        ("upstream_timeout", &mut http.upstream_timeout),
+        ("http2_idle_timeout", &mut http.http2_idle_timeout),
+    ] {
+        if let Some(text) = section.text(report, key) {
+            let read = values::duration(text.text, &HTTP);
+            *limit = report.keep(text.at, read).unwrap_or(*limit);
+        }
+    }
+    let head_bytes_max = bytes(report, &section, "head_bytes_max", &HEAD_BYTES);
+    http.head_bytes_max = head_bytes_max.unwrap_or(http.head_bytes_max);
+    let sources = section.texts(report, "trusted_proxies").unwrap_or_default();
+    http.trusted_proxies =
+        sources.iter().filter_map(|text| report.keep(text.at, values::net(text.text))).collect();
+    http
 }
 
 pub(super) fn log(report: &mut Report<'_>, document: &Section<'_, '_>, folder: &Path) -> Log {
@@ -101,7 +124,7 @@ pub(super) fn workers(report: &mut Report<'_>, document: &Section<'_, '_>) -> Op
 }
 
 /// Bytes: a whole number, or a text with a unit.
-fn bytes(
+pub(super) fn bytes(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
     key: &str,
@@ -130,8 +153,8 @@ fn bytes(
 }
 
 /// What stands outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 7] =
-    ["dns", "limits", "listener", "log", "rule", "truth", "workers"];
+pub(super) const DOCUMENT_KEYS: [&str; 9] =
+    ["dictionary", "dns", "http", "limits", "listener", "log", "rule", "truth", "workers"];
 
 const LIMIT_KEYS: [&str; 9] = [
     "connect_timeout",
@@ -145,6 +168,15 @@ const LIMIT_KEYS: [&str; 9] = [
     "shed_idle",
 ];
 
+const HTTP_KEYS: [&str; 6] = [
+    "body_timeout",
+    "head_bytes_max",
+    "head_timeout",
+    "http2_idle_timeout",
+    "trusted_proxies",
+    "upstream_timeout",
+];
+
 const LOG_KEYS: [&str; 2] = ["access", "ja4"];
 
 const DNS_KEYS: [&str; 1] = ["servers"];
@@ -153,6 +185,12 @@ const TRUTH_KEYS: [&str; 3] = ["ca", "history", "timeout"];
 
 /// Of a peer that has done nothing yet: above ten minutes it is no limit.
 const SHORT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(10);
+
+/// Of an exchange: a report may take an hour, and a day is no bound.
+const HTTP: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(24);
+
+/// Bytes: below 1 KiB today's browsers' heads do not fit.
+const HEAD_BYTES: RangeInclusive<usize> = 1 << 10..=1 << 20;
 
 /// A year of 365.25 days without a byte is longer than any connection lives.
 const IDLE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(31_557_600);

@@ -12,7 +12,10 @@ use eyelet_wire::hello::HostName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::reader::nearest;
-use super::{Host, HostPort, SpliceUpstream, TerminateUpstream, TlsVersion};
+use super::{
+    Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream, TlsVersion,
+    UpstreamTls,
+};
 
 /// An address to listen on.
 pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -170,23 +173,45 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
             .to_owned());
     }
     if let Some(path) = text.strip_prefix("unix:") {
-        return unix_upstream(path);
+        return unix_path("unix:", path).map(TerminateUpstream::Unix);
+    }
+    if let Some(path) = text.strip_prefix("http+unix:") {
+        let address = unix_path("http+unix:", path).map(HttpAddress::Unix)?;
+        return Ok(TerminateUpstream::Http(http_upstream(address, None)));
     }
     match text.split_once("://") {
         Some(("tcp", rest)) => host_port(rest).map(TerminateUpstream::Tcp),
-        Some(("http", rest)) => http_upstream(rest).map(TerminateUpstream::Http),
-        Some(("https", _)) => Err("https:// upstreams are not there yet: they come with HTTP; \
-            expected tcp://, http:// or unix:"
-            .to_owned()),
-        Some((scheme, _)) => Err(format!(
-            "\"{scheme}://\" is not a scheme of an upstream; \
-            expected tcp://host:port, http://host:port or unix:/path"
-        )),
-        None => Err(format!(
-            "\"{text}\" has no scheme; a terminate rule expects tcp://host:port, \
-            http://host:port or unix:/path"
-        )),
+        Some(("http", rest)) => {
+            let address = HttpAddress::Tcp(http_host_port("http", rest)?);
+            Ok(TerminateUpstream::Http(http_upstream(address, None)))
+        }
+        Some(("https", rest)) => {
+            let host_port = http_host_port("https", rest)?;
+            let name = match &host_port.host {
+                Host::Ip(ip) => ip.to_string(),
+                Host::Name(name) => name.clone(),
+            };
+            let tls = Some(UpstreamTls { name, ca: None });
+            Ok(TerminateUpstream::Http(http_upstream(HttpAddress::Tcp(host_port), tls)))
+        }
+        Some((scheme, _)) => {
+            Err(format!("\"{scheme}://\" is not a scheme of an upstream; expected {UPSTREAMS}"))
+        }
+        None => Err(format!("\"{text}\" has no scheme; a terminate rule expects {UPSTREAMS}")),
     }
+}
+
+/// A name or an address that a certificate has.
+pub(super) fn certificate_name(text: &str) -> Result<String, String> {
+    if text.parse::<IpAddr>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    let name = HostName::new(text.as_bytes()).map_err(|fault| format!("\"{text}\": {fault}"))?;
+    Ok(name.as_str().to_owned())
+}
+
+fn http_upstream(address: HttpAddress, tls: Option<UpstreamTls>) -> HttpUpstream {
+    HttpUpstream { address, tls, wait: Duration::ZERO }
 }
 
 /// `host:port`; a literal IPv6 address stands in brackets.
@@ -276,37 +301,38 @@ pub(super) fn ja4(text: &str) -> Result<Box<str>, String> {
     }
 }
 
-fn unix_upstream(path: &str) -> Result<TerminateUpstream, String> {
+fn unix_path(scheme: &str, path: &str) -> Result<PathBuf, String> {
     if path.starts_with("//") {
         return Err(format!(
-            "\"unix:{path}\": the path follows the colon at once; expected \
-            \"unix:/{}\"",
+            "\"{scheme}{path}\": the path follows the colon at once; expected \
+            \"{scheme}/{}\"",
             path.trim_start_matches('/')
         ));
     }
     if !path.starts_with('/') {
         return Err(format!(
-            "\"unix:{path}\" needs an absolute path, as in \"unix:/run/app.sock\""
+            "\"{scheme}{path}\" needs an absolute path, as in \"{scheme}/run/app.sock\""
         ));
     }
     if path.len() > UNIX_PATH_BYTES_MAX || path.contains('\0') {
         return Err(format!("a socket's path has at most {UNIX_PATH_BYTES_MAX} bytes, no NUL"));
     }
-    Ok(TerminateUpstream::Unix(PathBuf::from(path)))
+    Ok(PathBuf::from(path))
 }
 
-fn http_upstream(rest: &str) -> Result<HostPort, String> {
+fn http_host_port(scheme: &str, rest: &str) -> Result<HostPort, String> {
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#', '@']) {
         return Err(format!(
-            "\"http://{rest}\": requests are passed on with their own path; \
-            expected only http://host:port"
+            "\"{scheme}://{rest}\": requests are passed on with their own path; \
+            expected only {scheme}://host:port"
         ));
     }
     if !authority.ends_with(|c: char| c.is_ascii_digit()) || !authority.contains(':') {
+        let port = if scheme == "https" { 443 } else { 80 };
         return Err(format!(
-            "\"http://{rest}\" has no port; expected one as in \
-            \"http://{authority}:80\""
+            "\"{scheme}://{rest}\" has no port; expected one as in \
+            \"{scheme}://{authority}:{port}\""
         ));
     }
     host_port(authority)
@@ -319,6 +345,9 @@ fn port(text: &str) -> Result<u16, String> {
 }
 
 const DNS_PORT: u16 = 53;
+
+const UPSTREAMS: &str =
+    "tcp://host:port, unix:/path, http://host:port, https://host:port or http+unix:/path";
 
 /// Bytes: `sun_path` of Linux without its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;

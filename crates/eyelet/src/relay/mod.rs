@@ -150,6 +150,19 @@ pub struct Pending {
     pub watching: Option<Box<watched::Watching>>,
 }
 
+/// The same of a connection whose upstream was not dialled.
+#[derive(Default)]
+pub struct Rest {
+    /// The beginning of a TLS record.
+    pub partial: Vec<u8>,
+    /// The client's first bytes.
+    pub to_upstream: Vec<u8>,
+    /// Sealed, for the client.
+    pub to_client: Vec<u8>,
+    /// A PROXY header for the upstream.
+    pub preface: Vec<u8>,
+}
+
 /// Bytes held for one socket, in memory or in a pipe.
 #[derive(Default)]
 pub struct Held {
@@ -233,6 +246,16 @@ impl Flow {
         if !bytes.is_empty() {
             self.pending().partial = bytes.to_vec();
         }
+    }
+
+    /// What a task needs that takes the connection over.
+    pub fn into_rest(self) -> Rest {
+        self.pending.map_or_else(Rest::default, |pending| Rest {
+            partial: pending.partial,
+            to_upstream: pending.to_upstream.bytes,
+            to_client: pending.to_client.bytes[pending.to_client.sent..].to_vec(),
+            preface: pending.preface,
+        })
     }
 
     /// Bytes of memory held.

@@ -189,7 +189,8 @@ fn upward(
         terminated.flow.note_end(CLIENT);
     }
     sockets.tell_end(&mut terminated.flow, UPSTREAM)?;
-    if sockets.upstream.is_none() && terminated.flow.has(CLIENT_ENDED) {
+    let unheard = terminated.flow.held(UPSTREAM).is_none();
+    if sockets.upstream.is_none() && unheard && terminated.flow.has(CLIENT_ENDED) {
         // Nobody was dialled, so nobody will answer.
         terminated.flow.note_end(UPSTREAM);
         finish_client(terminated, keys, sockets, buffers)?;

@@ -38,7 +38,7 @@ if (mode === "echo") {
       return;
     }
     https
-      .get({ ...options, agent, path: `/node/${i}` }, (response) => {
+      .get({ ...options, agent, headers: { host: name }, path: `/node/${i}` }, (response) => {
         version = response.socket.getProtocol();
         let body = "";
         response.on("data", (piece) => (body += piece));

@@ -14,6 +14,7 @@ pub mod namespaces;
 pub mod pki;
 pub mod program;
 pub mod upstream;
+pub mod web;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -86,9 +86,14 @@ fn a_terminate_rule() {
     let host = Host::Ip("127.0.0.1".parse().unwrap());
     let expected = Terminate {
         certificates: vec![files("app"), files("two")],
-        upstream: TerminateUpstream::Http(HostPort { host, port: 3000 }),
-        alpn_select: vec![b"http/1.1".to_vec()],
+        upstream: TerminateUpstream::Http(HttpUpstream {
+            address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
+            tls: None,
+            wait: Duration::ZERO,
+        }),
+        alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
+        compression: Compression::default(),
         tls_version_min: TlsVersion::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),
     };
@@ -110,7 +115,7 @@ fn what_a_terminate_rule_negotiates() {
     let none: Vec<String> = vec![];
     assert_eq!(select("tcp://a:1", ""), none);
     assert_eq!(select("unix:/run/a.sock", ""), none);
-    assert_eq!(select("http://a:1/", ""), ["http/1.1"]);
+    assert_eq!(select("http://a:1/", ""), ["h2", "http/1.1"]);
     assert_eq!(select("http://a:1", "alpn_select = []"), none);
     assert_eq!(select("http://a:1", "alpn = [\"x\", \"h2\"]"), ["x", "h2"]);
     assert_eq!(select("tcp://a:1", "alpn = [\"x\"]\nalpn_select = \"y\""), ["y"]);
@@ -211,20 +216,20 @@ fn keys_of_terminate_rules() {
             "{sni} in the upstream of a terminate rule would let a client choose where \
             its plaintext goes; it is for splice rules",
         ),
+        ("https://a", "\"https://a\" has no port; expected one as in \"https://a:443\""),
         (
-            "https://a:443",
-            "https:// upstreams are not there yet: they come with HTTP; expected \
-            tcp://, http:// or unix:",
+            "http+unix:a",
+            "\"http+unix:a\" needs an absolute path, as in \"http+unix:/run/app.sock\"",
         ),
         (
             "a:443",
-            "\"a:443\" has no scheme; a terminate rule expects tcp://host:port, \
-            http://host:port or unix:/path",
+            "\"a:443\" has no scheme; a terminate rule expects tcp://host:port, unix:/path, \
+            http://host:port, https://host:port or http+unix:/path",
         ),
         (
             "ftp://a:1",
-            "\"ftp://\" is not a scheme of an upstream; expected tcp://host:port, \
-            http://host:port or unix:/path",
+            "\"ftp://\" is not a scheme of an upstream; expected tcp://host:port, unix:/path, \
+            http://host:port, https://host:port or http+unix:/path",
         ),
         ("http://a", "\"http://a\" has no port; expected one as in \"http://a:80\""),
         (

@@ -1,0 +1,121 @@
+//! What is compressed: bundles and records from the npm registry, a source tree. Must not know
+//! who asks for it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Bodies by path.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// Two versions each of some bundles.
+pub struct Bundles {
+    pub names: Vec<&'static str>,
+    /// Each at `/bundles/NAME.N`, and at `/plain/NAME.N`, which no dictionary is for.
+    pub served: Files,
+}
+
+pub fn bundles(folder: &Path) -> io::Result<Bundles> {
+    let mut served = Files::new();
+    for (name, package, versions, path) in BUNDLES {
+        for (n, version) in versions.iter().enumerate() {
+            let body = fs::read(fetch(folder, package, version)?.join(path))?;
+            served.insert(format!("/plain/{name}.{}", n + 1), body.clone());
+            served.insert(format!("/bundles/{name}.{}", n + 1), body);
+        }
+    }
+    Ok(Bundles { names: BUNDLES.iter().map(|bundle| bundle.0).collect(), served })
+}
+
+/// Records of a real data set, one an answer: `2 * count` at `/api/N`, in an order that does not
+/// follow the data's.
+pub fn answers(folder: &Path, count: usize) -> io::Result<Files> {
+    let file = fetch(folder, RECORDS.0, RECORDS.1)?.join("data.json");
+    let data: Value = serde_json::from_slice(&fs::read(file)?)?;
+    let mut records = Vec::new();
+    collect(&data, &mut Vec::new(), &mut records);
+    if records.len() < 2 * count {
+        return Err(io::Error::other(format!("{} records only", records.len())));
+    }
+    // A step that has no factor in common with the number of records meets each of them once.
+    let step = (1..).map(|k| 7_919 + k).find(|step| gcd(*step, records.len()) == 1).unwrap_or(1);
+    let all = records.len();
+    let pick = |n: usize| std::mem::take(&mut records[n * step % all]);
+    Ok((0..2 * count).map(pick).enumerate().map(|(n, r)| (format!("/api/{n}"), r)).collect())
+}
+
+fn collect(value: &Value, path: &mut Vec<String>, records: &mut Vec<Vec<u8>>) {
+    let Value::Object(fields) = value else { return };
+    if let Some(data) = fields.get("__compat") {
+        let record = serde_json::json!({ "feature": path.join("."), "data": data });
+        records.push(record.to_string().into_bytes());
+    }
+    for (name, inner) in fields.iter().filter(|(name, _)| *name != "__compat") {
+        path.push(name.clone());
+        collect(inner, path, records);
+        path.pop();
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The files of a tree, empty ones left out.
+pub fn tree(root: &Path) -> io::Result<Files> {
+    let mut files = Files::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let kind = fs::symlink_metadata(&path)?.file_type();
+            if kind.is_dir() && path.file_name().is_some_and(|name| name != ".git") {
+                folders.push(path);
+            } else if kind.is_file() {
+                let body = fs::read(&path)?;
+                if !body.is_empty() {
+                    files.insert(format!("/tree/{}", files.len()), body);
+                }
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Asks the npm registry for a package through its own client, and unpacks it.
+fn fetch(folder: &Path, package: &str, version: &str) -> io::Result<PathBuf> {
+    let into = folder.join(format!("{}-{version}", package.replace(['/', '@'], "-")));
+    if into.is_dir() {
+        return Ok(into.join("package"));
+    }
+    fs::create_dir(&into)?;
+    let packed = Command::new("npm")
+        .args(["pack", "--silent", "--pack-destination", "."])
+        .arg(format!("{package}@{version}"))
+        .current_dir(&into)
+        .output()?;
+    let name = String::from_utf8_lossy(&packed.stdout).trim().to_owned();
+    if !packed.status.success() || name.is_empty() {
+        let said = String::from_utf8_lossy(&packed.stderr).trim().to_owned();
+        return Err(io::Error::other(format!("npm pack {package}@{version}: {said}")));
+    }
+    let unpacked = Command::new("tar").args(["xzf", &name]).current_dir(&into).status()?;
+    if !unpacked.success() {
+        return Err(io::Error::other(format!("tar xzf {name}: {unpacked}")));
+    }
+    Ok(into.join("package"))
+}
+
+type Bundle = (&'static str, &'static str, [&'static str; 2], &'static str);
+
+const BUNDLES: [Bundle; 3] = [
+    ("react-dom", "react-dom", ["18.2.0", "18.3.1"], "umd/react-dom.production.min.js"),
+    ("three", "three", ["0.169.0", "0.170.0"], "build/three.module.min.js"),
+    ("plotly", "plotly.js-dist-min", ["2.34.0", "2.35.0"], "plotly.min.js"),
+];
+
+const RECORDS: (&str, &str) = ("@mdn/browser-compat-data", "8.1.9");

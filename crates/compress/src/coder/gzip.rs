@@ -1,0 +1,98 @@
+//! gzip (RFC 1952) by zlib-rs; a context is reset between bodies. Knows nothing but bytes.
+
+use flate2::{Compress, Compression, FlushCompress, Status};
+
+use super::{CodingError, Effort, ROOM_BYTES, Step};
+
+/// A context, fresh or used before.
+pub struct Gzip {
+    context: Compress,
+    effort: Effort,
+}
+
+impl Gzip {
+    /// A context holds all its memory from here on: see [`Gzip::BYTES`].
+    #[must_use]
+    pub fn new(effort: Effort) -> Self {
+        let context = Compress::new_gzip(Compression::new(level(effort)), WINDOW_BITS);
+        Self { context, effort }
+    }
+
+    /// Makes ready for the next body.
+    #[must_use]
+    pub fn begin(self, effort: Effort) -> Self {
+        if self.effort != effort {
+            return Self::new(effort);
+        }
+        let mut again = self;
+        again.context.reset();
+        again
+    }
+
+    /// Takes a piece of the body.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.step(piece, out, Step::More)
+    }
+
+    /// Makes everything so far decodable.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.step(&[], out, Step::Flush)
+    }
+
+    /// Ends the member.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.step(&[], out, Step::Finish)
+    }
+
+    /// Bytes of memory of a context, measured.
+    pub const BYTES: usize = 371 << 10;
+
+    fn step(&mut self, piece: &[u8], out: &mut Vec<u8>, step: Step) -> Result<(), CodingError> {
+        let flush = match step {
+            Step::More => FlushCompress::None,
+            Step::Flush => FlushCompress::Sync,
+            Step::Finish => FlushCompress::Finish,
+        };
+        let mut left = piece;
+        loop {
+            out.reserve(ROOM_BYTES);
+            let before = self.context.total_in();
+            let status = self.context.compress_vec(left, out, flush).map_err(|_| BROKEN)?;
+            let taken = usize::try_from(self.context.total_in() - before).unwrap_or(left.len());
+            left = left.get(taken..).unwrap_or_default();
+            let full = out.len() == out.capacity();
+            match status {
+                Status::StreamEnd => return Ok(()),
+                Status::Ok | Status::BufError if left.is_empty() && !full => match step {
+                    Step::Finish => {}
+                    Step::More | Step::Flush => return Ok(()),
+                },
+                Status::Ok => {}
+                Status::BufError if full => {}
+                Status::BufError => return Err(BROKEN),
+            }
+        }
+    }
+}
+
+const fn level(effort: Effort) -> u32 {
+    match effort {
+        Effort::Fast => 3,
+        Effort::Even | Effort::Small => 6,
+    }
+}
+
+const BROKEN: CodingError =
+    CodingError { coder: "gzip", why: "the stream is in no state to go on" };
+
+/// 32 KiB, the most that DEFLATE has.
+const WINDOW_BITS: u8 = 15;

@@ -1,0 +1,315 @@
+//! What is kept of dictionaries: the last versions of each family, trained ones, and the deltas
+//! between versions, all under one bound of bytes. Must not know files or threads.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Hash;
+use super::pattern::Pattern;
+use crate::accept::Coding;
+
+/// Responses that may be each other's history: of one rule, one origin, one pattern.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Family {
+    /// The rule's name, which outlives a restart.
+    pub rule: Box<str>,
+    /// The authority of the request, in lower case: dictionaries never leave their origin.
+    pub origin: Box<str>,
+    /// The pattern that the rule gives.
+    pub pattern: Pattern,
+}
+
+/// A response that was seen.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Of `body`.
+    pub hash: Hash,
+    /// Where it belongs.
+    pub family: Family,
+    /// The path that it was last seen at.
+    pub path: Box<str>,
+    /// Decoded content.
+    pub body: Bytes,
+    /// Larger is later.
+    pub seen: u64,
+}
+
+/// Which delta: from a version that a client has, to one that it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The dictionary.
+    pub from: Hash,
+    /// The body.
+    pub to: Hash,
+    /// dcz or dcb.
+    pub coding: Coding,
+}
+
+/// A coded body that is ready, with the header of its coding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// What is sent.
+    pub coded: Bytes,
+    /// How hard it was tried: the coder's own level.
+    pub level: u8,
+}
+
+/// Versions and deltas within a bound.
+#[derive(Debug)]
+pub struct Store {
+    versions: HashMap<Hash, Arc<Version>>,
+    deltas: HashMap<Step, Delta>,
+    bytes: usize,
+    bytes_max: usize,
+    seen: u64,
+}
+
+/// What a change to the store asks of whoever keeps it on disk.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// The version that is new.
+    pub added: Option<Hash>,
+    /// Versions that are gone.
+    pub versions_gone: Vec<Hash>,
+    /// Deltas that are gone.
+    pub deltas_gone: Vec<Step>,
+}
+
+impl Store {
+    /// An empty store of at most `bytes_max` bytes of bodies and deltas.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        let (versions, deltas) = (HashMap::new(), HashMap::new());
+        Self { versions, deltas, bytes: 0, bytes_max, seen: 0 }
+    }
+
+    /// Bytes of bodies and deltas.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A version, if it is of this family: a hash from elsewhere is one that nobody has.
+    #[must_use]
+    pub fn version(&self, family: &Family, hash: Hash) -> Option<Arc<Version>> {
+        self.versions.get(&hash).filter(|version| version.family == *family).cloned()
+    }
+
+    /// A version of any family, for its own sake.
+    #[must_use]
+    pub fn any_version(&self, hash: Hash) -> Option<Arc<Version>> {
+        self.versions.get(&hash).cloned()
+    }
+
+    /// The version that was last seen at a path.
+    #[must_use]
+    pub fn last_at(&self, family: &Family, path: &str) -> Option<Arc<Version>> {
+        let of_path = |version: &&Arc<Version>| version.family == *family && *version.path == *path;
+        self.versions.values().filter(of_path).max_by_key(|version| version.seen).cloned()
+    }
+
+    /// The last versions of a family, newest first.
+    #[must_use]
+    pub fn family(&self, family: &Family) -> Vec<Arc<Version>> {
+        let of_it = |version: &&Arc<Version>| version.family == *family;
+        let mut found: Vec<_> = self.versions.values().filter(of_it).cloned().collect();
+        found.sort_by_key(|version| std::cmp::Reverse(version.seen));
+        found
+    }
+
+    /// A delta that is ready.
+    #[must_use]
+    pub fn delta(&self, step: Step) -> Option<&Delta> {
+        self.deltas.get(&step)
+    }
+
+    /// Notes a version; what is older than the bounds allow goes.
+    pub fn see(&mut self, family: Family, path: &str, hash: Hash, body: Bytes) -> Changed {
+        self.seen += 1;
+        let mut changed = Changed::default();
+        if let Some(known) = self.versions.get(&hash) {
+            // The same bytes elsewhere: of the family that showed them last.
+            if known.family == family && *known.path == *path {
+                return changed;
+            }
+        } else if body.len() > self.bytes_max / 4 {
+            // One body must not push everything else out.
+            return changed;
+        }
+        let version = Version { hash, family, path: path.into(), body, seen: self.seen };
+        self.insert(version);
+        changed.added = Some(hash);
+        self.shrink(hash, &mut changed);
+        changed
+    }
+
+    /// Puts back what was kept, in any order.
+    pub fn restore(&mut self, version: Version) {
+        self.seen = self.seen.max(version.seen);
+        self.insert(version);
+    }
+
+    /// Drops what the bounds do not allow, after everything was restored.
+    pub fn settle(&mut self) -> Changed {
+        let mut changed = Changed::default();
+        let Some(newest) = self.versions.values().max_by_key(|v| v.seen).map(|v| v.hash) else {
+            changed.deltas_gone = self.deltas.drain().map(|(step, _)| step).collect();
+            self.bytes = 0;
+            return changed;
+        };
+        let orphans: Vec<Step> = self.deltas.keys().copied().filter(|s| !self.has(*s)).collect();
+        for step in orphans {
+            self.remove_delta(step, &mut changed);
+        }
+        self.shrink(newest, &mut changed);
+        changed
+    }
+
+    /// Keeps a delta, if both of its ends are still here and there is room for it.
+    pub fn keep(&mut self, step: Step, delta: Delta) -> bool {
+        let old = self.deltas.get(&step).map_or(0, |old| old.coded.len());
+        if !self.has(step) || self.bytes - old + delta.coded.len() > self.bytes_max {
+            return false;
+        }
+        self.restore_delta(step, delta);
+        true
+    }
+
+    /// Puts a delta back; its ends may come later, and [`Store::settle`] sees to the bounds.
+    pub fn restore_delta(&mut self, step: Step, delta: Delta) {
+        self.bytes += delta.coded.len();
+        if let Some(old) = self.deltas.insert(step, delta) {
+            self.bytes -= old.coded.len();
+        }
+    }
+
+    fn has(&self, step: Step) -> bool {
+        self.versions.contains_key(&step.from) && self.versions.contains_key(&step.to)
+    }
+
+    fn insert(&mut self, version: Version) {
+        self.bytes += version.body.len();
+        if let Some(old) = self.versions.insert(version.hash, Arc::new(version)) {
+            self.bytes -= old.body.len();
+        }
+    }
+
+    /// Oldest first: of the family of `newest` beyond [`FAMILY_VERSIONS_MAX`], then of all.
+    fn shrink(&mut self, newest: Hash, changed: &mut Changed) {
+        let mut families: HashMap<&Family, Vec<(u64, Hash)>> = HashMap::new();
+        for version in self.versions.values() {
+            families.entry(&version.family).or_default().push((version.seen, version.hash));
+        }
+        let mut excess = Vec::new();
+        for found in families.values_mut() {
+            found.sort_unstable_by(|a, b| b.cmp(a));
+            excess.extend(found.iter().skip(FAMILY_VERSIONS_MAX).map(|(_, hash)| *hash));
+        }
+        for hash in excess {
+            self.remove(hash, changed);
+        }
+        while self.bytes > self.bytes_max {
+            let others = self.versions.values().filter(|version| version.hash != newest);
+            let Some(oldest) = others.min_by_key(|version| version.seen) else { break };
+            let hash = oldest.hash;
+            self.remove(hash, changed);
+        }
+    }
+
+    fn remove(&mut self, hash: Hash, changed: &mut Changed) {
+        let Some(version) = self.versions.remove(&hash) else { return };
+        self.bytes -= version.body.len();
+        changed.versions_gone.push(hash);
+        let steps: Vec<Step> =
+            self.deltas.keys().copied().filter(|s| s.from == hash || s.to == hash).collect();
+        for step in steps {
+            self.remove_delta(step, changed);
+        }
+    }
+
+    fn remove_delta(&mut self, step: Step, changed: &mut Changed) {
+        if let Some(delta) = self.deltas.remove(&step) {
+            self.bytes -= delta.coded.len();
+            changed.deltas_gone.push(step);
+        }
+    }
+}
+
+/// Versions of one family: returning clients come with the last few, and each costs a delta.
+pub const FAMILY_VERSIONS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn family(pattern: &str) -> Family {
+        let pattern = Pattern::new(pattern).unwrap();
+        Family { rule: "app".into(), origin: "a.example".into(), pattern }
+    }
+
+    fn see(store: &mut Store, pattern: &str, n: u8, len: usize) -> Changed {
+        let path = format!("/{n}");
+        store.see(family(pattern), &path, Hash([n; 32]), Bytes::from(vec![n; len]))
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_their_deltas_with_them() {
+        let mut store = Store::new(1000);
+        for n in 1..=4 {
+            assert_eq!(see(&mut store, "/*", n, 240).added, Some(Hash([n; 32])));
+        }
+        let step = Step { from: Hash([1; 32]), to: Hash([2; 32]), coding: Coding::Dcz };
+        let delta = Delta { coded: Bytes::from_static(b"delta"), level: 11 };
+        assert!(store.keep(step, delta.clone()));
+        assert_eq!(store.delta(step), Some(&delta));
+        let changed = see(&mut store, "/*", 5, 200);
+        assert_eq!(changed.versions_gone, [Hash([1; 32])]);
+        assert_eq!(changed.deltas_gone, [step]);
+        assert_eq!(store.bytes(), 3 * 240 + 200);
+        assert!(!store.keep(step, delta));
+        assert_eq!(see(&mut store, "/*", 6, 251), Changed::default(), "one body too large");
+    }
+
+    #[test]
+    fn a_family_keeps_its_last_versions_only() {
+        let mut store = Store::new(1 << 20);
+        for n in 0..20 {
+            see(&mut store, "/*", n, 10);
+        }
+        see(&mut store, "/other/*", 100, 10);
+        let kept: Vec<u8> = store.family(&family("/*")).iter().map(|v| v.hash.0[0]).collect();
+        assert_eq!(kept, [19, 18, 17, 16, 15, 14, 13, 12]);
+        assert_eq!(store.bytes(), 90);
+    }
+
+    #[test]
+    fn a_hash_of_another_family_is_one_that_nobody_has() {
+        let mut store = Store::new(1 << 20);
+        see(&mut store, "/a/*", 1, 10);
+        assert!(store.version(&family("/a/*"), Hash([1; 32])).is_some());
+        assert!(store.version(&family("/b/*"), Hash([1; 32])).is_none());
+        let elsewhere = Family { origin: "b.example".into(), ..family("/a/*") };
+        assert!(store.version(&elsewhere, Hash([1; 32])).is_none());
+        assert_eq!(see(&mut store, "/a/*", 1, 10), Changed::default(), "seen before");
+    }
+
+    #[test]
+    fn what_was_restored_settles_within_the_bounds() {
+        let mut store = Store::new(100);
+        for n in 1..=5 {
+            let (hash, body) = (Hash([n; 32]), Bytes::from(vec![n; 30]));
+            let path = "/".into();
+            store.restore(Version { hash, family: family("/*"), path, body, seen: u64::from(n) });
+        }
+        let orphan = Step { from: Hash([1; 32]), to: Hash([9; 32]), coding: Coding::Dcb };
+        store.restore_delta(orphan, Delta { coded: Bytes::new(), level: 1 });
+        let changed = store.settle();
+        assert_eq!(changed.versions_gone, [Hash([1; 32]), Hash([2; 32])]);
+        assert_eq!(changed.deltas_gone, [orphan]);
+        assert_eq!(see(&mut store, "/*", 6, 5).added, Some(Hash([6; 32])));
+    }
+}

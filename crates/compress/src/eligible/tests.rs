@@ -1,0 +1,74 @@
+//! The never-list as tables. Must not know clients.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn head(fields: &[(&'static str, &str)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in fields {
+        headers.append(HeaderName::from_static(name), value.parse().unwrap());
+    }
+    headers
+}
+
+#[test]
+fn heads_as_a_table() {
+    let html = ("content-type", "text/html; charset=utf-8");
+    for (status, fields, length, found) in [
+        (200, &[html][..], None, Ok(Kind::Compressible)),
+        (404, &[html], Some(512), Ok(Kind::Compressible)),
+        (200, &[html], Some(511), Err(WhyNot::Short)),
+        (200, &[html], Some(0), Err(WhyNot::NoContent)),
+        (200, &[html, ("content-encoding", "gzip")], None, Err(WhyNot::Coded)),
+        (200, &[html, ("content-encoding", "identity")], None, Err(WhyNot::Coded)),
+        (206, &[html], None, Err(WhyNot::Range)),
+        (416, &[html], None, Err(WhyNot::Range)),
+        (200, &[html, ("content-range", "bytes 0-9/10")], None, Err(WhyNot::Range)),
+        (
+            200,
+            &[html, ("cache-control", "max-age=1, No-Transform")],
+            None,
+            Err(WhyNot::NoTransform),
+        ),
+        (200, &[html, ("repr-digest", "sha-256=:x:")], None, Err(WhyNot::Digest)),
+        (200, &[("content-type", "text/event-stream")], None, Err(WhyNot::EventStream)),
+        (200, &[("content-type", "application/grpc+proto")], None, Err(WhyNot::Grpc)),
+        (200, &[("content-type", "image/png")], None, Err(WhyNot::TypeCompressed)),
+        (200, &[("content-type", "image/svg+xml")], None, Ok(Kind::Compressible)),
+        (200, &[("content-type", "Application/LD+JSON;x=y")], None, Ok(Kind::Compressible)),
+        (200, &[("content-type", "application/epub+zip")], None, Err(WhyNot::TypeCompressed)),
+        (200, &[("content-type", "application/octet-stream")], None, Ok(Kind::Unknown)),
+        (200, &[("content-type", "application/vnd.svn-svndiff")], None, Ok(Kind::Unknown)),
+        (200, &[("content-type", "nonsense")], None, Ok(Kind::Unknown)),
+        (200, &[], None, Ok(Kind::Unknown)),
+        (200, &[html, html], None, Ok(Kind::Unknown)),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(by_head(status, &head(fields), length, false), found, "{status} {fields:?}");
+    }
+    let events = head(&[("content-type", "text/event-stream")]);
+    assert_eq!(by_head(StatusCode::OK, &events, None, true), Ok(Kind::EventStream));
+}
+
+#[test]
+fn first_bytes_as_a_table() {
+    let text = b"The quick brown fox jumps over the lazy dog, again and again. ".repeat(40);
+    let mut noise = Vec::new();
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    while noise.len() < TRIAL_BYTES {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        noise.extend_from_slice(&(state >> 16).to_le_bytes()[..4]);
+    }
+    let zip = [&b"PK\x03\x04"[..], &text].concat();
+    for (first, found) in [
+        (&text[..], Ok(())),
+        (&noise, Err(WhyNot::LooksCompressed)),
+        (&zip, Err(WhyNot::LooksCompressed)),
+        (&text[..100], Err(WhyNot::TypeUnknown)),
+        (&[], Err(WhyNot::TypeUnknown)),
+    ] {
+        let body = Beginning { length: None, complete: false, first };
+        assert_eq!(by_first_bytes(Kind::Unknown, &body), found);
+        assert_eq!(by_first_bytes(Kind::Compressible, &body), Ok(()));
+    }
+}

@@ -1,0 +1,15 @@
+//! Which content coding a response gets, or why none; the coders that do it; dictionaries.
+//!
+//! sans-IO: header maps and bytes in, header maps and bytes out. No clock, file, socket or thread.
+
+pub mod accept;
+pub mod breach;
+pub mod coder;
+pub mod dictionary;
+pub mod eligible;
+pub mod pool;
+pub mod validators;
+
+pub use accept::{Accepted, Coding};
+pub use coder::{CodingError, Effort};
+pub use eligible::{Beginning, WhyNot};

@@ -1,0 +1,265 @@
+//! The compressors of one worker: contexts that are used again, under a budget of bytes. Must not
+//! know what they code.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::accept::Coding;
+use crate::coder::zstd::Prepared;
+use crate::coder::{Br, CodingError, Effort, Gzip, Zstd};
+
+/// A worker's compressors. Clones are the same pool.
+#[derive(Clone)]
+pub struct Pool {
+    shelf: Rc<RefCell<Shelf>>,
+}
+
+/// What is not lent, and what is accounted for.
+struct Shelf {
+    zstd: Vec<Zstd>,
+    gzip: Vec<Gzip>,
+    /// Bytes of contexts at work and idle; at most `bytes_max`.
+    bytes: usize,
+    bytes_max: usize,
+    lent: usize,
+}
+
+impl Pool {
+    /// A pool that never holds more than `bytes_max`, as far as contexts say or were measured.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        let shelf = Shelf { zstd: Vec::new(), gzip: Vec::new(), bytes: 0, bytes_max, lent: 0 };
+        Self { shelf: Rc::new(RefCell::new(shelf)) }
+    }
+
+    /// A coder for one body, or `None` where that would go over the budget. Never for a coding
+    /// with a dictionary: see [`Pool::lend_with`].
+    #[must_use]
+    pub fn lend(&self, coding: Coding, effort: Effort, length: Option<u64>) -> Option<Lent> {
+        match coding {
+            Coding::Zstd => {
+                let (mut zstd, share) = self.take_zstd(Zstd::bytes_of(effort, length))?;
+                // A context that does not begin is dropped, and its bytes with it.
+                zstd.begin(effort, length).ok()?;
+                Some(Lent { work: Some(Work::Zstd(zstd)), share })
+            }
+            Coding::Br => {
+                let share = self.share(Br::bytes(effort, length))?;
+                Some(Lent { work: Some(Work::Br(Box::new(Br::new(effort, length)))), share })
+            }
+            Coding::Gzip => {
+                let share = self.share(Gzip::BYTES)?;
+                let used = self.shelf.borrow_mut().gzip.pop();
+                if used.is_some() {
+                    self.shelf.borrow_mut().bytes -= Gzip::BYTES;
+                }
+                let gzip = used.map_or_else(|| Gzip::new(effort), |gzip| gzip.begin(effort));
+                Some(Lent { work: Some(Work::Gzip(gzip)), share })
+            }
+            Coding::Dcz | Coding::Dcb => None,
+        }
+    }
+
+    /// A coder with a raw dictionary, for a body whose length is not known.
+    #[must_use]
+    pub fn lend_with(&self, coding: Coding, effort: Effort, dictionary: &[u8]) -> Option<Lent> {
+        match coding {
+            Coding::Dcz => {
+                let bytes = Zstd::bytes_of(effort, None) + 2 * dictionary.len();
+                let (mut zstd, share) = self.take_zstd(bytes)?;
+                zstd.begin_with(effort, dictionary).ok()?;
+                Some(Lent { work: Some(Work::Zstd(zstd)), share })
+            }
+            Coding::Dcb => {
+                let share = self.share(Br::bytes(effort, None) + 6 * dictionary.len())?;
+                let br = Br::with_dictionary(DCB_QUALITY, dictionary, None);
+                Some(Lent { work: Some(Work::Br(Box::new(br))), share })
+            }
+            Coding::Zstd | Coding::Br | Coding::Gzip => None,
+        }
+    }
+
+    /// The whole of `body` with a prepared dictionary, appended to `out`.
+    ///
+    /// # Errors
+    /// The library's, or that no compressor is free within the budget.
+    pub fn whole(
+        &self,
+        prepared: &Prepared,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), CodingError> {
+        let bytes = Zstd::bytes_of(Effort::Small, Some(body.len() as u64));
+        let (mut zstd, share) = self.take_zstd(bytes).ok_or(NONE_FREE)?;
+        zstd.whole(prepared, body, out)?;
+        drop(Lent { work: Some(Work::Zstd(zstd)), share });
+        Ok(())
+    }
+
+    /// Bytes for something else that a coder needs, such as a body that is held.
+    #[must_use]
+    pub fn share(&self, bytes: usize) -> Option<Share> {
+        let mut shelf = self.shelf.borrow_mut();
+        // Idle contexts make room first: they are worth a few microseconds each.
+        while shelf.bytes + bytes > shelf.bytes_max {
+            if let Some(zstd) = shelf.zstd.pop() {
+                shelf.bytes -= zstd.bytes();
+            } else if shelf.gzip.pop().is_some() {
+                shelf.bytes -= Gzip::BYTES;
+            } else {
+                return None;
+            }
+        }
+        shelf.bytes += bytes;
+        shelf.lent += 1;
+        Some(Share { shelf: self.shelf.clone(), bytes })
+    }
+
+    /// Bytes accounted for now.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shelf.borrow().bytes
+    }
+
+    /// Shares that are out now.
+    #[must_use]
+    pub fn lent(&self) -> usize {
+        self.shelf.borrow().lent
+    }
+
+    fn take_zstd(&self, bytes: usize) -> Option<(Zstd, Share)> {
+        let used = {
+            let mut shelf = self.shelf.borrow_mut();
+            let used = shelf.zstd.pop();
+            if let Some(zstd) = &used {
+                shelf.bytes -= zstd.bytes();
+            }
+            used
+        };
+        // A used context holds what its largest body needed.
+        let holds = used.as_ref().map_or(0, Zstd::bytes);
+        let share = self.share(bytes.max(holds))?;
+        let zstd = match used {
+            Some(zstd) => zstd,
+            None => Zstd::new()?,
+        };
+        Some((zstd, share))
+    }
+}
+
+/// Bytes of the budget, given back when dropped.
+pub struct Share {
+    shelf: Rc<RefCell<Shelf>>,
+    bytes: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut shelf = self.shelf.borrow_mut();
+        shelf.bytes -= self.bytes;
+        shelf.lent -= 1;
+    }
+}
+
+/// A coder at work on one body.
+pub struct Lent {
+    work: Option<Work>,
+    share: Share,
+}
+
+enum Work {
+    Zstd(Zstd),
+    Br(Box<Br>),
+    Gzip(Gzip),
+}
+
+impl Lent {
+    /// Takes a piece of the body.
+    ///
+    /// # Errors
+    /// The library's; the response is to be cut.
+    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        let done = match self.work.as_mut().ok_or(ENDED)? {
+            Work::Zstd(zstd) => zstd.push(piece, out),
+            Work::Br(br) => br.push(piece, out),
+            Work::Gzip(gzip) => gzip.push(piece, out),
+        };
+        self.kept(done)
+    }
+
+    /// Makes everything so far decodable.
+    ///
+    /// # Errors
+    /// As [`Lent::push`].
+    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        let done = match self.work.as_mut().ok_or(ENDED)? {
+            Work::Zstd(zstd) => zstd.flush(out),
+            Work::Br(br) => br.flush(out),
+            Work::Gzip(gzip) => gzip.flush(out),
+        };
+        self.kept(done)
+    }
+
+    /// Ends the coded body.
+    ///
+    /// # Errors
+    /// As [`Lent::push`].
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        let done = match self.work.as_mut().ok_or(ENDED)? {
+            Work::Zstd(zstd) => zstd.finish(out),
+            Work::Br(br) => br.finish(out),
+            Work::Gzip(gzip) => gzip.finish(out),
+        };
+        self.kept(done)
+    }
+
+    /// A context that failed is in a state that nobody should go on from.
+    fn kept(&mut self, done: Result<(), CodingError>) -> Result<(), CodingError> {
+        if done.is_err() {
+            self.work = None;
+        }
+        done
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        match self.work.take() {
+            Some(Work::Zstd(mut zstd)) => {
+                // A dictionary of its own goes now, not when the context is next used.
+                if zstd.rest().is_err() {
+                    return;
+                }
+                // The share is still out, and goes right after this.
+                let mut shelf = self.share.shelf.borrow_mut();
+                let bytes = zstd.bytes();
+                let left = shelf.bytes - self.share.bytes;
+                if left + bytes <= shelf.bytes_max && shelf.zstd.len() < IDLE_MAX {
+                    shelf.bytes += bytes;
+                    shelf.zstd.push(zstd);
+                }
+            }
+            Some(Work::Gzip(gzip)) => {
+                let mut shelf = self.share.shelf.borrow_mut();
+                if shelf.gzip.len() < IDLE_MAX {
+                    shelf.bytes += Gzip::BYTES;
+                    shelf.gzip.push(gzip);
+                }
+            }
+            // The library has no reset.
+            Some(Work::Br(_)) | None => {}
+        }
+    }
+}
+
+const NONE_FREE: CodingError = CodingError { coder: "pool", why: "no compressor free" };
+const ENDED: CodingError = CodingError { coder: "pool", why: "used after its end" };
+
+/// Contexts on the shelf: more than are at work at once on a busy worker do not pay.
+const IDLE_MAX: usize = 8;
+
+/// Where it is not precomputed: a tenth more bytes than 9 for a quarter of the time.
+pub const DCB_QUALITY: u32 = 5;
+
+#[cfg(test)]
+mod tests;

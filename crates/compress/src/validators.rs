@@ -1,0 +1,182 @@
+//! Header fields that change with the coding: ETag and the conditions that name it, Vary, and
+//! what no longer holds of coded bytes. Must not know why a response is coded.
+
+use http::header::{
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH,
+    VARY,
+};
+use http::{HeaderMap, HeaderValue};
+
+use crate::accept::Coding;
+
+/// Makes the head of a response that of its coded form.
+pub fn code(headers: &mut HeaderMap, coding: Coding) {
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+    headers.remove(CONTENT_LENGTH);
+    // Ranges would be of the coded bytes, which are made anew each time.
+    headers.remove(ACCEPT_RANGES);
+    weaken(headers);
+}
+
+/// A strong tag becomes a weak one: the coded bytes differ from the upstream's, what they mean
+/// does not (RFC 9110 section 8.8.1).
+pub fn weaken(headers: &mut HeaderMap) {
+    let Some(tag) = headers.get(ETAG) else { return };
+    if !tag.as_bytes().starts_with(b"\"") {
+        return;
+    }
+    let weak = [b"W/", tag.as_bytes()].concat();
+    match HeaderValue::from_bytes(&weak) {
+        Ok(weak) => _ = headers.insert(ETAG, weak),
+        Err(_) => _ = headers.remove(ETAG),
+    }
+}
+
+/// Gives the upstream its own tags back in If-None-Match and If-Match: a weak one that this edge
+/// made of a strong one. `is_upstreams` knows the weak tags that the upstream itself sent, by
+/// their bytes with `W/`. Says whether anything was changed.
+pub fn restore(headers: &mut HeaderMap, is_upstreams: impl Fn(&[u8]) -> bool) -> bool {
+    let mut changed = false;
+    for name in [IF_NONE_MATCH, IF_MATCH] {
+        let lines: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();
+        let mut restored = Vec::with_capacity(lines.len());
+        for line in &lines {
+            restored.push(match restore_line(line.as_bytes(), &is_upstreams) {
+                Some(line) => {
+                    changed = true;
+                    line
+                }
+                None => line.clone(),
+            });
+        }
+        if changed && !lines.is_empty() {
+            headers.remove(&name);
+            for line in restored {
+                headers.append(&name, line);
+            }
+        }
+    }
+    changed
+}
+
+/// `None` where nothing is to be changed, or where the list cannot be read: then it is the
+/// upstream's to judge.
+fn restore_line(line: &[u8], is_upstreams: impl Fn(&[u8]) -> bool) -> Option<HeaderValue> {
+    let mut restored = Vec::with_capacity(line.len());
+    let mut changed = false;
+    let mut left = line;
+    while !left.is_empty() {
+        let blank = left.iter().take_while(|byte| b" \t,".contains(byte)).count();
+        let (before, rest) = left.split_at(blank);
+        restored.extend_from_slice(before);
+        left = rest;
+        if left.is_empty() {
+            break;
+        }
+        let weak = left.starts_with(b"W/");
+        let opaque = left.get(if weak { 2 } else { 0 }..)?;
+        // An entity tag has no escapes: it ends at the next quotation mark.
+        let inner = opaque.strip_prefix(b"\"")?;
+        let close = inner.iter().position(|byte| *byte == b'"')?;
+        let len = close + 2 + if weak { 2 } else { 0 };
+        let (tag, rest) = left.split_at(len);
+        if weak && !is_upstreams(tag) {
+            changed = true;
+            restored.extend_from_slice(tag.get(2..)?);
+        } else {
+            restored.extend_from_slice(tag);
+        }
+        left = rest;
+    }
+    changed.then(|| HeaderValue::from_bytes(&restored).ok()).flatten()
+}
+
+/// Adds field names to Vary, once each; `*` already says more.
+pub fn vary(headers: &mut HeaderMap, names: &[HeaderName]) {
+    for name in names {
+        if !varies_by(headers, name.as_str()) && !varies_by(headers, "*") {
+            headers.append(VARY, HeaderValue::from(name.clone()));
+        }
+    }
+    // One line, as caches and tests like it best.
+    let lines: Vec<&[u8]> = headers.get_all(VARY).iter().map(HeaderValue::as_bytes).collect();
+    if lines.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b", "[..]))
+    {
+        headers.insert(VARY, joined);
+    }
+}
+
+/// Whether Vary has this name, or `*` itself where that is asked for.
+#[must_use]
+pub fn varies_by(headers: &HeaderMap, name: &str) -> bool {
+    lists(headers, &VARY, name)
+}
+
+/// Whether a list-valued field has an element, compared without case.
+#[must_use]
+pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
+    headers.get_all(field).iter().filter_map(|line| line.to_str().ok()).any(|line| {
+        line.split(',').any(|found| found.trim_matches([' ', '\t']).eq_ignore_ascii_case(element))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use http::header::ACCEPT_ENCODING;
+
+    #[test]
+    fn a_strong_tag_is_weakened_and_given_back() {
+        for (tag, weak) in [
+            ("\"a\"", "W/\"a\""),
+            ("W/\"a\"", "W/\"a\""),
+            ("unquoted", "unquoted"),
+            ("\"\"", "W/\"\""),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ETAG, tag.parse().unwrap());
+            weaken(&mut headers);
+            assert_eq!(headers[ETAG], weak);
+        }
+        for (line, restored) in [
+            ("W/\"a\"", "\"a\""),
+            ("\"a\"", "\"a\""),
+            ("W/\"a\", \"b\",W/\"c\"", "\"a\", \"b\",\"c\""),
+            ("W/\"theirs\", W/\"a\"", "W/\"theirs\", \"a\""),
+            ("*", "*"),
+            ("W/\"a, W/\"b\"", "W/\"a, W/\"b\""),
+            ("W/\"a,b\"", "\"a,b\""),
+            ("W/a", "W/a"),
+        ] {
+            for name in [IF_NONE_MATCH, IF_MATCH] {
+                let mut headers = HeaderMap::new();
+                headers.insert(&name, line.parse().unwrap());
+                restore(&mut headers, |tag| tag == b"W/\"theirs\"");
+                assert_eq!(headers[&name], restored, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn vary_is_merged() {
+        for (lines, merged) in [
+            (&[][..], "accept-encoding"),
+            (&["Origin"], "Origin, accept-encoding"),
+            (&["Accept-Encoding"], "Accept-Encoding"),
+            (&["Origin, accept-ENCODING"], "Origin, accept-ENCODING"),
+            (&["Origin", "Cookie"], "Origin, Cookie, accept-encoding"),
+            (&["*"], "*"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(VARY, line.parse().unwrap());
+            }
+            vary(&mut headers, &[ACCEPT_ENCODING]);
+            assert_eq!(headers[VARY], merged);
+            assert_eq!(headers.get_all(VARY).iter().count(), 1);
+        }
+    }
+}

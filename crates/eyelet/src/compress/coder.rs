@@ -1,0 +1,322 @@
+//! What a body goes through on its way to the client: nothing, a stream's coder, or a place where
+//! it is held until it can be coded as a whole. It must not know heads.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use bytes::Bytes;
+use eyelet_compress::coder::{Br, zstd};
+use eyelet_compress::dictionary::store::{Family, Step, Version};
+use eyelet_compress::dictionary::{self, Hash};
+use eyelet_compress::pool::{DCB_QUALITY, Lent, Pool, Share};
+use eyelet_compress::{Coding, CodingError, WhyNot};
+
+use super::shared::Seen;
+use super::trained::Trained;
+use super::{Compressors, Told, told};
+
+/// How the body goes to the client.
+pub struct Coder {
+    compressors: Compressors,
+    way: Way,
+    told: Told,
+    pub(super) capture: Option<Capture>,
+}
+
+enum Way {
+    AsIs,
+    Stream {
+        lent: Lent,
+        /// What stands before the first coded byte.
+        header: Vec<u8>,
+        /// Identity bytes since the last flush.
+        unflushed: u64,
+        /// Of a body that is known to be short.
+        is_short: bool,
+    },
+    Held(Box<Held>),
+    /// Ended, or broken: a coder that failed must not go on.
+    Over,
+}
+
+/// A body that is coded as a whole: its length is known and bounded.
+pub(super) struct Held {
+    body: Vec<u8>,
+    coding: Coding,
+    history: History,
+    /// Of the body, in the budget.
+    _share: Share,
+}
+
+enum History {
+    Version(Arc<Version>, Family),
+    Trained(Arc<Trained>),
+}
+
+impl Held {
+    pub(super) fn version(
+        version: Arc<Version>,
+        family: Family,
+        coding: Coding,
+        length: usize,
+        share: Share,
+    ) -> Self {
+        let history = History::Version(version, family);
+        Self { body: Vec::with_capacity(length), coding, history, _share: share }
+    }
+
+    pub(super) fn trained(
+        trained: Arc<Trained>,
+        coding: Coding,
+        length: usize,
+        share: Share,
+    ) -> Self {
+        let history = History::Trained(trained);
+        Self { body: Vec::with_capacity(length), coding, history, _share: share }
+    }
+}
+
+impl Coder {
+    pub(super) fn as_is(compressors: &Compressors, why: WhyNot) -> Self {
+        Self::new(compressors, Way::AsIs, told(None, Some(why)))
+    }
+
+    pub(super) fn stream(
+        compressors: &Compressors,
+        lent: Lent,
+        coding: Coding,
+        dictionary: Option<Hash>,
+        length: Option<u64>,
+    ) -> Self {
+        let mut header = Vec::new();
+        if let Some(hash) = dictionary {
+            dictionary::header(coding, hash, &mut header);
+        }
+        let is_short = length.is_some_and(|length| length <= UNFLUSHED_BYTES_MAX);
+        let way = Way::Stream { lent, header, unflushed: 0, is_short };
+        Self::new(compressors, way, told(Some(coding), None))
+    }
+
+    pub(super) fn held(compressors: &Compressors, held: Held) -> Self {
+        let told = told(Some(held.coding), None);
+        Self::new(compressors, Way::Held(Box::new(held)), told)
+    }
+
+    fn new(compressors: &Compressors, way: Way, told: Told) -> Self {
+        Self { compressors: compressors.clone(), way, told, capture: None }
+    }
+
+    /// Whether pieces go on as they are, without [`Coder::push`].
+    #[must_use]
+    pub fn is_identity(&self) -> bool {
+        matches!(self.way, Way::AsIs)
+    }
+
+    /// Takes a piece of the body; appends what comes out, which may be nothing.
+    ///
+    /// # Errors
+    /// A coder's; the response is to be cut.
+    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.watch(piece);
+        let pace = &self.compressors.inner.pace;
+        let done = match &mut self.way {
+            Way::AsIs => {
+                out.extend_from_slice(piece);
+                Ok(())
+            }
+            Way::Stream { lent, header, unflushed, .. } => {
+                out.append(header);
+                *unflushed += piece.len() as u64;
+                pace.spend(|| lent.push(piece, out))
+            }
+            Way::Held(held) if held.body.capacity() - held.body.len() < piece.len() => Err(LONGER),
+            Way::Held(held) => {
+                held.body.extend_from_slice(piece);
+                Ok(())
+            }
+            Way::Over => Err(OVER),
+        };
+        self.over_if(done)
+    }
+
+    /// The upstream has paused: everything so far must be decodable. A body that is short and
+    /// whose length is known is not cut into blocks for it: its end comes soon.
+    ///
+    /// # Errors
+    /// As [`Coder::push`].
+    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        let pace = &self.compressors.inner.pace;
+        let done = match &mut self.way {
+            Way::Stream { lent, unflushed, is_short: false, .. } if *unflushed > 0 => {
+                *unflushed = 0;
+                pace.spend(|| lent.flush(out))
+            }
+            Way::Over => Err(OVER),
+            Way::AsIs | Way::Stream { .. } | Way::Held(_) => Ok(()),
+        };
+        self.over_if(done)
+    }
+
+    /// The body has ended as it should. One that was cut short drops the coder instead.
+    ///
+    /// # Errors
+    /// As [`Coder::push`].
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.watch_end();
+        match std::mem::replace(&mut self.way, Way::Over) {
+            Way::AsIs => {
+                self.way = Way::AsIs;
+                Ok(())
+            }
+            Way::Stream { mut lent, mut header, .. } => {
+                out.append(&mut header);
+                self.compressors.inner.pace.spend(|| lent.finish(out))
+            }
+            Way::Held(held) => {
+                let compressors = self.compressors.clone();
+                compressors.inner.pace.spend(|| finish_held(&compressors, &held, out))
+            }
+            Way::Over => Err(OVER),
+        }
+    }
+
+    /// Whether the bytes of an identity body are to be shown with [`Coder::watch`].
+    #[must_use]
+    pub fn watches(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    /// Shows bytes that go by.
+    pub fn watch(&mut self, piece: &[u8]) {
+        self.told.bytes_identity += piece.len() as u64;
+        if let Some(capture) = &mut self.capture
+            && !capture.take(piece)
+        {
+            self.capture = None;
+        }
+    }
+
+    /// The body that was watched is complete.
+    pub fn watch_end(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            capture.end(&self.compressors);
+        }
+    }
+
+    /// For the access line.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        self.told
+    }
+
+    fn over_if(&mut self, done: Result<(), CodingError>) -> Result<(), CodingError> {
+        if done.is_err() {
+            self.way = Way::Over;
+        }
+        done
+    }
+}
+
+fn finish_held(
+    compressors: &Compressors,
+    held: &Held,
+    out: &mut Vec<u8>,
+) -> Result<(), CodingError> {
+    let (body, coding) = (&held.body, held.coding);
+    match &held.history {
+        History::Version(version, family) => {
+            let step = Step { from: version.hash, to: hash(body), coding };
+            let shared = &compressors.inner.shared;
+            if let Some(coded) = shared.delta(step) {
+                out.extend_from_slice(&coded);
+                return Ok(());
+            }
+            shared.ask_for_step(family, step);
+            dictionary::header(coding, version.hash, out);
+            match coding {
+                Coding::Dcb => whole_br(&version.body, body, out),
+                _ => {
+                    let delta = zstd::delta(&version.body, body, DELTA_NOW_LEVEL)?;
+                    out.extend_from_slice(&delta);
+                    Ok(())
+                }
+            }
+        }
+        History::Trained(trained) => {
+            dictionary::header(coding, trained.hash, out);
+            match coding {
+                Coding::Dcb => whole_br(&trained.content, body, out),
+                _ => whole_trained(&compressors.inner.pool, trained, body, out),
+            }
+        }
+    }
+}
+
+fn whole_br(dictionary: &[u8], body: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+    let mut br = Br::with_dictionary(DCB_QUALITY, dictionary, Some(body.len() as u64));
+    br.push(body, out)?;
+    br.finish(out)
+}
+
+/// The head has promised this coding, so a pool that is empty by now is no way out: the frame is
+/// made by a context of its own then.
+fn whole_trained(
+    pool: &Pool,
+    trained: &Trained,
+    body: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), CodingError> {
+    let before = out.len();
+    if pool.whole(&trained.prepared, body, out).is_ok() {
+        return Ok(());
+    }
+    out.truncate(before);
+    out.extend_from_slice(&zstd::delta(&trained.content, body, DELTA_NOW_LEVEL)?);
+    Ok(())
+}
+
+/// Of decoded content.
+pub(super) fn hash(content: &[u8]) -> Hash {
+    let mut hash = [0; 32];
+    let digest = digest::digest(&digest::SHA256, content);
+    for (to, from) in hash.iter_mut().zip(digest.as_ref()) {
+        *to = *from;
+    }
+    Hash(hash)
+}
+
+/// A response on its way that is to become a dictionary.
+pub(super) struct Capture {
+    seen: Seen,
+    body: Vec<u8>,
+    bytes_max: usize,
+    _share: Share,
+}
+
+impl Capture {
+    pub(super) fn new(seen: Seen, bytes_max: usize, share: Share) -> Self {
+        Self { seen, body: Vec::new(), bytes_max, _share: share }
+    }
+
+    /// False where it grows beyond what was reserved.
+    fn take(&mut self, piece: &[u8]) -> bool {
+        if self.body.len() + piece.len() > self.bytes_max {
+            return false;
+        }
+        self.body.extend_from_slice(piece);
+        true
+    }
+
+    fn end(self, compressors: &Compressors) {
+        let Self { seen, body, .. } = self;
+        compressors.inner.shared.see(seen, Bytes::from(body));
+    }
+}
+
+/// Level 3 with the large hash tables of [`zstd::delta`].
+const DELTA_NOW_LEVEL: i32 = 3;
+/// Bytes that may wait for a body's end although the upstream has paused.
+const UNFLUSHED_BYTES_MAX: u64 = 64 << 10;
+
+const LONGER: CodingError = CodingError { coder: "held", why: "the body is longer than was told" };
+const OVER: CodingError = CodingError { coder: "coder", why: "used after its end" };

@@ -1,0 +1,67 @@
+//! How hard to compress: as hard as leaves the worker most of its time. It must not know what is
+//! compressed.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use eyelet_compress::Effort;
+
+/// The share of a worker's time that went into compressing, a quarter of a second at a time.
+pub struct Pace {
+    since: Cell<Instant>,
+    busy: Cell<Duration>,
+    effort: Cell<Effort>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            since: Cell::new(Instant::now()),
+            busy: Cell::default(),
+            effort: Cell::new(Effort::Small),
+        }
+    }
+}
+
+impl Pace {
+    /// For the next body.
+    pub fn effort(&self) -> Effort {
+        let now = Instant::now();
+        let elapsed = now.duration_since(self.since.get());
+        if elapsed >= WINDOW {
+            let busy = self.busy.replace(Duration::ZERO);
+            self.since.set(now);
+            let effort = if busy * BUSY_DIVISOR > elapsed { Effort::Even } else { Effort::Small };
+            self.effort.set(effort);
+        }
+        self.effort.get()
+    }
+
+    /// Does a coder's work and counts its time.
+    pub fn spend<T>(&self, work: impl FnOnce() -> T) -> T {
+        let from = Instant::now();
+        let done = work();
+        self.busy.set(self.busy.get() + from.elapsed());
+        done
+    }
+}
+
+const WINDOW: Duration = Duration::from_millis(250);
+/// Busy is more than a quarter: harder work would delay the other connections of the worker.
+const BUSY_DIVISOR: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_worker_tries_less() {
+        let pace = Pace::default();
+        assert_eq!(pace.effort(), Effort::Small);
+        pace.busy.set(WINDOW);
+        pace.since.set(Instant::now() - WINDOW);
+        assert_eq!(pace.effort(), Effort::Even);
+        pace.since.set(Instant::now() - WINDOW);
+        assert_eq!(pace.effort(), Effort::Small);
+    }
+}

@@ -1,0 +1,130 @@
+//! The request's side: what is remembered of it, and what its fields become for the upstream. It
+//! must not know responses.
+
+use eyelet_compress::breach::{self, Breach};
+use eyelet_compress::dictionary::Hash;
+use eyelet_compress::dictionary::available::{AVAILABLE_DICTIONARY, DICTIONARY_ID, available};
+use eyelet_compress::dictionary::store::Family;
+use eyelet_compress::{Accepted, Coding, Effort, validators};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::{Method, request::Parts};
+
+use super::Compressors;
+use crate::config::{Compression, Terminate};
+
+/// What a response needs to know of its request.
+pub struct Asked {
+    pub(super) rule: u32,
+    /// `None`: compression is off by rule.
+    pub(super) wanted: Option<Wanted>,
+}
+
+/// What the rule and the client want.
+pub(super) struct Wanted {
+    pub(super) accepted: Accepted,
+    pub(super) breach: Option<Breach>,
+    pub(super) effort: Option<Effort>,
+    pub(super) event_streams: bool,
+    pub(super) length_hiding: usize,
+    pub(super) is_head: bool,
+    /// Conditions were given back to the upstream as it knows them.
+    pub(super) tags_restored: bool,
+    /// Path and query.
+    pub(super) path: Box<str>,
+    /// Whether dictionaries may decide this response at all.
+    pub(super) dictionaries: bool,
+    /// The family of dictionaries that the response belongs to, by the rule's patterns.
+    pub(super) family: Option<Family>,
+    /// The dictionary that the client has.
+    pub(super) available: Option<Hash>,
+    /// The fields that say who may use or become a dictionary, where there are any.
+    pub(super) fields: HeaderMap,
+}
+
+impl Compressors {
+    /// Made of each request before its upstream is asked. Changes the request's fields:
+    /// Accept-Encoding, If-None-Match and If-Match, and those of dictionaries.
+    pub fn request(&self, rule: u32, terminate: &Terminate, host: &str, head: &mut Parts) -> Asked {
+        let terms = &terminate.compression;
+        if !terms.on {
+            return Asked { rule, wanted: None };
+        }
+        let accepted = Accepted::read(&head.headers);
+        let breach = if terms.breach_rule { breach::breach(&head.headers, host) } else { None };
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let is_get = head.method == Method::GET;
+        let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
+        let trained = is_get && self.inner.shared.trained(rule).is_some();
+        let dictionaries = family.is_some() || trained;
+        let mut wanted = Wanted {
+            accepted,
+            breach,
+            effort: terms.effort,
+            event_streams: terms.event_streams,
+            length_hiding: terms.length_hiding,
+            is_head: head.method == Method::HEAD,
+            tags_restored: false,
+            path: path.into(),
+            available: if dictionaries { available(&head.headers) } else { None },
+            fields: if dictionaries { dictionary_fields(&head.headers) } else { HeaderMap::new() },
+            dictionaries,
+            family,
+        };
+        if dictionaries {
+            // Ours to answer: an upstream that answered dcz too would be coded by two.
+            head.headers.remove(AVAILABLE_DICTIONARY);
+            head.headers.remove(DICTIONARY_ID);
+        }
+        // A coded response to a request that falls under the BREACH rule would be as bad coming
+        // from the upstream, and a response that becomes a dictionary is needed as it is.
+        if terms.offload || wanted.breach.is_some() || wanted.family.is_some() {
+            head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        } else if dictionaries {
+            without_dictionaries(&mut head.headers, &wanted.accepted);
+        }
+        let tags = self.inner.tags.borrow();
+        wanted.tags_restored = validators::restore(&mut head.headers, |tag| tags.knows(rule, tag));
+        Asked { rule, wanted: Some(wanted) }
+    }
+
+    fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {
+        let pattern = terms.dictionary.iter().find(|pattern| pattern.matches(path))?;
+        let rule = self.inner.shared.rule_name(rule)?;
+        let origin = host.to_ascii_lowercase().into();
+        Some(Family { rule, origin, pattern: pattern.clone() })
+    }
+}
+
+fn dictionary_fields(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for name in [AUTHORIZATION, ORIGIN, SEC_FETCH_SITE, SEC_FETCH_MODE] {
+        for value in headers.get_all(&name) {
+            kept.append(&name, value.clone());
+        }
+    }
+    kept
+}
+
+/// Leaves the codings that need no dictionary.
+fn without_dictionaries(headers: &mut HeaderMap, accepted: &Accepted) {
+    if !accepted.takes(Coding::Dcz) && !accepted.takes(Coding::Dcb) {
+        return;
+    }
+    let lines = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
+    let kept: Vec<&str> = lines
+        .flat_map(|line| line.split(','))
+        .map(|element| element.trim_matches([' ', '\t']))
+        .filter(|element| !element.is_empty() && !names_dictionary(element))
+        .collect();
+    if let Ok(line) = HeaderValue::from_str(&kept.join(", ")) {
+        headers.insert(ACCEPT_ENCODING, line);
+    }
+}
+
+fn names_dictionary(element: &str) -> bool {
+    let name = element.split(';').next().unwrap_or_default().trim_matches([' ', '\t']);
+    name.eq_ignore_ascii_case("dcz") || name.eq_ignore_ascii_case("dcb")
+}
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");

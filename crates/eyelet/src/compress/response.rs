@@ -1,0 +1,292 @@
+//! The response's side: whether and how it is coded, and what its fields become. It must not know
+//! how a coder works or where a dictionary is kept.
+
+use std::sync::Arc;
+
+use eyelet_compress::accept::Accepted;
+use eyelet_compress::dictionary::store::{Step, Version};
+use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, offer};
+use eyelet_compress::eligible::{self, Kind};
+use eyelet_compress::pool::Lent;
+use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
+use http::{HeaderMap, StatusCode, response::Parts};
+
+use super::coder::{Capture, Coder, Held};
+use super::request::{Asked, Wanted};
+use super::trained::Trained;
+use super::{Body, Compressors, is_bodiless};
+
+/// Whose history a response is coded with.
+enum History {
+    /// An earlier response.
+    Version(Arc<Version>),
+    /// A dictionary that was trained.
+    Trained(Arc<Trained>),
+}
+
+impl Compressors {
+    /// Made of each response's final head. `first` is what of the body is here already; all of it
+    /// goes through the coder again.
+    pub fn response(
+        &self,
+        asked: Asked,
+        head: &mut Parts,
+        body: Option<Body>,
+        first: &[u8],
+    ) -> Coder {
+        let Some(wanted) = asked.wanted else { return Coder::as_is(self, WhyNot::Off) };
+        if let Some(tag) = head.headers.get(ETAG) {
+            self.inner.tags.borrow_mut().note(asked.rule, tag.as_bytes());
+        }
+        let coder = match body {
+            Some(body) => {
+                let beginning = Beginning { length: body.length, complete: body.complete, first };
+                self.of_body(asked.rule, &wanted, head, &beginning)
+            }
+            None => {
+                bodiless(&wanted, head);
+                Coder::as_is(self, WhyNot::NoContent)
+            }
+        };
+        hide_length(&mut head.headers, wanted.length_hiding);
+        coder
+    }
+
+    fn of_body(&self, rule: u32, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
+        let length = body.known_length();
+        let (status, headers) = (head.status, &mut head.headers);
+        let eligible = eligible::by_head(status, headers, length, wanted.event_streams)
+            .and_then(|kind| eligible::by_first_bytes(kind, body));
+        if let Err(why) = eligible {
+            return Coder::as_is(self, why);
+        }
+        // From here on another client, or the same with another dictionary, may get another body.
+        if let Some(why) = wanted.breach {
+            validators::vary(headers, &[ACCEPT_ENCODING]);
+            return Coder::as_is(self, WhyNot::Breach(why));
+        }
+        let capture = self.offer(rule, wanted, status, headers, length);
+        if wanted.dictionaries {
+            offer::vary_by_dictionary(headers);
+        } else {
+            validators::vary(headers, &[ACCEPT_ENCODING]);
+        }
+        let mut coder = match self.code(rule, wanted, headers, body) {
+            Ok((coder, coding)) => {
+                validators::code(headers, coding);
+                coder
+            }
+            Err(why) => Coder::as_is(self, why),
+        };
+        coder.capture = capture;
+        coder
+    }
+
+    /// Adds what tells the client of dictionaries; the capture, if this response becomes one.
+    fn offer(
+        &self,
+        rule: u32,
+        wanted: &Wanted,
+        status: StatusCode,
+        headers: &mut HeaderMap,
+        length: Option<u64>,
+    ) -> Option<Capture> {
+        if let Some(trained) = self.inner.shared.trained(rule)
+            && status == StatusCode::OK
+        {
+            let path = wanted.path.split('?').next().unwrap_or_default();
+            let html = headers
+                .get(CONTENT_TYPE)
+                .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+            for dictionary in trained.iter() {
+                let known = wanted.available == Some(dictionary.hash);
+                if !known && (html || dictionary.pattern.matches(path)) {
+                    offer::link(headers, &offer::own_path(dictionary.hash));
+                }
+            }
+        }
+        let family = wanted.family.as_ref()?;
+        if !offer::may_become(&wanted.fields, status, headers, length) {
+            return None;
+        }
+        offer::offer(headers, &family.pattern);
+        self.inner.shared.capture(&self.inner.pool, family, &wanted.path, headers, length)
+    }
+
+    fn code(
+        &self,
+        rule: u32,
+        wanted: &Wanted,
+        headers: &HeaderMap,
+        body: &Beginning<'_>,
+    ) -> Result<(Coder, Coding), WhyNot> {
+        let length = body.known_length();
+        let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
+        let history = self.history(rule, wanted, headers, length);
+        let plain = preference(effort);
+        let order: Vec<Coding> = match history {
+            Some(_) => [Coding::Dcz, Coding::Dcb].into_iter().chain(plain).collect(),
+            None => plain.to_vec(),
+        };
+        let chosen = wanted.accepted.choose(&order).ok_or(WhyNot::NotAccepted)?;
+        if let Some(history) = history
+            && chosen.is_of_dictionary()
+            && let Some(coder) = self.with_history(wanted, history, chosen, effort, body)
+        {
+            return Ok((coder, chosen));
+        }
+        let (lent, coding) = self.lend(&wanted.accepted, effort, length)?;
+        Ok((Coder::stream(self, lent, coding, None, length), coding))
+    }
+
+    /// What the client says that it has, if it is ours, of this origin, and may be used.
+    fn history(
+        &self,
+        rule: u32,
+        wanted: &Wanted,
+        headers: &HeaderMap,
+        length: Option<u64>,
+    ) -> Option<History> {
+        let hash = wanted.available?;
+        let takes = [Coding::Dcz, Coding::Dcb].map(|coding| wanted.accepted.takes(coding));
+        if takes == [false, false] || !offer::may_use(&wanted.fields, headers) {
+            return None;
+        }
+        let shared = &self.inner.shared;
+        if let Some(trained) = shared.trained(rule)
+            && let Some(dictionary) = trained.iter().find(|dictionary| dictionary.hash == hash)
+        {
+            return Some(History::Trained(dictionary.clone()));
+        }
+        let family = wanted.family.as_ref()?;
+        let length = usize::try_from(length?).ok().filter(|len| *len <= DICTIONARY_BYTES_MAX)?;
+        let version = shared.version(family, hash)?;
+        // A large delta takes longer than a response may wait, so it must be there already. The
+        // length is that of the version last seen at this path; its hash is checked at the end.
+        let ready = version.body.len() + length <= DELTA_NOW_BYTES_MAX
+            || shared.last_at(family, &wanted.path).is_some_and(|last| {
+                let step = |coding| Step { from: hash, to: last.hash, coding };
+                last.body.len() == length
+                    && (shared.has_delta(step(Coding::Dcz)) || shared.has_delta(step(Coding::Dcb)))
+            });
+        if !ready {
+            shared.ask_for_delta(family, hash, &wanted.path);
+        }
+        ready.then_some(History::Version(version))
+    }
+
+    fn with_history(
+        &self,
+        wanted: &Wanted,
+        history: History,
+        coding: Coding,
+        effort: Effort,
+        body: &Beginning<'_>,
+    ) -> Option<Coder> {
+        let pool = &self.inner.pool;
+        let length = body.known_length().and_then(|length| usize::try_from(length).ok());
+        match (history, length) {
+            (History::Version(version), Some(length)) => {
+                let share = pool.share(length)?;
+                let family = wanted.family.clone()?;
+                Some(Coder::held(self, Held::version(version, family, coding, length, share)))
+            }
+            (History::Version(_), None) => None,
+            (History::Trained(trained), Some(length)) if length <= WHOLE_BYTES_MAX => {
+                let share = pool.share(length)?;
+                Some(Coder::held(self, Held::trained(trained, coding, length, share)))
+            }
+            (History::Trained(trained), length) => {
+                let lent = pool.lend_with(coding, effort, &trained.content)?;
+                let length = length.map(|length| length as u64);
+                Some(Coder::stream(self, lent, coding, Some(trained.hash), length))
+            }
+        }
+    }
+
+    /// A coder within the budget: the client's choice at this effort, else at less, else another.
+    fn lend(
+        &self,
+        accepted: &Accepted,
+        effort: Effort,
+        length: Option<u64>,
+    ) -> Result<(Lent, Coding), WhyNot> {
+        let mut left = preference(effort).to_vec();
+        while let Some(coding) = accepted.choose(&left) {
+            for effort in no_harder_than(effort) {
+                if let Some(lent) = self.inner.pool.lend(coding, *effort, length) {
+                    return Ok((lent, coding));
+                }
+            }
+            left.retain(|other| *other != coding);
+        }
+        Err(WhyNot::NoCompressorFree)
+    }
+}
+
+/// Which coding first, of those that a client likes equally. Hard work: brotli has fewer bytes
+/// than zstd at the same cost. Else zstd has a third of gzip's cost at no more bytes.
+const fn preference(effort: Effort) -> [Coding; 3] {
+    match effort {
+        Effort::Small => [Coding::Br, Coding::Zstd, Coding::Gzip],
+        Effort::Even => [Coding::Zstd, Coding::Br, Coding::Gzip],
+        Effort::Fast => [Coding::Zstd, Coding::Gzip, Coding::Br],
+    }
+}
+
+const fn no_harder_than(effort: Effort) -> &'static [Effort] {
+    match effort {
+        Effort::Small => &[Effort::Small, Effort::Even, Effort::Fast],
+        Effort::Even => &[Effort::Even, Effort::Fast],
+        Effort::Fast => &[Effort::Fast],
+    }
+}
+
+/// HEAD gets the fields that GET would have (RFC 9110 section 9.3.2), as far as they can be known
+/// without a body; 304 those that its 200 had.
+fn bodiless(wanted: &Wanted, head: &mut Parts) {
+    let headers = &mut head.headers;
+    if is_bodiless(head.status) {
+        if head.status == StatusCode::NOT_MODIFIED && wanted.tags_restored {
+            validators::weaken(headers);
+            validators::vary(headers, &[ACCEPT_ENCODING]);
+        }
+        return;
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let kind = eligible::by_head(head.status, headers, length, wanted.event_streams);
+    if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
+        return;
+    }
+    validators::vary(headers, &[ACCEPT_ENCODING]);
+    let effort = wanted.effort.unwrap_or(Effort::Even);
+    if wanted.breach.is_none()
+        && let Some(coding) = wanted.accepted.choose(&preference(effort))
+    {
+        validators::code(headers, coding);
+    }
+}
+
+/// A field of random length: it covers every coding, and responses that are not coded.
+fn hide_length(headers: &mut HeaderMap, bytes_max: usize) {
+    if bytes_max == 0 {
+        return;
+    }
+    let mut random = [0; 2];
+    // Without randomness there is no TLS either.
+    if aws_lc_rs::rand::fill(&mut random).is_err() {
+        return;
+    }
+    let length = usize::from(u16::from_le_bytes(random)) % (bytes_max + 1);
+    // One character, and one that HPACK's code does not shorten below 8 bits: X has exactly 8.
+    let value = HeaderValue::from_str(&"X".repeat(length));
+    headers.insert(PADDING, value.unwrap_or(HeaderValue::from_static("")));
+}
+
+const PADDING: HeaderName = HeaderName::from_static("x-padding");
+
+/// Bytes of dictionary and body together: some milliseconds of a worker's time.
+const DELTA_NOW_BYTES_MAX: usize = 2 << 20;
+/// Bytes of a body that is held to be coded in one step with a prepared dictionary.
+const WHOLE_BYTES_MAX: usize = 256 << 10;

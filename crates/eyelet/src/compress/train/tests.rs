@@ -1,0 +1,133 @@
+//! Training from a log, against an upstream in a thread.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+
+use super::*;
+
+/// Answers each path with a record of its number; some are not for everybody.
+fn upstream() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = String::new();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            while reader.read_line(&mut head).unwrap() > 2 {}
+            assert!(!head.to_lowercase().contains("cookie"), "{head}");
+            let path = head.split(' ').nth(1).unwrap();
+            let n: u32 = path.trim_start_matches("/api/readings/").parse().unwrap_or(0);
+            let more = if n % 10 == 9 { "Set-Cookie: secret=1\r\n" } else { "" };
+            let secret = if n % 10 == 9 { "SECRET-SECRET-SECRET-SECRET" } else { "" };
+            let name = n.wrapping_mul(2_654_435_761);
+            let body = format!(
+                "{{\"id\":\"{name:08x}\",\"self\":\"{path}\",\
+                 \"place\":\"hall {}\",\"x\":\"{secret}\",\
+                 \"words\":\"the same words are in each of these records, which is what a \
+                 dictionary is for: {}\"}}",
+                n % 13,
+                "field names and phrases that come again; ".repeat(12)
+            );
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+                 {more}\r\n{body}"
+            );
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    port
+}
+
+#[test]
+fn a_log_becomes_a_dictionary_without_secrets() {
+    let scratch = super::super::tests::Scratch::new("train");
+    let terms = "[dictionary]\npath = \"store\"";
+    let mut config = super::super::tests::config(terms, &scratch.0);
+    let action = std::sync::Arc::make_mut(&mut config.rules[0].action);
+    let Action::Terminate(terminate) = action else { panic!("a terminate rule") };
+    let TerminateUpstream::Http(http) = &mut terminate.upstream else { panic!("http") };
+    let host = config::Host::Ip("127.0.0.1".parse().unwrap());
+    http.address = config::HttpAddress::Tcp(config::HostPort { host, port: upstream() });
+    let line = |rule: &str, method: &str, path: &str, status: u16| {
+        format!(
+            "{{\"time\":\"x\",\"rule\":\"{rule}\",\"sni\":\"app.example\",\"http\":{{\"method\":\
+             \"{method}\",\"path\":\"{path}\",\"status\":{status},\"upstream_ms\":1}}}}\n"
+        )
+    };
+    let mut log = String::from("not a line\n{}\n");
+    for n in 0..300 {
+        log += &line("app", "GET", &format!("/api/readings/{n}"), 200);
+    }
+    for (rule, method, path, status) in [
+        ("other", "GET", "/other", 200),
+        ("app", "POST", "/post", 200),
+        ("app", "GET", "/gone", 404),
+        ("app", "GET", "/api/x?token=1", 200),
+    ] {
+        log += &line(rule, method, path, status);
+    }
+    let from = scratch.0.join("access.log");
+    std::fs::write(&from, log).unwrap();
+    let args = TrainArgs {
+        file: scratch.0.join("edge.toml"),
+        rule: "app".into(),
+        from: Some(from),
+        live: None,
+        pattern: None,
+        queries: false,
+        bytes_max: DICTIONARY_BYTES,
+    };
+    let mut out = Vec::new();
+    train_rule(&args, &config, &mut out).unwrap();
+    let said = String::from_utf8(out).unwrap();
+    assert!(said.starts_with("270 samples of 300 paths, "), "{said}");
+    assert!(said.contains(" bytes for /api/readings/*: "), "{said}");
+    let folder = Folder::open(&scratch.0.join("store")).unwrap();
+    let trained = folder.load_trained().unwrap();
+    assert_eq!(trained.len(), 1);
+    let text = String::from_utf8_lossy(&trained[0].content);
+    assert!(text.contains("phrases that come again") && !text.contains("SECRET"));
+    let unknown = TrainArgs { rule: "nobody".into(), ..args };
+    assert_eq!(
+        train_rule(&unknown, &config, &mut Vec::new()),
+        Err("no rule has the name \"nobody\"".into())
+    );
+}
+
+#[test]
+fn a_live_log_is_followed() {
+    let scratch = super::super::tests::Scratch::new("follow");
+    let path = scratch.0.join("access.log");
+    let line = "{\"rule\":\"app\",\"http\":{\"method\":\"GET\",\"path\":\"/a\",\"status\":200}}\n";
+    std::fs::write(&path, line.repeat(3)).unwrap();
+    let writer = {
+        let path = path.clone();
+        std::thread::spawn(move || {
+            for half in [&line[..20], &line[20..]] {
+                std::thread::park_timeout(Duration::from_millis(100));
+                let file = std::fs::OpenOptions::new().append(true).open(&path);
+                file.unwrap().write_all(half.as_bytes()).unwrap();
+            }
+        })
+    };
+    let visits = log::follow(&path, "app", Duration::from_secs(2)).unwrap();
+    writer.join().unwrap();
+    assert_eq!(visits, [Visit { host: "localhost".into(), path: "/a".into() }]);
+}
+
+#[test]
+fn paths_have_a_folder_in_common() {
+    for (paths, common) in [
+        (&["/api/1", "/api/2"][..], "/api/*"),
+        (&["/api/10", "/api/11"], "/api/*"),
+        (&["/a/x", "/b/x"], "/*"),
+        (&["/"], "/*"),
+        (&["/api/x?y=/1"], "/api/*"),
+        (&[], "/*"),
+    ] {
+        assert_eq!(in_common(paths), common);
+    }
+}

@@ -1,0 +1,169 @@
+//! What a terminate rule says of compression, and [dictionary]. Knows nothing of responses.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use eyelet_compress::Effort;
+use eyelet_compress::dictionary::pattern::Pattern;
+
+use super::reader::{Report, Section};
+use super::settings::bytes;
+
+/// How the responses of a rule are compressed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Compression {
+    /// Whether they are at all.
+    pub on: bool,
+    /// Server-sent events too.
+    pub event_streams: bool,
+    /// How hard; `None`: hard while the worker has time, less so when it is busy.
+    pub effort: Option<Effort>,
+    /// Whether the upstream is asked for identity, so that it need not compress.
+    pub offload: bool,
+    /// Whether responses that may hold a secret beside reflected input stay as they are.
+    pub breach_rule: bool,
+    /// At most so many bytes of random length are added to each response; 0 is none.
+    pub length_hiding: usize,
+    /// Responses to these paths become dictionaries for later ones.
+    pub dictionary: Vec<Pattern>,
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Self {
+            on: true,
+            event_streams: false,
+            effort: None,
+            offload: false,
+            breach_rule: true,
+            length_hiding: 0,
+            dictionary: Vec::new(),
+        }
+    }
+}
+
+/// Where dictionaries are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dictionaries {
+    /// A folder; `None`: in memory only.
+    pub path: Option<PathBuf>,
+    /// Bytes of bodies and deltas, in memory and again on disk.
+    pub bytes_max: usize,
+}
+
+impl Default for Dictionaries {
+    fn default() -> Self {
+        Self { path: None, bytes_max: 64 << 20 }
+    }
+}
+
+/// Reads what a rule says.
+pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compression {
+    let mut read = Compression::default();
+    read.on = switch(report, section, "compress").unwrap_or(read.on);
+    read.breach_rule = switch(report, section, "breach_rule").unwrap_or(read.breach_rule);
+    let events = section.flag(report, "compress_event_streams");
+    read.event_streams = events.unwrap_or(read.event_streams);
+    read.offload = section.flag(report, "offload").unwrap_or(read.offload);
+    let hiding = section.number(report, "length_hiding", LENGTH_HIDING);
+    read.length_hiding = hiding.unwrap_or(read.length_hiding);
+    if let Some(effort) = section.text(report, "compress_effort") {
+        read.effort = match effort.text {
+            "auto" => None,
+            "fast" => Some(Effort::Fast),
+            "even" => Some(Effort::Even),
+            "small" => Some(Effort::Small),
+            other => {
+                let message =
+                    format!("\"{other}\": expected \"auto\", \"fast\", \"even\" or \"small\"");
+                report.error(effort.at, message);
+                None
+            }
+        };
+    }
+    for text in section.texts(report, "dictionary").unwrap_or_default() {
+        read.dictionary.extend(report.keep(text.at, Pattern::new(text.text)));
+    }
+    if !read.on
+        && let Some(key) = ONLY_IF_ON.iter().find(|key| section.value(key).is_some())
+        && let Some(at) = section.key_at(key)
+    {
+        report.error(at, format!("`{key}` means nothing with `compress = \"off\"`"));
+    }
+    read
+}
+
+/// Reads [dictionary].
+pub(super) fn dictionaries(
+    report: &mut Report<'_>,
+    document: &Section<'_, '_>,
+    folder: &Path,
+) -> Dictionaries {
+    let default_path = Some(folder.join(FOLDER));
+    let mut read = Dictionaries { path: default_path, ..Dictionaries::default() };
+    let Some(section) = document.section(report, "dictionary", "[dictionary]") else {
+        return read;
+    };
+    section.check_keys(report, &KEYS);
+    if let Some(path) = section.text(report, "path") {
+        read.path = match path.text {
+            "off" => None,
+            "" => {
+                report.error(path.at, "expected the path of a folder, or \"off\"");
+                None
+            }
+            path => Some(folder.join(path)),
+        };
+    }
+    let bytes_max = bytes(report, &section, "bytes_max", &BYTES);
+    read.bytes_max = bytes_max.unwrap_or(read.bytes_max);
+    read
+}
+
+fn switch(report: &mut Report<'_>, section: &Section<'_, '_>, key: &str) -> Option<bool> {
+    let text = section.text(report, key)?;
+    match text.text {
+        "on" => Some(true),
+        "off" => Some(false),
+        other => {
+            report.error(text.at, format!("\"{other}\": expected \"on\" or \"off\""));
+            None
+        }
+    }
+}
+
+/// Notes what is said where no HTTP is spoken: it would be read by nobody.
+pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
+    for key in RULE_KEYS {
+        if let Some(at) = section.key_at(key) {
+            let message =
+                format!("`{key}` is for upstreams with HTTP: https://, http:// or http+unix:");
+            report.error(at, message);
+        }
+    }
+}
+
+/// What a rule may say.
+const RULE_KEYS: [&str; 7] = [
+    "breach_rule",
+    "compress",
+    "compress_effort",
+    "compress_event_streams",
+    "dictionary",
+    "length_hiding",
+    "offload",
+];
+
+const ONLY_IF_ON: [&str; 5] =
+    ["compress_effort", "compress_event_streams", "dictionary", "length_hiding", "offload"];
+
+const KEYS: [&str; 2] = ["bytes_max", "path"];
+
+/// Beside the configuration.
+const FOLDER: &str = "dictionaries";
+
+/// Bytes: more hides nothing that more requests would not find.
+const LENGTH_HIDING: RangeInclusive<usize> = 0..=1024;
+
+/// Bytes: below 1 MiB no bundle of today's fits; above 64 GiB it is no memory.
+const BYTES: RangeInclusive<usize> = 1 << 20..=64 << 30;

@@ -1,0 +1,267 @@
+//! Bodies of HTTP/1.1 messages: the decoder finds their pieces and their end, strictly, and the
+//! encoder frames them again (RFC 9112 section 7). It must not know whose body it is.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::head::{Length, Scanner};
+use super::io::Queue;
+
+/// Bytes of a chunk's first line: 16 hexadecimal digits and what extensions anybody uses.
+const CHUNK_LINE_BYTES_MAX: usize = 256;
+/// Bytes of chunk extensions in one body: they are dropped, so a stream of them is an attack.
+const EXTENSION_BYTES_MAX: usize = 16 << 10;
+/// Bytes of trailers, and how many fields.
+const TRAILER_BYTES_MAX: usize = 8 << 10;
+const TRAILER_FIELDS_MAX: usize = 32;
+/// Hexadecimal digits of a chunk's size: more do not fit 64 bits.
+const SIZE_DIGITS_MAX: usize = 16;
+
+/// A piece of a body.
+#[derive(Debug, PartialEq)]
+pub enum Piece {
+    /// Some bytes, never none.
+    Data(Bytes),
+    /// The end, with trailers if there are any.
+    End(Option<HeaderMap>),
+}
+
+/// The framing is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+#[derive(Debug)]
+enum State {
+    Left(u64),
+    UntilClose,
+    Size,
+    Chunk(u64),
+    ChunkEnd,
+    Trailers(Scanner),
+    Done,
+}
+
+/// Takes a body apart.
+#[derive(Debug)]
+pub struct Decoder {
+    state: State,
+    extension_bytes: usize,
+}
+
+impl Decoder {
+    /// A decoder at the body's first byte.
+    pub fn new(length: Length) -> Self {
+        let state = match length {
+            Length::Empty | Length::Known(0) => State::Done,
+            Length::Known(left) => State::Left(left),
+            Length::Chunked => State::Size,
+            Length::UntilClose => State::UntilClose,
+        };
+        Self { state, extension_bytes: 0 }
+    }
+
+    /// Whether the end was given.
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// The next piece; `None` if more bytes are needed.
+    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+        loop {
+            match &mut self.state {
+                State::Left(0) => {
+                    self.state = State::Done;
+                    return Ok(Some(Piece::End(None)));
+                }
+                State::Left(left) => return Ok(take(buffer, left).map(Piece::Data)),
+                State::UntilClose if buffer.is_empty() => return Ok(None),
+                State::UntilClose => return Ok(Some(Piece::Data(buffer.split().freeze()))),
+                State::Size => match self.size(buffer)? {
+                    None => return Ok(None),
+                    Some(0) => self.state = State::Trailers(Scanner::default()),
+                    Some(size) => self.state = State::Chunk(size),
+                },
+                State::Chunk(0) => self.state = State::ChunkEnd,
+                State::Chunk(left) => return Ok(take(buffer, left).map(Piece::Data)),
+                State::ChunkEnd => match buffer.get(..2) {
+                    Some(b"\r\n") => {
+                        buffer.advance(2);
+                        self.state = State::Size;
+                    }
+                    None if buffer.is_empty() || buffer[0] == b'\r' => return Ok(None),
+                    _ => return Err(Malformed),
+                },
+                State::Trailers(_) => return self.trailers(buffer),
+                State::Done => return Ok(Some(Piece::End(None))),
+            }
+        }
+    }
+
+    /// What the end of the stream means: the end of the body, or a cut.
+    pub fn ended(&mut self) -> Result<(), Malformed> {
+        match self.state {
+            State::UntilClose | State::Done => {
+                self.state = State::Done;
+                Ok(())
+            }
+            _ => Err(Malformed),
+        }
+    }
+
+    /// `chunk-size [ chunk-ext ] CRLF`, without white space after the size: there readers differ.
+    fn size(&mut self, buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
+        let Some(lf) = buffer.iter().position(|byte| *byte == b'\n') else {
+            let hopeless = buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit());
+            return if hopeless || buffer.len() > CHUNK_LINE_BYTES_MAX {
+                Err(Malformed)
+            } else {
+                Ok(None)
+            };
+        };
+        let line = buffer[..lf].strip_suffix(b"\r").ok_or(Malformed)?;
+        let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let (size, extension) = line.split_at(digits);
+        let legal = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
+        let extension_fits = match extension {
+            [] => true,
+            [b';', ..] => extension.iter().all(legal),
+            _ => false,
+        };
+        self.extension_bytes += extension.len();
+        if !(1..=SIZE_DIGITS_MAX).contains(&digits)
+            || !extension_fits
+            || line.len() > CHUNK_LINE_BYTES_MAX
+            || self.extension_bytes > EXTENSION_BYTES_MAX
+        {
+            return Err(Malformed);
+        }
+        let size = std::str::from_utf8(size).map_err(|_| Malformed)?;
+        let size = u64::from_str_radix(size, 16).map_err(|_| Malformed)?;
+        buffer.advance(lf + 1);
+        Ok(Some(size))
+    }
+
+    fn trailers(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+        if buffer.starts_with(b"\r\n") {
+            buffer.advance(2);
+            self.state = State::Done;
+            return Ok(Some(Piece::End(None)));
+        }
+        let State::Trailers(scanner) = &mut self.state else { return Err(Malformed) };
+        if b"\r\n".starts_with(buffer) {
+            return Ok(None);
+        }
+        let end = scanner.end(buffer).map_err(|_| Malformed)?;
+        if end.unwrap_or(buffer.len()) > TRAILER_BYTES_MAX {
+            return Err(Malformed);
+        }
+        let Some(end) = end else { return Ok(None) };
+        let head = buffer.split_to(end).freeze();
+        let mut fields = [httparse::EMPTY_HEADER; TRAILER_FIELDS_MAX];
+        let parsed = httparse::parse_headers(&head, &mut fields).map_err(|_| Malformed)?;
+        let httparse::Status::Complete((len, fields)) = parsed else { return Err(Malformed) };
+        if len != head.len() {
+            return Err(Malformed);
+        }
+        let mut trailers = HeaderMap::new();
+        for field in fields {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Malformed)?;
+            let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value));
+            if is_trailer(&name) {
+                trailers.append(name, value.map_err(|_| Malformed)?);
+            }
+        }
+        self.state = State::Done;
+        Ok(Some(Piece::End((!trailers.is_empty()).then_some(trailers))))
+    }
+}
+
+fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
+    if buffer.is_empty() {
+        return None;
+    }
+    let len = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
+    *left -= len as u64;
+    Some(buffer.split_to(len).freeze())
+}
+
+/// Fields that frame, route or authenticate a message have no place behind it (RFC 9110 6.5.1).
+pub fn is_trailer(name: &HeaderName) -> bool {
+    use http::header::*;
+    ![
+        AUTHORIZATION,
+        CACHE_CONTROL,
+        CONNECTION,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        CONTENT_RANGE,
+        CONTENT_TYPE,
+        COOKIE,
+        EXPECT,
+        FORWARDED,
+        HOST,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        RANGE,
+        SET_COOKIE,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+        WWW_AUTHENTICATE,
+    ]
+    .contains(name)
+        && !name.as_str().starts_with("x-forwarded-")
+}
+
+/// Frames a body again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoder {
+    /// As it is: its length is known, or the connection's end is its own.
+    Plain,
+    /// In chunks.
+    Chunked,
+}
+
+impl Encoder {
+    /// Queues a piece.
+    pub fn push(self, piece: Bytes, queue: &mut Queue) {
+        if piece.is_empty() {
+            return;
+        }
+        match self {
+            Self::Plain => queue.push(piece),
+            Self::Chunked => {
+                queue.push(format!("{:x}\r\n", piece.len()).into_bytes());
+                queue.push(piece);
+                queue.push(&b"\r\n"[..]);
+            }
+        }
+    }
+
+    /// Queues the end.
+    pub fn finish(self, trailers: Option<&HeaderMap>, queue: &mut Queue) {
+        if self == Self::Plain {
+            return;
+        }
+        let mut end = b"0\r\n".to_vec();
+        if let Some(trailers) = trailers {
+            write_fields(trailers, &mut end);
+        }
+        end.extend_from_slice(b"\r\n");
+        queue.push(end);
+    }
+}
+
+/// Writes field lines.
+pub fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+    for (name, value) in fields {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests;

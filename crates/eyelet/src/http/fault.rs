@@ -1,0 +1,108 @@
+//! What can be wrong with an HTTP message, whose fault it is, and the status that says so.
+//! It must not know how a message is read.
+
+use http::StatusCode;
+
+/// What is wrong with a request. The connection ends behind the answer, since nobody knows where
+/// the next request would begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestFault {
+    /// A line that ends in LF alone.
+    #[error("bare LF")]
+    BareLf,
+    /// A chunk's size, its end or a trailer.
+    #[error("malformed chunk")]
+    Chunk,
+    /// A transfer coding that is not known here.
+    #[error("unknown transfer coding")]
+    Coding,
+    /// CONNECT, which is for proxies that clients choose.
+    #[error("CONNECT")]
+    Connect,
+    /// The client's stream ended in the body.
+    #[error("body cut short")]
+    Cut,
+    /// A field line.
+    #[error("malformed field line")]
+    Field,
+    /// No Host, two, or one that is none.
+    #[error("missing or malformed Host")]
+    Host,
+    /// Content-Length and Transfer-Encoding do not give one length.
+    #[error("conflicting or malformed length")]
+    Length,
+    /// The request line.
+    #[error("malformed request line")]
+    Line,
+    /// The body did not come in time.
+    #[error("body_timeout")]
+    SlowBody,
+    /// The head did not come in time.
+    #[error("head_timeout")]
+    SlowHead,
+    /// The request target.
+    #[error("malformed target")]
+    Target,
+    /// The request target is beyond its limit.
+    #[error("target too long")]
+    TargetTooLong,
+    /// The head is beyond `head_bytes_max`.
+    #[error("head too long")]
+    TooLong,
+    /// More fields than are taken.
+    #[error("too many fields")]
+    TooMany,
+    /// A version of HTTP that is not spoken on this connection.
+    #[error("unknown version")]
+    Version,
+}
+
+impl RequestFault {
+    /// The answer.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
+            Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::SlowBody | Self::SlowHead => StatusCode::REQUEST_TIMEOUT,
+            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
+            Self::TooLong | Self::TooMany => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// What is wrong with an upstream's response: a 502, if its head is not on its way already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResponseFault {
+    /// A line that ends in LF alone.
+    #[error("bare LF")]
+    BareLf,
+    /// A chunk's size, its end or a trailer.
+    #[error("malformed chunk")]
+    Chunk,
+    /// A transfer coding that nobody asked for.
+    #[error("unknown transfer coding")]
+    Coding,
+    /// The stream ended in the head or in the body.
+    #[error("closed before the response's end")]
+    Cut,
+    /// A field line.
+    #[error("malformed field line")]
+    Field,
+    /// Content-Length and Transfer-Encoding do not give one length.
+    #[error("conflicting or malformed length")]
+    Length,
+    /// The status line.
+    #[error("malformed status line")]
+    Line,
+    /// The head is beyond its limit.
+    #[error("head too long")]
+    TooLong,
+    /// More fields than are taken.
+    #[error("too many fields")]
+    TooMany,
+    /// 101, which nobody asked for.
+    #[error("switched protocols without being asked")]
+    Unasked,
+}

@@ -1,0 +1,193 @@
+//! What is changed in a message's fields on its way: hop-by-hop fields go (RFC 9110 7.6.1), who
+//! asked is told to the upstream (RFC 7239). It must not know sockets.
+
+use std::net::IpAddr;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Version, request, response};
+
+use super::head::{Length, lists};
+
+/// What the upstream is told of the client.
+pub struct Asker<'a> {
+    /// Its address.
+    pub client: IpAddr,
+    /// Whether what it says of others before it is believed.
+    pub trusted: bool,
+    /// The authority that it asked for.
+    pub host: &'a str,
+}
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// The protocol that a request asks to switch to, if it may: HTTP/1.1 and no body, for a body
+/// behind which another protocol begins is where readers differ.
+pub fn upgrade(request: &request::Parts, length: Length) -> Option<HeaderValue> {
+    let asked = request.version == Version::HTTP_11
+        && matches!(length, Length::Empty | Length::Known(0))
+        && lists(&request.headers, &header::CONNECTION, "upgrade");
+    // RFC 7540's h2c would give a stranger a second protocol past our reader.
+    let protocol = request.headers.get(header::UPGRADE).filter(|_| asked)?;
+    (!lists(&request.headers, &header::UPGRADE, "h2c")).then(|| protocol.clone())
+}
+
+/// Makes a client's request the upstream's.
+pub fn to_upstream(
+    request: &mut request::Parts,
+    length: Length,
+    asker: &Asker<'_>,
+    upgrade: Option<HeaderValue>,
+) {
+    let headers = &mut request.headers;
+    drop_hop_by_hop(headers);
+    headers.remove(header::HOST);
+    headers.remove(header::CONTENT_LENGTH);
+    join_cookies(headers);
+    match length {
+        Length::Empty | Length::UntilClose => {}
+        Length::Known(bytes) => _ = headers.insert(header::CONTENT_LENGTH, bytes.into()),
+        Length::Chunked => {
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+    }
+    let via = match request.version {
+        Version::HTTP_10 => "1.0 eyelet",
+        Version::HTTP_2 => "2.0 eyelet",
+        _ => "1.1 eyelet",
+    };
+    headers.append(header::VIA, HeaderValue::from_static(via));
+    tell_asker(headers, asker);
+}
+
+/// Sets Forwarded and X-Forwarded-*; what strangers say there is dropped.
+fn tell_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
+    let spoken: Vec<HeaderName> =
+        headers.keys().filter(|name| speaks_of_others(name, asker.trusted)).cloned().collect();
+    for name in spoken {
+        headers.remove(name);
+    }
+    let (client, quoted) = match asker.client {
+        IpAddr::V4(ip) => (ip.to_string(), ip.to_string()),
+        // RFC 7239 section 6: brackets, and therefore quotes.
+        IpAddr::V6(ip) => (ip.to_string(), format!("\"[{ip}]\"")),
+    };
+    let forwarded = format!("for={quoted};host=\"{}\";proto=https", asker.host);
+    append_to_list(headers, header::FORWARDED, &forwarded);
+    append_to_list(headers, X_FORWARDED_FOR, &client);
+    for (name, value) in [(X_FORWARDED_HOST, asker.host), (X_FORWARDED_PROTO, "https")] {
+        if !headers.contains_key(&name)
+            && let Ok(value) = HeaderValue::from_str(value)
+        {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// Applications read `X_Forwarded_For` as the other one, so it is never let through.
+fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
+    let name = name.as_str();
+    if name.contains('_') {
+        let dashed = name.replace('_', "-");
+        return dashed == "forwarded" || dashed.starts_with("x-forwarded-");
+    }
+    !trusted && (name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-"))
+}
+
+fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: &str) {
+    let before = headers.get_all(&name).iter().filter_map(|value| value.to_str().ok());
+    let mut list = before.collect::<Vec<_>>().join(", ");
+    if !list.is_empty() {
+        list.push_str(", ");
+    }
+    list.push_str(element);
+    if let Ok(list) = HeaderValue::from_str(&list) {
+        headers.insert(name, list);
+    }
+}
+
+/// HTTP/2 may cut a cookie into several fields; HTTP/1.1 has one (RFC 9113 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut values = headers.get_all(header::COOKIE).iter();
+    if values.next().is_none() || values.next().is_none() {
+        return;
+    }
+    let values = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    let joined = values.collect::<Vec<_>>().join(&b"; "[..]);
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+/// Makes an upstream's response the client's.
+pub fn to_client(response: &mut response::Parts) {
+    let headers = &mut response.headers;
+    drop_hop_by_hop(headers);
+    // RFC 9110 8.6: nothing has a length there.
+    if response.status.is_informational() || response.status == http::StatusCode::NO_CONTENT {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    if !response.status.is_informational() {
+        stamp(response);
+    }
+}
+
+/// Gives a response the date that it lacks (RFC 9110 6.6.1).
+pub fn stamp(response: &mut response::Parts) {
+    let headers = &mut response.headers;
+    if !headers.contains_key(header::DATE) {
+        let now = httpdate::fmt_http_date(std::time::SystemTime::now());
+        if let Ok(now) = HeaderValue::from_str(&now) {
+            headers.insert(header::DATE, now);
+        }
+    }
+}
+
+/// Removes what is meant for the next hop alone.
+fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CONNECTION) {
+        let values = headers.get_all(header::CONNECTION).iter();
+        let named: Vec<HeaderName> = values
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in [
+        &header::CONNECTION,
+        &KEEP_ALIVE,
+        &PROXY_CONNECTION,
+        &header::TE,
+        &header::TRANSFER_ENCODING,
+        &header::UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// A request's head as the upstream reads it.
+pub fn write_request(request: &request::Parts, host: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(request.method.as_str().as_bytes());
+    out.push(b' ');
+    let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    out.extend_from_slice(path.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
+    out.extend_from_slice(host.as_bytes());
+    out.extend_from_slice(b"\r\n");
+    super::body::write_fields(&request.headers, &mut out);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! Fields before and after, as tables.
+//! Must not need a socket.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn request(fields: &[(&str, &str)]) -> request::Parts {
+    let mut request = http::Request::get("https://a.test/p?q").version(Version::HTTP_11);
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(()).unwrap().into_parts().0
+}
+
+fn sent(fields: &[(&str, &str)], client: &str, trusted: bool) -> String {
+    let mut request = request(fields);
+    let asker = Asker { client: client.parse().unwrap(), trusted, host: "a.test" };
+    to_upstream(&mut request, Length::Empty, &asker, None);
+    String::from_utf8(write_request(&request, "a.test")).unwrap()
+}
+
+#[test]
+fn strangers_are_not_believed() {
+    let lies = [
+        ("Forwarded", "for=1.1.1.1"),
+        ("X-Forwarded-For", "1.1.1.1"),
+        ("X-Forwarded-Proto", "http"),
+        ("X-Forwarded-Port", "80"),
+        ("X-Real-IP", "1.1.1.1"),
+        ("X_Forwarded_For", "1.1.1.1"),
+    ];
+    assert_eq!(
+        sent(&lies, "2001:db8::1", false),
+        "GET /p?q HTTP/1.1\r\nhost: a.test\r\nvia: 1.1 eyelet\r\n\
+         forwarded: for=\"[2001:db8::1]\";host=\"a.test\";proto=https\r\n\
+         x-forwarded-for: 2001:db8::1\r\nx-forwarded-host: a.test\r\n\
+         x-forwarded-proto: https\r\n\r\n"
+    );
+    let believed = sent(&lies, "192.0.2.1", true);
+    for line in [
+        "forwarded: for=1.1.1.1, for=192.0.2.1;host=\"a.test\";proto=https\r\n",
+        "x-forwarded-for: 1.1.1.1, 192.0.2.1\r\n",
+        "x-forwarded-proto: http\r\n",
+        "x-forwarded-port: 80\r\n",
+    ] {
+        assert!(believed.contains(line), "{line:?} in {believed}");
+    }
+    assert!(!believed.contains('_'), "{believed}");
+}
+
+#[test]
+fn hop_by_hop_fields_go() {
+    let sent = sent(
+        &[
+            ("Connection", "keep-alive, X-Mine, close"),
+            ("X-Mine", "1"),
+            ("Keep-Alive", "timeout=5"),
+            ("Proxy-Connection", "close"),
+            ("TE", "trailers"),
+            ("Upgrade", "websocket"),
+            ("X-Theirs", "2"),
+            ("Cookie", "a=1"),
+            ("Cookie", "b=2"),
+        ],
+        "192.0.2.1",
+        false,
+    );
+    for gone in ["connection", "x-mine", "keep-alive", "te:", "upgrade"] {
+        assert!(!sent.contains(gone), "{gone} in {sent}");
+    }
+    assert!(sent.contains("x-theirs: 2\r\n") && sent.contains("cookie: a=1; b=2\r\n"), "{sent}");
+}
+
+#[test]
+fn who_may_switch_protocols() {
+    let asks = |upgrade_to: &str, connection: &str, length| {
+        let fields = [("Connection", connection), ("Upgrade", upgrade_to)];
+        upgrade(&request(&fields), length).is_some()
+    };
+    assert!(asks("websocket", "keep-alive, Upgrade", Length::Empty));
+    assert!(!asks("websocket", "keep-alive", Length::Empty));
+    assert!(!asks("websocket", "Upgrade", Length::Known(1)));
+    assert!(!asks("websocket", "Upgrade", Length::Chunked));
+    assert!(!asks("h2c", "Upgrade", Length::Empty));
+}

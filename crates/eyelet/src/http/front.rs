@@ -1,0 +1,262 @@
+//! What every request of a connection shares: whose it is, by which rule, and what is told of it.
+//! It must not know which version of HTTP it came by.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use eyelet_policy::{Facts, RuleId};
+use http::uri::Authority;
+use http::{Method, request};
+use serde::Serialize;
+
+use super::pool::PoolKey;
+use super::upstream::Upstream;
+use crate::config::{Action, HttpUpstream, Terminate, TerminateUpstream};
+use crate::story::{Decided, End, Outcome, Story, Upstream as Dialled};
+use crate::worker::Worker;
+
+/// Paths are cut in the log: a line is for reading.
+const PATH_CHARS_MAX: usize = 2048;
+
+/// A connection's requests.
+pub struct Front {
+    /// Its worker.
+    pub worker: Rc<Worker>,
+    /// Index of its rule.
+    pub rule: u32,
+    /// Its story as it was when it woke.
+    pub story: Story,
+    /// The PROXY header that a new upstream connection gets first; empty if none.
+    pub preface: Vec<u8>,
+    action: Arc<Action>,
+    /// Upstream connections that are this client's alone.
+    own: RefCell<Vec<Upstream>>,
+    /// Bytes written to upstreams since it woke.
+    pub bytes_to_upstream: Cell<u64>,
+    upstream: RefCell<Option<Arc<str>>>,
+}
+
+/// What the access line tells of a request.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    /// The method.
+    pub method: Box<str>,
+    /// The path with its query.
+    pub path: Box<str>,
+    /// The status that the client got; none if it got none.
+    pub status: Option<u16>,
+    /// From the request's last byte, or its head's where the upstream was faster, to the
+    /// response's head.
+    pub upstream_ms: Option<u64>,
+    /// What became of the response's body.
+    #[serde(skip)]
+    pub coded: Coded,
+}
+
+/// What the access line tells of a response's coding.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Coded {
+    /// Content-Encoding, if it is ours.
+    pub coding: Option<&'static str>,
+    /// Bytes of the body as the upstream sent it.
+    pub bytes_identity: u64,
+    /// Bytes of the body as the client was sent it.
+    pub bytes_sent: u64,
+    /// Why nothing was coded.
+    pub why_not: Option<&'static str>,
+}
+
+impl Front {
+    /// `None` if the rule is not one with an HTTP upstream.
+    pub fn new(worker: Rc<Worker>, story: Story, preface: Vec<u8>) -> Option<Self> {
+        let rule = story.decided.rule?;
+        let action = worker.edge.config.rules.get(rule as usize)?.action.clone();
+        let Action::Terminate(Terminate { upstream: TerminateUpstream::Http(_), .. }) = &*action
+        else {
+            return None;
+        };
+        Some(Self {
+            worker,
+            rule,
+            story,
+            preface,
+            action,
+            own: RefCell::default(),
+            bytes_to_upstream: Cell::new(0),
+            upstream: RefCell::default(),
+        })
+    }
+
+    /// The rule's action.
+    pub fn terminate(&self) -> Option<&Terminate> {
+        match &*self.action {
+            Action::Terminate(terminate) => Some(terminate),
+            _ => None,
+        }
+    }
+
+    /// Where its requests go.
+    pub fn upstream(&self) -> Option<&HttpUpstream> {
+        match &self.terminate()?.upstream {
+            TerminateUpstream::Http(upstream) => Some(upstream),
+            _ => None,
+        }
+    }
+
+    fn pool_key(&self) -> PoolKey {
+        Arc::as_ptr(&self.action).addr()
+    }
+
+    /// Whether upstream connections must not be shared with other clients: the upstream was told
+    /// whose the connection is.
+    fn is_private(&self) -> bool {
+        self.terminate().is_some_and(|terminate| terminate.proxy_protocol.is_some())
+    }
+
+    /// An idle connection to the upstream.
+    pub fn take_idle(&self) -> Option<Upstream> {
+        if !self.is_private() {
+            return self.worker.pool.take(self.pool_key());
+        }
+        let mut upstream = self.own.borrow_mut().pop()?;
+        upstream.reused = true;
+        upstream.is_fresh().then_some(upstream)
+    }
+
+    /// Keeps a connection for the next request.
+    pub fn keep_idle(&self, upstream: Upstream) {
+        match self.is_private() {
+            true => self.own.borrow_mut().push(upstream),
+            false => self.worker.pool.keep(self.pool_key(), upstream),
+        }
+    }
+
+    /// Notes who was dialled.
+    pub fn note_upstream(&self, name: &Arc<str>) {
+        *self.upstream.borrow_mut() = Some(name.clone());
+    }
+
+    /// Whether what the client says of others before it is believed.
+    pub fn trusts_client(&self) -> bool {
+        let trusted = &self.worker.edge.config.http.trusted_proxies;
+        trusted.iter().any(|net| net.contains(&self.story.client.ip()))
+    }
+
+    /// Whether a request for this host belongs on this connection: a connection for it would
+    /// have come to the same rule (RFC 9110 7.4).
+    pub fn serves(&self, authority: &Authority) -> bool {
+        let host = authority.host().trim_end_matches('.').to_ascii_lowercase();
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        // Clients send no SNI for an address (RFC 6066 section 3).
+        let name = if bare.parse::<std::net::IpAddr>().is_ok() { "" } else { &host };
+        if self.story.decided.sni.as_deref() == Some(name) {
+            return true;
+        }
+        let facts = Facts {
+            destination: self.story.decided.destination,
+            ..Facts::new(self.story.decided.listener, self.story.client.ip())
+        };
+        self.worker.edge.config.policy.serves(RuleId(self.rule), name, &facts)
+    }
+
+    /// The story with what has happened since it woke.
+    pub fn end(self, bytes_to_client: u64) -> Story {
+        let mut story = self.story;
+        story.bytes_to_upstream += self.bytes_to_upstream.get();
+        story.bytes_to_client += bytes_to_client;
+        if let Some(name) = self.upstream.into_inner() {
+            story.decided.upstream = Some(Dialled::of(&name));
+        }
+        story
+    }
+
+    /// The same while requests may still be on their way.
+    pub fn story_now(&self, bytes_to_client: u64) -> Story {
+        let mut story = Story {
+            id: self.story.id,
+            started_unix_ms: self.story.started_unix_ms,
+            client: self.story.client,
+            connect: None,
+            owes_answer: false,
+            decided: self.story.decided.clone(),
+            bytes_to_upstream: self.story.bytes_to_upstream + self.bytes_to_upstream.get(),
+            bytes_to_client: self.story.bytes_to_client + bytes_to_client,
+        };
+        if let Some(name) = &*self.upstream.borrow() {
+            story.decided.upstream = Some(Dialled::of(name));
+        }
+        story
+    }
+
+    /// Writes the access line of a request.
+    pub fn tell(&self, record: Record) {
+        if !self.worker.logs() {
+            return;
+        }
+        let story = Story {
+            id: self.story.id,
+            started_unix_ms: record.started_unix_ms,
+            client: self.story.client,
+            connect: None,
+            owes_answer: false,
+            decided: Decided {
+                upstream: record.upstream.as_deref().map(Dialled::of),
+                ..self.story.decided.clone()
+            },
+            bytes_to_upstream: record.bytes_to_upstream,
+            bytes_to_client: record.bytes_to_client,
+        };
+        let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
+        self.worker.tell_request(&story, &End { outcome, reason: record.reason }, &record.told);
+    }
+}
+
+/// What is gathered of one request.
+pub struct Record {
+    /// Its start, in milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// Method, path, status.
+    pub told: Told,
+    /// Why it ended as it did.
+    pub reason: std::borrow::Cow<'static, str>,
+    /// It did not get a whole response of the upstream's.
+    pub failed: bool,
+    /// Who was asked.
+    pub upstream: Option<Arc<str>>,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client.
+    pub bytes_to_client: u64,
+    /// When the upstream had the whole head.
+    pub asked: Option<Instant>,
+}
+
+impl Record {
+    /// The beginning of one.
+    pub fn new(front: &Front, request: &request::Parts) -> Self {
+        let path = request.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+        Self::of(front, &request.method, path)
+    }
+
+    /// The same for what could not be read.
+    pub fn of(front: &Front, method: &Method, path: &str) -> Self {
+        Self {
+            started_unix_ms: front.worker.now_unix_ms(),
+            told: Told {
+                method: method.as_str().into(),
+                path: path.chars().take(PATH_CHARS_MAX).collect(),
+                status: None,
+                upstream_ms: None,
+                coded: Coded::default(),
+            },
+            reason: "complete".into(),
+            failed: false,
+            upstream: None,
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
+            asked: None,
+        }
+    }
+}

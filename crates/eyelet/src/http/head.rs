@@ -1,0 +1,369 @@
+//! Heads of HTTP/1.1 messages: bytes to `http` types, strictly, and where the body ends
+//! (RFC 9112). It must not know sockets, or what is done with a message.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Method, StatusCode, Uri, Version, request, response};
+
+use super::fault::{RequestFault, ResponseFault};
+
+/// Fields of a request or of a response: what Apache and hyper allow too.
+pub const FIELDS_MAX: usize = 100;
+/// Bytes of a request target: browsers stop at 32 KiB at the latest, most servers at 8.
+pub const TARGET_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a response's head.
+pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Where a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// There is none.
+    Empty,
+    /// After so many bytes.
+    Known(u64),
+    /// After the last chunk.
+    Chunked,
+    /// With the connection: responses only.
+    UntilClose,
+}
+
+/// A request's head.
+#[derive(Debug)]
+pub struct Request {
+    /// Method, target and fields, all of them as they came. The target's authority, or else
+    /// Host, is in the URI.
+    pub parts: request::Parts,
+    /// Where its body ends.
+    pub length: Length,
+    /// Whether the connection goes on after it, as far as the client is asked.
+    pub keep_alive: bool,
+}
+
+/// A response's head.
+#[derive(Debug)]
+pub struct Response {
+    /// Status and fields as they came.
+    pub parts: response::Parts,
+    /// Where its body ends.
+    pub length: Length,
+    /// Whether the upstream's connection goes on after it.
+    pub keep_alive: bool,
+}
+
+/// Finds where a head ends, however it is cut into reads.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    at: usize,
+    line: usize,
+}
+
+/// A line that ends in LF alone: some readers end a field there and some do not (RFC 9112 2.2).
+#[derive(Debug, PartialEq, Eq)]
+pub struct BareLf;
+
+impl Scanner {
+    /// Where the head ends, or `None` if more is needed. `bytes` extends the last call's.
+    pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BareLf> {
+        while let Some(offset) = bytes[self.at..].iter().position(|byte| *byte == b'\n') {
+            let lf = self.at + offset;
+            if lf == self.line || bytes[lf - 1] != b'\r' {
+                return Err(BareLf);
+            }
+            let empty = lf == self.line + 1;
+            // One empty line before a request line is ignored (RFC 9112 2.2).
+            if empty && self.line > 0 {
+                return Ok(Some(lf + 1));
+            }
+            (self.at, self.line) = (lf + 1, lf + 1);
+        }
+        self.at = bytes.len();
+        Ok(None)
+    }
+}
+
+/// Takes a request's head off the front of `buffer`; `None` if it is not whole yet.
+pub fn take_request(
+    buffer: &mut BytesMut,
+    scanner: &mut Scanner,
+    head_bytes_max: usize,
+) -> Result<Option<Request>, RequestFault> {
+    let end = scanner.end(buffer).map_err(|BareLf| RequestFault::BareLf)?;
+    if end.unwrap_or(buffer.len()) > head_bytes_max {
+        return Err(RequestFault::TooLong);
+    }
+    let Some(end) = end else {
+        // What is no request must not be waited for.
+        return early_fault(buffer).map_or(Ok(None), Err);
+    };
+    *scanner = Scanner::default();
+    read_request(buffer.split_to(end).freeze()).map(Some)
+}
+
+/// Whether a request line that is not whole yet can become one: its method is a token.
+fn early_fault(begun: &[u8]) -> Option<RequestFault> {
+    let begun = begun.strip_prefix(b"\r\n").unwrap_or(begun);
+    let method = begun.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let whole = method.len() < begun.len();
+    let partial_crlf = begun == b"\r";
+    let fits = method.len() <= METHOD_BYTES_MAX && method.iter().all(token);
+    (!(fits && (!whole || !method.is_empty()) || partial_crlf)).then_some(RequestFault::Line)
+}
+
+fn read_request(head: Bytes) -> Result<Request, RequestFault> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut fields);
+    match parsed.parse(&head) {
+        Ok(httparse::Status::Complete(len)) if len == head.len() => {}
+        Ok(_) => return Err(RequestFault::Line),
+        Err(httparse::Error::TooManyHeaders) => return Err(RequestFault::TooMany),
+        Err(httparse::Error::Version) => return Err(version_fault(&head)),
+        Err(httparse::Error::Token) => return Err(RequestFault::Line),
+        Err(_) => return Err(RequestFault::Field),
+    }
+    let (Some(method), Some(target), Some(minor)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(RequestFault::Line);
+    };
+    if target.len() > TARGET_BYTES_MAX {
+        return Err(RequestFault::TargetTooLong);
+    }
+    if method.len() > METHOD_BYTES_MAX {
+        return Err(RequestFault::Line);
+    }
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
+    let headers = headers(&head, parsed.headers).ok_or(RequestFault::Field)?;
+    let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
+    let uri = read_target(&method, target, version, &headers)?;
+    let length = request_length(version, &headers)?;
+    let keep_alive = keep_alive(version, &headers);
+    let (mut parts, ()) = http::Request::new(()).into_parts();
+    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, headers);
+    Ok(Request { parts, length, keep_alive })
+}
+
+/// `HTTP/` digit `.` digit is a version that is not spoken; anything else is no request line.
+fn version_fault(head: &[u8]) -> RequestFault {
+    let head = head.strip_prefix(b"\r\n").unwrap_or(head);
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    match line.rsplit(|byte| *byte == b' ').next() {
+        Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor])
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            RequestFault::Version
+        }
+        _ => RequestFault::Line,
+    }
+}
+
+fn headers(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
+    let mut map = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
+        map.append(name, value);
+    }
+    Some(map)
+}
+
+/// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for.
+fn read_target(
+    method: &Method,
+    target: &str,
+    version: Version,
+    headers: &HeaderMap,
+) -> Result<Uri, RequestFault> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(read_authority(host.as_bytes())?),
+        (None, None) if version == Version::HTTP_10 => None,
+        _ => return Err(RequestFault::Host),
+    };
+    if *method == Method::CONNECT {
+        return Err(RequestFault::Connect);
+    }
+    // http::Uri would drop a fragment, which no target may have.
+    if target.contains('#') {
+        return Err(RequestFault::Target);
+    }
+    if target.starts_with('/') || (target == "*" && *method == Method::OPTIONS) {
+        return build(host, target);
+    }
+    let uri: Uri = target.parse().map_err(|_| RequestFault::Target)?;
+    let known = uri.scheme().is_some_and(|s| *s == Scheme::HTTPS || *s == Scheme::HTTP);
+    let authority = uri.authority().filter(|_| known).ok_or(RequestFault::Target)?;
+    // RFC 9112 3.2.2: the target's own authority replaces Host.
+    let authority = read_authority(authority.as_str().as_bytes())?;
+    build(Some(authority), uri.path_and_query().map_or("/", PathAndQuery::as_str))
+}
+
+fn build(authority: Option<Authority>, path: &str) -> Result<Uri, RequestFault> {
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = Some(path.parse().map_err(|_| RequestFault::Target)?);
+    if authority.is_some() {
+        (parts.scheme, parts.authority) = (Some(Scheme::HTTPS), authority);
+    }
+    Uri::from_parts(parts).map_err(|_| RequestFault::Target)
+}
+
+/// `uri-host [ ":" port ]`, without user information.
+pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
+    let authority = Authority::try_from(text).map_err(|_| RequestFault::Host)?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
+    let port_fits = authority.as_str().len() == authority.host().len() || {
+        let port = &authority.as_str()[authority.host().len()..];
+        port.strip_prefix(':').is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+    };
+    if authority.host().is_empty() || !port_fits || !authority.as_str().bytes().all(plain) {
+        return Err(RequestFault::Host);
+    }
+    Ok(authority)
+}
+
+/// RFC 9112 6.3, stricter: what two readers could read in two ways is nobody's request.
+fn request_length(version: Version, headers: &HeaderMap) -> Result<Length, RequestFault> {
+    let known = content_length(headers).map_err(|()| RequestFault::Length)?;
+    match coding(headers) {
+        None => Ok(known.map_or(Length::Empty, Length::Known)),
+        Some(_) if version == Version::HTTP_10 || known.is_some() => Err(RequestFault::Length),
+        Some(Coding::Chunked) => Ok(Length::Chunked),
+        Some(Coding::Unknown) => Err(RequestFault::Coding),
+        Some(Coding::Malformed) => Err(RequestFault::Length),
+    }
+}
+
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
+    let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            let digits = value.as_bytes();
+            // str::parse would take a plus sign.
+            if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+                return Err(());
+            }
+            value.to_str().map_err(|_| ())?.parse().map(Some).map_err(|_| ())
+        }
+        (Some(_), Some(_)) => Err(()),
+    }
+}
+
+enum Coding {
+    Chunked,
+    Unknown,
+    Malformed,
+}
+
+fn coding(headers: &HeaderMap) -> Option<Coding> {
+    let mut values = headers.get_all(header::TRANSFER_ENCODING).iter();
+    Some(match (values.next()?, values.next()) {
+        (value, None) if value.as_bytes().eq_ignore_ascii_case(b"chunked") => Coding::Chunked,
+        (value, None) => {
+            let value = value.as_bytes().to_ascii_lowercase();
+            let names = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+            match names.collect::<Vec<_>>()[..] {
+                [b"gzip" | b"x-gzip" | b"deflate" | b"compress" | b"x-compress", b"chunked"] => {
+                    Coding::Unknown
+                }
+                _ => Coding::Malformed,
+            }
+        }
+        (_, Some(_)) => Coding::Malformed,
+    })
+}
+
+fn keep_alive(version: Version, headers: &HeaderMap) -> bool {
+    let says = |option| lists(headers, &header::CONNECTION, option);
+    !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
+}
+
+/// Whether a list field has an element, compared without case.
+pub fn lists(headers: &HeaderMap, name: &HeaderName, element: &str) -> bool {
+    headers.get_all(name).iter().any(|value| {
+        let mut elements = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        elements.any(|found| found.eq_ignore_ascii_case(element.as_bytes()))
+    })
+}
+
+/// Takes a response's head off the front of `buffer`; `None` if it is not whole yet.
+pub fn take_response(
+    buffer: &mut BytesMut,
+    scanner: &mut Scanner,
+    method: &Method,
+) -> Result<Option<Response>, ResponseFault> {
+    let end = scanner.end(buffer).map_err(|BareLf| ResponseFault::BareLf)?;
+    if end.unwrap_or(buffer.len()) > RESPONSE_HEAD_BYTES_MAX {
+        return Err(ResponseFault::TooLong);
+    }
+    let Some(end) = end else {
+        let begun = &buffer[..buffer.len().min(5)];
+        // What is no HTTP need not be read to its end.
+        return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
+    };
+    *scanner = Scanner::default();
+    read_response(buffer.split_to(end).freeze(), method).map(Some)
+}
+
+fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    if !head.starts_with(b"HTTP/") {
+        return Err(ResponseFault::Line);
+    }
+    let mut parsed = httparse::Response::new(&mut fields);
+    match parsed.parse(&head) {
+        Ok(httparse::Status::Complete(len)) if len == head.len() => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(ResponseFault::TooMany),
+        Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => {
+            return Err(ResponseFault::Field);
+        }
+        _ => return Err(ResponseFault::Line),
+    }
+    let (Some(code), Some(minor)) = (parsed.code, parsed.version) else {
+        return Err(ResponseFault::Line);
+    };
+    let status = StatusCode::from_u16(code).map_err(|_| ResponseFault::Line)?;
+    let headers = headers(&head, parsed.headers).ok_or(ResponseFault::Field)?;
+    let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
+    let length = response_length(version, status, &headers, method)?;
+    let keep_alive = keep_alive(version, &headers) && length != Length::UntilClose;
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    (parts.status, parts.version, parts.headers) = (status, version, headers);
+    Ok(Response { parts, length, keep_alive })
+}
+
+fn response_length(
+    version: Version,
+    status: StatusCode,
+    headers: &HeaderMap,
+    method: &Method,
+) -> Result<Length, ResponseFault> {
+    let known = content_length(headers).map_err(|()| ResponseFault::Length)?;
+    let coding = coding(headers);
+    if coding.is_some() && (known.is_some() || version == Version::HTTP_10) {
+        return Err(ResponseFault::Length);
+    }
+    if *method == Method::HEAD || has_no_body(status) {
+        return Ok(Length::Empty);
+    }
+    match (coding, known) {
+        (None, Some(0)) => Ok(Length::Empty),
+        (None, Some(known)) => Ok(Length::Known(known)),
+        (None, None) => Ok(Length::UntilClose),
+        (Some(Coding::Chunked), _) => Ok(Length::Chunked),
+        (Some(_), _) => Err(ResponseFault::Coding),
+    }
+}
+
+/// Statuses that end with their head (RFC 9110 6.4.1).
+pub fn has_no_body(status: StatusCode) -> bool {
+    status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED
+}
+
+/// Bytes: `UPDATEREDIRECTREF`, the longest registered method, has 17.
+const METHOD_BYTES_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests;

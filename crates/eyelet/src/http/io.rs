@@ -1,0 +1,456 @@
+//! A terminated connection as a stream that a task reads and writes: records are opened and
+//! sealed in the worker's buffers. It must not know HTTP.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use eyelet_record::{
+    CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, Session, alert,
+};
+use eyelet_sys::epoll::FAILED;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::active::{Active, Stop};
+use crate::lot::{CLIENT, READ, UPSTREAM, WRITE};
+use crate::relay::Flow;
+use crate::relay::terminate::Terminated;
+
+/// Bytes read at once: four records. An upload's memory is a small multiple of it.
+const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
+/// Records sealed at once: what a slow reader makes us hold is at most 64 KiB.
+const RECORDS: usize = 4;
+const _: () = assert!(READ_BYTES + PAYLOAD_BYTES_MAX + 2048 <= 16 * PAYLOAD_BYTES_MAX);
+
+/// Why a client's stream cannot be used any more.
+#[derive(Debug)]
+pub enum Gone {
+    /// It sent an alert.
+    Alert(u8),
+    /// It broke the record layer's protocol; the alert is sealed.
+    Fault(Fault),
+    /// Its socket failed, or a deadline passed.
+    Stop(Stop),
+    /// Its stream ended without close_notify (RFC 8446 section 6.1).
+    Truncated,
+}
+
+impl From<Stop> for Gone {
+    fn from(stop: Stop) -> Self {
+        Self::Stop(stop)
+    }
+}
+
+impl From<io::Error> for Gone {
+    fn from(error: io::Error) -> Self {
+        Self::Stop(Stop::Io(error))
+    }
+}
+
+impl From<Fault> for Gone {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Gone {
+    /// Why, in the access line's words.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Alert(code) => match eyelet_wire::alert::AlertDescription::from_code(*code) {
+                Some(alert) => format!("client sent alert {}", alert.name()),
+                None => format!("client sent alert {code}"),
+            },
+            Self::Fault(fault) => format!("client: {fault}"),
+            Self::Stop(Stop::Drained) => "drained".into(),
+            Self::Stop(Stop::Shed) => "shed: memory_max, the oldest that was not done".into(),
+            Self::Stop(Stop::Late) => "client was too slow".into(),
+            Self::Stop(Stop::Io(error)) => crate::active::client_failure(error, "the response"),
+            Self::Truncated => "client closed without close_notify".into(),
+        }
+    }
+}
+
+/// Pieces that wait to be written, shared with where they came from.
+#[derive(Debug, Default)]
+pub struct Queue {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Queue {
+    /// Adds a piece.
+    pub fn push(&mut self, piece: impl Into<Bytes>) {
+        let piece = piece.into();
+        if !piece.is_empty() {
+            self.bytes += piece.len();
+            self.pieces.push_back(piece);
+        }
+    }
+
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Fills `room` from the front; how many bytes it took.
+    fn fill(&mut self, room: &mut [u8]) -> usize {
+        let mut filled = 0;
+        while filled < room.len()
+            && let Some(piece) = self.pieces.front()
+        {
+            let len = piece.len().min(room.len() - filled);
+            room[filled..filled + len].copy_from_slice(&piece[..len]);
+            filled += len;
+            self.advance(len);
+        }
+        filled
+    }
+
+    /// The pieces as a vectored write takes them.
+    pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (slice, piece) in into.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(piece);
+            count += 1;
+        }
+        count
+    }
+
+    /// Drops what was written.
+    pub fn advance(&mut self, mut written: usize) {
+        self.bytes -= written;
+        while let Some(piece) = self.pieces.front_mut() {
+            if written < piece.len() {
+                return piece.advance(written);
+            }
+            written -= piece.len();
+            self.pieces.pop_front();
+        }
+    }
+}
+
+/// The client of an active terminated connection.
+pub struct Client {
+    /// Its entry.
+    pub active: Rc<Active>,
+    /// Opened and not yet taken.
+    pub plain: BytesMut,
+    /// Bytes of payload written.
+    pub bytes_to_client: Rc<Cell<u64>>,
+    session: Session,
+    keys: Keys,
+    partial: Vec<u8>,
+    /// There may be a whole record in `partial`.
+    fresh: bool,
+    sealed: Vec<u8>,
+    sent: usize,
+    ended: bool,
+    truncated: bool,
+}
+
+impl Client {
+    /// Takes over what was parked. The PROXY header for an upstream, if any, comes along.
+    pub fn new(active: Active, terminated: Terminated) -> (Self, Vec<u8>) {
+        let Terminated { session, flow } = terminated;
+        let rest = flow.into_rest();
+        let client = Self {
+            active: Rc::new(active),
+            plain: BytesMut::from(&rest.to_upstream[..]),
+            bytes_to_client: Rc::default(),
+            ended: session.read_closed(),
+            session,
+            keys: Keys::new(),
+            fresh: !rest.partial.is_empty(),
+            partial: rest.partial,
+            sealed: rest.to_client,
+            sent: 0,
+            truncated: false,
+        };
+        (client, rest.preface)
+    }
+
+    /// What the lot keeps of it, if it is at rest: nothing unread, nothing unsent, not ended.
+    pub fn into_parked(self, preface: Vec<u8>) -> (Rc<Active>, Terminated) {
+        let mut flow = Flow::default();
+        flow.hold_partial(&self.partial);
+        flow.hold(CLIENT, &self.sealed[self.sent..]);
+        flow.hold_preface(preface);
+        (self.active, Terminated { session: self.session, flow })
+    }
+
+    /// The same for a connection whose client has sent bytes that the upstream has not had.
+    pub fn into_pair(self) -> (Rc<Active>, Terminated) {
+        let mut flow = Flow::default();
+        flow.hold_partial(&self.partial);
+        flow.hold(CLIENT, &self.sealed[self.sent..]);
+        flow.hold(UPSTREAM, &self.plain);
+        (self.active, Terminated { session: self.session, flow })
+    }
+
+    /// Whether the client has sent all that it will.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether its stream was cut.
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// Reads and opens; how many bytes came into `plain`. 0 is the end.
+    pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
+        loop {
+            if !self.fresh {
+                if self.ended {
+                    return Poll::Ready(Ok(0));
+                }
+                ready!(self.active.poll_ready(task, &[CLIENT], READ))?;
+            }
+            let read = self.read_records();
+            // The answer to a KeyUpdate need not wait for a response.
+            if !self.sealed.is_empty()
+                && let Poll::Ready(Err(gone)) = self.poll_flush_sealed(task)
+            {
+                return Poll::Ready(Err(gone));
+            }
+            match read {
+                Ok(0) if !self.ended => {}
+                Ok(opened) => return Poll::Ready(Ok(opened)),
+                Err(gone) => {
+                    if let Gone::Fault(fault) = &gone {
+                        self.seal_alert(fault.alert());
+                    }
+                    return Poll::Ready(Err(gone));
+                }
+            }
+        }
+    }
+
+    /// Whether the socket has failed, without waiting.
+    pub fn has_failed(&self) -> bool {
+        self.truncated || self.active.has(CLIENT, FAILED)
+    }
+
+    fn read_records(&mut self) -> Result<usize, Gone> {
+        let worker = self.active.worker.clone();
+        let input = &mut *worker.buffers.borrow_mut().input;
+        let mut filled = self.partial.len();
+        input[..filled].copy_from_slice(&self.partial);
+        if !std::mem::take(&mut self.fresh) {
+            match self.active.recv_now(&mut input[filled..][..READ_BYTES])? {
+                None => return Ok(0),
+                Some(0) => {
+                    self.ended = true;
+                    self.truncated = !self.session.read_closed();
+                }
+                Some(read) => filled += read,
+            }
+        }
+        let (mut at, mut opened) = (0, 0);
+        while at < filled
+            && let Opened::Record { consumed, what } =
+                self.session.open(&mut self.keys, &mut input[at..filled])?
+        {
+            match what {
+                Incoming::Data(data) => {
+                    opened += data.len();
+                    self.plain.extend_from_slice(&input[at + data.start..at + data.end]);
+                }
+                Incoming::Reply => self.seal_control()?,
+                Incoming::PeerAlert(code) => return Err(Gone::Alert(code)),
+                Incoming::CloseNotify | Incoming::Nothing => {}
+            }
+            at += consumed;
+        }
+        self.ended |= self.session.read_closed();
+        self.partial.clear();
+        self.partial.extend_from_slice(&input[at..filled]);
+        Ok(opened)
+    }
+
+    fn seal_control(&mut self) -> Result<(), Fault> {
+        let mut record = [0; CONTROL_BYTES_MAX];
+        let sealed = self.session.seal_control(&mut self.keys, &mut record)?;
+        self.sealed.extend_from_slice(&record[..sealed]);
+        Ok(())
+    }
+
+    /// Seals an alert behind what was written, close_notify among them.
+    pub fn seal_alert(&mut self, description: u8) {
+        let mut record = [0; CONTROL_BYTES_MAX];
+        // A session that has failed or is closed has no alert to send.
+        let sealed = self.session.seal_alert(&mut self.keys, description, &mut record);
+        self.sealed.extend_from_slice(&record[..sealed.unwrap_or(0)]);
+    }
+
+    /// What is sealed and was not sent, with close_notify behind it: the last words.
+    pub fn goodbye(&mut self) -> Vec<u8> {
+        self.seal_alert(alert::CLOSE_NOTIFY);
+        self.unsent()
+    }
+
+    /// What is sealed and was not sent.
+    pub fn unsent(&mut self) -> Vec<u8> {
+        self.sealed.split_off(self.sent)
+    }
+
+    /// Seals up to [`RECORDS`] records of what `fill` gives, and sends what the socket takes.
+    fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, Gone> {
+        if self.session.control_due() {
+            self.seal_control()?;
+        }
+        let worker = self.active.worker.clone();
+        let output = &mut *worker.buffers.borrow_mut().output;
+        let prefix = self.session.prefix_len();
+        let (mut at, mut payload) = (0, 0);
+        for _ in 0..RECORDS {
+            let filled = fill(&mut output[at + prefix..][..PAYLOAD_BYTES_MAX]);
+            at += self.session.seal(&mut self.keys, &mut output[at..], filled)?;
+            payload += filled;
+            if filled < PAYLOAD_BYTES_MAX {
+                break;
+            }
+        }
+        self.bytes_to_client.update(|bytes| bytes + payload as u64);
+        let sent = match self.sealed.is_empty() {
+            true => self.send_now(&output[..at])?,
+            false => 0,
+        };
+        self.sealed.extend_from_slice(&output[sent..at]);
+        Ok(payload)
+    }
+
+    fn send_now(&self, bytes: &[u8]) -> Result<usize, Gone> {
+        match self.active.send(CLIENT, bytes) {
+            Ok(sent) => Ok(sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends all that is sealed.
+    pub fn poll_flush_sealed(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        while self.sent < self.sealed.len() {
+            let sent = self.send_now(&self.sealed[self.sent..])?;
+            self.sent += sent;
+            if sent == 0 {
+                ready!(self.active.poll_ready(task, &[CLIENT], WRITE))?;
+            }
+        }
+        (self.sealed, self.sent) = (Vec::new(), 0);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Seals and sends all of a queue.
+    pub fn poll_send(
+        &mut self,
+        task: &mut Context<'_>,
+        queue: &mut Queue,
+    ) -> Poll<Result<(), Gone>> {
+        loop {
+            ready!(self.poll_flush_sealed(task))?;
+            if queue.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.seal(|room| queue.fill(room))?;
+        }
+    }
+}
+
+fn as_io(gone: Gone) -> io::Error {
+    match gone {
+        Gone::Stop(Stop::Io(error)) => error,
+        other => io::Error::other(other.reason()),
+    }
+}
+
+impl AsyncRead for Client {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.plain.is_empty() {
+            match ready!(self.poll_fill(task)) {
+                // The owner watches the clock: it has a last frame to send.
+                Err(Gone::Stop(Stop::Late | Stop::Drained | Stop::Shed)) => return Poll::Pending,
+                filled => _ = filled.map_err(as_io)?,
+            }
+            if self.truncated {
+                return Poll::Ready(Err(as_io(Gone::Truncated)));
+            }
+        }
+        let len = self.plain.len().min(buffer.remaining());
+        buffer.put_slice(&self.plain[..len]);
+        self.plain.advance(len);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Client {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_flush_sealed(task)).map_err(as_io)?;
+        let mut rest = bytes;
+        let sealed = self.seal(|room| take_from(&mut rest, room));
+        Poll::Ready(sealed.map_err(as_io))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_flush_sealed(task)).map_err(as_io)?;
+        let mut slices = slices.iter().map(|slice| &**slice);
+        let mut rest: &[u8] = &[];
+        let sealed = self.seal(|room| {
+            let mut filled = 0;
+            while filled < room.len() {
+                if rest.is_empty() {
+                    match slices.next() {
+                        Some(next) => rest = next,
+                        None => break,
+                    }
+                }
+                filled += take_from(&mut rest, &mut room[filled..]);
+            }
+            filled
+        });
+        Poll::Ready(sealed.map_err(as_io))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush_sealed(task).map_err(as_io)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.seal_alert(alert::CLOSE_NOTIFY);
+        self.poll_flush_sealed(task).map_err(as_io)
+    }
+}
+
+fn take_from(rest: &mut &[u8], room: &mut [u8]) -> usize {
+    let len = rest.len().min(room.len());
+    room[..len].copy_from_slice(&rest[..len]);
+    *rest = &rest[len..];
+    len
+}

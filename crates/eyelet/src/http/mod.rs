@@ -1,0 +1,44 @@
+//! HTTP in front of an application: what a terminated connection with an HTTP upstream does when
+//! its client speaks. It must not know how a connection came here, or what is done at rest.
+
+pub mod body;
+mod exchange;
+pub mod fault;
+pub mod fields;
+pub mod front;
+pub mod head;
+pub mod io;
+mod one;
+mod page;
+pub mod pool;
+pub mod redirect;
+pub mod roots;
+mod stream;
+mod transfer;
+mod two;
+mod upgrade;
+pub mod upstream;
+mod websocket;
+
+use crate::active::Active;
+use crate::relay::terminate::Terminated;
+use crate::story::Story;
+
+use front::Front;
+use io::Client;
+
+/// Serves a connection whose client's first bytes are here, until it rests or has ended.
+pub async fn serve(active: Active, mut story: Story, terminated: Terminated) {
+    let worker = active.worker.clone();
+    let http2 = story.decided.http2;
+    let (client, preface) = Client::new(active, terminated);
+    // The first bytes were counted as the upstream's when they were opened.
+    let first = client.plain.len() as u64;
+    story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
+    let told = story.id;
+    match Front::new(worker.clone(), story, preface) {
+        Some(front) if http2 => Box::pin(two::serve(client, front)).await,
+        Some(front) => Box::pin(one::serve(client, front)).await,
+        None => tracing::error!("connection {told} has no HTTP upstream"),
+    }
+}

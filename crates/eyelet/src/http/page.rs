@@ -1,0 +1,44 @@
+//! The small pages that Eyelet answers with itself. They say what a visitor can use; the cause
+//! is in the access line. It must not know how a response is sent.
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Method, StatusCode, response};
+
+use super::head::Length;
+
+/// A page: head, how long the body is, body.
+pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
+    let text = match status {
+        StatusCode::BAD_GATEWAY => {
+            "The application behind this address gave no usable answer. Please try again."
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            "The application behind this address is not running. Please try again later."
+        }
+        StatusCode::GATEWAY_TIMEOUT => {
+            "The application behind this address did not answer in time. Please try again."
+        }
+        StatusCode::MISDIRECTED_REQUEST => "This name is not served on this connection.",
+        StatusCode::REQUEST_TIMEOUT => "The request did not come in time.",
+        status if status.is_redirection() => "This is served by https:// only.",
+        _ => "This request cannot be served.",
+    };
+    let reason = status.canonical_reason().unwrap_or("Error");
+    let body = Bytes::from(format!("{} {reason}\n\n{text}\n", status.as_u16()));
+    let (mut head, ()) = http::Response::new(()).into_parts();
+    head.status = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    head.headers.insert(header::CONTENT_TYPE, plain);
+    head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    // A cache must not keep a moment's failure.
+    head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
+        head.headers.insert(header::ALLOW, allow);
+    }
+    match *method {
+        Method::HEAD => (head, Length::Empty, Bytes::new()),
+        _ => (head, Length::Known(body.len() as u64), body),
+    }
+}

@@ -1,0 +1,94 @@
+//! A listener of kind `http_redirect`: one plain request, answered by where https:// has the same.
+//! It must not know TLS or rules.
+
+use bytes::BytesMut;
+use http::header::{self, HeaderValue};
+use http::{Method, StatusCode};
+
+use super::fault::RequestFault;
+use super::fields;
+use super::head::{Length, Scanner, take_request};
+use super::page::page;
+use super::stream::write_head;
+use crate::active::{Active, Stop, client_failure};
+use crate::park;
+use crate::story::{End, Outcome, Story};
+
+/// Bytes read at once: a browser's first request.
+const READ_BYTES: usize = 4 << 10;
+
+/// Serves a connection.
+pub async fn redirect(
+    active: &Active,
+    story: &mut Story,
+    mut received: Vec<u8>,
+) -> Result<(), End> {
+    let http = &active.worker.edge.config.http;
+    active.due_in(http.head_timeout);
+    let mut plain = BytesMut::new();
+    let mut scanner = Scanner::default();
+    let request = loop {
+        plain.extend_from_slice(&std::mem::take(&mut received));
+        match take_request(&mut plain, &mut scanner, http.head_bytes_max) {
+            Ok(Some(request)) => break Ok(request),
+            Ok(None) => {}
+            Err(fault) => break Err(fault),
+        }
+        match active.recv(&mut received, READ_BYTES).await {
+            Ok(0) => return Err(End::failed("client closed in a request's head")),
+            Ok(_) => {}
+            Err(Stop::Late) => break Err(RequestFault::SlowHead),
+            Err(Stop::Shed) => return Err(End::failed("shed: memory_max, in a request's head")),
+            Err(Stop::Drained) => return Err(End::failed("drained")),
+            Err(Stop::Io(error)) => {
+                return Err(End::failed(client_failure(&error, "a request's head")));
+            }
+        }
+    };
+    let (words, end) = match request {
+        Ok(request) => match location(&request.parts.uri) {
+            Some(location) => {
+                let end = End { outcome: Outcome::Redirected, reason: "http_redirect".into() };
+                (words(&request.parts.method, StatusCode::OK, Some(location)), end)
+            }
+            None => fault(RequestFault::Host),
+        },
+        Err(broken) => fault(broken),
+    };
+    story.bytes_to_client += words.len() as u64;
+    park::last_words(active, &words);
+    Err(end)
+}
+
+fn fault(fault: RequestFault) -> (Vec<u8>, End) {
+    let words = words(&Method::GET, fault.status(), None);
+    (words, End { outcome: Outcome::Refused, reason: format!("request: {fault}").into() })
+}
+
+/// The same place by https://. The port is not the client's: it dialled this listener's.
+fn location(uri: &http::Uri) -> Option<HeaderValue> {
+    let host = uri.authority()?.host();
+    let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let path = if path == "*" { "/" } else { path };
+    HeaderValue::from_str(&format!("https://{host}{path}")).ok()
+}
+
+fn words(method: &Method, status: StatusCode, location: Option<HeaderValue>) -> Vec<u8> {
+    let moved = match *method {
+        Method::GET | Method::HEAD => StatusCode::MOVED_PERMANENTLY,
+        // RFC 9110 15.4.9: the method stays what it is.
+        _ => StatusCode::PERMANENT_REDIRECT,
+    };
+    let (mut head, length, body) = page(if location.is_some() { moved } else { status }, method);
+    if let Some(location) = location {
+        head.headers.remove(header::CACHE_CONTROL);
+        head.headers.insert(header::LOCATION, location);
+    }
+    head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    fields::stamp(&mut head);
+    let mut words = write_head(&head).to_vec();
+    if length != Length::Empty {
+        words.extend_from_slice(&body);
+    }
+    words
+}

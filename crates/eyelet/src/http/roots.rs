@@ -1,0 +1,70 @@
+//! rustls' configurations for https:// upstreams: one for each set of roots, made at the start.
+//! It must not know names or sockets.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use crate::config::{Action, Config, TerminateUpstream, UpstreamTls};
+use crate::tls::{PROVIDER, TlsError};
+
+/// The configurations of all https:// upstreams.
+#[derive(Default)]
+pub struct ClientConfigs {
+    by_roots: HashMap<Option<PathBuf>, Arc<ClientConfig>>,
+}
+
+impl ClientConfigs {
+    /// Reads every file that a rule names, and the system's roots where a rule names none.
+    pub fn new(config: &Config) -> Result<Self, TlsError> {
+        let mut by_roots = HashMap::new();
+        for rule in &config.rules {
+            let Action::Terminate(terminate) = &*rule.action else { continue };
+            let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
+            let Some(tls) = &upstream.tls else { continue };
+            if !by_roots.contains_key(&tls.ca) {
+                by_roots.insert(tls.ca.clone(), Arc::new(make(tls.ca.as_deref())?));
+            }
+        }
+        Ok(Self { by_roots })
+    }
+
+    /// The configuration for an upstream.
+    pub fn of(&self, tls: &UpstreamTls) -> Option<Arc<ClientConfig>> {
+        self.by_roots.get(&tls.ca).cloned()
+    }
+}
+
+fn make(ca: Option<&Path>) -> Result<ClientConfig, TlsError> {
+    let fault = |path: &str, reason: String| TlsError::UpstreamCa { path: path.into(), reason };
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let shown = path.display().to_string();
+            let found = CertificateDer::pem_file_iter(path);
+            for certificate in found.map_err(|error| fault(&shown, error.to_string()))? {
+                let certificate = certificate.map_err(|error| fault(&shown, error.to_string()))?;
+                roots.add(certificate).map_err(|error| fault(&shown, error.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(fault(&shown, "no certificate in it".into()));
+            }
+        }
+        None => {
+            // Some of a system's roots may be too odd for rustls: the others are good.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                return Err(fault("of the system", "no certificate found".into()));
+            }
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
+    let builder = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}

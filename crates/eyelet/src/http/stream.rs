@@ -1,0 +1,420 @@
+//! The client's side of one exchange, whichever version of HTTP it came by: the request's body is
+//! read from it, the response is written to it. It must not know the upstream.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Version, response};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::body::{Decoder, Encoder, Piece, write_fields};
+use super::fault::RequestFault;
+use super::head::{Length, has_no_body};
+use super::io::{Client, Gone, Queue};
+use crate::active::Stop;
+
+/// Bytes that a client may send ahead, beyond the request in progress.
+const AHEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Why an exchange cannot go on.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The client is gone.
+    Gone(Gone),
+    /// The request is broken.
+    Request(RequestFault),
+    /// The HTTP/2 stream or its connection has ended.
+    Reset(h2::Error),
+}
+
+impl From<Gone> for Trouble {
+    fn from(gone: Gone) -> Self {
+        Self::Gone(gone)
+    }
+}
+
+impl Trouble {
+    /// Why, in the access line's words.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Gone(gone) => gone.reason(),
+            Self::Request(fault) => format!("request: {fault}"),
+            Self::Reset(error) => format!("client: {error}"),
+        }
+    }
+}
+
+/// The client's side.
+pub enum Stream<'a> {
+    /// HTTP/1.1: the connection is this exchange's as long as it lasts.
+    One(One<'a>),
+    /// HTTP/2: a stream among others.
+    Two(Box<Two>),
+}
+
+/// An exchange by HTTP/1.1.
+pub struct One<'a> {
+    client: &'a mut Client,
+    queue: Queue,
+    decoder: Decoder,
+    encoder: Encoder,
+    version: Version,
+    /// Whether the connection ends behind the response.
+    pub close: bool,
+}
+
+/// An exchange by HTTP/2.
+pub struct Two {
+    receive: h2::RecvStream,
+    data_ended: bool,
+    respond: h2::server::SendResponse<Bytes>,
+    responded: bool,
+    send: Option<h2::SendStream<Bytes>>,
+    pieces: VecDeque<Bytes>,
+    end: Option<Option<HeaderMap>>,
+    due: Pin<Box<Sleep>>,
+    sent: u64,
+}
+
+impl<'a> Stream<'a> {
+    /// An exchange on an HTTP/1.1 connection.
+    pub fn one(client: &'a mut Client, length: Length, version: Version, close: bool) -> Self {
+        Self::One(One {
+            client,
+            queue: Queue::default(),
+            decoder: Decoder::new(length),
+            encoder: Encoder::Plain,
+            version,
+            close,
+        })
+    }
+
+    /// An exchange on a stream.
+    pub fn two(receive: h2::RecvStream, respond: h2::server::SendResponse<Bytes>) -> Self {
+        Self::Two(Box::new(Two {
+            data_ended: receive.is_end_stream(),
+            receive,
+            respond,
+            responded: false,
+            send: None,
+            pieces: VecDeque::new(),
+            end: None,
+            due: Box::pin(sleep(Duration::from_hours(1))),
+            sent: 0,
+        }))
+    }
+
+    /// The next piece of the request's body.
+    pub fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+        match self {
+            Self::One(one) => one.poll_piece(task),
+            Self::Two(two) => two.poll_piece(task),
+        }
+    }
+
+    /// Fails if the client is gone; else waits for that for ever.
+    pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+        match self {
+            Self::One(one) => one.poll_gone(task),
+            Self::Two(two) => two.poll_gone(task),
+        }
+    }
+
+    /// Bounds [`Stream::poll_late`].
+    pub fn due_in(&mut self, wait: Duration) {
+        match self {
+            Self::One(one) => one.client.active.due_in(wait),
+            Self::Two(two) => two.due.as_mut().reset(Instant::now() + wait),
+        }
+    }
+
+    /// Waits until the time is over.
+    pub fn poll_late(&mut self, task: &mut Context<'_>) -> Poll<Stop> {
+        match self {
+            Self::One(one) => match one.client.active.poll_ready(task, &[], 0) {
+                Poll::Ready(Err(stop)) => Poll::Ready(stop),
+                _ => Poll::Pending,
+            },
+            Self::Two(two) => two.due.as_mut().poll(task).map(|()| Stop::Late),
+        }
+    }
+
+    /// Whether interim responses are understood (RFC 9110 15.2).
+    pub fn takes_interim(&self) -> bool {
+        match self {
+            Self::One(one) => one.version == Version::HTTP_11,
+            Self::Two(_) => true,
+        }
+    }
+
+    /// Queues an interim response.
+    pub fn inform(&mut self, head: response::Parts) -> Result<(), Trouble> {
+        match self {
+            Self::One(one) => {
+                one.queue.push(write_head(&head));
+                Ok(())
+            }
+            Self::Two(two) => {
+                let head = http::Response::from_parts(head, ());
+                two.respond.send_informational(head).map_err(Trouble::Reset)
+            }
+        }
+    }
+
+    /// Queues the response's head. `length` is that of its body as it will be sent.
+    pub fn respond(&mut self, head: response::Parts, length: Length) -> Result<(), Trouble> {
+        match self {
+            Self::One(one) => {
+                one.respond(head, length);
+                Ok(())
+            }
+            Self::Two(two) => two.respond(head, length),
+        }
+    }
+
+    /// Queues a piece of the response's body.
+    pub fn push(&mut self, piece: Bytes) {
+        match self {
+            Self::One(one) => one.encoder.push(piece, &mut one.queue),
+            Self::Two(_) if piece.is_empty() => {}
+            Self::Two(two) => {
+                two.sent += piece.len() as u64;
+                two.pieces.push_back(piece);
+            }
+        }
+    }
+
+    /// Queues the end of the response's body.
+    pub fn finish(&mut self, trailers: Option<HeaderMap>) {
+        match self {
+            Self::One(one) => one.encoder.finish(trailers.as_ref(), &mut one.queue),
+            Self::Two(two) => two.end = Some(trailers),
+        }
+    }
+
+    /// Bytes queued.
+    pub fn queued(&self) -> usize {
+        match self {
+            Self::One(one) => one.queue.len(),
+            Self::Two(two) => two.pieces.iter().map(Bytes::len).sum(),
+        }
+    }
+
+    /// Writes all that is queued.
+    pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        match self {
+            Self::One(one) => one.client.poll_send(task, &mut one.queue).map_err(Trouble::Gone),
+            Self::Two(two) => two.poll_flush(task),
+        }
+    }
+
+    /// The response is cut: the client must not take it for whole.
+    pub fn cut(&mut self) {
+        match self {
+            Self::One(one) => one.close = true,
+            Self::Two(two) => match &mut two.send {
+                Some(send) => send.send_reset(h2::Reason::INTERNAL_ERROR),
+                None => two.respond.send_reset(h2::Reason::INTERNAL_ERROR),
+            },
+        }
+    }
+
+    /// Whether the request's body was read to its end.
+    pub fn is_request_done(&self) -> bool {
+        match self {
+            Self::One(one) => one.decoder.is_done(),
+            Self::Two(two) => two.data_ended,
+        }
+    }
+
+    /// Bytes of the response sent so far, as far as this exchange knows them by itself.
+    pub fn sent(&self) -> u64 {
+        match self {
+            Self::One(one) => one.client.bytes_to_client.get(),
+            Self::Two(two) => two.sent,
+        }
+    }
+
+    /// The connection ends behind the response: what follows the head is not known to be the next
+    /// request. An HTTP/2 stream ends by itself (RFC 9113 8.1).
+    pub fn close_after(&mut self) {
+        if let Self::One(one) = self {
+            one.close = true;
+        }
+    }
+
+    /// The HTTP/1.1 exchange.
+    pub fn as_one(&mut self) -> Option<&mut One<'a>> {
+        match self {
+            Self::One(one) => Some(one),
+            Self::Two(_) => None,
+        }
+    }
+}
+
+impl One<'_> {
+    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+        loop {
+            match self.decoder.next(&mut self.client.plain) {
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(Err(Trouble::Request(RequestFault::Chunk))),
+            }
+            match ready!(self.client.poll_fill(task)) {
+                Ok(0) => return Poll::Ready(Err(Trouble::Request(RequestFault::Cut))),
+                Ok(_) => {}
+                // The clock is the exchange's.
+                Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
+                Err(gone) => return Poll::Ready(Err(gone.into())),
+            }
+        }
+    }
+
+    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+        // Reading is the only way to learn of an end; what is read ahead is the next request's.
+        while self.decoder.is_done()
+            && !self.client.has_ended()
+            && self.client.plain.len() < AHEAD_BYTES_MAX
+        {
+            match ready!(self.client.poll_fill(task)) {
+                Ok(_) => {}
+                Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
+                Err(gone) => return Poll::Ready(gone.into()),
+            }
+        }
+        if self.client.is_truncated() {
+            return Poll::Ready(Gone::Truncated.into());
+        }
+        if self.client.has_failed() {
+            let error = std::io::ErrorKind::ConnectionReset.into();
+            return Poll::Ready(Gone::Stop(Stop::Io(error)).into());
+        }
+        Poll::Pending
+    }
+
+    fn respond(&mut self, mut head: response::Parts, length: Length) {
+        let chunked = match length {
+            Length::Empty | Length::Known(_) => false,
+            Length::Chunked | Length::UntilClose => self.version == Version::HTTP_11,
+        };
+        if chunked {
+            self.encoder = Encoder::Chunked;
+            head.headers.remove(header::CONTENT_LENGTH);
+            head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        } else if matches!(length, Length::Chunked | Length::UntilClose) {
+            self.close = true;
+        }
+        if self.close {
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        } else if self.version == Version::HTTP_10 {
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static("keep-alive"));
+        }
+        self.queue.push(write_head(&head));
+    }
+
+    /// Queues the head of a 101 as it is.
+    pub fn switch(&mut self, head: &response::Parts) {
+        self.queue.push(write_head(head));
+    }
+}
+
+impl Two {
+    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+        let reset = match &mut self.send {
+            Some(send) => ready!(send.poll_reset(task)),
+            // A response without a body is whole with its head.
+            None if self.responded => return Poll::Pending,
+            None => ready!(self.respond.poll_reset(task)),
+        };
+        Poll::Ready(Trouble::Reset(reset.map_or_else(|error| error, h2::Error::from)))
+    }
+
+    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+        if !self.data_ended {
+            match ready!(self.receive.poll_data(task)) {
+                Some(Ok(data)) => {
+                    // What is taken goes into a bounded queue, and no more is taken before that
+                    // is written.
+                    let _ = self.receive.flow_control().release_capacity(data.len());
+                    if !data.is_empty() {
+                        return Poll::Ready(Ok(Piece::Data(data)));
+                    }
+                    // An empty frame: others first.
+                    task.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(Err(error)) => return Poll::Ready(Err(Trouble::Reset(error))),
+                None => self.data_ended = true,
+            }
+        }
+        match ready!(self.receive.poll_trailers(task)) {
+            Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers))),
+            Err(error) => Poll::Ready(Err(Trouble::Reset(error))),
+        }
+    }
+
+    fn respond(&mut self, mut head: response::Parts, length: Length) -> Result<(), Trouble> {
+        let ends = length == Length::Empty || has_no_body(head.status);
+        head.version = Version::HTTP_2;
+        let head = http::Response::from_parts(head, ());
+        let send = self.respond.send_response(head, ends).map_err(Trouble::Reset)?;
+        self.responded = true;
+        if !ends {
+            self.send = Some(send);
+        }
+        Ok(())
+    }
+
+    fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        let Some(send) = &mut self.send else { return Poll::Ready(Ok(())) };
+        if let Poll::Ready(reset) = send.poll_reset(task) {
+            let error = reset.map_or_else(|error| error, h2::Error::from);
+            return Poll::Ready(Err(Trouble::Reset(error)));
+        }
+        while let Some(piece) = self.pieces.front_mut() {
+            send.reserve_capacity(piece.len());
+            while send.capacity() == 0 {
+                match ready!(send.poll_capacity(task)) {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Poll::Ready(Err(Trouble::Reset(error))),
+                    None => return Poll::Ready(Err(Trouble::Reset(h2::Reason::CANCEL.into()))),
+                }
+            }
+            let part = piece.split_to(piece.len().min(send.capacity()));
+            if piece.is_empty() {
+                self.pieces.pop_front();
+            }
+            let last = self.pieces.is_empty() && matches!(self.end, Some(None));
+            send.send_data(part, last).map_err(Trouble::Reset)?;
+            if last {
+                self.end = None;
+                return Poll::Ready(Ok(()));
+            }
+        }
+        match self.end.take() {
+            None => return Poll::Ready(Ok(())),
+            Some(None) => send.send_data(Bytes::new(), true),
+            Some(Some(trailers)) => send.send_trailers(trailers),
+        }
+        .map_err(Trouble::Reset)?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A response's head as HTTP/1.1 writes it.
+pub fn write_head(head: &response::Parts) -> Bytes {
+    let mut out = Vec::with_capacity(256);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(head.status.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+    out.extend_from_slice(b"\r\n");
+    write_fields(&head.headers, &mut out);
+    out.extend_from_slice(b"\r\n");
+    out.into()
+}

@@ -1,0 +1,271 @@
+//! The two directions of an exchange: the request's body up, the response's body down, each
+//! bounded, both at once. It must not know heads.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use eyelet_compress::CodingError;
+
+use super::body::{Decoder, Encoder, Piece};
+use super::fault::ResponseFault;
+use super::front::Coded;
+use super::head::Length;
+use super::io::Queue;
+use super::stream::{Stream, Trouble};
+use super::upstream::Upstream;
+use crate::compress::Coder;
+
+/// Bytes on their way in one direction: beyond it the source is not read.
+const QUEUED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a response that are looked at before its coding is chosen, if they are here.
+const FIRST_BYTES: usize = 4 << 10;
+
+/// The request on its way up.
+pub struct Upload {
+    queue: Queue,
+    encoder: Encoder,
+    /// All of it is written.
+    pub done: bool,
+    /// The upstream takes no more; it may still answer.
+    pub broken: bool,
+    read: bool,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl Upload {
+    /// A request with its head, and a body of that length.
+    pub fn new(head: Vec<u8>, length: Length) -> Self {
+        let mut queue = Queue::default();
+        queue.push(head);
+        let encoder = if length == Length::Chunked { Encoder::Chunked } else { Encoder::Plain };
+        let read = length == Length::Empty;
+        Self { queue, encoder, done: false, broken: false, read, written: 0 }
+    }
+
+    /// Moves what can be moved; ready when all is written, or the upstream takes no more.
+    pub fn poll(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Trouble>> {
+        if self.done || self.broken {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            while !self.read && self.queue.len() < QUEUED_BYTES_MAX {
+                match stream.poll_piece(task) {
+                    Poll::Pending => break,
+                    Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
+                    Poll::Ready(Ok(Piece::Data(data))) => {
+                        self.encoder.push(data, &mut self.queue);
+                    }
+                    Poll::Ready(Ok(Piece::End(trailers))) => {
+                        self.encoder.finish(trailers.as_ref(), &mut self.queue);
+                        self.read = true;
+                    }
+                }
+            }
+            if self.queue.is_empty() {
+                self.done = self.read;
+                return if self.done { Poll::Ready(Ok(())) } else { Poll::Pending };
+            }
+            let before = self.queue.len();
+            let sent = upstream.poll_send(task, &mut self.queue);
+            self.written += (before - self.queue.len()) as u64;
+            if ready!(sent).is_err() {
+                // It may have answered before it closed: that is read.
+                self.broken = true;
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+/// Why a response's body came to no end.
+#[derive(Debug)]
+pub enum Broken {
+    /// The client's doing.
+    Client(Trouble),
+    /// Ours: the coder failed.
+    Coding,
+    /// The upstream's.
+    Upstream(ResponseFault),
+}
+
+/// The response's body on its way down.
+pub struct Download {
+    decoder: Decoder,
+    /// Read before the response was begun.
+    first: VecDeque<Piece>,
+    coder: Option<Coder>,
+    /// The coder holds what was not flushed.
+    unflushed: bool,
+    ended: bool,
+    /// Bytes of the body taken from the upstream, and those given to the client.
+    pub taken: u64,
+    given: u64,
+}
+
+impl Download {
+    /// A body of that length.
+    pub fn new(length: Length) -> Self {
+        Self {
+            decoder: Decoder::new(length),
+            first: VecDeque::new(),
+            coder: None,
+            unflushed: false,
+            ended: false,
+            taken: 0,
+            given: 0,
+        }
+    }
+
+    /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
+    pub async fn first(&mut self, upstream: &mut Upstream) -> Result<(Bytes, bool), ResponseFault> {
+        let mut bytes = BytesMut::new();
+        let complete = poll_fn(|task| {
+            while bytes.len() < FIRST_BYTES {
+                let piece = match self.poll_upstream(task, upstream) {
+                    Poll::Pending => return Poll::Ready(Ok(false)),
+                    Poll::Ready(piece) => piece?,
+                };
+                if let Piece::Data(data) = &piece {
+                    bytes.extend_from_slice(data);
+                }
+                let ended = matches!(piece, Piece::End(_));
+                self.first.push_back(piece);
+                if ended {
+                    return Poll::Ready(Ok(true));
+                }
+            }
+            Poll::Ready(Ok(false))
+        })
+        .await?;
+        Ok((bytes.freeze(), complete))
+    }
+
+    /// Passes the body through a coder.
+    pub fn through(&mut self, coder: Coder) {
+        self.coder = Some(coder);
+    }
+
+    /// For the access line.
+    pub fn told(&self) -> Coded {
+        let told = self.coder.as_ref().map(Coder::told).unwrap_or_default();
+        Coded {
+            coding: told.coding,
+            bytes_identity: self.taken,
+            bytes_sent: self.given,
+            why_not: told.why_not,
+        }
+    }
+
+    /// Moves what can be moved; ready at the end.
+    pub fn poll(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Broken>> {
+        loop {
+            while !self.ended && stream.queued() < QUEUED_BYTES_MAX {
+                let piece = match self.first.pop_front() {
+                    Some(piece) => Poll::Ready(Ok(piece)),
+                    None => self.poll_upstream(task, upstream),
+                };
+                let Poll::Ready(piece) = piece else { break };
+                let passed = piece.map_err(Broken::Upstream).and_then(|piece| {
+                    self.pass(piece, stream).map_err(|CodingError { .. }| Broken::Coding)
+                });
+                if let Err(broken) = passed {
+                    // What came before goes out, so that the client sees how far it got.
+                    let _ = stream.poll_flush(task);
+                    return Poll::Ready(Err(broken));
+                }
+            }
+            let idle = stream.queued() == 0;
+            ready!(stream.poll_flush(task)).map_err(Broken::Client)?;
+            if self.ended {
+                return Poll::Ready(Ok(()));
+            }
+            if idle && !self.flush_coder(stream)? {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn pass(&mut self, piece: Piece, stream: &mut Stream<'_>) -> Result<(), CodingError> {
+        match (piece, &mut self.coder) {
+            (Piece::Data(data), Some(coder)) if !coder.is_identity() => {
+                self.taken += data.len() as u64;
+                let mut out = Vec::new();
+                coder.push(&data, &mut out)?;
+                self.unflushed = true;
+                self.given += out.len() as u64;
+                stream.push(out.into());
+            }
+            (Piece::Data(data), coder) => {
+                self.taken += data.len() as u64;
+                self.given += data.len() as u64;
+                if let Some(coder) = coder
+                    && coder.watches()
+                {
+                    coder.watch(&data);
+                }
+                stream.push(data);
+            }
+            (Piece::End(trailers), coder) => {
+                self.ended = true;
+                let mut out = Vec::new();
+                match coder {
+                    Some(coder) if !coder.is_identity() => coder.finish(&mut out)?,
+                    Some(coder) if coder.watches() => coder.watch_end(),
+                    Some(_) | None => {}
+                }
+                self.given += out.len() as u64;
+                stream.push(out.into());
+                stream.finish(trailers);
+            }
+        }
+        Ok(())
+    }
+
+    /// A pause of the upstream's is one for the client: whether anything came of it.
+    fn flush_coder(&mut self, stream: &mut Stream<'_>) -> Result<bool, Broken> {
+        let Some(coder) = &mut self.coder else { return Ok(false) };
+        if !std::mem::take(&mut self.unflushed) {
+            return Ok(false);
+        }
+        let mut out = Vec::new();
+        coder.flush(&mut out).map_err(|_| Broken::Coding)?;
+        let some = !out.is_empty();
+        self.given += out.len() as u64;
+        stream.push(out.into());
+        Ok(some)
+    }
+
+    fn poll_upstream(
+        &mut self,
+        task: &mut Context<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<Piece, ResponseFault>> {
+        loop {
+            match self.decoder.next(&mut upstream.received) {
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(Err(ResponseFault::Chunk)),
+            }
+            match ready!(upstream.poll_fill(task)) {
+                Ok(1..) => {}
+                Ok(0) if self.decoder.ended().is_ok() => {
+                    return Poll::Ready(Ok(Piece::End(None)));
+                }
+                Ok(_) | Err(_) => return Poll::Ready(Err(ResponseFault::Cut)),
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! HTTP/2 on a terminated connection: a task for the connection, one for each stream.
+//! It must not know how a request is served.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use http::header::{self, HeaderValue};
+use http::uri::Scheme;
+use http::{Request, StatusCode, Uri, request};
+
+use super::exchange::{answer, exchange};
+use super::front::{Front, Record};
+use super::head::{Length, read_authority};
+use super::io::Client;
+use super::stream::Stream;
+use super::websocket;
+use crate::active::Active;
+use crate::park;
+use crate::story::{End, Outcome};
+
+/// Streams at once: what RFC 9113 6.5.2 calls the least that is useful.
+const STREAMS_MAX: u32 = 100;
+/// Bytes that a stream's client may send ahead, and those of all streams together.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// Bytes of responses that wait in the library for a stream's window.
+const SEND_BYTES_MAX: usize = 64 << 10;
+/// Streams that the client reset and nobody has looked at yet: beyond it it is the rapid-reset
+/// flood (CVE-2023-44487), and the connection ends.
+const RESETS_PENDING_MAX: usize = 20;
+/// Streams that we reset for the client's errors in the connection's life.
+const ERRORS_MAX: usize = 256;
+/// Streams that ended without a whole response, beyond those that had one: a browser that leaves
+/// pages drops a hundred at a time, a flood goes on.
+const DROPS_MAX: u32 = 500;
+/// How long a connection may take to end after GOAWAY when nothing is on its way.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Serves a connection to its end.
+pub async fn serve(client: Client, front: Front) {
+    let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
+    let front = Rc::new(front);
+    let http = &front.worker.edge.config.http;
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BYTES_MAX)
+        .enable_connect_protocol()
+        .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
+        .max_local_error_reset_streams(Some(ERRORS_MAX));
+    active.due_in(http.head_timeout);
+    let mut handshake = std::pin::pin!(builder.handshake::<_, Bytes>(client));
+    let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
+        Poll::Ready(shaken) => Poll::Ready(Some(shaken)),
+        Poll::Pending => active.poll_ready(task, &[], 0).map(|_| None),
+    });
+    let reason = match shaken.await {
+        None => "head_timeout".to_owned(),
+        Some(Err(error)) => format!("client: {error}"),
+        Some(Ok(connection)) => run(connection, &active, &front).await,
+    };
+    // What was sealed last is sent, or the client does not read.
+    park::last_words(&active, &[]);
+    let story = front.story_now(sent.get());
+    let end = End { outcome: Outcome::Terminated, reason: reason.into() };
+    front.worker.tell(&story, &end);
+}
+
+/// What wakes a connection.
+enum Event {
+    Stream(Box<(Request<h2::RecvStream>, SendResponse<Bytes>)>),
+    Failed(h2::Error),
+    Late,
+    Closed,
+}
+
+async fn run(
+    mut connection: Connection<Client, Bytes>,
+    active: &Active,
+    front: &Rc<Front>,
+) -> String {
+    let idle = front.worker.edge.config.http.http2_idle_timeout;
+    // One for the connection, and one for each stream that is served; in it is how many streams
+    // were dropped.
+    let alive = Rc::new(Cell::new(0));
+    let mut goodbye: Option<&'static str> = None;
+    let mut was_busy = true;
+    loop {
+        let event = poll_fn(|task| {
+            let accepted = connection.poll_accept(task);
+            let busy = Rc::strong_count(&alive) > 1;
+            if front.worker.is_draining() && goodbye.is_none() {
+                goodbye = Some("drained");
+                connection.graceful_shutdown();
+                task.waker().wake_by_ref();
+            }
+            if busy != was_busy {
+                was_busy = busy;
+                active.due_in(if goodbye.is_some() { GOODBYE } else { idle });
+            }
+            if alive.get() > DROPS_MAX {
+                alive.set(0);
+                goodbye = Some("too many streams were dropped");
+                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                task.waker().wake_by_ref();
+            }
+            match accepted {
+                Poll::Ready(None) => Poll::Ready(Event::Closed),
+                Poll::Ready(Some(Ok(stream))) => Poll::Ready(Event::Stream(Box::new(stream))),
+                Poll::Ready(Some(Err(error))) => Poll::Ready(Event::Failed(error)),
+                Poll::Pending => active.poll_ready(task, &[], 0).map(|_| Event::Late),
+            }
+        });
+        match event.await {
+            Event::Stream(stream) => {
+                let (request, respond) = *stream;
+                let task = one_stream(front.clone(), request, respond, alive.clone());
+                tokio::task::spawn_local(task);
+            }
+            Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
+            Event::Failed(error) => return format!("client: {error}"),
+            Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
+            // Each stream has a clock of its own.
+            Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
+            Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
+            Event::Late => {
+                goodbye = Some("http2_idle_timeout");
+                connection.graceful_shutdown();
+                active.due_in(GOODBYE);
+            }
+        }
+    }
+}
+
+async fn one_stream(
+    front: Rc<Front>,
+    request: Request<h2::RecvStream>,
+    respond: SendResponse<Bytes>,
+    drops: Rc<Cell<u32>>,
+) {
+    let (mut parts, receive) = request.into_parts();
+    let length = length(&parts, &receive);
+    let mut stream = Stream::two(receive, respond);
+    // What a WebSocket says is no body of the request.
+    let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
+    if target(&mut parts).is_some() {
+        let done = Box::pin(exchange(&front, &mut stream, parts, length)).await;
+        let before = drops.get();
+        drops.set(if done.gone { before + 1 } else { before.saturating_sub(1) });
+        return;
+    }
+    let mut record = Record::new(&front, &parts);
+    record.failed = true;
+    record.reason = "request: missing or malformed authority".into();
+    let status = match parts.method {
+        http::Method::CONNECT => StatusCode::METHOD_NOT_ALLOWED,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    // A client that is gone needs no answer.
+    let _ = answer(&front, &mut stream, status, &parts.method, &mut record).await;
+    front.tell(record);
+}
+
+fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
+    if receive.is_end_stream() {
+        return Length::Empty;
+    }
+    // The library holds the data to it, and has refused what is no number.
+    let known = parts.headers.get(header::CONTENT_LENGTH);
+    let known = known.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+    known.map_or(Length::Chunked, Length::Known)
+}
+
+/// Gives the request's URI its authority, from Host where there is no :authority; where both are
+/// they must agree (RFC 9113 8.3.1).
+fn target(parts: &mut request::Parts) -> Option<()> {
+    if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
+        return None;
+    }
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (host, None) => host.map(HeaderValue::as_bytes),
+        _ => return None,
+    };
+    let given = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
+    let text = match (given, host) {
+        (Some(given), Some(host)) if !given.eq_ignore_ascii_case(host) => return None,
+        (Some(text), _) | (None, Some(text)) => text,
+        (None, None) => return None,
+    };
+    let authority = read_authority(text).ok()?;
+    let mut uri = std::mem::take(&mut parts.uri).into_parts();
+    (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
+    uri.path_and_query.get_or_insert(http::uri::PathAndQuery::from_static("/"));
+    parts.uri = Uri::from_parts(uri).ok()?;
+    Some(())
+}

@@ -1,0 +1,136 @@
+//! A connection that has switched protocols (RFC 9110 7.8): a pair in the lot, or, where the
+//! upstream speaks TLS, a task that copies. It must not know which protocol it is.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use super::front::Front;
+use super::io::{Client, Gone, Queue};
+use super::one::send_all;
+use super::upstream::Upstream;
+use crate::lot::UPSTREAM;
+use crate::park;
+use crate::relay::Relay;
+use crate::story::{End, Outcome};
+
+/// Goes on with a connection behind its 101.
+pub async fn switch(mut client: Client, front: Front, mut upstream: Upstream) {
+    let mut queue = Queue::default();
+    queue.push(upstream.received.split());
+    let worker = front.worker.clone();
+    client.active.due_in(worker.edge.config.limits.idle_timeout);
+    let passed = send_all(&mut client, &mut queue).await;
+    let ended = match passed {
+        Err(gone) => gone.reason(),
+        Ok(()) if upstream.is_plain() => match pair(&client, upstream) {
+            Ok(()) => {
+                front.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
+                let bytes_to_client = client.bytes_to_client.get();
+                let (active, terminated) = client.into_pair();
+                let mut story = front.end(bytes_to_client);
+                return park::park(&active, &mut story, Relay::Terminate(terminated));
+            }
+            Err(error) => format!("upstream: {error}"),
+        },
+        Ok(()) => copy(&mut client, &front, upstream).await,
+    };
+    let bytes_to_client = client.bytes_to_client.get();
+    let words = client.goodbye();
+    park::last_words(&client.active, &words);
+    let end = End { outcome: Outcome::Terminated, reason: ended.into() };
+    worker.tell(&front.end(bytes_to_client), &end);
+}
+
+fn pair(client: &Client, upstream: Upstream) -> std::io::Result<()> {
+    let Some(socket) = upstream.into_socket() else { return Ok(()) };
+    let socket = socket?;
+    client.active.register(&socket, UPSTREAM)?;
+    client.active.set_upstream(socket, UPSTREAM)
+}
+
+/// Both directions, until both have ended or one fails; gives the reason.
+async fn copy(client: &mut Client, front: &Front, mut upstream: Upstream) -> String {
+    let idle_timeout = front.worker.edge.config.limits.idle_timeout;
+    let (mut up, mut down) = (Way::default(), Way::default());
+    poll_fn(|task| {
+        let before = (up.moved, down.moved);
+        let upward = poll_up(task, client, &mut upstream, &mut up);
+        let downward = poll_down(task, client, &mut upstream, &mut down);
+        front.bytes_to_upstream.update(|bytes| bytes + up.moved - before.0);
+        if before != (up.moved, down.moved) {
+            client.active.due_in(idle_timeout);
+        }
+        match (upward, downward) {
+            (Poll::Ready(Err(reason)), _) | (_, Poll::Ready(Err(reason))) => Poll::Ready(reason),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready("client closed".into()),
+            _ => match client.active.poll_ready(task, &[], 0) {
+                Poll::Ready(_) => Poll::Ready("idle_timeout".into()),
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    })
+    .await
+}
+
+#[derive(Default)]
+struct Way {
+    queue: Queue,
+    ended: bool,
+    told: bool,
+    moved: u64,
+}
+
+fn poll_up(
+    task: &mut Context<'_>,
+    client: &mut Client,
+    upstream: &mut Upstream,
+    way: &mut Way,
+) -> Poll<Result<(), String>> {
+    loop {
+        let before = way.queue.len();
+        let sent = upstream.poll_send(task, &mut way.queue);
+        way.moved += (before - way.queue.len()) as u64;
+        ready!(sent).map_err(|error| format!("upstream: {error}"))?;
+        if way.ended {
+            if !way.told {
+                ready!(upstream.poll_shutdown(task)).map_err(|error| error.to_string())?;
+                way.told = true;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        if client.plain.is_empty() {
+            match ready!(client.poll_fill(task)) {
+                Ok(0) => way.ended = true,
+                Ok(_) => {}
+                Err(Gone::Stop(crate::active::Stop::Late)) => return Poll::Pending,
+                Err(gone) => return Poll::Ready(Err(gone.reason())),
+            }
+        }
+        way.queue.push(client.plain.split());
+    }
+}
+
+fn poll_down(
+    task: &mut Context<'_>,
+    client: &mut Client,
+    upstream: &mut Upstream,
+    way: &mut Way,
+) -> Poll<Result<(), String>> {
+    loop {
+        let sent = client.poll_send(task, &mut way.queue);
+        ready!(sent).map_err(|gone| gone.reason())?;
+        if way.ended {
+            return Poll::Ready(Ok(()));
+        }
+        match ready!(upstream.poll_fill(task)) {
+            Ok(0) => {
+                // close_notify of that direction alone.
+                client.seal_alert(eyelet_record::alert::CLOSE_NOTIFY);
+                way.ended = true;
+            }
+            Ok(read) => way.moved += read as u64,
+            Err(error) => return Poll::Ready(Err(format!("upstream: {error}"))),
+        }
+        way.queue.push(upstream.received.split());
+    }
+}

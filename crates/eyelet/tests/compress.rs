@@ -1,0 +1,199 @@
+//! Compression as clients meet it: curl with each coding over both HTTPs, and a real browser that
+//! comes back for the next version. Must not know the engine.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::web::head;
+use support::{Edge, Pki, Upstream, need, noise, output, until};
+
+/// A bundle of some size: most of it the same in each version.
+fn bundle(version: u32) -> String {
+    let mut text = format!("window.version = {version};\n");
+    for n in 0..6_000_u32 {
+        let number = n.wrapping_mul(2_654_435_761) >> 7;
+        text += &format!("function f{n}(a) {{ return a * {number} + {}; }}\n", number % 97);
+    }
+    text + "fetch('/ran?' + window.version + f7(0));\n"
+}
+
+/// A page a version, its script, and what is no text.
+fn application(mut stream: TcpStream) {
+    loop {
+        let mut byte = [0];
+        let Ok(1) = stream.peek(&mut byte) else { return };
+        let asked = head(&mut stream);
+        let path = asked.split(' ').nth(1).unwrap_or("/").to_owned();
+        let (kind, body) = match path.split_once("/assets/app.") {
+            Some((_, rest)) => {
+                let version = rest.trim_end_matches(".js").parse().unwrap_or(1);
+                ("text/javascript", bundle(version).into_bytes())
+            }
+            None if path.starts_with("/noise") => ("application/octet-stream", noise(9_000, 3)),
+            None => {
+                let version = path.trim_start_matches('/');
+                let script = format!("<script src=\"/assets/app.{version}.js\"></script>");
+                let page = format!("<!doctype html><title>{version}</title>{script}");
+                ("text/html", page.into_bytes())
+            }
+        };
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+             Cache-Control: public, max-age=600\r\nETag: \"{path}\"\r\n\r\n",
+            body.len()
+        );
+        if stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(&body)).is_err() {
+            return;
+        }
+    }
+}
+
+/// An edge at `port` of loopback, 0 for any, for localhost.
+fn edge(pki: &Pki, app: &Upstream, port: u16) -> Edge {
+    let config = format!(
+        "workers = 1\n[[listener]]\naddress = \"127.0.0.1:{port}\"\n[[rule]]\nname = \"app\"\n\
+         sni = \"localhost\"\naction = \"terminate\"\ncertificate = \"edge.pem\"\n\
+         key = \"edge.key\"\nupstream = \"http://{}\"\ndictionary = \"/assets/app.*.js\"\n",
+        app.address
+    );
+    Edge::start_whole(&pki.folder, &config, |_| ())
+}
+
+fn asked(edge: &Edge, path: &str) -> Value {
+    edge.line(path, |line| line["http"]["path"].as_str().is_some_and(|p| p.starts_with(path)))
+}
+
+#[test]
+fn curl_decodes_every_coding_over_both_https() {
+    if !need("curl") {
+        return;
+    }
+    let (pki, app) = (Pki::new(), Upstream::serve(application));
+    let edge = edge(&pki, &app, 0);
+    let url = format!("https://localhost:{}", edge.port());
+    let known = output(Command::new("curl").arg("--version")).text;
+    for version in ["--http1.1", "--http2"] {
+        for coding in ["gzip", "br", "zstd"] {
+            if !known.contains(if coding == "br" { "brotli" } else { coding.trim_matches('g') }) {
+                continue;
+            }
+            let path = format!("/assets/app.1.js?{version}{coding}");
+            let body = pki.file("body");
+            let said = output(
+                Command::new("curl")
+                    .args(["-sS", "--compressed", version, "--cacert"])
+                    .arg(pki.file("ca.pem"))
+                    .args(["-H", &format!("Accept-Encoding: {coding}"), "-o"])
+                    .arg(&body)
+                    .arg(format!("{url}{path}")),
+            );
+            assert!(said.status.success(), "{}", said.text);
+            assert!(std::fs::read(&body).unwrap() == bundle(1).into_bytes(), "{version} {coding}");
+            let line = asked(&edge, &path);
+            assert_eq!(line["coding"], coding, "{line}");
+            assert_eq!(line["bytes_identity"], bundle(1).len(), "{line}");
+            let sent = line["bytes_sent"].as_u64().unwrap();
+            assert!(sent * 3 < bundle(1).len() as u64, "{line}");
+            assert_eq!(line["why_not"], Value::Null, "{line}");
+        }
+    }
+    let said = output(
+        Command::new("curl")
+            .args(["-sS", "--compressed", "-o", "/dev/null", "--cacert"])
+            .arg(pki.file("ca.pem"))
+            .arg(format!("{url}/noise")),
+    );
+    assert!(said.status.success(), "{}", said.text);
+    assert_eq!(asked(&edge, "/noise")["why_not"], "looks compressed");
+}
+
+/// A browser with a profile of its own, which trusts the test's authority.
+struct Browser(Child);
+
+impl Browser {
+    fn open(pki: &Pki, url: &str) -> Self {
+        let home = pki.folder.path();
+        let child = Command::new("chromium")
+            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update"])
+            .arg(format!("--user-data-dir={}", home.join("profile").display()))
+            .arg(url)
+            .env("HOME", home)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    /// Asks it to end, so that its profile is written.
+    fn close(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        until("the browser to end", || self.0.try_wait().unwrap());
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn trust(home: &Path, authority: &Path) {
+    let store = home.join(".pki/nssdb");
+    std::fs::create_dir_all(&store).unwrap();
+    let store = format!("sql:{}", store.display());
+    for arguments in [
+        vec!["-N", "--empty-password"],
+        vec!["-A", "-t", "C,,", "-n", "test", "-i", authority.to_str().unwrap()],
+    ] {
+        let said = output(Command::new("certutil").args(["-d", &store]).args(arguments));
+        assert!(said.status.success(), "{}", said.text);
+    }
+}
+
+#[test]
+fn a_browser_gets_the_next_version_as_a_delta_also_after_a_restart() {
+    if !need("chromium") || !need("certutil") {
+        return;
+    }
+    let (pki, app) = (Pki::new(), Upstream::serve(application));
+    trust(pki.folder.path(), &pki.file("ca.pem"));
+    // An origin has its port: the edge must come back at the same one.
+    let port = {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let visit = |edge: &Edge, version: u32| {
+        let browser = Browser::open(&pki, &format!("https://localhost:{port}/{version}"));
+        let line = asked(edge, &format!("/assets/app.{version}.js"));
+        // The script has run: what it computes with one of its functions comes back.
+        asked(edge, &format!("/ran?{version}"));
+        // The browser writes what it keeps behind the page's back.
+        std::thread::sleep(Duration::from_secs(1));
+        browser.close();
+        line
+    };
+    let one = edge(&pki, &app, port);
+    let first = visit(&one, 1);
+    assert_eq!(first["coding"], "br", "{first}");
+    let second = visit(&one, 2);
+    assert_eq!(second["coding"], "dcz", "{second}");
+    assert!(second["bytes_sent"].as_u64().unwrap() < 1_000, "{second}");
+    drop(one);
+
+    let two = edge(&pki, &app, port);
+    let third = visit(&two, 3);
+    assert_eq!(third["coding"], "dcz", "{third}");
+    assert!(third["bytes_sent"].as_u64().unwrap() < 1_000, "{third}");
+}

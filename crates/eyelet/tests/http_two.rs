@@ -1,0 +1,319 @@
+//! HTTP/2 in front of an application: streams, their ends, floods, and the connection's own end.
+//! Must not know the engine; the client is the h2 crate, the upstream is played byte by byte.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{Request, Response};
+use support::client::Offer;
+use support::web::{answer, chunks, head};
+use support::{A_WHILE, Edge, Pki, SOON, Upstream};
+
+struct Web {
+    edge: Edge,
+    app: Upstream,
+    pki: Pki,
+}
+
+/// An open connection: the handle for requests, and the task that drives it.
+struct Two {
+    send: SendRequest<Bytes>,
+    driven: tokio::task::JoinHandle<Result<(), h2::Error>>,
+}
+
+impl Web {
+    fn new(app: Upstream, whole: &str) -> Self {
+        let pki = Pki::new();
+        let rule = pki.terminate(&format!("http://{}", app.address), "");
+        let edge = Edge::start(&pki.folder, &format!("{whole}\n{rule}"));
+        Self { edge, app, pki }
+    }
+
+    async fn connect(&self) -> Two {
+        let config = Offer { alpn: &["h2"], ..Offer::new(&self.pki) }.config();
+        let socket = tokio::net::TcpStream::connect(self.edge.address()).await.unwrap();
+        let name = "app.test".try_into().unwrap();
+        let tls = tokio_rustls::TlsConnector::from(config).connect(name, socket).await.unwrap();
+        let (send, connection) = h2::client::handshake(tls).await.unwrap();
+        Two { send, driven: tokio::spawn(connection) }
+    }
+}
+
+impl Two {
+    async fn ask(&mut self, request: Request<()>) -> Result<(u16, Bytes), h2::Error> {
+        self.send = self.send.clone().ready().await?;
+        let (response, _) = self.send.send_request(request, true)?;
+        let response = response.await?;
+        Ok((response.status().as_u16(), body(response).await?))
+    }
+
+    async fn get(&mut self, path: &str) -> Result<(u16, Bytes), h2::Error> {
+        self.ask(get(path)).await
+    }
+}
+
+fn get(path: &str) -> Request<()> {
+    Request::get(format!("https://app.test{path}")).body(()).unwrap()
+}
+
+async fn body(response: Response<h2::RecvStream>) -> Result<Bytes, h2::Error> {
+    let mut receive = response.into_body();
+    let mut body = Vec::new();
+    while let Some(piece) = receive.data().await {
+        let piece = piece?;
+        receive.flow_control().release_capacity(piece.len()).unwrap();
+        body.extend_from_slice(&piece);
+    }
+    Ok(body.into())
+}
+
+/// Runs a client, for [`SOON`] at most.
+fn run(client: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(SOON, client).await.expect("in time") });
+}
+
+#[test]
+fn streams_are_served_side_by_side() {
+    let web = Web::new(Upstream::http(), "");
+    run(async {
+        let mut two = web.connect().await;
+        let mut waiting = Vec::new();
+        for number in 0..50 {
+            let (response, _) = two.send.send_request(get(&format!("/{number}")), true).unwrap();
+            waiting.push((number, response));
+            two.send = two.send.clone().ready().await.unwrap();
+        }
+        for (number, response) in waiting {
+            let response = response.await.unwrap();
+            assert_eq!(response.status(), 200);
+            let text = String::from_utf8(body(response).await.unwrap().to_vec()).unwrap();
+            assert!(
+                text.starts_with(&format!("GET /{number} HTTP/1.1\r\nhost: app.test")),
+                "{text}"
+            );
+            assert!(text.contains("via: 2.0 eyelet\r\n"), "{text}");
+        }
+    });
+    let line = web.edge.line("a stream", |line| line["http"]["path"] == "/49");
+    assert_eq!(line["http"]["status"], 200, "{line}");
+}
+
+#[test]
+fn bodies_and_trailers_go_both_ways() {
+    let web = Web::new(Upstream::by_hand(), "");
+    run(async {
+        let mut two = web.connect().await;
+        let post = Request::post("https://app.test/").body(()).unwrap();
+        let (response, mut send) = two.send.send_request(post, false).unwrap();
+        send.send_data("hello".into(), false).unwrap();
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("x-sum", "7".parse().unwrap());
+        send.send_trailers(trailers).unwrap();
+        let app = async {
+            let mut app: TcpStream = {
+                // The client's frames go out first.
+                tokio::time::sleep(A_WHILE).await;
+                web.app.take()
+            };
+            assert!(head(&mut app).contains("transfer-encoding: chunked\r\n"));
+            assert_eq!(chunks(&mut app), b"hello");
+            app.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+            app.write_all(b"3\r\none\r\n").unwrap();
+            app
+        };
+        let mut app = app.await;
+        let mut receive = response.await.unwrap().into_body();
+        assert_eq!(receive.data().await.unwrap().unwrap(), "one", "at once");
+        app.write_all(b"0\r\nX-Sum: 3\r\n\r\n").unwrap();
+        assert!(receive.data().await.is_none());
+        assert_eq!(receive.trailers().await.unwrap().unwrap()["x-sum"], "3");
+    });
+}
+
+#[test]
+fn a_large_body_waits_for_its_window() {
+    let web = Web::new(
+        Upstream::serve(|mut stream| {
+            answer(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 16777216\r\n\r\n");
+            let _ = stream.write_all(&vec![7; 16 << 20]);
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        let before = web.edge.rss_bytes();
+        let (response, _) = two.send.send_request(get("/"), true).unwrap();
+        let response = response.await.unwrap();
+        tokio::time::sleep(A_WHILE).await;
+        let grown = web.edge.rss_bytes().saturating_sub(before);
+        assert!(grown < 6 << 20, "{grown} bytes more for a stalled stream");
+        assert_eq!(body(response).await.unwrap().len(), 16 << 20);
+    });
+}
+
+#[test]
+fn what_fails_fails_alone() {
+    let web = Web::new(
+        Upstream::serve(|mut stream| {
+            let asked = head(&mut stream);
+            let said = match asked.split(' ').nth(1) {
+                Some("/cut") => "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhel",
+                Some("/bad") => "what?\r\n\r\n",
+                _ => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+            };
+            let _ = stream.write_all(said.as_bytes());
+            thread::sleep(A_WHILE / 3);
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        assert!(two.get("/cut").await.unwrap_err().is_reset());
+        assert_eq!(two.get("/bad").await.unwrap().0, 502);
+        assert_eq!(two.get("/ok").await.unwrap(), (200, "ok".into()));
+        let misdirected = Request::get("https://b.test/").body(()).unwrap();
+        assert_eq!(two.ask(misdirected).await.unwrap().0, 421);
+        let long = Request::get("https://app.test/").header("x", "y".repeat(100_000));
+        assert_eq!(two.ask(long.body(()).unwrap()).await.unwrap().0, 431);
+        let two_hosts = Request::get("https://app.test/").header("host", "b.test");
+        assert_eq!(two.ask(two_hosts.body(()).unwrap()).await.unwrap().0, 400);
+        let connect = Request::connect("app.test:443").body(()).unwrap();
+        assert_eq!(two.ask(connect).await.unwrap().0, 405);
+        assert_eq!(two.get("/ok").await.unwrap(), (200, "ok".into()));
+    });
+}
+
+/// RFC 8441.
+#[test]
+fn a_websocket_is_a_stream_of_its_connection() {
+    let web = Web::new(
+        Upstream::serve(|mut stream| {
+            let asked = head(&mut stream);
+            assert!(asked.starts_with("GET /chat HTTP/1.1\r\n"), "{asked}");
+            let lower = asked.to_ascii_lowercase();
+            assert!(lower.contains("upgrade: websocket\r\n"), "{asked}");
+            assert!(lower.contains("sec-websocket-key: "), "{asked}");
+            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+                            Upgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\nwelcome";
+            stream.write_all(switched.as_bytes()).unwrap();
+            let mut ping = [0; 4];
+            while stream.read_exact(&mut ping).is_ok() {
+                stream.write_all(b"pong").unwrap();
+            }
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        tokio::time::sleep(A_WHILE).await;
+        assert!(two.send.is_extended_connect_protocol_enabled(), "its SETTINGS say so");
+        let mut ask = Request::connect("https://app.test/chat").body(()).unwrap();
+        ask.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, mut send) = two.send.send_request(ask, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(response.headers().get("upgrade").is_none());
+        let mut receive = response.into_body();
+        assert_eq!(receive.data().await.unwrap().unwrap(), "welcome");
+        for _ in 0..3 {
+            send.send_data("ping".into(), false).unwrap();
+            assert_eq!(receive.data().await.unwrap().unwrap(), "pong");
+        }
+        send.send_data(Bytes::new(), true).unwrap();
+        while let Some(piece) = receive.data().await {
+            assert_eq!(piece.unwrap(), "");
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_is_reset_lets_its_upstream_go() {
+    let web = Web::new(Upstream::by_hand(), "");
+    run(async {
+        let mut two = web.connect().await;
+        let (response, mut send) = two.send.send_request(get("/"), false).unwrap();
+        tokio::time::sleep(A_WHILE).await;
+        let mut app = web.app.take();
+        head(&mut app);
+        send.send_reset(h2::Reason::CANCEL);
+        drop(response);
+        tokio::time::sleep(A_WHILE).await;
+        let ended = app.read(&mut [0; 64]);
+        assert!(!matches!(ended, Ok(1..)), "{ended:?}");
+    });
+}
+
+/// CVE-2023-44487.
+#[test]
+fn a_flood_of_resets_costs_the_connection_and_no_other() {
+    let web = Web::new(Upstream::http(), "");
+    run(async {
+        let mut good = web.connect().await;
+        assert_eq!(good.get("/").await.unwrap().0, 200);
+        let mut flood = web.connect().await;
+        let mut ended = false;
+        for _ in 0..20_000 {
+            let Ok(ready) = flood.send.clone().ready().await else {
+                ended = true;
+                break;
+            };
+            flood.send = ready;
+            let Ok((response, mut send)) = flood.send.send_request(get("/"), false) else {
+                ended = true;
+                break;
+            };
+            // The request goes out, and then its reset.
+            tokio::task::yield_now().await;
+            send.send_reset(h2::Reason::CANCEL);
+            drop(response);
+        }
+        assert!(ended || flood.driven.is_finished(), "the flood goes on for ever");
+        assert_eq!(good.get("/").await.unwrap().0, 200);
+    });
+}
+
+#[test]
+fn an_idle_connection_is_sent_away() {
+    let web = Web::new(Upstream::http(), "[http]\nhttp2_idle_timeout = \"500ms\"\n");
+    run(async {
+        let mut two = web.connect().await;
+        assert_eq!(two.get("/").await.unwrap().0, 200);
+        let began = std::time::Instant::now();
+        let ended = two.driven.await.unwrap();
+        assert!(ended.is_ok(), "{ended:?}");
+        assert!(began.elapsed() >= Duration::from_millis(400));
+    });
+    web.edge.line("the connection", |line| line["reason"] == "http2_idle_timeout");
+}
+
+#[test]
+fn a_drain_lets_streams_end() {
+    let mut web = Web::new(
+        Upstream::serve(|mut stream| {
+            head(&mut stream);
+            thread::sleep(A_WHILE * 2);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        let (response, _) = two.send.send_request(get("/"), true).unwrap();
+        tokio::time::sleep(A_WHILE).await;
+        web.edge.signal(rustix::process::Signal::TERM);
+        let response = response.await.unwrap();
+        assert_eq!(body(response).await.unwrap(), "ok");
+        assert!(two.driven.await.unwrap().is_ok());
+    });
+    assert!(web.edge.wait_exit().success());
+}

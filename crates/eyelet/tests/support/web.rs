@@ -1,0 +1,115 @@
+//! An HTTP/1.1 client and an upstream that are played byte by byte: what tests need to say and hear
+//! exactly. Must not hide a byte from the test.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::{SOON, Tls, ending};
+
+/// A response as it came.
+#[derive(Debug)]
+pub struct Heard {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Heard {
+    /// A field's value, the first of that name.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Reads up to and with the empty line.
+pub fn head(stream: &mut impl Read) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            end => panic!("{end:?} in a head: {}", head.escape_ascii()),
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Reads a response; its body by Content-Length or chunks, else to the end.
+pub fn hear(stream: &mut impl Read, method: &str) -> Heard {
+    let head = head(stream);
+    let status = head[9..12].parse().unwrap();
+    let mut heard = Heard { status, head, body: Vec::new() };
+    let length = heard.field("content-length").map(|length| length.parse::<usize>().unwrap());
+    let bodiless = method == "HEAD" || status < 200 || status == 204 || status == 304;
+    if bodiless {
+        return heard;
+    }
+    if heard.field("transfer-encoding").is_some() {
+        heard.body = chunks(stream);
+    } else if let Some(length) = length {
+        heard.body = vec![0; length];
+        stream.read_exact(&mut heard.body).unwrap();
+    } else {
+        stream.read_to_end(&mut heard.body).unwrap();
+    }
+    heard
+}
+
+/// The chunks of a body, trailers dropped.
+pub fn chunks(stream: &mut impl Read) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let size = usize::from_str_radix(line(stream).trim(), 16).unwrap();
+        let at = body.len();
+        body.resize(at + size, 0);
+        stream.read_exact(&mut body[at..]).unwrap();
+        if size == 0 {
+            while !line(stream).trim().is_empty() {}
+            return body;
+        }
+        assert_eq!(line(stream), "\r\n");
+    }
+}
+
+/// One line, with its end.
+pub fn line(stream: &mut impl Read) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\n") {
+        stream.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+/// Says a request on an open connection and hears the response.
+pub fn ask(client: &mut Tls, request: &str) -> Heard {
+    client.write_all(request.as_bytes()).unwrap();
+    hear(client, request.split(' ').next().unwrap())
+}
+
+/// GET on app.test.
+pub fn get(client: &mut Tls, path: &str) -> Heard {
+    ask(client, &format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n"))
+}
+
+/// Whether the connection ends now; what came before its end.
+pub fn rest(client: &mut Tls) -> Vec<u8> {
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest);
+    let _ = ending(&mut client.sock, SOON);
+    rest
+}
+
+/// An upstream's whole answer to one request.
+pub fn answer(stream: &mut TcpStream, response: &str) -> String {
+    let asked = head(stream);
+    stream.write_all(response.as_bytes()).unwrap();
+    asked
+}
