@@ -331,3 +331,21 @@ pub fn cut_all(worker: &Rc<Worker>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::terminate::Terminated;
+    use crate::story::Parked;
+
+    /// What an idle connection costs in this process: its entry, and four bytes for the entry's
+    /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline
+    /// wheel (16), the story (64), and the relay: secrets and sequence numbers of both directions
+    /// (2 x (48 + 8)) with 16 bytes of state, a pointer to what is on its way (8) and flags.
+    #[test]
+    fn an_entry_is_small() {
+        assert_eq!(size_of::<Parked>(), 64);
+        assert_eq!(size_of::<Terminated>(), 144);
+        assert_eq!(size_of::<Entry>(), 240);
+    }
+}

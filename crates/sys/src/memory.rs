@@ -6,6 +6,11 @@
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MMAP_THRESHOLD_BYTES: libc::c_int = 96 << 10;
 
+/// What the heap grows by, and what a trim leaves at its end: glibc's own 128 KiB is more than
+/// 500 parked connections.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const TOP_PAD_BYTES: libc::c_int = 32 << 10;
+
 /// The blocks that glibc's per-thread cache takes (malloc/malloc.c: TCACHE_MAX_BINS,
 /// TCACHE_FILL_COUNT).
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -23,6 +28,7 @@ pub fn configure() {
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
         libc::mallopt(libc::M_TRIM_THRESHOLD, MMAP_THRESHOLD_BYTES);
+        libc::mallopt(libc::M_TOP_PAD, TOP_PAD_BYTES);
     }
 }
 
