@@ -92,14 +92,15 @@ async fn answers(lab: &Lab, count: usize) -> io::Result<(Board, String)> {
     for n in (0..2 * count).step_by(2) {
         client.get(&format!("/api/{n}"), "identity", None).await?;
     }
+    // The log is written in batches.
+    tokio::time::sleep(READY).await;
+    let said = edge.train(lab).await?;
     let columns = [column("bytes", "bytes"), column("cpu", "CPU-ms a MB")];
     let mut board = Board::new(format!("{count} JSON answers, by coding"), &columns);
     for (label, accept) in CODINGS {
         let sample = measure(&edge, &mut client, count, accept, None).await?;
         board.add(label, sample);
     }
-    tokio::time::sleep(READY).await;
-    let said = edge.train(lab).await?;
     // A new start finds the dictionary at once.
     drop(client);
     let edge = edge.again(lab)?;

@@ -465,6 +465,31 @@ fn port_80_leads_to_https() {
 }
 
 #[test]
+fn a_client_that_stops_reading_is_cut() {
+    let app = Upstream::serve(|mut stream| {
+        answer(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n");
+        let _ = stream.write_all(&vec![7; 64 << 20]);
+    });
+    let web = Web::with(app, "", "[http]\nbody_timeout = \"400ms\"\n");
+    let mut stalled = web.connect();
+    stalled.write_all(b"GET /stalled HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    let line = web.request_line("/stalled");
+    assert_eq!(line["outcome"], "failed", "{line}");
+    assert!(line["duration_ms"].as_u64() >= Some(400), "{line}");
+    assert!(line["bytes_sent"].as_u64() < Some(64 << 20), "{line}");
+    // One that reads, however slowly, is not.
+    let mut slow = web.connect();
+    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    head(&mut slow);
+    let mut piece = vec![0; 8 << 20];
+    for _ in 0..8 {
+        slow.read_exact(&mut piece).unwrap();
+        thread::sleep(A_WHILE / 2);
+    }
+    assert_eq!(web.request_line("/slow")["outcome"], "terminated");
+}
+
+#[test]
 fn keys_are_updated_between_requests() {
     let web = Web::with(Upstream::http(), "", "");
     let mut client = web.connect();

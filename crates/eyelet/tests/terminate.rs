@@ -129,12 +129,12 @@ fn an_http_upstream_is_dialled_at_the_first_byte() {
 #[test]
 fn the_first_bytes_may_come_with_the_finished() {
     let request = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";
-    let table: [(&str, fn() -> Upstream, &[u8], &[u8]); 2] = [
-        ("tcp", Upstream::echo, b"at once", b"at once"),
-        ("http", Upstream::http, request, b"HTTP/1.1 200 OK\r\n"),
-    ];
-    for (scheme, upstream, said, heard) in table {
-        let front = Front::before(upstream(), scheme, "");
+    let answer = b"HTTP/1.1 200 OK\r\n";
+    for (scheme, upstream, said, heard) in [
+        ("tcp", Upstream::echo(), &b"at once"[..], &b"at once"[..]),
+        ("http", Upstream::http(), request, answer),
+    ] {
+        let front = Front::before(upstream, scheme, "");
         for versions in VERSIONS {
             let config = Offer { versions, ..front.offer() }.config();
             let name = "app.test".try_into().unwrap();

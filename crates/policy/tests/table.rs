@@ -5,7 +5,7 @@
 
 mod words;
 
-use eyelet_policy::{Fact, Matcher, Needs, Refusal, Rule, RuleId, Rules};
+use eyelet_policy::{Fact, Facts, Matcher, Needs, Refusal, Rule, RuleId, Rules};
 use eyelet_wire::alert::AlertDescription as Alert;
 use eyelet_wire::hello::SniFault;
 use words::{Given, Words, refuse, rule};
@@ -295,5 +295,32 @@ fn misses_name_the_first_matcher_that_failed() {
         (10, Matcher::Sni, ""),
     ] {
         assert_eq!(rules.matcher_text(RuleId(rule), matcher), text);
+    }
+}
+
+/// Whether a request for another name may stay on a connection.
+#[test]
+fn other_names_of_a_connection() {
+    let rules = Rules::new(&[
+        refuse().sni(&["evil.app.example"]),
+        rule().sni(&["*.app.example", "b.example"]).client(&["10.0.0.0/8"]),
+        rule().sni(&["x.app.example"]).alpn(&["acme-tls/1"]),
+        rule().sni(&["app.example", "*.app.example", "b.example", ""]),
+    ]);
+    for (client, rule, name, serves) in [
+        ("192.0.2.1", 3, "app.example", true),
+        ("192.0.2.1", 3, "a.app.example", true),
+        ("192.0.2.1", 3, "b.example", true),
+        ("192.0.2.1", 3, "", true),
+        ("192.0.2.1", 3, "c.example", false),
+        ("192.0.2.1", 3, "evil.app.example", false),
+        // What that rule asks of the hello beside its name is not known any more.
+        ("192.0.2.1", 3, "x.app.example", false),
+        ("10.1.2.3", 3, "b.example", false),
+        ("10.1.2.3", 1, "b.example", true),
+        ("10.1.2.3", 1, "app.example", false),
+    ] {
+        let facts = Facts::new(0, client.parse().unwrap());
+        assert_eq!(rules.serves(RuleId(rule), name, &facts), serves, "{client} {rule} {name:?}");
     }
 }

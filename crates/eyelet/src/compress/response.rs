@@ -6,7 +6,7 @@ use std::sync::Arc;
 use eyelet_compress::accept::Accepted;
 use eyelet_compress::dictionary::store::{Step, Version};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, offer};
-use eyelet_compress::eligible::{self, Kind};
+use eyelet_compress::eligible::{self, Kind, LENGTH_MIN, LENGTH_MIN_TRAINED};
 use eyelet_compress::pool::Lent;
 use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
@@ -56,7 +56,9 @@ impl Compressors {
     fn of_body(&self, rule: u32, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
         let length = body.known_length();
         let (status, headers) = (head.status, &mut head.headers);
-        let eligible = eligible::by_head(status, headers, length, wanted.event_streams)
+        let trained = wanted.dictionaries && self.inner.shared.trained(rule).is_some();
+        let length_min = if trained { LENGTH_MIN_TRAINED } else { LENGTH_MIN };
+        let eligible = eligible::by_head(status, headers, length, length_min, wanted.event_streams)
             .and_then(|kind| eligible::by_first_bytes(kind, body));
         if let Err(why) = eligible {
             return Coder::as_is(self, why);
@@ -135,6 +137,9 @@ impl Compressors {
             && let Some(coder) = self.with_history(wanted, history, chosen, effort, body)
         {
             return Ok((coder, chosen));
+        }
+        if length.is_some_and(|length| length < LENGTH_MIN) {
+            return Err(WhyNot::Short);
         }
         let (lent, coding) = self.lend(&wanted.accepted, effort, length)?;
         Ok((Coder::stream(self, lent, coding, None, length), coding))
@@ -255,7 +260,7 @@ fn bodiless(wanted: &Wanted, head: &mut Parts) {
         return;
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let kind = eligible::by_head(head.status, headers, length, wanted.event_streams);
+    let kind = eligible::by_head(head.status, headers, length, LENGTH_MIN, wanted.event_streams);
     if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
         return;
     }

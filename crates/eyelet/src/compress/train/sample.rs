@@ -5,7 +5,8 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use eyelet_compress::{dictionary::offer, eligible};
+use eyelet_compress::dictionary::offer;
+use eyelet_compress::eligible::{self, LENGTH_MIN_TRAINED};
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 
@@ -19,7 +20,7 @@ pub(super) fn fetch(upstream: &HttpUpstream, visit: &Visit) -> Option<Vec<u8>> {
     let length = Some(body.len() as u64);
     let whole = body.len() <= BODY_BYTES_MAX && !headers.contains_key(TRANSFER_ENCODING);
     let public = offer::may_be_sample(status, &headers);
-    let worth = eligible::by_head(status, &headers, length, false).is_ok();
+    let worth = eligible::by_head(status, &headers, length, LENGTH_MIN_TRAINED, false).is_ok();
     (whole && public && worth).then(|| body.to_vec())
 }
 

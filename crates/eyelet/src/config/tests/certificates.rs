@@ -304,3 +304,62 @@ fn keys_of_every_kind_are_read() {
         CertificateFiles { certificate: folder.0.join("none.pem"), key: folder.0.join("a.key") };
     assert!(matches!(certificate::load(&files), Err(CertificateError::Unreadable { .. })));
 }
+
+#[test]
+fn upstreams_with_http() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let upstream = |upstream: &str, more: &str| {
+        let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more);
+        folder.read(Depth::Files, &text.replace("http://127.0.0.1:3000", upstream)).map(|loaded| {
+            let Action::Terminate(terminate) = &*loaded.config.rules[0].action else { panic!() };
+            let TerminateUpstream::Http(http) = &terminate.upstream else { panic!() };
+            http.clone()
+        })
+    };
+    let tls = |name: &str, ca: Option<&str>| {
+        Some(UpstreamTls { name: name.to_owned(), ca: ca.map(|ca| folder.0.join(ca)) })
+    };
+    for (text, more, address, expected, wait) in [
+        ("http+unix:/run/a.sock", "", "unix:/run/a.sock", None, 0),
+        ("http://a.internal:80", "upstream_wait = \"10s\"", "a.internal:80", None, 10),
+        ("https://a.internal:443/", "", "a.internal:443", tls("a.internal", None), 0),
+        (
+            "https://[::1]:8443",
+            "upstream_ca = \"app.pem\"\nupstream_name = \"B.internal\"",
+            "[::1]:8443",
+            tls("b.internal", Some("app.pem")),
+            0,
+        ),
+    ] {
+        let http = upstream(text, more).unwrap();
+        assert_eq!(http.address.to_string(), address);
+        assert_eq!((http.tls, http.wait), (expected, Duration::from_secs(wait)), "{text}");
+    }
+    for (text, more, expected) in [
+        ("http://a:1", "upstream_ca = \"app.pem\"", "only an https:// upstream has"),
+        ("tcp://a:1", "upstream_wait = \"1s\"", "this is for upstreams with HTTP"),
+        ("https://a:1", "upstream_name = \"-\"", "\"-\": "),
+        ("https://a:1", "upstream_wait = \"11m\"", "out of bounds"),
+    ] {
+        let found = format!("{:?}", upstream(text, more).unwrap_err());
+        assert!(found.contains(&expected.replace('"', "\\\"")), "{text}: {found}");
+    }
+}
+
+#[test]
+fn bounds_of_http() {
+    let folder = Folder::new();
+    let text = "[http]\nhead_timeout = \"1s\"\nbody_timeout = \"2s\"\nupstream_timeout = \"3s\"\n\
+                http2_idle_timeout = \"4s\"\nhead_bytes_max = \"16KiB\"\n\
+                trusted_proxies = \"10.0.0.0/8\"\n";
+    let expected = Http {
+        head_timeout: Duration::from_secs(1),
+        body_timeout: Duration::from_secs(2),
+        upstream_timeout: Duration::from_secs(3),
+        http2_idle_timeout: Duration::from_secs(4),
+        head_bytes_max: 16 << 10,
+        trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
+    };
+    assert_eq!(folder.read(Depth::Files, text).unwrap().config.http, expected);
+}
