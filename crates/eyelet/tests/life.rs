@@ -76,7 +76,7 @@ fn what_moves_is_drained_and_then_cut() {
 fn an_answer_is_waited_for_while_draining() {
     let pki = Pki::new();
     let application = TcpListener::bind("127.0.0.1:0").unwrap();
-    let upstream = format!("http://{}", application.local_addr().unwrap());
+    let upstream = format!("tcp://{}", application.local_addr().unwrap());
     let limits = "[limits]\ndrain_timeout = \"10s\"";
     let rules = format!("{}{limits}", pki.terminate(&upstream, ""));
     let mut edge = Edge::start(&pki.folder, &rules);

@@ -189,9 +189,8 @@ fn upward(
         terminated.flow.note_end(CLIENT);
     }
     sockets.tell_end(&mut terminated.flow, UPSTREAM)?;
-    let unheard = terminated.flow.held(UPSTREAM).is_none();
-    if sockets.upstream.is_none() && unheard && terminated.flow.has(CLIENT_ENDED) {
-        // Nobody was dialled, so nobody will answer.
+    let is_dialled = sockets.upstream.is_some() || terminated.flow.held(UPSTREAM).is_some();
+    if !is_dialled && terminated.flow.has(CLIENT_ENDED) {
         terminated.flow.note_end(UPSTREAM);
         finish_client(terminated, keys, sockets, buffers)?;
     }
