@@ -16,10 +16,10 @@ use http::{Request, StatusCode, Uri, request};
 use super::exchange::{answer, exchange};
 use super::front::{Front, Record};
 use super::head::{Length, read_authority};
-use super::io::Client;
+use super::io::{Client, Gone};
 use super::stream::Stream;
 use super::websocket;
-use crate::active::Active;
+use crate::active::{Active, Stop};
 use crate::park;
 use crate::story::{End, Outcome};
 
@@ -79,6 +79,8 @@ enum Event {
     Stream(Box<(Request<h2::RecvStream>, SendResponse<Bytes>)>),
     Failed(h2::Error),
     Late,
+    /// Its memory is wanted for others.
+    Shed,
     Closed,
 }
 
@@ -116,7 +118,10 @@ async fn run(
                 Poll::Ready(None) => Poll::Ready(Event::Closed),
                 Poll::Ready(Some(Ok(stream))) => Poll::Ready(Event::Stream(Box::new(stream))),
                 Poll::Ready(Some(Err(error))) => Poll::Ready(Event::Failed(error)),
-                Poll::Pending => active.poll_ready(task, &[], 0).map(|_| Event::Late),
+                Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| match stop {
+                    Err(Stop::Shed) => Event::Shed,
+                    _ => Event::Late,
+                }),
             }
         });
         match event.await {
@@ -128,6 +133,7 @@ async fn run(
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
+            Event::Shed => return Gone::Stop(Stop::Shed).reason(),
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
