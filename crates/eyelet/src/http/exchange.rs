@@ -167,9 +167,19 @@ async fn serve(
         stream.close_after();
     }
     let mut download = Download::new(response_length);
-    let length =
-        begin(compressors, wanted, &mut parts, response_length, &mut download, &mut upstream);
-    let length = length.await?;
+    let length = match response_length {
+        Length::Empty => {
+            download.through(compressors.response(wanted, &mut parts, None, &[]));
+            Length::Empty
+        }
+        // Not while the request's body is on its way: the response's may wait for it.
+        length => {
+            let wait = upload.done && matches!(length, Length::Known(_));
+            let (first, complete) =
+                first(front, stream, &mut download, &mut upstream, wait).await?;
+            begin(compressors, wanted, &mut parts, length, &mut download, &first, complete)
+        }
+    };
     record.told.status = Some(parts.status.as_u16());
     stream.respond(parts, length)?;
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
@@ -182,33 +192,53 @@ async fn serve(
     Ok(Done::default())
 }
 
+/// What of a body there is to choose its coding by.
+async fn first(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    download: &mut Download,
+    upstream: &mut Upstream,
+    wait: bool,
+) -> Result<(Bytes, bool), Failure> {
+    stream.due_in(front.worker.edge.config.http.body_timeout);
+    poll_fn(|task| {
+        if let Poll::Ready(first) = download.poll_first(task, upstream, wait) {
+            return Poll::Ready(first.map_err(Failure::from));
+        }
+        if let Poll::Ready(trouble) = stream.poll_gone(task) {
+            return Poll::Ready(Err(trouble.into()));
+        }
+        stream.poll_late(task).map(|_| {
+            let reason = "upstream: body_timeout".into();
+            Err(Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason))
+        })
+    })
+    .await
+}
+
 /// Chooses the response's coding; gives the length of its body as it will be sent.
-async fn begin(
+fn begin(
     compressors: &Compressors,
     wanted: Asked,
     head: &mut response::Parts,
     length: Length,
     download: &mut Download,
-    upstream: &mut Upstream,
-) -> Result<Length, Failure> {
+    first: &[u8],
+    complete: bool,
+) -> Length {
     let known = match length {
-        Length::Empty => {
-            download.through(compressors.response(wanted, head, None, &[]));
-            return Ok(Length::Empty);
-        }
         Length::Known(bytes) => Some(bytes),
-        Length::Chunked | Length::UntilClose => None,
+        Length::Empty | Length::Chunked | Length::UntilClose => None,
     };
-    let (first, complete) = download.first(upstream).await?;
     let body = Body { length: known, complete };
-    let coder = compressors.response(wanted, head, Some(body), &first);
+    let coder = compressors.response(wanted, head, Some(body), first);
     let coded = !coder.is_identity();
     download.through(coder);
     if !coded {
-        return Ok(length);
+        return length;
     }
     head.headers.remove(header::CONTENT_LENGTH);
-    Ok(Length::Chunked)
+    Length::Chunked
 }
 
 /// An answer of ours that is no page: a dictionary.

@@ -2,7 +2,6 @@
 //! bounded, both at once. It must not know heads.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -125,27 +124,35 @@ impl Download {
     }
 
     /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
-    pub async fn first(&mut self, upstream: &mut Upstream) -> Result<(Bytes, bool), ResponseFault> {
-        let mut bytes = BytesMut::new();
-        let complete = poll_fn(|task| {
-            while bytes.len() < FIRST_BYTES {
-                let piece = match self.poll_upstream(task, upstream) {
-                    Poll::Pending => return Poll::Ready(Ok(false)),
-                    Poll::Ready(piece) => piece?,
-                };
-                if let Piece::Data(data) = &piece {
-                    bytes.extend_from_slice(data);
-                }
-                let ended = matches!(piece, Piece::End(_));
-                self.first.push_back(piece);
-                if ended {
-                    return Poll::Ready(Ok(true));
-                }
+    /// With `wait` for its first piece: a body whose length is known is no stream of events, so
+    /// that its head may come with it.
+    pub fn poll_first(
+        &mut self,
+        task: &mut Context<'_>,
+        upstream: &mut Upstream,
+        wait: bool,
+    ) -> Poll<Result<(Bytes, bool), ResponseFault>> {
+        let complete = loop {
+            let bytes: usize = self.first.iter().map(Piece::bytes).sum();
+            if bytes >= FIRST_BYTES {
+                break false;
             }
-            Poll::Ready(Ok(false))
-        })
-        .await?;
-        Ok((bytes.freeze(), complete))
+            match self.poll_upstream(task, upstream) {
+                Poll::Pending if wait && bytes == 0 => return Poll::Pending,
+                Poll::Pending => break false,
+                Poll::Ready(piece) => self.first.push_back(piece?),
+            }
+            if matches!(self.first.back(), Some(Piece::End(_))) {
+                break true;
+            }
+        };
+        let mut bytes = BytesMut::new();
+        for piece in &self.first {
+            if let Piece::Data(data) = piece {
+                bytes.extend_from_slice(data);
+            }
+        }
+        Poll::Ready(Ok((bytes.freeze(), complete)))
     }
 
     /// Passes the body through a coder.
