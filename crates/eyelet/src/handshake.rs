@@ -1,13 +1,19 @@
 //! The TLS handshake by rustls, fed exactly one TLS record at a time, and the handover of its
-//! secrets to the record layer. The one file that knows rustls' unbuffered API.
+//! secrets to the record layer. The one file that knows rustls' unbuffered API; what it does not
+//! judge, or not as the RFCs do, is in `handshake/`.
 //!
 //! One record at a time, because rustls would otherwise open application data or a KeyUpdate that
 //! came with the client's Finished: the data would have to be carried over as plaintext, and the
 //! KeyUpdate's answer would be lost with rustls.
 
+mod alerts;
+mod incoming;
+
 use std::sync::Arc;
 
 use eyelet_record::{Role, Session, Suite, Version};
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::hello::{HelloReader, Peek};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
@@ -21,15 +27,15 @@ use crate::budget::{Counted, HELLO_BYTES};
 use crate::lot::CLIENT;
 use crate::story::End;
 use crate::tls::{Certificates, TrafficSecrets, take_captured, with_certificates};
+use incoming::{Next, is_early_data, next_record};
 
 /// Bytes read at once: a client's second flight, with certificates, is rarely more.
 const READ_BYTES: usize = 16 << 10;
 /// Bytes that one handshake may hold unread: the largest record that rustls takes, twice, so
 /// that a message of 64 KiB in several records is bounded by rustls' own limit, not by this one.
 const HELD_BYTES_MAX: usize = 128 << 10;
-/// The header of a TLS record, and the most that may follow it (RFC 5246 6.2.3).
-const HEADER_BYTES: usize = 5;
-const RECORD_BYTES_MAX: usize = (16 << 10) + 2048;
+/// Early data that is skipped, records with their headers: 2^14 bytes as rustls, in a few records.
+const EARLY_BYTES_MAX: usize = (16 << 10) + 1024;
 
 /// What a handshake leaves.
 pub struct Handshaken {
@@ -53,7 +59,7 @@ pub struct Handshaken {
 pub struct HandshakeFailure {
     /// For the access line.
     pub end: End,
-    /// The alert that rustls wants sent, sealed or not; empty where there is nobody to tell.
+    /// The alert that is to be sent, sealed or not; empty where there is nobody to tell.
     pub alert: Vec<u8>,
 }
 
@@ -71,8 +77,7 @@ pub async fn handshake(
 ) -> Result<Handshaken, HandshakeFailure> {
     let tls = UnbufferedServerConnection::new(config)
         .map_err(|error| End::failed(format!("handshake: {error}")))?;
-    let mut machine =
-        Machine { tls, incoming, fed: 0, outgoing: Vec::new(), secrets: TrafficSecrets::default() };
+    let mut machine = Machine::new(tls, incoming);
     let budget = &active.worker.edge.budget;
     let mut counted = Counted::new(budget, 0);
     loop {
@@ -124,13 +129,28 @@ struct Machine {
     fed: usize,
     outgoing: Vec<u8>,
     secrets: TrafficSecrets,
+    /// Whether the hello lacks an extension that TLS 1.3 must have.
+    lacking: bool,
+    /// How much early data may still be skipped, in bytes; 0 where none was announced, or once
+    /// the client's handshake has gone on.
+    skip_bytes: usize,
 }
 
 impl Machine {
+    fn new(tls: UnbufferedServerConnection, incoming: Vec<u8>) -> Self {
+        let (lacking, early_data) = match HelloReader::new(incoming.len()).feed(&incoming) {
+            Peek::Hello(hello) => (incoming::is_lacking(&hello), hello.has_early_data()),
+            _ => (false, false),
+        };
+        let skip_bytes = if early_data { EARLY_BYTES_MAX } else { 0 };
+        let (outgoing, secrets) = (Vec::new(), TrafficSecrets::default());
+        Self { tls, incoming, fed: 0, outgoing, secrets, lacking, skip_bytes }
+    }
+
     /// Goes on until rustls needs more, is done, or fails; then `outgoing` has the alert.
     fn step(&mut self) -> Result<Step, rustls::Error> {
         loop {
-            let Self { tls, incoming, fed, outgoing, secrets } = self;
+            let Self { tls, incoming, fed, outgoing, secrets, .. } = self;
             let UnbufferedStatus { discard, state } =
                 tls.process_tls_records(&mut incoming[..*fed]);
             let captured = take_captured();
@@ -153,19 +173,85 @@ impl Machine {
                     return Ok(Step::Done);
                 }
                 Ok(_) => return Err(rustls::Error::General("the client closed".into())),
-                Err(error) => {
-                    drain_alert(tls, outgoing);
-                    return Err(error);
-                }
+                Err(error) => return Err(self.failed(error)),
             };
             incoming.drain(..discard);
             *fed -= discard;
-            if blocked {
-                match record_end(incoming, *fed) {
-                    Some(end) => *fed = end,
-                    None => return Ok(Step::NeedMore),
-                }
+            if blocked && !self.feed()? {
+                return Ok(Step::NeedMore);
             }
+        }
+    }
+
+    /// Puts the next record before rustls, or skips it; `false`: there is none yet.
+    fn feed(&mut self) -> Result<bool, rustls::Error> {
+        loop {
+            let sealed = !self.secrets.server.is_empty();
+            let end = match next_record(&self.incoming, self.fed, sealed) {
+                Next::NeedMore => return Ok(false),
+                Next::Record(end) => end,
+                // That alert has to be sealed, and only rustls can: it shall find out by itself.
+                Next::Refused(..) if self.tls12_is_sealed() => self.incoming.len(),
+                Next::Refused(alert, what) => {
+                    self.append_alert(alert);
+                    return Err(rustls::Error::General(what.into()));
+                }
+            };
+            if !(sealed && self.skips(end)) {
+                self.fed = end;
+                return Ok(true);
+            }
+            // rustls would keep it, and count it again with each record.
+            self.incoming.drain(self.fed..end);
+        }
+    }
+
+    /// Whether the record up to `end` is early data to be skipped.
+    fn skips(&mut self, end: usize) -> bool {
+        let record = &self.incoming[self.fed..end];
+        if self.skip_bytes == 0 || !incoming::is_application_data(record) {
+            return false;
+        }
+        // After a HelloRetryRequest no early data may follow (RFC 8446 section 4.2.10).
+        let retried = self.tls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
+        let skipped = !retried
+            && suite_of(&self.tls)
+                .is_some_and(|suite| is_early_data(suite, &self.secrets.client_handshake, record));
+        let left = self.skip_bytes.checked_sub(record.len()).filter(|_| skipped);
+        self.skip_bytes = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// What rustls failed by, with an alert queued in `outgoing`: rustls' or our own.
+    fn failed(&mut self, error: rustls::Error) -> rustls::Error {
+        let said = drain_alert(&mut self.tls, &mut self.outgoing);
+        let tls12 = self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
+        if let Some(alert) = alerts::ours(&error, tls12, self.lacking, said.is_some())
+            && !self.tls12_is_sealed()
+        {
+            self.outgoing.truncate(said.unwrap_or(self.outgoing.len()));
+            self.append_alert(alert);
+        }
+        error
+    }
+
+    /// Whether we have sent ChangeCipherSpec in TLS 1.2 and the client has not finished: only
+    /// where a session is resumed is our Finished the first.
+    fn tls12_is_sealed(&self) -> bool {
+        self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2)
+            && self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// Queues that alert: sealed once our direction has its application keys, else in the clear.
+    /// Nothing was sealed under those keys before: rustls writes its first ticket after the
+    /// client's Finished, and then it does not fail any more.
+    fn append_alert(&mut self, alert: AlertDescription) {
+        if self.secrets.server.is_empty() {
+            self.outgoing.extend_from_slice(&alert.fatal_record());
+        } else if self.tls.is_handshaking()
+            && let Some(suite) = suite_of(&self.tls)
+        {
+            alerts::append_sealed(suite, &self.secrets, alert, &mut self.outgoing);
         }
     }
 
@@ -216,21 +302,22 @@ fn append(
     }
 }
 
-/// After an error rustls has records queued of which the last is the alert. It gives them before
-/// it looks at its input, and it must not look: its deframer holds ranges of bytes that are gone.
-/// So nothing is shown to it, and it is not called again once the alert is there.
-fn drain_alert(tls: &mut UnbufferedServerConnection, outgoing: &mut Vec<u8>) {
-    /// A server's whole flight, record by record: ServerHello, CCS, and the alert.
-    const RECORDS_MAX: usize = 8;
-    for _ in 0..RECORDS_MAX {
+/// After an error rustls may have records queued, of which the last is the alert. It gives them
+/// before it looks at its input, and it must not look: its deframer holds ranges of bytes that are
+/// gone, and panics. So it is called only while something is queued. Returns where in `outgoing`
+/// the alert is.
+fn drain_alert(tls: &mut UnbufferedServerConnection, outgoing: &mut Vec<u8>) -> Option<usize> {
+    while tls.wants_write() {
         let UnbufferedStatus { state, .. }: UnbufferedStatus<'_, '_, ServerConnectionData> =
             tls.process_tls_records(&mut []);
-        let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { return };
+        let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { return None };
         let at = outgoing.len();
-        if append(outgoing, |room| data.encode(room)).is_err() || is_alert(&outgoing[at..]) {
-            return;
+        append(outgoing, |room| data.encode(room)).ok()?;
+        if is_alert(&outgoing[at..]) {
+            return Some(at);
         }
     }
+    None
 }
 
 /// An alert in the clear, or sealed: two bytes, the content type and a tag of 16 are 19, which no
@@ -239,16 +326,14 @@ fn is_alert(record: &[u8]) -> bool {
     matches!(record, [21, ..] | [23, _, _, 0, 19, ..])
 }
 
-/// Where the record that begins at `at` ends, if it is there whole. A header that no record may
-/// have is an end too: rustls has the alert for it.
-fn record_end(incoming: &[u8], at: usize) -> Option<usize> {
-    let header = incoming.get(at..at + HEADER_BYTES)?;
-    let fragment = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    if fragment > RECORD_BYTES_MAX {
-        return Some(incoming.len());
+/// The suite of a TLS 1.3 handshake, once it is agreed on.
+fn suite_of(tls: &UnbufferedServerConnection) -> Option<Suite> {
+    match tls.negotiated_cipher_suite()?.suite() {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => Some(Suite::Aes128Gcm),
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(Suite::Aes256Gcm),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(Suite::ChaCha20Poly1305),
+        _ => None,
     }
-    let end = at + HEADER_BYTES + fragment;
-    (end <= incoming.len()).then_some(end)
 }
 
 /// The record layer's session from rustls' secrets, or `None` where the two do not agree.

@@ -233,7 +233,7 @@ impl Writer {
         }
     }
 
-    /// Waits until every line is written, [`FINISH_TIMEOUT`] at most: a reader that is stuck must
+    /// Waits until every line is written, a second at most: a reader that is stuck must
     /// not keep the process. The workers' logs must be gone.
     pub fn finish(self) {
         let waiting = self.queue.map(|queue| queue.bytes);

@@ -268,9 +268,11 @@ impl ResolvesServerCert for Chosen {
     }
 }
 
-/// The two application traffic secrets of a TLS 1.3 handshake, generation 0.
+/// The application traffic secrets of a TLS 1.3 handshake, generation 0, and what goes before.
 #[derive(Default)]
 pub struct TrafficSecrets {
+    /// What the client's Finished is sealed with: it tells it from early data that is skipped.
+    pub client_handshake: Zeroizing<Vec<u8>>,
     /// What the client sends with.
     pub client: Zeroizing<Vec<u8>>,
     /// What we send with.
@@ -288,7 +290,7 @@ pub fn take_captured() -> TrafficSecrets {
     CAPTURED.take()
 }
 
-/// A key log that keeps the application traffic secrets for the handover and writes nothing.
+/// A key log that keeps these secrets for the handover and writes nothing.
 struct Capture;
 
 impl fmt::Debug for Capture {
@@ -300,6 +302,9 @@ impl fmt::Debug for Capture {
 impl KeyLog for Capture {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
         CAPTURED.with_borrow_mut(|captured| match label {
+            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => {
+                captured.client_handshake = Zeroizing::new(secret.to_vec());
+            }
             "CLIENT_TRAFFIC_SECRET_0" => captured.client = Zeroizing::new(secret.to_vec()),
             "SERVER_TRAFFIC_SECRET_0" => captured.server = Zeroizing::new(secret.to_vec()),
             _ => {}
@@ -307,7 +312,12 @@ impl KeyLog for Capture {
     }
 
     fn will_log(&self, label: &str) -> bool {
-        matches!(label, "CLIENT_TRAFFIC_SECRET_0" | "SERVER_TRAFFIC_SECRET_0")
+        matches!(
+            label,
+            "CLIENT_HANDSHAKE_TRAFFIC_SECRET"
+                | "CLIENT_TRAFFIC_SECRET_0"
+                | "SERVER_TRAFFIC_SECRET_0"
+        )
     }
 }
 

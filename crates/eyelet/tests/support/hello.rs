@@ -7,12 +7,14 @@ pub struct Hello {
     names: Vec<Vec<u8>>,
     extra: Vec<u8>,
     versions: Vec<u8>,
+    without: Vec<u16>,
 }
 
 impl Hello {
     /// Without a name.
     pub fn nameless() -> Self {
-        Self { names: Vec::new(), extra: Vec::new(), versions: vec![4, 3, 4, 3, 3] }
+        let (names, extra, without) = (Vec::new(), Vec::new(), Vec::new());
+        Self { names, extra, versions: vec![4, 3, 4, 3, 3], without }
     }
 
     pub fn named(name: impl AsRef<[u8]>) -> Self {
@@ -30,6 +32,12 @@ impl Hello {
     /// An extension of any kind, last in the hello.
     pub fn extension(mut self, kind: u16, body: &[u8]) -> Self {
         self.extra.extend(extension(kind, body));
+        self
+    }
+
+    /// Without an extension that the plain offer has.
+    pub fn without(mut self, kind: u16) -> Self {
+        self.without.push(kind);
         self
     }
 
@@ -53,15 +61,23 @@ impl Hello {
 
     /// The handshake message with its 4-byte header.
     pub fn message(&self) -> Vec<u8> {
+        let share = [&[0, 0x24, 0, 0x1d, 0, 0x20][..], &[0x4b; 32]].concat();
+        let plain: [(u16, &[u8]); 8] = [
+            (23, &[]),
+            (0xff01, &[0]),
+            (10, &[0, 6, 0, 0x1d, 0, 0x17, 0, 0x18]),
+            (11, &[1, 0]),
+            (13, &[0, 8, 4, 3, 8, 4, 4, 1, 5, 1]),
+            (43, &self.versions),
+            (51, &share),
+            (45, &[1, 1]),
+        ];
         let mut extensions = self.names.concat();
-        extensions.extend(extension(23, &[]));
-        extensions.extend(extension(0xff01, &[0]));
-        extensions.extend(extension(10, &[0, 6, 0, 0x1d, 0, 0x17, 0, 0x18]));
-        extensions.extend(extension(11, &[1, 0]));
-        extensions.extend(extension(13, &[0, 8, 4, 3, 8, 4, 4, 1, 5, 1]));
-        extensions.extend(extension(43, &self.versions));
-        extensions.extend(extension(51, &[&[0, 0x24, 0, 0x1d, 0, 0x20][..], &[0x4b; 32]].concat()));
-        extensions.extend(extension(45, &[1, 1]));
+        for (kind, body) in plain {
+            if !self.without.contains(&kind) {
+                extensions.extend(extension(kind, body));
+            }
+        }
         extensions.extend(&self.extra);
 
         let ciphers: [u16; 7] = [0x1301, 0x1302, 0x1303, 0xc02b, 0xc02f, 0xc030, 0xcca9];

@@ -72,6 +72,9 @@ fn version_max_counts_only_what_is_known() {
         (0x0301, None, 0x0301),
         // RFC 8446 4.2.1: without the extension, TLS 1.2 or prior.
         (0x0304, None, 0x0303),
+        (0x0400, None, 0x0303),
+        (0xffff, None, 0x0303),
+        (0x0200, None, 0),
         (0xfefd, None, 0),
         (0x0303, Some(&[0x0304, 0x0303]), 0x0304),
         (0x0303, Some(&[0x3a3a, 0x0302]), 0x0302),

@@ -7,6 +7,12 @@ use core::fmt;
 
 /// TLS 1.2, the highest version that `legacy_version` alone can offer (RFC 8446 4.2.1).
 const TLS12: u16 = 0x0303;
+/// The first version with this form of a hello.
+const SSL30: u16 = 0x0300;
+/// DTLS counts downwards (RFC 9147 5.3); over a stream it is nothing that can be spoken.
+const DTLS10: u16 = 0xfeff;
+const DTLS12: u16 = 0xfefd;
+const DTLS13: u16 = 0xfefc;
 
 /// A well-formed ClientHello: a view over the received bytes, whether they are one record or
 /// many. Copying it copies a few hundred bytes and no hello.
@@ -82,12 +88,16 @@ impl<'a> Hello<'a> {
     }
 
     /// The highest version that the client can speak, as far as anybody knows it: GREASE,
-    /// drafts and DTLS do not count. 0 when it offers none of 0x0300 to 0x03ff.
+    /// drafts and DTLS do not count. Without `supported_versions` no more than TLS 1.2, whatever
+    /// else `legacy_version` says. 0 when there is none from 0x0300 on.
     pub fn version_max(&self) -> u16 {
         if self.known.versions.is_none() {
             // "If this extension is not present, servers [...] MUST negotiate TLS 1.2 or prior,
-            // even if ClientHello.legacy_version is 0x0304 or later."
-            return if self.legacy_version >> 8 == 3 { self.legacy_version.min(TLS12) } else { 0 };
+            // even if ClientHello.legacy_version is 0x0304 or later." Later is 0x0400 too.
+            return match self.legacy_version {
+                ..SSL30 | DTLS10 | DTLS12 | DTLS13 => 0,
+                version => version.min(TLS12),
+            };
         }
         self.versions().filter(|version| version >> 8 == 3).max().unwrap_or(0)
     }

@@ -1,0 +1,112 @@
+//! What a handshake's hello lacks, its records by what is never encrypted, and whether one is
+//! early data to be skipped.
+//! It must not know the handshake's state, but for whether our side of TLS 1.3 is sealed.
+
+use eyelet_record::{Fault, HEADER_BYTES, Keys, PAYLOAD_BYTES_MAX, Role, Session, Suite};
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::hello::Hello;
+
+/// The outer content types (RFC 8446 section 5.1).
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+
+/// The most that may follow a header (RFC 5246 section 6.2.3, RFC 8446 section 5.2).
+const FRAGMENT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 2048;
+const FRAGMENT_BYTES_MAX_TLS13: usize = PAYLOAD_BYTES_MAX + 256;
+
+/// TLS 1.3 as on the wire, and its extensions that a hello must have.
+const TLS13: u16 = 0x0304;
+const SUPPORTED_GROUPS: u16 = 10;
+const SIGNATURE_ALGORITHMS: u16 = 13;
+const KEY_SHARE: u16 = 51;
+
+/// What is to be done with a record.
+#[derive(Debug, PartialEq)]
+pub enum Next {
+    /// It is not there whole.
+    NeedMore,
+    /// rustls may see it: it ends here.
+    Record(usize),
+    /// No such record may come. rustls has no alert for it, or another one.
+    Refused(AlertDescription, &'static str),
+}
+
+/// Whether a hello of TLS 1.3 lacks an extension that makes us say `missing_extension` (RFC 8446
+/// section 9.2). A pre-shared key alone is no way in: we ask for a new key exchange, and for a
+/// certificate where the ticket is not ours.
+pub fn is_lacking(hello: &Hello<'_>) -> bool {
+    let has = |wanted| hello.extensions().any(|extension| extension == wanted);
+    hello.version_max() >= TLS13
+        && !(has(SUPPORTED_GROUPS) && has(SIGNATURE_ALGORITHMS) && has(KEY_SHARE))
+}
+
+/// Judges the record that begins at `at`. `sealed`: our TLS 1.3 flight is out, so that what the
+/// client sends is application data from outside, but for alerts and one kind of CCS.
+pub fn next_record(incoming: &[u8], at: usize, sealed: bool) -> Next {
+    let Some(&[content_type, _, _, high, low]) = incoming.get(at..at + HEADER_BYTES) else {
+        return Next::NeedMore;
+    };
+    let fragment_len = usize::from(u16::from_be_bytes([high, low]));
+    let fragment_max = match content_type {
+        CHANGE_CIPHER_SPEC | ALERT => FRAGMENT_BYTES_MAX,
+        HANDSHAKE if !sealed => FRAGMENT_BYTES_MAX,
+        APPLICATION_DATA if sealed => FRAGMENT_BYTES_MAX_TLS13,
+        APPLICATION_DATA => FRAGMENT_BYTES_MAX,
+        // RFC 8446 section 5, RFC 5246 section 6.
+        _ => return Next::Refused(AlertDescription::UnexpectedMessage, "a record of another type"),
+    };
+    if fragment_len > fragment_max {
+        return Next::Refused(AlertDescription::RecordOverflow, "a record is too long");
+    }
+    let begin = at + HEADER_BYTES;
+    let end = begin + fragment_len;
+    let Some(fragment) = incoming.get(begin..end) else { return Next::NeedMore };
+    if content_type == CHANGE_CIPHER_SPEC && fragment != [1] {
+        return Next::Refused(AlertDescription::UnexpectedMessage, "a malformed ChangeCipherSpec");
+    }
+    Next::Record(end)
+}
+
+/// Whether a record is application data from outside.
+pub fn is_application_data(record: &[u8]) -> bool {
+    record.first() == Some(&APPLICATION_DATA)
+}
+
+/// Whether a record is none of the client's handshake (RFC 8446 section 4.2.10: "ignoring records
+/// that fail to deprotect"). It is tried on a copy; the client's sequence number is 0 until one
+/// is its own.
+pub fn is_early_data(suite: Suite, client_handshake: &[u8], record: &[u8]) -> bool {
+    let secret = client_handshake;
+    let Ok(mut session) = Session::tls13(Role::Server, suite, secret, secret, 0, 0) else {
+        return false;
+    };
+    session.open(&mut Keys::new(), &mut record.to_vec()) == Err(Fault::BadRecordMac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_by_their_headers() {
+        use AlertDescription::{RecordOverflow, UnexpectedMessage};
+        let refused = |next, alert| matches!(next, Next::Refused(a, _) if a == alert);
+        assert_eq!(next_record(&[22, 3, 3, 0], 0, false), Next::NeedMore);
+        assert_eq!(next_record(&[22, 3, 3, 0, 2, 0], 0, false), Next::NeedMore);
+        assert_eq!(next_record(&[9, 22, 3, 3, 0, 2, 0, 0, 22], 1, false), Next::Record(8));
+        assert!(refused(next_record(&[22, 3, 3, 0, 2], 0, true), UnexpectedMessage));
+        assert!(refused(next_record(&[24, 3, 3, 0, 0], 0, false), UnexpectedMessage));
+        for (sealed, fragment_max) in [(false, 0x4800_u16), (true, 0x4100)] {
+            let [high, low] = fragment_max.to_be_bytes();
+            assert_eq!(next_record(&[23, 3, 3, high, low], 0, sealed), Next::NeedMore);
+            let over = next_record(&[23, 3, 3, high, low + 1], 0, sealed);
+            assert!(refused(over, RecordOverflow));
+        }
+        assert_eq!(next_record(&[20, 3, 3, 0, 1, 1], 0, true), Next::Record(6));
+        for malformed in [&[20, 3, 3, 0, 1, 2][..], &[20, 3, 3, 0, 0], &[20, 3, 3, 0, 2, 1, 1]] {
+            assert!(refused(next_record(malformed, 0, true), UnexpectedMessage));
+        }
+    }
+}
