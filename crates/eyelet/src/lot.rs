@@ -113,6 +113,8 @@ pub enum Role {
         late: bool,
         /// Its memory is wanted for others.
         shed: bool,
+        /// It was never parked: its handshake, if any, is not done.
+        half_open: bool,
     },
     /// Nobody, until an event: the usual state.
     Parked {
@@ -185,7 +187,7 @@ impl Lot {
             upstream: None,
             ready: Ready::default(),
             links: Links::default(),
-            role: Role::Active { waker: None, late: false, shed: false },
+            role: Role::Active { waker: None, late: false, shed: false, half_open: true },
         });
         let token = Token::Connection(key, CLIENT).encode();
         let added = match self.entries.entry(key) {

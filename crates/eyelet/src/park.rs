@@ -101,9 +101,11 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    let Some((story, relay)) =
-        unpark(worker, key, Role::Active { waker: None, late: false, shed: false })
-    else {
+    let Some((story, relay)) = unpark(
+        worker,
+        key,
+        Role::Active { waker: None, late: false, shed: false, half_open: false },
+    ) else {
         return;
     };
     worker.uses_descriptors(1);

@@ -69,7 +69,8 @@ impl Worker {
         let mut half_open = self.half_open.borrow_mut();
         while let Some(key) = half_open.pop_front() {
             let mut lot = self.lot.borrow_mut();
-            let Some(Entry { role: Role::Active { waker, late, shed }, .. }) = lot.entry(key)
+            let Some(Entry { role: Role::Active { waker, late, shed, half_open: true }, .. }) =
+                lot.entry(key)
             else {
                 continue;
             };
@@ -144,7 +145,8 @@ impl Worker {
         }
         let mut lot = self.lot.borrow_mut();
         let is_active = |key: &Key| {
-            lot.entry(*key).is_some_and(|entry| matches!(entry.role, Role::Active { .. }))
+            lot.entry(*key)
+                .is_some_and(|entry| matches!(entry.role, Role::Active { half_open: true, .. }))
         };
         half_open.retain(is_active);
         half_open.shrink_to_fit();

@@ -38,7 +38,7 @@ impl Scene {
     fn new() -> Self {
         let pki = Pki::new();
         let upstream = Multitude::start(Manner::Answer);
-        let rule = pki.terminate(&format!("http://{}", upstream.address), "");
+        let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
         let rule = rule.replace("\"app.test\"", "[\"app.test\", \"*.app.test\"]");
         let edge = Edge::start(&pki.folder, &format!("{rule}[log]\naccess = \"off\"\n"));
         Self { _upstream: upstream, edge }
