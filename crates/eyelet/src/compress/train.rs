@@ -28,7 +28,7 @@ pub enum DictionaryCommand {
     /// Train a dictionary for the small responses of a rule
     ///
     /// Asks the rule's upstream again, without cookies, for paths that an access log names, and
-    /// writes a dictionary into the folder of [dictionary]; a running edge that uses that folder
+    /// writes a dictionary into the folder of `[dictionary]`; a running edge that uses that folder
     /// offers it within seconds. Responses that are private or set cookies are left out.
     Train(TrainArgs),
 }
