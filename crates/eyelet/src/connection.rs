@@ -80,6 +80,10 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
     let mut known = Known::default();
     loop {
         match judge(active, story, &mut known, None) {
+            Judged::Ruling(Ruling::Refuse(answer, end)) if !story.owes_answer => {
+                let answer = Box::pin(peek::fit(active, peeked, answer)).await;
+                return Ok(Ruling::Refuse(answer, end));
+            }
             Judged::Ruling(ruling) => return Ok(ruling),
             Judged::Need(Fact::Hello) => break,
             Judged::Need(fact) => Box::pin(known.fetch(active, story, fact)).await,

@@ -2,17 +2,22 @@
 //! It must not know what is decided by it.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use aws_lc_rs::digest;
-use eyelet_wire::hello::{Hello, Sni};
+use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek, Sni};
 use eyelet_wire::ja4::Ja4;
 use eyelet_wire::proxy::{self, Command, ProxyPeek};
 
+use crate::act::refuse::Answer;
 use crate::active::{Active, Stop, client_failure};
 use crate::story::{End, Story, TlsCompression};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;
+
+/// How long the first bytes of a client are waited for only to answer in its own protocol.
+const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Protocols of one hello that the access line keeps.
 const ALPN_LOGGED_MAX: usize = 16;
@@ -59,6 +64,20 @@ pub async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), En
         Err(Stop::Shed) => Err(End::failed(format!("shed: memory_max, {} {of}", how_far(raw)))),
         Err(Stop::Drained) => Err(End::failed(format!("drained {} {of}", how_far(raw)))),
         Err(Stop::Io(error)) => Err(End::failed(client_failure(&error, of))),
+    }
+}
+
+/// The answer to a client that is refused before its hello was needed: one that speaks HTTP is
+/// told so in HTTP. A client that says nothing soon gets the alert.
+pub async fn fit(active: &Active, raw: &mut Vec<u8>, answer: Answer) -> Answer {
+    if raw.is_empty() {
+        let read = active.recv(raw, READ_BYTES);
+        // Whatever comes of it, the refusal stands.
+        let _ = tokio::time::timeout(FIRST_BYTES_WAIT, read).await;
+    }
+    match HelloReader::new(READ_BYTES).feed(raw) {
+        Peek::NotTls(NotTls::Http) => Answer::BadRequest,
+        _ => answer,
     }
 }
 
