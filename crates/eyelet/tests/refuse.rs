@@ -299,7 +299,7 @@ fn a_client_that_never_closes_is_closed() {
 /// Refused by address, before anything of it was needed: still told in HTTP.
 #[test]
 fn plain_http_that_is_refused_by_address_gets_a_400() {
-    let folder = support::Folder::new();
+    let folder = Folder::new();
     let edge = Edge::start(&folder, "[[rule]]\nclient = \"127.0.0.0/8\"\naction = \"refuse\"\n");
     let (answer, line) = sent(&edge, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
