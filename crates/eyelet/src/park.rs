@@ -96,6 +96,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         Progress::Closed(end) => end_parked(worker, key, &end, Last::Close),
         Progress::Reset(end) => end_parked(worker, key, &end, Last::Reset),
         Progress::Linger(end) => end_parked(worker, key, &end, Last::Linger),
+        Progress::Cut(end) => end_parked(worker, key, &end, Last::Cut),
     }
 }
 
@@ -147,6 +148,8 @@ enum Last {
     Reset,
     /// The client may read what it was sent last.
     Linger,
+    /// The same, and what it had sent so far was cut: the application must not take it for whole.
+    Cut,
 }
 
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
@@ -155,12 +158,13 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     drop(relay);
     worker.tell(&story, end);
     match last {
-        Last::Linger => {
-            // What the client had sent so far was cut: the application must not take it for whole.
+        Last::Linger | Last::Cut => {
             if let Some(entry) = worker.lot.borrow_mut().entry(key)
                 && let Some(upstream) = &entry.upstream
             {
-                let _ = socket::reset_on_close(upstream);
+                if last == Last::Cut {
+                    let _ = socket::reset_on_close(upstream);
+                }
                 worker.uses_descriptors(-1);
             }
             linger(worker, key);

@@ -15,13 +15,13 @@ use crate::relay::{Flow, Relay};
 use crate::story::{End, Story};
 use crate::upstream::{self, Target};
 
-/// Terminates the connection.
+/// Terminates the connection. `peeked` is the hello, and whether it announces early data.
 pub async fn terminate(
     active: &Active,
     story: &mut Story,
     rule: u32,
     terminate: &Terminate,
-    peeked: Vec<u8>,
+    (peeked, early_data): (Vec<u8>, bool),
 ) -> Result<(), End> {
     let edge = &active.worker.edge;
     let config = match edge.tls.of(rule, terminate) {
@@ -37,7 +37,7 @@ pub async fn terminate(
         return refuse::refuse(active, &answer, end);
     }
     active.due_in(edge.config.limits.handshake_timeout);
-    let done = match handshake(active, config, peeked).await {
+    let done = match handshake(active, config, peeked, early_data).await {
         Ok(done) => done,
         Err(failure) => {
             park::last_words(active, &failure.alert);

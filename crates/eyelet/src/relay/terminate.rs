@@ -9,8 +9,8 @@ use eyelet_record::{
 use eyelet_sys::socket;
 
 use super::{
-    Buffers, CLIENT_ENDED, Failed, Flow, More, PAYLOAD, Progress, SHARE_BYTES, SLOTS, Sockets,
-    TRUNCATED, UPSTREAM_ENDED, conclude,
+    Buffers, CLIENT_ENDED, CLIENT_FIN, Failed, Flow, More, PAYLOAD, Progress, SHARE_BYTES, SLOTS,
+    Sockets, TRUNCATED, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, UPSTREAM};
 use crate::story::{End, Outcome, Parked};
@@ -69,7 +69,11 @@ pub fn run(
     if dial {
         return Progress::Dial;
     }
-    conclude(&mut terminated.flow, up, down, Outcome::Terminated)
+    match conclude(&mut terminated.flow, up, down, Outcome::Terminated) {
+        // Its close_notify came without a FIN.
+        Progress::Closed(end) if !terminated.flow.has(CLIENT_FIN) => Progress::Linger(end),
+        progress => progress,
+    }
 }
 
 fn ended_badly(
@@ -93,7 +97,7 @@ fn ended_badly(
             // If the client does not read, the alert is lost with the connection.
             let _ = sockets.flush(flow, CLIENT, buffers);
             let reason = format!("client: {fault}").into();
-            Progress::Linger(End { outcome: Outcome::Terminated, reason })
+            Progress::Cut(End { outcome: Outcome::Terminated, reason })
         }
     }
 }
@@ -164,6 +168,7 @@ fn upward(
                         terminated.flow.flags |= TRUNCATED;
                     }
                     terminated.flow.note_end(CLIENT);
+                    terminated.flow.flags |= CLIENT_FIN;
                     filled = 0;
                     break More::No;
                 }
