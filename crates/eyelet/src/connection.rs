@@ -49,7 +49,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
         Ruling::Act { rule, hello_bytes } => (rule, hello_bytes),
         Ruling::Refuse(answer, end) => return connect::end(active, story, &answer, end),
     };
-    match &*edge.config.rules[rule as usize].action {
+    match edge.config.rules.at(rule).action {
         Action::Splice(splice) => {
             act::splice::splice(active, story, splice, peeked, hello_bytes).await
         }

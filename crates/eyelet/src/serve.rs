@@ -97,7 +97,6 @@ pub struct Running {
 /// # Errors
 /// [`StartError`], in one line that says what to do. Nothing runs then.
 pub fn start(config: Config) -> Result<Running, StartError> {
-    eyelet_sys::memory::configure();
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
