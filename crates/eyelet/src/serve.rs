@@ -115,6 +115,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
     let compress = compress::Shared::start(&config).map_err(StartError::Dictionaries)?;
     let shared = Shared { tls, upstream_tls, compress, truth };
+    // What reading the configuration left behind is not to be counted as held.
+    eyelet_sys::memory::trim();
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
@@ -132,8 +134,6 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
         workers.push(thread.map_err(StartError::Worker)?);
     }
-    // What reading the configuration left behind.
-    eyelet_sys::memory::trim();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }
