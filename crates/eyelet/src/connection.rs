@@ -54,7 +54,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
         Ruling::Act { rule, hello_bytes, early_data } => (rule, hello_bytes, early_data),
         Ruling::Refuse(answer, end) => return connect::end(active, story, &answer, end),
     };
-    match &*edge.config.rules[rule as usize].action {
+    match edge.config.rules.at(rule).action {
         Action::Splice(splice) => {
             act::splice::splice(active, story, splice, peeked, hello_bytes).await
         }

@@ -97,7 +97,6 @@ pub struct Running {
 /// # Errors
 /// [`StartError`], in one line that says what to do. Nothing runs then.
 pub fn start(config: Config) -> Result<Running, StartError> {
-    eyelet_sys::memory::configure();
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
@@ -116,6 +115,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
     let compress = compress::Shared::start(&config).map_err(StartError::Dictionaries)?;
     let shared = Shared { tls, upstream_tls, compress, truth };
+    // What reading the configuration left behind is not to be counted as held.
+    eyelet_sys::memory::trim();
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
@@ -133,8 +134,6 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
         workers.push(thread.map_err(StartError::Worker)?);
     }
-    // What reading the configuration left behind.
-    eyelet_sys::memory::trim();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }

@@ -24,10 +24,10 @@ pub async fn terminate(
     (peeked, early_data): (Vec<u8>, bool),
 ) -> Result<(), End> {
     let edge = &active.worker.edge;
-    let config = match edge.tls.of(rule, terminate) {
+    let config = match edge.tls.of(&edge.config.rules, rule) {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!("rule {:?}: {error}", edge.config.rules[rule as usize].name);
+            tracing::error!("rule {:?}: {error}", edge.config.rules.at(rule).name);
             return refuse::fail(active, End::failed(error.to_string()));
         }
     };
@@ -73,7 +73,7 @@ fn version_min(terminate: &Terminate) -> u16 {
 pub async fn dial_later(active: Active, mut story: Story, relay: Relay) {
     let edge = active.worker.edge.clone();
     let rule = story.decided.rule.unwrap_or(u32::MAX);
-    let action = edge.config.rules.get(rule as usize).map(|rule| &*rule.action);
+    let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
     let (Some(crate::config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
         (action, relay)
     else {

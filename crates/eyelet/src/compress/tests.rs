@@ -42,7 +42,7 @@ impl Edge {
         let config = config(terms, folder);
         let shared = Shared::start(&config).unwrap();
         let compressors = Compressors::with_budget(budget, &shared);
-        let crate::config::Action::Terminate(terminate) = &*config.rules[0].action else {
+        let crate::config::Action::Terminate(terminate) = config.rules.at(0).action else {
             panic!("a terminate rule")
         };
         Self { compressors, terminate: terminate.clone() }

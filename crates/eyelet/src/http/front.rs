@@ -72,7 +72,7 @@ impl Front {
     /// `None` if the rule is not one with an HTTP upstream.
     pub fn new(worker: Rc<Worker>, story: Story, preface: Vec<u8>) -> Option<Self> {
         let rule = story.decided.rule?;
-        let action = worker.edge.config.rules.get(rule as usize)?.action.clone();
+        let action = worker.edge.config.rules.shared_action(rule)?;
         let Action::Terminate(Terminate { upstream: TerminateUpstream::Http(_), .. }) = &*action
         else {
             return None;
