@@ -252,21 +252,27 @@ fn key(pattern: &NamePattern) -> Cow<'_, str> {
 
 /// The slots that a name found: lists of rule ids, each ascending, merged by `Iterator`.
 pub(crate) struct Found<'a> {
-    lists: [&'a [u32]; FOUND_MAX],
-    len: usize,
+    few: [&'a [u32]; FEW],
+    few_len: usize,
+    /// Those that a name finds whose suffixes are listed at many depths: 128 at most, for a name
+    /// of 127 labels, and no memory is taken before.
+    more: Vec<&'a [u32]>,
     /// No rule below this is given: each rule comes once, although several lists name it.
     next: u32,
 }
 
 impl<'a> Found<'a> {
     pub(crate) const fn new() -> Self {
-        Self { lists: [&[]; FOUND_MAX], len: 0, next: 0 }
+        Self { few: [&[]; FEW], few_len: 0, more: Vec::new(), next: 0 }
     }
 
     pub(crate) fn push(&mut self, list: &'a [u32]) {
-        if let Some(free) = self.lists.get_mut(self.len) {
-            *free = list;
-            self.len += 1;
+        match self.few.get_mut(self.few_len) {
+            Some(free) => {
+                *free = list;
+                self.few_len += 1;
+            }
+            None => self.more.push(list),
         }
     }
 }
@@ -276,7 +282,7 @@ impl Iterator for Found<'_> {
 
     fn next(&mut self) -> Option<u32> {
         let mut least: Option<u32> = None;
-        for list in self.lists.get_mut(..self.len)? {
+        for list in self.few.get_mut(..self.few_len)?.iter_mut().chain(&mut self.more) {
             // Lists are short, but the one of rules without `sni` may be long and skipped far into.
             if list.first().is_some_and(|first| *first < self.next) {
                 *list = list.get(list.partition_point(|rule| *rule < self.next)..)?;
@@ -306,8 +312,8 @@ fn labels(name: &str) -> u32 {
     name.bytes().fold(1, |labels, byte| labels + u32::from(byte == b'.'))
 }
 
-/// 126 suffixes of a name of 127 labels, the name itself, and the rules that list no name.
-const FOUND_MAX: usize = 128;
+/// The name itself, two suffixes, and the rules that list no name.
+const FEW: usize = 4;
 
 /// No name has this number.
 const FREE: u32 = u32::MAX;

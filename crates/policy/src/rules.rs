@@ -197,15 +197,26 @@ impl Rules {
     /// The verdicts of the shadow rules before the one that decides, whose every matcher holds,
     /// in order; none where a fact is still needed.
     pub fn shadowed<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Verdict> + 'a {
-        let end = match self.decide(facts) {
-            _ if self.shadows.is_empty() => 0,
-            Decision::Verdict(verdict) => verdict.rule.map_or(u32::MAX, |rule| rule.0),
-            Decision::Need(_) => 0,
+        let before = match self.shadows.first().map(|_| self.decide(facts)) {
+            Some(Decision::Verdict(verdict)) => {
+                let end = verdict.rule.map_or(u32::MAX, |rule| rule.0);
+                self.shadows.get(..self.shadows.partition_point(|id| *id < end))
+            }
+            None | Some(Decision::Need(_)) => None,
         };
+        // Few lists have shadow rules, and none pays for what only those ask.
+        before.into_iter().flat_map(|before| self.shadowed_of(before, facts))
+    }
+
+    /// Those of `shadows` whose every matcher holds.
+    fn shadowed_of<'a>(
+        &'a self,
+        shadows: &'a [u32],
+        facts: &'a Facts<'a>,
+    ) -> impl Iterator<Item = Verdict> + 'a {
         let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
         let first_peek = self.first_peek(facts);
-        let before = self.shadows.iter().copied().take_while(move |id| *id < end);
-        before.filter_map(move |id| {
+        shadows.iter().filter_map(move |&id| {
             let by_name = candidates.as_mut().is_none_or(|candidates| {
                 while candidates.next_if(|candidate| *candidate < id).is_some() {}
                 candidates.peek() == Some(&id)
