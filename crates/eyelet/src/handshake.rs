@@ -288,7 +288,12 @@ fn append(
 ) -> Result<(), rustls::Error> {
     /// Most records of a flight; a certificate chain says how much more it needs.
     const ROOM_BYTES: usize = 512;
+    /// A whole flight with a small chain: it need not grow by halves.
+    const FLIGHT_BYTES: usize = 2048;
     let at = outgoing.len();
+    if at == 0 {
+        outgoing.reserve(FLIGHT_BYTES);
+    }
     let mut room = ROOM_BYTES;
     loop {
         outgoing.resize(at + room, 0);
