@@ -313,6 +313,11 @@ impl Flow {
         }
     }
 
+    fn note_fin(&mut self) {
+        self.flags |= CLIENT_FIN;
+        self.note_end(CLIENT);
+    }
+
     fn drop_empty(&mut self) {
         if let Some(pending) = &self.pending
             && pending.to_client.is_empty()

@@ -167,8 +167,7 @@ fn upward(
                     if !terminated.session.read_closed() {
                         terminated.flow.flags |= TRUNCATED;
                     }
-                    terminated.flow.note_end(CLIENT);
-                    terminated.flow.flags |= CLIENT_FIN;
+                    terminated.flow.note_fin();
                     filled = 0;
                     break More::No;
                 }
