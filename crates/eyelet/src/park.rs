@@ -11,8 +11,8 @@ use eyelet_sys::socket;
 
 use crate::act::terminate;
 use crate::active::Active;
-use crate::budget::ACTIVE_BYTES;
-use crate::lot::{CLIENT, Entry, READ, Role};
+use crate::budget::{ACTIVE_BYTES, HTTP2_BYTES};
+use crate::lot::{CLIENT, Entry, Phase, READ, Role};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::slab::Key;
@@ -101,17 +101,27 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    let Some((story, relay)) = unpark(
-        worker,
-        key,
-        Role::Active { waker: None, late: false, shed: false, half_open: false },
-    ) else {
-        return;
-    };
+    if !admits(worker, key) {
+        // Its first bytes wait, and it is looked at again in the next tick.
+        return worker.later.borrow_mut().push(key);
+    }
+    let Some((story, relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
     worker.edge.budget.take(ACTIVE_BYTES);
     let active = Active::new(worker.clone(), key);
     tokio::task::spawn_local(terminate::dial_later(active, story, relay));
+}
+
+/// Whether there is room for the task that serves a parked connection.
+fn admits(worker: &Worker, key: Key) -> bool {
+    let who = {
+        let mut lot = worker.lot.borrow_mut();
+        let Some(Entry { role: Role::Parked { story, .. }, .. }) = lot.entry(key) else {
+            return true;
+        };
+        (story.client_ip(), story.is_http2())
+    };
+    worker.make_room_to_serve(who.0, ACTIVE_BYTES + if who.1 { HTTP2_BYTES } else { 0 })
 }
 
 /// Takes story and relay out of an entry that gets another role.

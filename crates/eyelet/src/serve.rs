@@ -114,8 +114,10 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     };
     let writer =
         Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
-    let compress = compress::Shared::start(&config).map_err(StartError::Dictionaries)?;
-    let shared = Shared { tls, upstream_tls, compress, truth };
+    let resident = eyelet_sys::memory::resident_bytes();
+    let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
+    let compress = compress::Shared::start(&config, &budget).map_err(StartError::Dictionaries)?;
+    let shared = Shared { tls, upstream_tls, compress, truth, budget };
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
@@ -159,6 +161,7 @@ struct Shared {
     upstream_tls: ClientConfigs,
     compress: Arc<compress::Shared>,
     truth: Truth,
+    budget: Arc<Budget>,
 }
 
 fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]) -> Edge {
@@ -175,7 +178,7 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
         config.limits.connections_max,
     );
     Edge {
-        budget: Budget::new(config.limits.memory_max, eyelet_sys::memory::resident_bytes()),
+        budget: shared.budget,
         intercept: Intercept::new(&config.listeners, addresses),
         config,
         tls: shared.tls,

@@ -36,6 +36,7 @@ pub async fn serve(active: Active, mut story: Story, terminated: Terminated) {
     let first = client.plain.len() as u64;
     story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
     let told = story.id;
+    let _serving = worker.serves(story.client.ip());
     match Front::new(worker.clone(), story, preface) {
         Some(front) if http2 => Box::pin(two::serve(client, front)).await,
         Some(front) => Box::pin(one::serve(client, front)).await,

@@ -16,10 +16,12 @@ use http::{Request, StatusCode, Uri, request};
 use super::exchange::{answer, exchange};
 use super::front::{Front, Record};
 use super::head::{Length, read_authority};
-use super::io::{Client, Gone};
-use super::stream::Stream;
+use super::io::{Client, Gone, Load};
+use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
+use crate::budget::{Counted, HTTP2_BYTES, STREAM_BYTES};
+use crate::lot::Phase;
 use crate::park;
 use crate::story::{End, Outcome};
 
@@ -28,8 +30,6 @@ const STREAMS_MAX: u32 = 100;
 /// Bytes that a stream's client may send ahead, and those of all streams together.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Bytes of responses that wait in the library for a stream's window.
-const SEND_BYTES_MAX: usize = 64 << 10;
 /// Streams that the client reset and nobody has looked at yet: beyond it it is the rapid-reset
 /// flood (CVE-2023-44487), and the connection ends.
 const RESETS_PENDING_MAX: usize = 20;
@@ -38,13 +38,18 @@ const ERRORS_MAX: usize = 256;
 /// Streams that ended without a whole response, beyond those that had one: a browser that leaves
 /// pages drops a hundred at a time, a flood goes on.
 const DROPS_MAX: u32 = 500;
+/// Streams of a connection that are served while memory is short.
+const FEW: usize = 4;
 /// How long a connection may take to end after GOAWAY when nothing is on its way.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
 pub async fn serve(client: Client, front: Front) {
     let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
+    let load = client.load.clone();
     let front = Rc::new(front);
+    let counted = Counted::new(&front.worker.edge.budget, HTTP2_BYTES);
+    front.worker.enters(active.key(), Phase::HalfOpen);
     let http = &front.worker.edge.config.http;
     let mut builder = Builder::new();
     builder
@@ -65,7 +70,7 @@ pub async fn serve(client: Client, front: Front) {
     let reason = match shaken.await {
         None => "head_timeout".to_owned(),
         Some(Err(error)) => format!("client: {error}"),
-        Some(Ok(connection)) => run(connection, &active, &front).await,
+        Some(Ok(connection)) => run(connection, &active, &front, &load, counted).await,
     };
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
@@ -88,16 +93,22 @@ async fn run(
     mut connection: Connection<Client, Bytes>,
     active: &Active,
     front: &Rc<Front>,
+    load: &Rc<Load>,
+    mut counted: Counted,
 ) -> String {
+    let worker = &front.worker;
+    let unseen_max = worker.edge.config.http.head_bytes_max;
     let idle = front.worker.edge.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
     // were dropped.
     let alive = Rc::new(Cell::new(0));
     let mut goodbye: Option<&'static str> = None;
     let mut was_busy = true;
+    let mut has_served = false;
     loop {
         let event = poll_fn(|task| {
             let accepted = connection.poll_accept(task);
+            counted.set(HTTP2_BYTES + load.unseen.get().min(unseen_max));
             let busy = Rc::strong_count(&alive) > 1;
             if front.worker.is_draining() && goodbye.is_none() {
                 goodbye = Some("drained");
@@ -106,6 +117,10 @@ async fn run(
             }
             if busy != was_busy {
                 was_busy = busy;
+                // Until its first stream it is half-open.
+                if !busy && has_served {
+                    worker.enters(active.key(), Phase::Idle);
+                }
                 active.due_in(if goodbye.is_some() { GOODBYE } else { idle });
             }
             if alive.get() > DROPS_MAX {
@@ -126,14 +141,26 @@ async fn run(
         });
         match event.await {
             Event::Stream(stream) => {
+                has_served = true;
+                worker.enters(active.key(), Phase::Busy);
+                load.unseen.set(0);
                 let (request, respond) = *stream;
-                let task = one_stream(front.clone(), request, respond, alive.clone());
+                if !admits(front, Rc::strong_count(&alive)) {
+                    refuse(front, &request.into_parts().0, respond);
+                    continue;
+                }
+                let task = one_stream(front.clone(), request, respond, alive.clone(), load.clone());
                 tokio::task::spawn_local(task);
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => return Gone::Stop(Stop::Shed).reason(),
+            Event::Shed => {
+                // By GOAWAY, so that its client knows that no request of its was lost.
+                connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+                poll_fn(|task| Poll::Ready(drop(connection.poll_closed(task)))).await;
+                return Gone::Stop(Stop::Shed).reason();
+            }
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -146,15 +173,36 @@ async fn run(
     }
 }
 
+/// Whether there is room for one more stream of a connection that has so many. The last eighth is
+/// for those who have few.
+fn admits(front: &Front, streams: usize) -> bool {
+    let budget = &front.worker.edge.budget;
+    if streams > FEW {
+        return !budget.is_tight(STREAM_BYTES);
+    }
+    front.worker.relieve(STREAM_BYTES)
+}
+
+/// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
+fn refuse(front: &Front, request: &request::Parts, mut respond: SendResponse<Bytes>) {
+    respond.send_reset(h2::Reason::REFUSED_STREAM);
+    let mut record = Record::new(front, request);
+    record.failed = true;
+    record.reason = "shed: memory_max, a stream".into();
+    front.tell(record);
+}
+
 async fn one_stream(
     front: Rc<Front>,
     request: Request<h2::RecvStream>,
     respond: SendResponse<Bytes>,
     drops: Rc<Cell<u32>>,
+    load: Rc<Load>,
 ) {
+    let _counted = Counted::new(&front.worker.edge.budget, STREAM_BYTES);
     let (mut parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
-    let mut stream = Stream::two(receive, respond);
+    let mut stream = Stream::two(receive, respond, load);
     // What a WebSocket says is no body of the request.
     let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
     if target(&mut parts).is_some() {
