@@ -14,8 +14,9 @@ pub const HELLO_BYTES: usize = 2 << 10;
 /// 36 KiB with both header tables full.
 pub const HTTP2_BYTES: usize = 40 << 10;
 /// What a stream of it holds while its request is served: the library's part and ours of its
-/// state, its task, and the heads both ways as they mostly are.
-pub const STREAM_BYTES: usize = 12 << 10;
+/// state, its task, the heads both ways as they mostly are (16 KiB), and what waits in the library
+/// for the stream's window (16 KiB).
+pub const STREAM_BYTES: usize = 32 << 10;
 /// What a connection to an upstream holds: the runtime's part, and with TLS its keys and buffers.
 pub const UPSTREAM_BYTES: usize = 1 << 10;
 /// The same with TLS.
@@ -67,6 +68,12 @@ impl Budget {
     /// the others.
     pub fn is_tight(&self, more: usize) -> bool {
         self.used.load(Relaxed).saturating_add(more) > self.bytes_max / 8 * 7
+    }
+
+    /// Whether they would be beyond what those who hold much may begin: what they have begun grows
+    /// by another eighth.
+    pub fn is_filling(&self, more: usize) -> bool {
+        self.used.load(Relaxed).saturating_add(more) > self.bytes_max / 8 * 6
     }
 
     /// How much may be read for one connection at once: less, the fuller it gets, so that

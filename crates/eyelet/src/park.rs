@@ -61,6 +61,9 @@ fn idle_for(worker: &Worker, settled: bool) -> Duration {
 
 /// An event for a parked connection: moves what can be moved, and parks it again.
 pub fn wake(worker: &Rc<Worker>, key: Key) {
+    if is_to_wait(worker, key) {
+        return worker.later.borrow_mut().push(key);
+    }
     let mut lot = worker.lot.borrow_mut();
     let Some(Entry { client, upstream, ready, role, .. }) = lot.entry(key) else { return };
     let (progress, moved) = match role {
@@ -101,10 +104,6 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    if !admits(worker, key) {
-        // Its first bytes wait, and it is looked at again in the next tick.
-        return worker.later.borrow_mut().push(key);
-    }
     let Some((story, relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
     worker.edge.budget.take(ACTIVE_BYTES);
@@ -112,16 +111,22 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     tokio::task::spawn_local(terminate::dial_later(active, story, relay));
 }
 
-/// Whether there is room for the task that serves a parked connection.
-fn admits(worker: &Worker, key: Key) -> bool {
-    let who = {
+/// Whether what a client says is to be left unread, because there is no room for the task that
+/// would serve it. It is looked at again in the next tick.
+fn is_to_wait(worker: &Worker, key: Key) -> bool {
+    if !worker.edge.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
+        return false;
+    }
+    let (source, http2) = {
         let mut lot = worker.lot.borrow_mut();
-        let Some(Entry { role: Role::Parked { story, .. }, .. }) = lot.entry(key) else {
-            return true;
-        };
+        let Some(Entry { upstream: None, ready, role, .. }) = lot.entry(key) else { return false };
+        let Role::Parked { story, relay: Relay::Terminate(_) } = role else { return false };
+        if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) {
+            return false;
+        }
         (story.client_ip(), story.is_http2())
     };
-    worker.make_room_to_serve(who.0, ACTIVE_BYTES + if who.1 { HTTP2_BYTES } else { 0 })
+    !worker.make_room_to_serve(source, ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 })
 }
 
 /// Takes story and relay out of an entry that gets another role.

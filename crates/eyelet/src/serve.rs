@@ -137,6 +137,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     }
     // What reading the configuration left behind.
     eyelet_sys::memory::trim();
+    eyelet_sys::memory::forget_code();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }

@@ -53,15 +53,15 @@ impl Worker {
         !is_full()
     }
 
-    /// Whether a parked connection of `source` can have a task that serves it. The last eighth is
-    /// for those who have few.
+    /// Whether a parked connection of `source`, or a stream of its, can have a task that serves it.
+    /// The last quarter is for those who have few, and for what the others have begun.
     pub fn make_room_to_serve(&self, source: IpAddr, bytes: usize) -> bool {
         let budget = &self.edge.budget;
-        if !budget.is_tight(bytes) {
+        if !budget.is_filling(bytes) {
             return true;
         }
         let few = self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW;
-        let is_full = || if few { budget.is_over(bytes) } else { budget.is_tight(bytes) };
+        let is_full = || if few { budget.is_over(bytes) } else { budget.is_filling(bytes) };
         for _ in 0..SHED_A_NEW_ONE {
             if !is_full() || !self.shed_oldest() {
                 break;

@@ -492,6 +492,9 @@ impl Worker {
         if halved || settled || short {
             self.compressors.rest();
             eyelet_sys::memory::trim();
+            if settled && self.index == 0 {
+                eyelet_sys::memory::forget_code();
+            }
             (burst.peak, burst.dirty) = (open, false);
         }
         self.burst.set(burst);

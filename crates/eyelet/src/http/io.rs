@@ -92,6 +92,8 @@ pub struct Queue {
 
 /// A piece below this is a small one.
 const SMALL_BYTES: usize = 1 << 10;
+/// What becomes of them: a buffer that grew would hold up to twice what is in it.
+const GATHERED_BYTES: usize = 8 << 10;
 
 impl Queue {
     /// Adds a piece.
@@ -99,6 +101,9 @@ impl Queue {
         let piece = piece.into();
         self.bytes += piece.len();
         if piece.len() < SMALL_BYTES {
+            if self.small.len() + piece.len() > GATHERED_BYTES {
+                self.gather();
+            }
             return self.small.extend_from_slice(&piece);
         }
         self.gather();
@@ -108,7 +113,7 @@ impl Queue {
     /// Makes one piece of the small ones.
     fn gather(&mut self) {
         if !self.small.is_empty() {
-            self.pieces.push_back(self.small.split().freeze());
+            self.pieces.push_back(std::mem::take(&mut self.small).freeze());
         }
     }
 
@@ -129,6 +134,11 @@ impl Queue {
     /// Bytes in it.
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of memory.
+    pub fn held(&self) -> usize {
+        self.bytes + self.small.capacity() - self.small.len()
     }
 
     /// Whether there is none.
@@ -212,7 +222,7 @@ impl Client {
         let Terminated { session, flow } = terminated;
         let rest = flow.into_rest();
         let counted = Counted::new(&active.worker.edge.budget, 0);
-        let client = Self {
+        let mut client = Self {
             active: Rc::new(active),
             load: Rc::default(),
             counted,
@@ -227,6 +237,7 @@ impl Client {
             sent: 0,
             truncated: false,
         };
+        client.recount();
         (client, rest.preface)
     }
 
@@ -382,6 +393,11 @@ impl Client {
     pub fn goodbye(&mut self) -> Vec<u8> {
         self.seal_alert(alert::CLOSE_NOTIFY);
         self.unsent()
+    }
+
+    /// Bytes that are sealed and were not sent.
+    pub fn unsent_bytes(&self) -> usize {
+        self.sealed.len() - self.sent
     }
 
     /// What is sealed and was not sent.

@@ -150,7 +150,8 @@ async fn step(client: &mut Client, front: &Front, request: Request) -> Step {
     let Request { parts, length, keep_alive } = request;
     let close = !keep_alive || front.worker.is_draining();
     let mut stream = Stream::one(client, length, parts.version, close);
-    let done = exchange(front, &mut stream, parts, length).await;
+    // Boxed: a connection that waits for its next request, or the rest of one, is smaller.
+    let done = Box::pin(exchange(front, &mut stream, parts, length)).await;
     let close = stream.as_one().is_none_or(|one| one.close);
     Step { close, done }
 }

@@ -230,17 +230,16 @@ impl<'a> Stream<'a> {
     /// Bytes queued.
     pub fn queued(&self) -> usize {
         match self {
-            Self::One(one) => one.queue.len(),
+            Self::One(one) => one.queue.len() + one.client.unsent_bytes(),
             Self::Two(two) => two.queue.len(),
         }
     }
 
-    /// Bytes of memory that the response holds.
+    /// Bytes of memory that the response holds beyond what is counted elsewhere.
     pub fn held(&self) -> usize {
         match self {
-            Self::One(one) => one.queue.len(),
-            Self::Two(two) if two.send.is_some() => two.queue.len() + SEND_BYTES_MAX,
-            Self::Two(two) => two.queue.len(),
+            Self::One(one) => one.queue.held(),
+            Self::Two(two) => two.queue.held(),
         }
     }
 

@@ -75,7 +75,7 @@ impl Upload {
             return Poll::Ready(Ok(()));
         }
         let moved = self.poll_up(task, stream, upstream);
-        self.counted.set(self.queue.len().saturating_sub(SMALL_BYTES));
+        self.counted.set(self.queue.held().saturating_sub(SMALL_BYTES));
         moved
     }
 
@@ -176,9 +176,6 @@ impl Download {
         room
     }
 
-    fn recount(&mut self, stream: &Stream<'_>) {
-        self.counted.set(stream.held().saturating_sub(SMALL_BYTES));
-    }
 
     /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
     /// With `wait` for its first piece: a body whose length is known is no stream of events, so
@@ -236,7 +233,8 @@ impl Download {
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Broken>> {
         let moved = self.poll_down(task, stream, upstream);
-        self.recount(stream);
+        self.counted.set(stream.held().saturating_sub(SMALL_BYTES));
+        upstream.recount();
         moved
     }
 

@@ -38,8 +38,6 @@ const ERRORS_MAX: usize = 256;
 /// Streams that ended without a whole response, beyond those that had one: a browser that leaves
 /// pages drops a hundred at a time, a flood goes on.
 const DROPS_MAX: u32 = 500;
-/// Streams of a connection that are served while memory is short.
-const FEW: usize = 4;
 /// How long a connection may take to end after GOAWAY when nothing is on its way.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -145,12 +143,20 @@ async fn run(
                 worker.enters(active.key(), Phase::Busy);
                 load.unseen.set(0);
                 let (request, respond) = *stream;
-                if !admits(front, Rc::strong_count(&alive)) {
+                if !worker.make_room_to_serve(front.story.client.ip(), STREAM_BYTES) {
                     refuse(front, &request.into_parts().0, respond);
                     continue;
                 }
-                let task = one_stream(front.clone(), request, respond, alive.clone(), load.clone());
-                tokio::task::spawn_local(task);
+                // Before the next stream is looked at, and that is before this one's task runs.
+                let share = (
+                    Counted::new(&worker.edge.budget, STREAM_BYTES),
+                    worker.serves(front.story.client.ip()),
+                );
+                let (front, alive, load) = (front.clone(), alive.clone(), load.clone());
+                tokio::task::spawn_local(async move {
+                    one_stream(front, request, respond, alive, load).await;
+                    drop(share);
+                });
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
@@ -173,16 +179,6 @@ async fn run(
     }
 }
 
-/// Whether there is room for one more stream of a connection that has so many. The last eighth is
-/// for those who have few.
-fn admits(front: &Front, streams: usize) -> bool {
-    let budget = &front.worker.edge.budget;
-    if streams > FEW {
-        return !budget.is_tight(STREAM_BYTES);
-    }
-    front.worker.relieve(STREAM_BYTES)
-}
-
 /// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
 fn refuse(front: &Front, request: &request::Parts, mut respond: SendResponse<Bytes>) {
     respond.send_reset(h2::Reason::REFUSED_STREAM);
@@ -199,7 +195,6 @@ async fn one_stream(
     drops: Rc<Cell<u32>>,
     load: Rc<Load>,
 ) {
-    let _counted = Counted::new(&front.worker.edge.budget, STREAM_BYTES);
     let (mut parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
     let mut stream = Stream::two(receive, respond, load);

@@ -219,9 +219,15 @@ impl Upstream {
             Socket::Unix(socket) => Pin::new(socket).poll_read(task, &mut read),
         })?;
         self.received.extend_from_slice(read.filled());
+        let read = read.filled().len();
+        self.recount();
+        Poll::Ready(Ok(read))
+    }
+
+    /// Counts what it holds, also after it was taken.
+    pub fn recount(&mut self) {
         let beyond = self.received.len().saturating_sub(TIGHT_BYTES);
         self.counted.set(self.socket.bytes() + beyond);
-        Poll::Ready(Ok(read.filled().len()))
     }
 
     /// Whether what is written now goes out at once, as far as can be seen.
