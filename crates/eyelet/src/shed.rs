@@ -201,8 +201,9 @@ impl Worker {
         }
         let mut lot = self.lot.borrow_mut();
         let is_there = |key: &Key| {
-            lot.entry(*key)
-                .is_some_and(|entry| matches!(entry.role, Role::Active { phase, .. } if phase == of))
+            lot.entry(*key).is_some_and(
+                |entry| matches!(entry.role, Role::Active { phase, .. } if phase == of),
+            )
         };
         queue.retain(is_there);
         queue.shrink_to_fit();

@@ -43,10 +43,8 @@ const ENDLESS: Manner = Manner::Download {
     piece: PAGE,
 };
 /// The same as text: each piece is coded to nearly nothing.
-const BOMB: Manner = Manner::Download {
-    head: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n",
-    piece: PAGE,
-};
+const BOMB: Manner =
+    Manner::Download { head: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", piece: PAGE };
 
 /// An edge with a name for those who behave, and one that leads to a flood's upstream.
 struct Scene {
@@ -220,7 +218,8 @@ fn half_a_head_by_http2() {
     let mut says = preface(65_535);
     let fields = [&[GET, 0x87, 0x84, 0x41, 8][..], b"app.test\x00\x01x\x7f\x81\x7f"].concat();
     says.extend(frame(1, 0, 1, &[&fields[..], &vec![b'x'; 16_000]].concat()));
-    let held = scene.withstands("half a head by h2", || scene.open(&scene.two, sized(1_500), &says));
+    let held =
+        scene.withstands("half a head by h2", || scene.open(&scene.two, sized(1_500), &says));
     drop(held);
 }
 

@@ -176,7 +176,6 @@ impl Download {
         room
     }
 
-
     /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
     /// With `wait` for its first piece: a body whose length is known is no stream of events, so
     /// that its head may come with it.

@@ -164,7 +164,7 @@ async fn run(
             Event::Shed => {
                 // By GOAWAY, so that its client knows that no request of its was lost.
                 connection.abrupt_shutdown(h2::Reason::NO_ERROR);
-                poll_fn(|task| Poll::Ready(drop(connection.poll_closed(task)))).await;
+                poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
                 return Gone::Stop(Stop::Shed).reason();
             }
             // Each stream has a clock of its own.

@@ -206,11 +206,7 @@ impl Upstream {
     }
 
     /// The same for at most `max` bytes.
-    pub fn poll_fill_by(
-        &mut self,
-        task: &mut Context<'_>,
-        max: usize,
-    ) -> Poll<io::Result<usize>> {
+    pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
         let mut room = [MaybeUninit::uninit(); READ_BYTES];
         let mut read = ReadBuf::uninit(&mut room[..max.clamp(1, READ_BYTES)]);
         ready!(match &mut self.socket {
