@@ -506,7 +506,9 @@ impl AsyncRead for Client {
             }
         }
         let len = self.plain.len().min(buffer.remaining());
-        self.load.unseen.update(|bytes| bytes + len);
+        // Beyond a head's length it is the beginning of none.
+        let head_bytes_max = self.active.worker.edge.config.http.head_bytes_max;
+        self.load.unseen.update(|bytes| (bytes + len).min(head_bytes_max));
         buffer.put_slice(&self.plain[..len]);
         self.plain.advance(len);
         Poll::Ready(Ok(()))

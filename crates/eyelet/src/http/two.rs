@@ -94,8 +94,6 @@ async fn run(
     load: &Rc<Load>,
     mut counted: Counted,
 ) -> String {
-    let worker = &front.worker;
-    let unseen_max = worker.edge.config.http.head_bytes_max;
     let idle = front.worker.edge.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
     // were dropped.
@@ -106,7 +104,7 @@ async fn run(
     loop {
         let event = poll_fn(|task| {
             let accepted = connection.poll_accept(task);
-            counted.set(HTTP2_BYTES + load.unseen.get().min(unseen_max));
+            counted.set(HTTP2_BYTES + load.unseen.get());
             let busy = Rc::strong_count(&alive) > 1;
             if front.worker.is_draining() && goodbye.is_none() {
                 goodbye = Some("drained");
@@ -117,7 +115,7 @@ async fn run(
                 was_busy = busy;
                 // Until its first stream it is half-open.
                 if !busy && has_served {
-                    worker.enters(active.key(), Phase::Idle);
+                    front.worker.enters(active.key(), Phase::Idle);
                 }
                 active.due_in(if goodbye.is_some() { GOODBYE } else { idle });
             }
@@ -140,23 +138,8 @@ async fn run(
         match event.await {
             Event::Stream(stream) => {
                 has_served = true;
-                worker.enters(active.key(), Phase::Busy);
-                load.unseen.set(0);
-                let (request, respond) = *stream;
-                if !worker.make_room_to_serve(front.story.client.ip(), STREAM_BYTES) {
-                    refuse(front, &request.into_parts().0, respond);
-                    continue;
-                }
-                // Before the next stream is looked at, and that is before this one's task runs.
-                let share = (
-                    Counted::new(&worker.edge.budget, STREAM_BYTES),
-                    worker.serves(front.story.client.ip()),
-                );
-                let (front, alive, load) = (front.clone(), alive.clone(), load.clone());
-                tokio::task::spawn_local(async move {
-                    one_stream(front, request, respond, alive, load).await;
-                    drop(share);
-                });
+                front.worker.enters(active.key(), Phase::Busy);
+                begin(front, *stream, &alive, load);
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
@@ -177,6 +160,28 @@ async fn run(
             }
         }
     }
+}
+
+/// Has a stream served, if there is room for it.
+fn begin(
+    front: &Rc<Front>,
+    (request, respond): (Request<h2::RecvStream>, SendResponse<Bytes>),
+    alive: &Rc<Cell<u32>>,
+    load: &Rc<Load>,
+) {
+    load.unseen.set(0);
+    let (worker, source) = (&front.worker, front.story.client.ip());
+    if !worker.make_room_to_serve(source, STREAM_BYTES) {
+        return refuse(front, &request.into_parts().0, respond);
+    }
+    // Counted before the next stream is looked at, and that is before this one's task runs.
+    let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
+    let share = (counted, worker.serves(source));
+    let (front, alive, load) = (front.clone(), alive.clone(), load.clone());
+    tokio::task::spawn_local(async move {
+        one_stream(front, request, respond, alive, load).await;
+        drop(share);
+    });
 }
 
 /// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
