@@ -2,7 +2,7 @@
 //! It must not know when that is.
 
 /// Allocations from here on are mappings of their own, given back when they are freed: a chunk
-/// of 512 parked connections is one.
+/// of 1024 parked connections is one.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MMAP_THRESHOLD_BYTES: libc::c_int = 96 << 10;
 

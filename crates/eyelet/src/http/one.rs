@@ -19,6 +19,7 @@ use crate::budget::HELLO_BYTES;
 use crate::lot::Phase;
 use crate::park;
 use crate::relay::Relay;
+use crate::shed::Serving;
 use crate::story::{End, Outcome};
 
 /// How long the task waits for the next request before the connection is parked. A page's next
@@ -48,7 +49,7 @@ enum Last {
 }
 
 /// Serves a connection until it is at rest, or has ended.
-pub async fn serve(mut client: Client, front: Front) {
+pub async fn serve(mut client: Client, front: Front, _serving: Serving) {
     let (reason, last) = loop {
         match next(&mut client, &front).await {
             Next::Request(request) => {

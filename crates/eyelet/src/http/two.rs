@@ -23,6 +23,7 @@ use crate::active::{Active, Stop};
 use crate::budget::{Counted, HTTP2_BYTES, STREAM_BYTES};
 use crate::lot::Phase;
 use crate::park;
+use crate::shed::Serving;
 use crate::story::{End, Outcome};
 
 /// Streams at once: what RFC 9113 6.5.2 calls the least that is useful.
@@ -42,7 +43,7 @@ const DROPS_MAX: u32 = 500;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
-pub async fn serve(client: Client, front: Front) {
+pub async fn serve(client: Client, front: Front, _serving: Serving) {
     let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
     let load = client.load.clone();
     let front = Rc::new(front);
@@ -60,12 +61,15 @@ pub async fn serve(client: Client, front: Front) {
         .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
     active.due_in(http.head_timeout);
-    let mut handshake = std::pin::pin!(builder.handshake::<_, Bytes>(client));
+    // Boxed, and one after the other: the task need not hold a connection twice.
+    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(client));
     let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
         Poll::Ready(shaken) => Poll::Ready(Some(shaken)),
         Poll::Pending => active.poll_ready(task, &[], 0).map(|_| None),
     });
-    let reason = match shaken.await {
+    let shaken = shaken.await.map(|shaken| shaken.map(Box::new));
+    drop(handshake);
+    let reason = match shaken {
         None => "head_timeout".to_owned(),
         Some(Err(error)) => format!("client: {error}"),
         Some(Ok(connection)) => run(connection, &active, &front, &load, counted).await,
@@ -88,7 +92,7 @@ enum Event {
 }
 
 async fn run(
-    mut connection: Connection<Client, Bytes>,
+    mut connection: Box<Connection<Client, Bytes>>,
     active: &Active,
     front: &Rc<Front>,
     load: &Rc<Load>,
