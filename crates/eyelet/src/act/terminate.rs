@@ -80,7 +80,7 @@ pub async fn dial_later(active: Active, mut story: Story, relay: Relay) {
         return active.worker.tell(&story, &End::failed("only terminated connections dial late"));
     };
     if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
-        return Box::pin(crate::http::serve(active, story, terminated)).await;
+        return crate::http::serve(active, story, terminated).await;
     }
     match dial(&active, &mut story, &terminate.upstream, &mut terminated).await {
         Ok(()) => park::park(&active, &mut story, Relay::Terminate(terminated)),
