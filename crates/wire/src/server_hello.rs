@@ -39,8 +39,13 @@ pub enum ServerPeek {
     },
     /// The first byte is that of no record that a server may answer a hello with.
     NotTls(u8),
-    /// The server refused with an alert (its code).
-    Alert(u8),
+    /// The server said an alert: it refuses, or only warns before its hello.
+    Alert {
+        /// Its code.
+        description: u8,
+        /// Where its record ends in what was fed.
+        raw_len: usize,
+    },
     /// What the server chose.
     ServerHello(ServerHello),
     /// TLS, and no client should take it.
@@ -87,7 +92,7 @@ impl ServerHelloReader {
         };
         let flight = raw.get(skipped..).unwrap_or_default();
         match flight.first() {
-            Some(&ALERT) => return alert(flight),
+            Some(&ALERT) => return alert(flight, skipped),
             Some(&HANDSHAKE) | None => {}
             Some(&other) if skipped == 0 => return ServerPeek::NotTls(other),
             Some(_) => {}
@@ -127,8 +132,9 @@ fn compatibility_record(raw: &[u8]) -> Result<usize, ServerPeek> {
     }
 }
 
-/// A plaintext alert: level and description (RFC 8446 6), nothing else in its record.
-fn alert(raw: &[u8]) -> ServerPeek {
+/// A plaintext alert: level and description (RFC 8446 6), nothing else in its record. `skipped`
+/// bytes came before it.
+fn alert(raw: &[u8], skipped: usize) -> ServerPeek {
     const ALERT_LEN: usize = 2;
     let malformed = |why| ServerPeek::Malformed(Malformed { at: 0, why });
     match RecordHeader::split(raw) {
@@ -141,7 +147,9 @@ fn alert(raw: &[u8]) -> ServerPeek {
         Some((header, _)) if usize::from(header.len) < ALERT_LEN => {
             malformed(Fault::Truncated(Field::Alert))
         }
-        Some((_, &[_, description, ..])) => ServerPeek::Alert(description),
+        Some((header, &[_, description, ..])) => {
+            ServerPeek::Alert { description, raw_len: skipped + header.record_len() }
+        }
         _ => ServerPeek::NeedMore { at_least: crate::record::HEADER_LEN + ALERT_LEN - raw.len() },
     }
 }
