@@ -101,8 +101,9 @@ impl Known {
         let Some(to) = story.decided.destination else { return false };
         let (worker, name) = (&active.worker, story.decided.sni.as_deref());
         let had = match (fact, name) {
-            (Fact::DnsTruth, Some(name)) => truth::known_by_dns(worker, name, to.ip())
-                .map(|found| self.take_dns(story, &found)),
+            (Fact::DnsTruth, Some(name)) => {
+                truth::known_by_dns(worker, name, to.ip()).map(|found| self.take_dns(story, &found))
+            }
             (Fact::Certificate, name) => truth::known_by_certificate(worker, to, name)
                 .map(|attempt| self.take_certificate(story, attempt)),
             _ => None,

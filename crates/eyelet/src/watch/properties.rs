@@ -47,8 +47,7 @@ pub fn client_is_watched(flight: &[u8], cuts: &[u8], sni: Option<&str>) {
     let expected = feed(flight, [flight.len()].into_iter(), &mut look);
     let mut in_pieces = Watch::default();
     let cut = if cuts.is_empty() { &[1][..] } else { cuts };
-    let became =
-        feed(flight, sizes(cut), |held| in_pieces.client(held, sni, HELLO_BYTES_MAX));
+    let became = feed(flight, sizes(cut), |held| in_pieces.client(held, sni, HELLO_BYTES_MAX));
     let hello_at = first_handshake_record(flight);
     match (&became.1, hello_at) {
         (Pass::Some(_), _) => assert_eq!(became, expected, "cuts matter"),
