@@ -174,6 +174,9 @@ impl Known {
 
     fn note_shadows(&self, active: &Active, story: &mut Story, hello: Option<&Hello<'_>>) {
         let config = &active.worker.edge.config;
+        if !config.policy.has_shadows() {
+            return;
+        }
         let facts = self.facts(story, hello);
         let told = config.policy.shadowed(&facts).map(|verdict| {
             let rule = verdict.rule.map_or(0, |rule| rule.0);

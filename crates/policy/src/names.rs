@@ -209,21 +209,25 @@ impl NameIndex {
 
 /// The slots that a name found: lists of rule ids, each ascending, merged by `Iterator`.
 pub(crate) struct Found<'a> {
-    lists: [&'a [u32]; FOUND_MAX],
+    few: [&'a [u32]; FEW],
     len: usize,
+    /// Those for which there is no room in `few`; a name has at most 126 suffixes.
+    more: Vec<&'a [u32]>,
     /// No rule below this is given: each rule comes once, although several lists name it.
     next: u32,
 }
 
 impl<'a> Found<'a> {
     pub(crate) const fn new() -> Self {
-        Self { lists: [&[]; FOUND_MAX], len: 0, next: 0 }
+        Self { few: [&[]; FEW], len: 0, more: Vec::new(), next: 0 }
     }
 
     pub(crate) fn push(&mut self, list: &'a [u32]) {
-        if let Some(free) = self.lists.get_mut(self.len) {
+        if let Some(free) = self.few.get_mut(self.len) {
             *free = list;
             self.len += 1;
+        } else {
+            self.more.push(list);
         }
     }
 }
@@ -233,7 +237,7 @@ impl Iterator for Found<'_> {
 
     fn next(&mut self) -> Option<u32> {
         let mut least: Option<u32> = None;
-        for list in self.lists.get_mut(..self.len)? {
+        for list in self.few.get_mut(..self.len)?.iter_mut().chain(&mut self.more) {
             // Lists are short, but the one of rules without `sni` may be long and skipped far into.
             if list.first().is_some_and(|first| *first < self.next) {
                 *list = list.get(list.partition_point(|rule| *rule < self.next)..)?;
@@ -263,8 +267,8 @@ fn labels(name: &str) -> u32 {
     name.bytes().fold(1, |labels, byte| labels + u32::from(byte == b'.'))
 }
 
-/// 126 suffixes of a name of 127 labels, the name itself, and the rules that list no name.
-const FOUND_MAX: usize = 128;
+/// Slots that are found without an allocation: the name, the rules that list none, and suffixes.
+const FEW: usize = 8;
 
 /// What malloc adds to a name: an 8-byte header, and 8 bytes on average to the next 16.
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 use crate::handshake::{Message, MessageReader, SERVER_HELLO};
-use crate::hello::parts::{SUPPORTED_VERSIONS, Seen, extension_list, session_id};
+use crate::hello::parts::{Few, Many, SUPPORTED_VERSIONS, extension_list, session_id};
 use crate::record::{ALERT, CHANGE_CIPHER_SPEC, HANDSHAKE, RecordHeader, VERSION_MAJOR};
 
 /// Longest ServerHello that is read, its four-byte header included. The longest legal one is a
@@ -168,23 +168,44 @@ fn server_hello(mut body: Cursor<'_>, raw_len: usize) -> Result<ServerHello, Mal
 }
 
 /// RFC 8446 4.2.1: `ProtocolVersion selected_version`.
-fn selected_version(mut list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
-    let mut seen = Seen::new();
+fn selected_version(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
+    let mut few = Few::new();
+    match version_in(list, |extension_type| few.insert(extension_type))? {
+        Some(version) => Ok(version),
+        None => selected_among_many(list),
+    }
+}
+
+/// The same where there are too many types to keep them in a short list.
+#[cold]
+fn selected_among_many(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
+    let mut many = Many::new();
+    let found = version_in(list, |extension_type| Some(many.insert(extension_type)))?;
+    Ok(found.flatten())
+}
+
+/// The version, if there is one; `None` where `insert` could not hold one type more.
+fn version_in(
+    mut list: Cursor<'_>,
+    mut insert: impl FnMut(u16) -> Option<bool>,
+) -> Result<Option<Option<u16>>, Malformed> {
     let mut version = None;
     while !list.is_empty() {
         let start = list;
         let extension_type = list.u16(Field::Extensions)?;
         let field = Field::Extension(extension_type);
         let mut body = list.vec16(field)?;
-        if !seen.insert(extension_type) {
-            return Err(start.fault(Fault::DuplicateExtension(extension_type)));
+        match insert(extension_type) {
+            None => return Ok(None),
+            Some(false) => return Err(start.fault(Fault::DuplicateExtension(extension_type))),
+            Some(true) => {}
         }
         if extension_type == SUPPORTED_VERSIONS {
             version = Some(body.u16(field)?);
             body.finish(field)?;
         }
     }
-    Ok(version)
+    Ok(Some(version))
 }
 
 #[cfg(test)]

@@ -50,21 +50,48 @@ pub(super) fn read(list: Option<Cursor<'_>>) -> Result<Known<'_>, Malformed> {
         psk: false,
         early_data: false,
     };
-    let Some(mut list) = list else { return Ok(known) };
-    let mut seen = Seen::new();
+    let Some(list) = list else { return Ok(known) };
+    let mut few = Few::new();
+    match walk(list, &mut known, |extension_type| few.insert(extension_type))? {
+        Walked::All => Ok(known),
+        Walked::NoRoom => read_many(list, known),
+    }
+}
+
+/// The same where there are too many types to keep them in a short list.
+#[cold]
+fn read_many<'a>(list: Cursor<'a>, mut known: Known<'a>) -> Result<Known<'a>, Malformed> {
+    let mut many = Many::new();
+    walk(list, &mut known, |extension_type| Some(many.insert(extension_type)))?;
+    Ok(known)
+}
+
+enum Walked {
+    All,
+    /// `insert` could not hold one type more.
+    NoRoom,
+}
+
+fn walk<'a>(
+    mut list: Cursor<'a>,
+    known: &mut Known<'a>,
+    mut insert: impl FnMut(u16) -> Option<bool>,
+) -> Result<Walked, Malformed> {
     while !list.is_empty() {
         let start = list;
         let extension_type = list.u16(Field::Extensions)?;
         let body = list.vec16(Field::Extension(extension_type))?;
-        if !seen.insert(extension_type) {
-            return Err(start.fault(Fault::DuplicateExtension(extension_type)));
+        match insert(extension_type) {
+            None => return Ok(Walked::NoRoom),
+            Some(false) => return Err(start.fault(Fault::DuplicateExtension(extension_type))),
+            Some(true) => {}
         }
         known.read(extension_type, body)?;
         if extension_type == PRE_SHARED_KEY && !list.is_empty() {
             return Err(start.fault(Fault::PskNotLast));
         }
     }
-    Ok(known)
+    Ok(Walked::All)
 }
 
 impl<'a> Known<'a> {
@@ -207,12 +234,45 @@ fn status_request(mut body: Cursor<'_>, field: Field) -> Result<(), Malformed> {
     body.finish(field)
 }
 
-/// The extension types met so far. A bit for each of the 2^16: 8 KiB on the stack that are
-/// cleared in a fraction of a microsecond, and the only way to find duplicates among as many
-/// extensions as a hello can hold in time that is linear, and without allocating.
-pub(crate) struct Seen([u64; 1 << 10]);
+/// The extension types met so far, where they are as few as in any client's hello.
+pub(crate) struct Few {
+    /// A bit for each type below 64.
+    low: u64,
+    others: [u16; OTHERS_MAX],
+    others_len: usize,
+}
 
-impl Seen {
+/// The types from 64 on that are kept in a list; clients send three to six.
+const OTHERS_MAX: usize = 16;
+
+impl Few {
+    pub(crate) const fn new() -> Self {
+        Self { low: 0, others: [0; OTHERS_MAX], others_len: 0 }
+    }
+
+    /// False when it was there before; `None` when there is no room for it.
+    pub(crate) fn insert(&mut self, extension_type: u16) -> Option<bool> {
+        if extension_type < 64 {
+            let bit = 1 << extension_type;
+            let new = self.low & bit == 0;
+            self.low |= bit;
+            return Some(new);
+        }
+        if self.others.get(..self.others_len)?.contains(&extension_type) {
+            return Some(false);
+        }
+        *self.others.get_mut(self.others_len)? = extension_type;
+        self.others_len += 1;
+        Some(true)
+    }
+}
+
+/// The extension types met so far. A bit for each of the 2^16: 8 KiB on the stack, and the only
+/// way to find duplicates among as many extensions as a hello can hold in time that is linear, and
+/// without allocating.
+pub(crate) struct Many([u64; 1 << 10]);
+
+impl Many {
     pub(crate) const fn new() -> Self {
         Self([0; 1 << 10])
     }
