@@ -268,7 +268,7 @@ fn labels(name: &str) -> u32 {
 }
 
 /// Slots that are found without an allocation: the name, the rules that list none, and suffixes.
-const FEW: usize = 8;
+const FEW: usize = 4;
 
 /// What malloc adds to a name: an 8-byte header, and 8 bytes on average to the next 16.
 #[cfg(test)]

@@ -151,6 +151,12 @@ impl<'a> Cursor<'a> {
 
     /// Goes on by `len` bytes, which must be in the range.
     fn skip(&mut self, len: usize) {
+        // Within this record, as nearly always.
+        if let Some(rest) = self.here.get(len..) {
+            self.here = rest;
+            self.at += len;
+            return;
+        }
         let mut left = len;
         while left > 0 {
             let run = self.run(left);

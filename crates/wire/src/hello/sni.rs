@@ -94,9 +94,15 @@ impl HostName {
         check(name)?;
         let mut bytes = [0; HOST_NAME_BYTES_MAX];
         for (to, from) in bytes.iter_mut().zip(name) {
-            *to = from.to_ascii_lowercase();
+            *to = *from;
         }
-        Ok(Self { bytes, len })
+        Ok(Self::lower(bytes, len))
+    }
+
+    /// The name in the first `len` of these bytes, which was checked.
+    fn lower(mut bytes: [u8; HOST_NAME_BYTES_MAX], len: u8) -> Self {
+        bytes.make_ascii_lowercase();
+        Self { bytes, len }
     }
 
     /// The name, lower-case.
@@ -205,9 +211,12 @@ fn host_name(mut body: Cursor<'_>) -> Result<HostName, SniFault> {
     }
     let name = only.ok_or(SniFault::EmptyList)?;
     let mut bytes = [0; HOST_NAME_BYTES_MAX];
-    let Some(copy) = bytes.get_mut(..name.left()) else { return Err(SniFault::TooLong) };
+    let (Some(copy), Ok(len)) = (bytes.get_mut(..name.left()), u8::try_from(name.left())) else {
+        return Err(SniFault::TooLong);
+    };
     name.copy_to(copy);
-    HostName::new(copy)
+    check(copy)?;
+    Ok(HostName::lower(bytes, len))
 }
 
 impl Deref for HostName {
@@ -304,6 +313,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
+    use std::string::String;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
@@ -312,9 +322,9 @@ mod tests {
         #[test]
         fn a_name_is_sound_where_it_has_no_fault(
             name in prop_oneof![
-                "[a-c0-2._-]{0,12}".prop_map(std::string::String::into_bytes),
-                "[0-9a-f.:]{0,12}".prop_map(std::string::String::into_bytes),
-                "([a-z0-9-]{1,3}\\.){0,5}[a-z0-9-]{60,66}".prop_map(std::string::String::into_bytes),
+                "[a-c0-2._-]{0,12}".prop_map(String::into_bytes),
+                "[0-9a-f.:]{0,12}".prop_map(String::into_bytes),
+                "([a-z0-9-]{1,3}\\.){0,5}[a-z0-9-]{60,66}".prop_map(String::into_bytes),
                 prop::collection::vec(any::<u8>(), 0..6),
             ]
         ) {
