@@ -162,7 +162,9 @@ impl Borders {
     }
 }
 
+// By path: the fuzz targets' crate has this file as a module of its own.
 #[cfg(test)]
+#[path = "watch/properties.rs"]
 mod properties;
 
 #[cfg(test)]
