@@ -37,33 +37,20 @@ const STATUS_TYPE_OCSP: u8 = 1;
 
 /// Walks over the list once: checks each extension's form, that none comes twice, and that
 /// `pre_shared_key` is the last.
-pub(super) fn read(list: Option<Cursor<'_>>) -> Result<Known<'_>, Malformed> {
-    let mut known = Known {
-        sni: Sni::Absent,
-        alpn: None,
-        versions: None,
-        groups: None,
-        key_shares: None,
-        signature_algorithms: None,
-        ech: false,
-        session_ticket: false,
-        psk: false,
-        early_data: false,
-    };
-    let Some(list) = list else { return Ok(known) };
+pub(super) fn read<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
     let mut few = Few::new();
-    match walk(list, &mut known, |extension_type| few.insert(extension_type))? {
-        Walked::All => Ok(known),
+    match walk(list, known, |extension_type| few.insert(extension_type))? {
+        Walked::All => Ok(()),
         Walked::NoRoom => read_many(list, known),
     }
 }
 
 /// The same where there are too many types to keep them in a short list.
 #[cold]
-fn read_many<'a>(list: Cursor<'a>, mut known: Known<'a>) -> Result<Known<'a>, Malformed> {
+fn read_many<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
     let mut many = Many::new();
-    walk(list, &mut known, |extension_type| Some(many.insert(extension_type)))?;
-    Ok(known)
+    walk(list, known, |extension_type| Some(many.insert(extension_type)))?;
+    Ok(())
 }
 
 enum Walked {
@@ -95,6 +82,22 @@ fn walk<'a>(
 }
 
 impl<'a> Known<'a> {
+    /// What is known of a hello without extensions.
+    pub(super) const fn none() -> Self {
+        Self {
+            sni: Sni::Absent,
+            alpn: None,
+            versions: None,
+            groups: None,
+            key_shares: None,
+            signature_algorithms: None,
+            ech: false,
+            session_ticket: false,
+            psk: false,
+            early_data: false,
+        }
+    }
+
     fn read(&mut self, extension_type: u16, mut body: Cursor<'a>) -> Result<(), Malformed> {
         let field = Field::Extension(extension_type);
         let whole = body;
