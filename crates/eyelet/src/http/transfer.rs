@@ -76,6 +76,7 @@ impl Upload {
         }
         let moved = self.poll_up(task, stream, upstream);
         self.counted.set(self.queue.held().saturating_sub(SMALL_BYTES));
+        stream.recount();
         moved
     }
 
