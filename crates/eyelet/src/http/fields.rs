@@ -4,9 +4,11 @@
 use std::net::IpAddr;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Version, request, response};
+use http::uri::Scheme;
+use http::{Uri, Version, request, response};
 
 use super::head::{Length, lists};
+use super::upstream::Question;
 
 /// What the upstream is told of the client.
 pub struct Asker<'a> {
@@ -187,6 +189,26 @@ pub fn write_request(request: &request::Parts, host: &str) -> Vec<u8> {
     super::body::write_fields(&request.headers, &mut out);
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// The same by HTTP/2. The scheme is that of the way to the upstream, which HTTP/1.1 does not say
+/// either; the client's is in X-Forwarded-Proto.
+pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request<()>> {
+    let mut uri = http::uri::Parts::default();
+    uri.scheme = Some(scheme.clone());
+    uri.authority = Some(question.host.parse().ok()?);
+    uri.path_and_query = question.parts.uri.path_and_query().cloned();
+    let mut request = http::Request::new(());
+    *request.method_mut() = question.parts.method.clone();
+    *request.uri_mut() = Uri::from_parts(uri).ok()?;
+    *request.version_mut() = Version::HTTP_2;
+    let mut headers = question.parts.headers.clone();
+    headers.remove(header::TRANSFER_ENCODING);
+    if question.trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    *request.headers_mut() = headers;
+    Some(request)
 }
 
 #[cfg(test)]

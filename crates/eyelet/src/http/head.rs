@@ -233,7 +233,8 @@ fn request_length(version: Version, headers: &HeaderMap) -> Result<Length, Reque
     }
 }
 
-fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
+/// The length that a message gives, if it gives one and only one.
+pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),

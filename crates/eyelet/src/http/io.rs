@@ -116,6 +116,17 @@ impl Queue {
         filled
     }
 
+    /// Takes up to so many bytes of the first piece.
+    pub fn take(&mut self, bytes_max: usize) -> Bytes {
+        let Some(piece) = self.pieces.front_mut() else { return Bytes::new() };
+        let taken = piece.split_to(piece.len().min(bytes_max));
+        if piece.is_empty() {
+            self.pieces.pop_front();
+        }
+        self.bytes -= taken.len();
+        taken
+    }
+
     /// The pieces as a vectored write takes them.
     pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;

@@ -30,18 +30,21 @@ pub struct Upload {
     /// The upstream takes no more; it may still answer.
     pub broken: bool,
     read: bool,
+    /// Something of the body was read from the client: it cannot be sent again.
+    pub taken: bool,
     /// Bytes written.
     pub written: u64,
 }
 
 impl Upload {
-    /// A request with its head, and a body of that length.
-    pub fn new(head: Vec<u8>, length: Length) -> Self {
+    /// A request with its head, and a body of that length; chunked if nothing else frames it.
+    pub fn new(head: Vec<u8>, length: Length, chunked: bool) -> Self {
         let mut queue = Queue::default();
         queue.push(head);
-        let encoder = if length == Length::Chunked { Encoder::Chunked } else { Encoder::Plain };
+        let chunked = chunked && length == Length::Chunked;
+        let encoder = if chunked { Encoder::Chunked } else { Encoder::Plain };
         let read = length == Length::Empty;
-        Self { queue, encoder, done: false, broken: false, read, written: 0 }
+        Self { queue, encoder, done: false, broken: false, read, taken: false, written: 0 }
     }
 
     /// Moves what can be moved; ready when all is written, or the upstream takes no more.
@@ -60,17 +63,19 @@ impl Upload {
                     Poll::Pending => break,
                     Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
+                        self.taken = true;
                         self.encoder.push(data, &mut self.queue);
                     }
                     Poll::Ready(Ok(Piece::End(trailers))) => {
+                        self.taken = true;
                         self.encoder.finish(trailers.as_ref(), &mut self.queue);
+                        upstream.end(trailers);
                         self.read = true;
                     }
                 }
             }
-            if self.queue.is_empty() {
-                self.done = self.read;
-                return if self.done { Poll::Ready(Ok(())) } else { Poll::Pending };
+            if self.queue.is_empty() && !self.read {
+                return Poll::Pending;
             }
             let before = self.queue.len();
             let sent = upstream.poll_send(task, &mut self.queue);
@@ -78,6 +83,10 @@ impl Upload {
             if ready!(sent).is_err() {
                 // It may have answered before it closed: that is read.
                 self.broken = true;
+                return Poll::Ready(Ok(()));
+            }
+            if self.read {
+                self.done = true;
                 return Poll::Ready(Ok(()));
             }
         }
@@ -260,19 +269,6 @@ impl Download {
         task: &mut Context<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<Piece, ResponseFault>> {
-        loop {
-            match self.decoder.next(&mut upstream.received) {
-                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
-                Ok(None) => {}
-                Err(_) => return Poll::Ready(Err(ResponseFault::Chunk)),
-            }
-            match ready!(upstream.poll_fill(task)) {
-                Ok(1..) => {}
-                Ok(0) if self.decoder.ended().is_ok() => {
-                    return Poll::Ready(Ok(Piece::End(None)));
-                }
-                Ok(_) | Err(_) => return Poll::Ready(Err(ResponseFault::Cut)),
-            }
-        }
+        upstream.poll_piece(task, &mut self.decoder)
     }
 }

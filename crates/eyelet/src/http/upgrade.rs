@@ -7,14 +7,14 @@ use std::task::{Context, Poll, ready};
 use super::front::Front;
 use super::io::{Client, Gone, Queue};
 use super::one::send_all;
-use super::upstream::Upstream;
+use super::upstream::one::Connection;
 use crate::lot::UPSTREAM;
 use crate::park;
 use crate::relay::Relay;
 use crate::story::{End, Outcome};
 
 /// Goes on with a connection behind its 101.
-pub async fn switch(mut client: Client, front: Front, mut upstream: Upstream) {
+pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connection>) {
     let mut queue = Queue::default();
     queue.push(upstream.received.split());
     let worker = front.worker.clone();
@@ -41,7 +41,7 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Upstream) {
     worker.tell(&front.end(bytes_to_client), &end);
 }
 
-fn pair(client: &Client, upstream: Upstream) -> std::io::Result<()> {
+fn pair(client: &Client, upstream: Box<Connection>) -> std::io::Result<()> {
     let Some(socket) = upstream.into_socket() else { return Ok(()) };
     let socket = socket?;
     client.active.register(&socket, UPSTREAM)?;
@@ -49,7 +49,7 @@ fn pair(client: &Client, upstream: Upstream) -> std::io::Result<()> {
 }
 
 /// Both directions, until both have ended or one fails; gives the reason.
-async fn copy(client: &mut Client, front: &Front, mut upstream: Upstream) -> String {
+async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>) -> String {
     let idle_timeout = front.worker.edge.config.limits.idle_timeout;
     let (mut up, mut down) = (Way::default(), Way::default());
     poll_fn(|task| {
@@ -83,7 +83,7 @@ struct Way {
 fn poll_up(
     task: &mut Context<'_>,
     client: &mut Client,
-    upstream: &mut Upstream,
+    upstream: &mut Connection,
     way: &mut Way,
 ) -> Poll<Result<(), String>> {
     loop {
@@ -113,7 +113,7 @@ fn poll_up(
 fn poll_down(
     task: &mut Context<'_>,
     client: &mut Client,
-    upstream: &mut Upstream,
+    upstream: &mut Connection,
     way: &mut Way,
 ) -> Poll<Result<(), String>> {
     loop {
