@@ -5,29 +5,21 @@
 
 mod support;
 
-use std::future::Future;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
-use http::{Request, Response};
-use support::client::Offer;
+use http::Request;
+use support::two::{Two, body, get, run};
 use support::web::{answer, chunks, head};
-use support::{A_WHILE, Edge, Pki, SOON, Upstream};
+use support::{A_WHILE, Edge, Pki, Upstream};
 
 struct Web {
     edge: Edge,
     app: Upstream,
     pki: Pki,
-}
-
-/// An open connection: the handle for requests, and the task that drives it.
-struct Two {
-    send: SendRequest<Bytes>,
-    driven: tokio::task::JoinHandle<Result<(), h2::Error>>,
 }
 
 impl Web {
@@ -39,47 +31,8 @@ impl Web {
     }
 
     async fn connect(&self) -> Two {
-        let config = Offer { alpn: &["h2"], ..Offer::new(&self.pki) }.config();
-        let socket = tokio::net::TcpStream::connect(self.edge.address()).await.unwrap();
-        let name = "app.test".try_into().unwrap();
-        let tls = tokio_rustls::TlsConnector::from(config).connect(name, socket).await.unwrap();
-        let (send, connection) = h2::client::handshake(tls).await.unwrap();
-        Two { send, driven: tokio::spawn(connection) }
+        Two::connect(&self.pki, self.edge.address()).await
     }
-}
-
-impl Two {
-    async fn ask(&mut self, request: Request<()>) -> Result<(u16, Bytes), h2::Error> {
-        self.send = self.send.clone().ready().await?;
-        let (response, _) = self.send.send_request(request, true)?;
-        let response = response.await?;
-        Ok((response.status().as_u16(), body(response).await?))
-    }
-
-    async fn get(&mut self, path: &str) -> Result<(u16, Bytes), h2::Error> {
-        self.ask(get(path)).await
-    }
-}
-
-fn get(path: &str) -> Request<()> {
-    Request::get(format!("https://app.test{path}")).body(()).unwrap()
-}
-
-async fn body(response: Response<h2::RecvStream>) -> Result<Bytes, h2::Error> {
-    let mut receive = response.into_body();
-    let mut body = Vec::new();
-    while let Some(piece) = receive.data().await {
-        let piece = piece?;
-        receive.flow_control().release_capacity(piece.len()).unwrap();
-        body.extend_from_slice(&piece);
-    }
-    Ok(body.into())
-}
-
-/// Runs a client, for [`SOON`] at most.
-fn run(client: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(SOON, client).await.expect("in time") });
 }
 
 #[test]

@@ -223,7 +223,7 @@ pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
 
 /// RFC 9112 6.3, stricter: what two readers could read in two ways is nobody's request.
 fn request_length(version: Version, headers: &HeaderMap) -> Result<Length, RequestFault> {
-    let known = content_length(headers).map_err(|()| RequestFault::Length)?;
+    let known = content_length(headers).map_err(|NoLength| RequestFault::Length)?;
     match coding(headers) {
         None => Ok(known.map_or(Length::Empty, Length::Known)),
         Some(_) if version == Version::HTTP_10 || known.is_some() => Err(RequestFault::Length),
@@ -233,8 +233,12 @@ fn request_length(version: Version, headers: &HeaderMap) -> Result<Length, Reque
     }
 }
 
+/// Content-Length says nothing that can be relied on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoLength;
+
 /// The length that a message gives, if it gives one and only one.
-pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
+pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
@@ -242,11 +246,12 @@ pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
             let digits = value.as_bytes();
             // str::parse would take a plus sign.
             if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-                return Err(());
+                return Err(NoLength);
             }
-            value.to_str().map_err(|_| ())?.parse().map(Some).map_err(|_| ())
+            let length = value.to_str().map_err(|_| NoLength)?.parse();
+            length.map(Some).map_err(|_| NoLength)
         }
-        (Some(_), Some(_)) => Err(()),
+        (Some(_), Some(_)) => Err(NoLength),
     }
 }
 
@@ -339,7 +344,7 @@ fn response_length(
     headers: &HeaderMap,
     method: &Method,
 ) -> Result<Length, ResponseFault> {
-    let known = content_length(headers).map_err(|()| ResponseFault::Length)?;
+    let known = content_length(headers).map_err(|NoLength| ResponseFault::Length)?;
     let coding = coding(headers);
     if coding.is_some() && (known.is_some() || version == Version::HTTP_10) {
         return Err(ResponseFault::Length);

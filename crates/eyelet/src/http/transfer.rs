@@ -67,7 +67,7 @@ impl Upload {
                         self.encoder.push(data, &mut self.queue);
                     }
                     Poll::Ready(Ok(Piece::End(trailers))) => {
-                        self.taken = true;
+                        self.taken |= trailers.is_some();
                         self.encoder.finish(trailers.as_ref(), &mut self.queue);
                         upstream.end(trailers);
                         self.read = true;

@@ -22,7 +22,7 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connecti
     let passed = send_all(&mut client, &mut queue).await;
     let ended = match passed {
         Err(gone) => gone.reason(),
-        Ok(()) if upstream.is_plain() => match pair(&client, upstream) {
+        Ok(()) if upstream.is_plain() => match pair(&client, *upstream) {
             Ok(()) => {
                 front.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
                 let bytes_to_client = client.bytes_to_client.get();
@@ -41,7 +41,7 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connecti
     worker.tell(&front.end(bytes_to_client), &end);
 }
 
-fn pair(client: &Client, upstream: Box<Connection>) -> std::io::Result<()> {
+fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {
     let Some(socket) = upstream.into_socket() else { return Ok(()) };
     let socket = socket?;
     client.active.register(&socket, UPSTREAM)?;

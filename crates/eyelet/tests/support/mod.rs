@@ -13,6 +13,7 @@ pub mod memory;
 pub mod namespaces;
 pub mod pki;
 pub mod program;
+pub mod two;
 pub mod upstream;
 pub mod web;
 

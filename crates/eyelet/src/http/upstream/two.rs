@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
-use http::header::HeaderMap;
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, response};
 
@@ -198,8 +198,8 @@ impl Asked {
             return Poll::Ready(Ok(Response { parts, length: Length::Empty, keep_alive: true }));
         }
         let response = ready!(Pin::new(&mut self.response).poll(task)).map_err(no_answer)?;
-        let (parts, receive) = response.into_parts();
-        let length = length(&parts, &receive, method).map_err(NoAnswer::Fault)?;
+        let (mut parts, receive) = response.into_parts();
+        let length = length(&mut parts, &receive, method).map_err(NoAnswer::Fault)?;
         if length != Length::Empty {
             self.receive = Some(receive);
         }
@@ -266,7 +266,7 @@ fn no_answer(error: h2::Error) -> NoAnswer {
 }
 
 fn length(
-    head: &response::Parts,
+    head: &mut response::Parts,
     receive: &RecvStream,
     method: &Method,
 ) -> Result<Length, ResponseFault> {
@@ -274,9 +274,19 @@ fn length(
         return Err(ResponseFault::TooMany);
     }
     // The library holds the data to it.
-    let known = content_length(&head.headers).map_err(|()| ResponseFault::Length)?;
-    if receive.is_end_stream() || *method == Method::HEAD || has_no_body(head.status) {
+    let known = content_length(&head.headers).map_err(|_| ResponseFault::Length)?;
+    if *method == Method::HEAD || has_no_body(head.status) {
         return Ok(Length::Empty);
     }
-    Ok(known.map_or(Length::Chunked, Length::Known))
+    match known {
+        Some(1..) if receive.is_end_stream() => Err(ResponseFault::Length),
+        None if receive.is_end_stream() => {
+            // HTTP/1.1 has no other way to say so.
+            head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+            Ok(Length::Empty)
+        }
+        _ if receive.is_end_stream() => Ok(Length::Empty),
+        Some(known) => Ok(Length::Known(known)),
+        None => Ok(Length::Chunked),
+    }
 }
