@@ -1,5 +1,5 @@
 //! HTTP/2 to applications: streams on shared connections, their ends, and what is asked again.
-//! Must not know the engine; what is behind it is the h2 crate, frames by hand, Go's server, Node's.
+//! Must not know the engine; behind it: the h2 crate, frames by hand, Go's and Node's servers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -142,6 +142,9 @@ async fn serve(
     if let Some(own) = front.worker.compressors.answer(front.rule, &request) {
         return answer_own(front, stream, &request.method, own, record).await;
     }
+    if fields::ends_here(&mut request) {
+        return answer_own(front, stream, &request.method, options(), record).await;
+    }
     let switch = match stream.as_one() {
         Some(_) => fields::upgrade(&request, length),
         None if websocket::is_asked(&request) => websocket::to_get(&mut request),
@@ -159,9 +162,10 @@ async fn serve(
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, &question, record).await?;
     let Response { mut parts, length: response_length, .. } = response;
+    let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return switched(front, stream, parts, upstream, switch, record).await;
+        return switched(front, stream, parts, upstream, chosen, record).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // For HTTP/2's client success would mean that the protocols were switched.
@@ -243,6 +247,14 @@ fn begin(
     }
     head.headers.remove(header::CONTENT_LENGTH);
     Length::Chunked
+}
+
+/// What may be asked of this server.
+fn options() -> http::Response<Bytes> {
+    let mut response = http::Response::new(Bytes::new());
+    response.headers_mut().insert(header::ALLOW, super::page::ALLOW);
+    response.headers_mut().insert(header::CONTENT_LENGTH, 0.into());
+    response
 }
 
 /// An answer of ours that is no page: a dictionary.
@@ -567,11 +579,11 @@ async fn switched(
     stream: &mut Stream<'_>,
     mut head: response::Parts,
     upstream: Upstream,
-    asked: Option<http::HeaderValue>,
+    chosen: Option<http::HeaderValue>,
     record: &mut Record,
 ) -> Result<Done, Failure> {
     // HTTP/2 has no 101 (RFC 9113 8.6).
-    let (Some(protocol), Upstream::One(upstream)) = (asked, upstream) else {
+    let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
         return Err(ResponseFault::Unasked.into());
     };
     record.told.status = Some(head.status.as_u16());
@@ -582,7 +594,7 @@ async fn switched(
     };
     let connection = http::HeaderValue::from_static("upgrade");
     head.headers.insert(header::CONNECTION, connection);
-    head.headers.entry(header::UPGRADE).or_insert(protocol);
+    head.headers.insert(header::UPGRADE, protocol);
     one.switch(&head);
     poll_fn(|task| stream.poll_flush(task)).await?;
     Ok(Done { switched: Some(upstream), ..Done::default() })

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Scheme;
-use http::{Uri, Version, request, response};
+use http::{Method, Uri, Version, request, response};
 
 use super::head::{Length, lists};
 use super::upstream::Question;
@@ -37,6 +37,32 @@ pub fn upgrade(request: &request::Parts, length: Length) -> Option<HeaderValue> 
     (!lists(&request.headers, &header::UPGRADE, "h2c")).then(|| protocol.clone())
 }
 
+/// The protocol that a 101 switches to, if it is one that was asked for (RFC 9110 7.8).
+pub fn chosen(asked: &HeaderValue, response: &response::Parts) -> Option<HeaderValue> {
+    let chosen = response.headers.get(header::UPGRADE)?;
+    let asked = asked.to_str().ok()?;
+    let name = chosen.to_str().ok()?.trim();
+    let known = asked.split(',').any(|one| one.trim().eq_ignore_ascii_case(name));
+    known.then(|| chosen.clone())
+}
+
+/// Whether a request ends here: OPTIONS that may go no further (RFC 9110 7.6.2). If it may, it
+/// goes one hop less far from here.
+pub fn ends_here(request: &mut request::Parts) -> bool {
+    if request.method != Method::OPTIONS {
+        return false;
+    }
+    let hops = request.headers.get(header::MAX_FORWARDS).and_then(|hops| hops.to_str().ok());
+    match hops.and_then(|hops| hops.parse::<u32>().ok()) {
+        None => false,
+        Some(0) => true,
+        Some(hops) => {
+            request.headers.insert(header::MAX_FORWARDS, (hops - 1).into());
+            false
+        }
+    }
+}
+
 /// Makes a client's request the upstream's.
 pub fn to_upstream(
     request: &mut request::Parts,
@@ -48,6 +74,10 @@ pub fn to_upstream(
     drop_hop_by_hop(headers);
     headers.remove(header::HOST);
     headers.remove(header::CONTENT_LENGTH);
+    if request.version == Version::HTTP_10 {
+        // RFC 9110 10.1.1: nobody waits for 100 there.
+        headers.remove(header::EXPECT);
+    }
     join_cookies(headers);
     match length {
         Length::Empty | Length::UntilClose => {}
@@ -159,6 +189,8 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
         let named: Vec<HeaderName> = values
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            // It frames what goes on: a message must not come without it.
+            .filter(|name| *name != header::CONTENT_LENGTH)
             .collect();
         for name in named {
             headers.remove(name);

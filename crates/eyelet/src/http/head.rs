@@ -90,14 +90,22 @@ pub fn take_request(
 ) -> Result<Option<Request>, RequestFault> {
     let end = scanner.end(buffer).map_err(|BareLf| RequestFault::BareLf)?;
     if end.unwrap_or(buffer.len()) > head_bytes_max {
-        return Err(RequestFault::TooLong);
+        let lines = buffer.strip_prefix(b"\r\n").unwrap_or(buffer);
+        let line_is_whole = lines[..head_bytes_max.min(lines.len())].contains(&b'\n');
+        return Err(if line_is_whole {
+            RequestFault::TooLong
+        } else {
+            RequestFault::TargetTooLong
+        });
     }
     let Some(end) = end else {
         // What is no request must not be waited for.
         return early_fault(buffer).map_or(Ok(None), Err);
     };
     *scanner = Scanner::default();
-    read_request(buffer.split_to(end).freeze()).map(Some)
+    let mut head = buffer.split_to(end);
+    as_known_version(&mut head);
+    read_request(head.freeze()).map(Some)
 }
 
 /// Whether a request line that is not whole yet can become one: its method is a token.
@@ -109,6 +117,18 @@ fn early_fault(begun: &[u8]) -> Option<RequestFault> {
     let partial_crlf = begun == b"\r";
     let fits = method.len() <= METHOD_BYTES_MAX && method.iter().all(token);
     (!(fits && (!whole || !method.is_empty()) || partial_crlf)).then_some(RequestFault::Line)
+}
+
+/// A later minor version is read as the one that is known (RFC 9110 2.5).
+fn as_known_version(buffer: &mut [u8]) {
+    let begin = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
+    let line = &mut buffer[begin..];
+    let end = line.iter().position(|byte| *byte == b'\r').unwrap_or(0);
+    if let [.., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9'] =
+        &mut line[..end]
+    {
+        *minor = b'1';
+    }
 }
 
 fn read_request(head: Bytes) -> Result<Request, RequestFault> {
@@ -147,8 +167,9 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
 fn version_fault(head: &[u8]) -> RequestFault {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    match line.rsplit(|byte| *byte == b' ').next() {
-        Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor])
+    let mut words = line.split(|byte| *byte == b' ');
+    match (words.nth(2), words.next()) {
+        (Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor]), None)
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
             RequestFault::Version
@@ -195,6 +216,11 @@ fn read_target(
     let authority = uri.authority().filter(|_| known).ok_or(RequestFault::Target)?;
     // RFC 9112 3.2.2: the target's own authority replaces Host.
     let authority = read_authority(authority.as_str().as_bytes())?;
+    // RFC 9112 3.2.4: without a path, OPTIONS is for the server as a whole.
+    let pathless = target.splitn(3, '/').nth(2).is_some_and(|rest| !rest.contains(['/', '?']));
+    if pathless && *method == Method::OPTIONS {
+        return build(Some(authority), "*");
+    }
     build(Some(authority), uri.path_and_query().map_or("/", PathAndQuery::as_str))
 }
 
@@ -317,7 +343,10 @@ fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault
         return Err(ResponseFault::Line);
     }
     let mut parsed = httparse::Response::new(&mut fields);
-    match parsed.parse(&head) {
+    // RFC 9112 5.1: a proxy removes white space before a response's colons.
+    let mut reader = httparse::ParserConfig::default();
+    reader.allow_spaces_after_header_name_in_responses(true);
+    match reader.parse_response(&mut parsed, &head) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
         Err(httparse::Error::TooManyHeaders) => return Err(ResponseFault::TooMany),
         Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => {

@@ -15,7 +15,7 @@ use http::{Request, StatusCode, Uri, request};
 
 use super::exchange::{answer, exchange};
 use super::front::{Front, Record};
-use super::head::{Length, read_authority};
+use super::head::{Length, content_length, read_authority};
 use super::io::{Client, Gone};
 use super::stream::Stream;
 use super::websocket;
@@ -59,13 +59,14 @@ pub async fn serve(client: Client, front: Front) {
     active.due_in(http.head_timeout);
     let mut handshake = std::pin::pin!(builder.handshake::<_, Bytes>(client));
     let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
-        Poll::Ready(shaken) => Poll::Ready(Some(shaken)),
-        Poll::Pending => active.poll_ready(task, &[], 0).map(|_| None),
+        Poll::Ready(shaken) => Poll::Ready(Some(Ok(shaken))),
+        Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| stop.err().map(Err)),
     });
     let reason = match shaken.await {
-        None => "head_timeout".to_owned(),
-        Some(Err(error)) => format!("client: {error}"),
-        Some(Ok(connection)) => run(connection, &active, &front).await,
+        None | Some(Err(Stop::Late)) => "head_timeout".to_owned(),
+        Some(Err(stop)) => Gone::Stop(stop).reason(),
+        Some(Ok(Err(error))) => format!("client: {error}"),
+        Some(Ok(Ok(connection))) => run(connection, &active, &front).await,
     };
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
@@ -165,7 +166,7 @@ async fn one_stream(
     }
     let mut record = Record::new(&front, &parts);
     record.failed = true;
-    record.reason = "request: missing or malformed authority".into();
+    record.reason = "request: malformed authority, path or length".into();
     let status = match parts.method {
         http::Method::CONNECT => StatusCode::METHOD_NOT_ALLOWED,
         _ => StatusCode::BAD_REQUEST,
@@ -185,8 +186,8 @@ fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
     known.map_or(Length::Chunked, Length::Known)
 }
 
-/// Gives the request's URI its authority, from Host where there is no :authority; where both are
-/// they must agree (RFC 9113 8.3.1).
+/// Checks a request's target, and gives its URI the authority, from Host where there is no
+/// :authority; where both are they must agree (RFC 9113 8.3.1).
 fn target(parts: &mut request::Parts) -> Option<()> {
     if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
         return None;
@@ -203,6 +204,13 @@ fn target(parts: &mut request::Parts) -> Option<()> {
         (None, None) => return None,
     };
     let authority = read_authority(text).ok()?;
+    // It becomes a line of HTTP/1.1, where another form would name another place.
+    let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let whole_server = path == "*" && parts.method == http::Method::OPTIONS;
+    if !path.starts_with('/') && !whole_server {
+        return None;
+    }
+    content_length(&parts.headers).ok()?;
     let mut uri = std::mem::take(&mut parts.uri).into_parts();
     (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
     uri.path_and_query.get_or_insert(http::uri::PathAndQuery::from_static("/"));

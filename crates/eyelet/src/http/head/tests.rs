@@ -46,7 +46,7 @@ fn requests_that_are_none() {
         ("G@T / HTTP/1.1\r\nHost: a.test\r\n\r\n", Line),
         ("GET /\r\nHost: a.test\r\n\r\n", Line),
         ("GET / HTTP/2.0\r\nHost: a.test\r\n\r\n", Version),
-        ("GET / HTTP/1.2\r\nHost: a.test\r\n\r\n", Version),
+        ("GET / HTTP/1.20\r\nHost: a.test\r\n\r\n", Line),
         ("GET / HTTP/0.9\r\nHost: a.test\r\n\r\n", Version),
         ("GET / http/1.1\r\nHost: a.test\r\n\r\n", Line),
         ("GET / HTTP/1.1\r\n Host: a.test\r\n\r\n", Field),
@@ -101,6 +101,9 @@ fn limits_of_a_head() {
     let mut endless = BytesMut::from(&wide[..wide.len() - 4]);
     let taken = take_request(&mut endless, &mut Scanner::default(), 64 << 10);
     assert_eq!(taken.err(), Some(RequestFault::TooLong));
+    let mut target = BytesMut::from(&long[..2048]);
+    let taken = take_request(&mut target, &mut Scanner::default(), 1024);
+    assert_eq!(taken.err(), Some(RequestFault::TargetTooLong));
     let mut tls = BytesMut::from(&b"\x16\x03\x01"[..]);
     let taken = take_request(&mut tls, &mut Scanner::default(), 64 << 10);
     assert_eq!(taken.err(), Some(RequestFault::Line));
@@ -113,6 +116,9 @@ fn requests_as_they_are_meant() {
         ("\r\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n", "https://a.test/", None, true),
         ("GET https://b.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n", "https://b.test/x", None, true),
         ("OPTIONS * HTTP/1.1\r\nHost: [::1]\r\n\r\n", "https://[::1]*", None, true),
+        ("OPTIONS http://a.test HTTP/1.1\r\nHost: b\r\n\r\n", "https://a.test*", None, true),
+        ("OPTIONS http://a.test/ HTTP/1.1\r\nHost: b\r\n\r\n", "https://a.test/", None, true),
+        ("GET / HTTP/1.9\r\nHost: a\r\n\r\n", "https://a/", None, true),
         ("GET / HTTP/1.0\r\n\r\n", "/", None, false),
         ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "/", None, true),
         ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n", "https://a/", None, false),
@@ -161,7 +167,8 @@ fn responses() {
         ("HTTP/1.1 200 OK\nX: y\r\n\r\n", Err(Fault::BareLf)),
         ("HTTP/1.1 2x0 OK\r\n\r\n", Err(Fault::Line)),
         ("\r\nHTTP/1.1 200 OK\r\n\r\n", Err(Fault::Line)),
-        ("HTTP/1.1 200 OK\r\nX : y\r\n\r\n", Err(Fault::Field)),
+        ("HTTP/1.1 200 OK\r\nContent-Length : 3\r\n\r\n", Ok((Length::Known(3), true))),
+        ("HTTP/1.1 200 OK\r\nX\0: y\r\n\r\n", Err(Fault::Field)),
         ("HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n", Err(Fault::Field)),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
