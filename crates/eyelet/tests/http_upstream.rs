@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use support::client::Offer;
 use support::edge::LISTENER;
+use support::frames::{GOAWAY, HEADERS, SETTINGS, frame, next};
 use support::pki::Kind;
 use support::two::{self, Asked, Two, body, get, run, say};
 use support::web::{ask, hear, rest};
@@ -225,11 +226,14 @@ fn who_does_not_read_stops_nobody_else() {
     let length = 8 << 20;
     let put = format!("PUT /upload HTTP/1.1\r\nHost: app.test\r\nContent-Length: {length}\r\n\r\n");
     upload.write_all(put.as_bytes()).unwrap();
-    upload.sock.set_write_timeout(Some(A_WHILE)).unwrap();
-    let written = upload.write_all(&noise(length, 9));
-    assert!(written.is_err(), "8 MiB went into an upstream that does not read");
+    let socket = upload.sock.try_clone().unwrap();
+    let writing = thread::spawn(move || upload.write_all(&noise(length, 9)));
+    thread::sleep(A_WHILE * 2);
+    assert!(!writing.is_finished(), "8 MiB went into an upstream that does not read");
     let grown = web.edge.rss_bytes().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes more with stalled clients");
+    socket.shutdown(std::net::Shutdown::Both).unwrap();
+    writing.join().unwrap().expect_err("the socket is closed");
     assert_eq!(support::web::get(&mut web.connect(), "/").text(), "ok");
     let heard = hear(&mut stalled[7], "GET");
     assert!(heard.body == bytes, "other bytes came");
@@ -297,26 +301,12 @@ fn what_was_refused_is_asked_again() {
     assert_eq!(web.app.accepted(), 1, "nothing was wrong with the connection");
 }
 
-/// A frame as it is on the wire (RFC 9113 4.1).
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let mut out = vec![0, 0, u8::try_from(payload.len()).unwrap(), kind, flags, 0, 0, 0, stream];
-    out.extend_from_slice(payload);
-    out
-}
-
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-
 /// Reads frames up to the next HEADERS; its stream.
-fn next_request(stream: &mut TcpStream) -> Option<u8> {
-    let mut head = [0; 9];
+fn next_request(stream: &mut TcpStream) -> Option<u32> {
     loop {
-        stream.read_exact(&mut head).ok()?;
-        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
-        stream.read_exact(&mut vec![0; length]).ok()?;
-        if head[3] == HEADERS {
-            return Some(head[8]);
+        let frame = next(stream)?;
+        if frame.kind == HEADERS {
+            return Some(frame.stream);
         }
     }
 }
@@ -327,7 +317,7 @@ fn begin(stream: &mut TcpStream) {
 }
 
 /// `:status: 200` alone, the end of the stream.
-fn ok(stream: &mut TcpStream, id: u8) {
+fn ok(stream: &mut TcpStream, id: u32) {
     stream.write_all(&frame(HEADERS, 5, id, &[0x88])).unwrap();
 }
 
@@ -342,7 +332,8 @@ fn what_goaway_leaves_out_is_asked_elsewhere() {
             ok(&mut one, first);
             let second = next_request(&mut one).unwrap();
             // Nothing behind the first was looked at; the connection stays open.
-            one.write_all(&frame(GOAWAY, 0, 0, &[0, 0, 0, first, 0, 0, 0, 0])).unwrap();
+            let last = [first.to_be_bytes(), [0; 4]].concat();
+            one.write_all(&frame(GOAWAY, 0, 0, &last)).unwrap();
             let mut two = web.app.take();
             begin(&mut two);
             let again = next_request(&mut two).unwrap();

@@ -8,6 +8,7 @@ pub mod client;
 pub mod crowd;
 pub mod dns;
 pub mod edge;
+pub mod frames;
 pub mod hello;
 pub mod memory;
 pub mod namespaces;
