@@ -370,6 +370,8 @@ async fn find(
     };
     let spoken = spoken(to, question.upgrade);
     let in_vain = front.shelf.in_vain();
+    // One wait, for others' dials and for its own.
+    let patience = Instant::now() + to.wait;
     loop {
         if let Some(kept) = front.shelf.take(question, idle) {
             return Ok(kept);
@@ -379,7 +381,7 @@ async fn find(
             while_here(stream, front.shelf.settled()).await?;
             continue;
         }
-        match reach(front, stream, spoken, record).await? {
+        match reach(front, stream, spoken, patience, record).await? {
             Dialled::One(connection) => return Ok(Upstream::One(connection)),
             Dialled::Two(connection) => {
                 let asked = connection.ask(question).map(Box::new).map(Upstream::Two);
@@ -407,6 +409,7 @@ async fn reach(
     front: &Front,
     stream: &mut Stream<'_>,
     spoken: Spoken,
+    patience: Instant,
     record: &mut Record,
 ) -> Result<Dialled, Failure> {
     let Some(to) = front.upstream() else {
@@ -415,7 +418,8 @@ async fn reach(
     // The dial has its own bounds.
     stream.due_in(front.worker.edge.config.limits.connect_timeout + to.wait);
     let dialling = (spoken != Spoken::One).then(|| front.shelf.dials());
-    let dialled = while_here(stream, dial(&front.worker, to, spoken, &front.preface)).await?;
+    let dialled = dial(&front.worker, to, spoken, patience, &front.preface);
+    let dialled = while_here(stream, dialled).await?;
     if let Some(dialling) = dialling {
         dialling.over(dialled.as_ref().ok());
     }
@@ -519,17 +523,17 @@ fn poll_head(
     if let Poll::Ready(trouble) = stream.poll_gone(task) {
         return Poll::Ready(Err(trouble.into()));
     }
-    if stream.poll_late(task).is_ready() {
-        return Poll::Ready(Err(match upload.done {
-            true => {
-                upstream.distrust();
-                let reason = "upstream: upstream_timeout".into();
-                Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason).into()
-            }
-            false => Trouble::Request(RequestFault::SlowBody).into(),
-        }));
+    if stream.poll_late(task).is_pending() {
+        return Poll::Pending;
     }
-    Poll::Pending
+    let timeout = match (upload.done, upload.is_stalled()) {
+        (true, _) => "upstream: upstream_timeout",
+        (false, true) => "upstream: body_timeout",
+        (false, false) => return Poll::Ready(Err(Trouble::Request(RequestFault::SlowBody).into())),
+    };
+    upstream.distrust();
+    let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, timeout.into());
+    Poll::Ready(Err(failure.into()))
 }
 
 /// The response's body, and what is left of the request's.

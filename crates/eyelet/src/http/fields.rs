@@ -128,9 +128,13 @@ fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
     let name = name.as_str();
     if name.contains('_') {
         let dashed = name.replace('_', "-");
-        return dashed == "forwarded" || dashed.starts_with("x-forwarded-");
+        return is_about_others(&dashed);
     }
-    !trusted && (name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-"))
+    !trusted && is_about_others(name)
+}
+
+fn is_about_others(name: &str) -> bool {
+    name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
 }
 
 fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: &str) {

@@ -47,6 +47,11 @@ impl Upload {
         Self { queue, encoder, done: false, broken: false, read, taken: false, written: 0 }
     }
 
+    /// Whether it is the upstream that does not take what is here.
+    pub fn is_stalled(&self) -> bool {
+        !self.done && !self.queue.is_empty()
+    }
+
     /// Moves what can be moved; ready when all is written, or the upstream takes no more.
     pub fn poll(
         &mut self,

@@ -87,15 +87,14 @@ pub fn spoken(to: &HttpUpstream, upgrade: bool) -> Spoken {
     }
 }
 
-/// Dials, and goes on dialling as long as the rule waits for its upstream. `preface` goes before
-/// all else, TLS too.
+/// Dials, and goes on dialling until `patience` ends. `preface` goes before all else, TLS too.
 pub async fn dial(
     worker: &Worker,
     to: &HttpUpstream,
     spoken: Spoken,
+    patience: Instant,
     preface: &[u8],
 ) -> Result<Dialled, DialFailure> {
-    let patience = Instant::now() + to.wait;
     loop {
         let failure = match dial_once(worker, to, spoken, preface).await {
             Ok(dialled) => return Ok(dialled),
