@@ -108,15 +108,26 @@ pub fn take_request(
     read_request(head.freeze()).map(Some)
 }
 
-/// Whether a request line that is not whole yet can become one: its method is a token.
+/// Whether a head that is not whole yet can become one: its method is a token, and its line ends
+/// in a version.
 fn early_fault(begun: &[u8]) -> Option<RequestFault> {
     let begun = begun.strip_prefix(b"\r\n").unwrap_or(begun);
     let method = begun.split(|byte| *byte == b' ').next().unwrap_or_default();
-    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let whole = method.len() < begun.len();
     let partial_crlf = begun == b"\r";
-    let fits = method.len() <= METHOD_BYTES_MAX && method.iter().all(token);
-    (!(fits && (!whole || !method.is_empty()) || partial_crlf)).then_some(RequestFault::Line)
+    let fits = method.len() <= METHOD_BYTES_MAX && method.iter().all(is_token);
+    if !(fits && (!whole || !method.is_empty()) || partial_crlf) {
+        return Some(RequestFault::Line);
+    }
+    let line = &begun[..begun.iter().position(|byte| *byte == b'\n')?];
+    // HTTP/0.9 has no more than this line, and waits for its answer.
+    let version = line.split(|byte| *byte == b' ').nth(2).unwrap_or_default();
+    (!version.starts_with(b"HTTP/")).then_some(RequestFault::Line)
+}
+
+/// RFC 9110 5.6.2.
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
 /// A later minor version is read as the one that is known (RFC 9110 2.5).
@@ -221,7 +232,11 @@ fn read_target(
     if pathless && *method == Method::OPTIONS {
         return build(Some(authority), "*");
     }
-    build(Some(authority), uri.path_and_query().map_or("/", PathAndQuery::as_str))
+    match uri.path_and_query().map_or("/", PathAndQuery::as_str) {
+        // RFC 9112 3.2.1: a path that is empty goes on as the root.
+        query if query.starts_with('?') => build(Some(authority), &format!("/{query}")),
+        path => build(Some(authority), path),
+    }
 }
 
 fn build(authority: Option<Authority>, path: &str) -> Result<Uri, RequestFault> {
@@ -275,7 +290,9 @@ pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
                 return Err(NoLength);
             }
             let length = value.to_str().map_err(|_| NoLength)?.parse();
-            length.map(Some).map_err(|_| NoLength)
+            // Who reads it next may count in signed numbers (RFC 9110 8.6).
+            let fits = |length: &u64| i64::try_from(*length).is_ok();
+            length.ok().filter(fits).map(Some).ok_or(NoLength)
         }
         (Some(_), Some(_)) => Err(NoLength),
     }
@@ -294,8 +311,13 @@ fn coding(headers: &HeaderMap) -> Option<Coding> {
         (value, None) => {
             let value = value.as_bytes().to_ascii_lowercase();
             let names = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            match names.collect::<Vec<_>>()[..] {
-                [b"gzip" | b"x-gzip" | b"deflate" | b"compress" | b"x-compress", b"chunked"] => {
+            let names: Vec<_> = names.collect();
+            let known = |name: &&[u8]| !name.is_empty() && name.iter().all(is_token);
+            match names[..] {
+                // RFC 9112 6.1: framed, by a coding that is not known here.
+                [ref others @ .., b"chunked"]
+                    if others.iter().all(known) && !others.contains(&&b"chunked"[..]) =>
+                {
                     Coding::Unknown
                 }
                 _ => Coding::Malformed,

@@ -120,6 +120,8 @@ fn hold(request: &Request) {
     assert!(count(header::HOST) == 1 || (old && count(header::HOST) == 0));
     assert_eq!(parts.uri.authority().is_none(), old && parts.uri.scheme().is_none());
     assert!(parts.method != Method::CONNECT);
+    let path = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    assert!(path.starts_with('/') || (path == "*" && parts.method == Method::OPTIONS));
     assert!(parts.uri.path().len() <= TARGET_BYTES_MAX);
     match request.length {
         Length::Chunked => {

@@ -53,6 +53,11 @@ fn requests_that_are_none() {
     ] {
         assert_eq!(fault(head), Some(expected), "{head:?}");
     }
+}
+
+#[test]
+fn fields_that_are_none() {
+    use RequestFault::*;
     for (fields, expected) in [
         ("X: a\r\n b", Field),
         ("X : a", Field),
@@ -71,6 +76,7 @@ fn requests_that_are_none() {
         ("Content-Length: 1 1", Length),
         ("Content-Length:", Length),
         ("Content-Length: 18446744073709551616", Length),
+        ("Content-Length: 9223372036854775808", Length),
         ("Content-Length: 1\r\nTransfer-Encoding: chunked", Length),
         ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", Length),
         ("Transfer-Encoding: chunked, chunked", Length),
@@ -82,6 +88,10 @@ fn requests_that_are_none() {
         ("Transfer-Encoding: \x0bchunked", Field),
         ("Transfer-Encoding:", Length),
         ("Transfer-Encoding: gzip, chunked", Coding),
+        ("Transfer-Encoding: x, identity, chunked", Coding),
+        ("Transfer-Encoding: x, chunked, chunked", Length),
+        ("Transfer-Encoding: , chunked", Length),
+        ("Transfer-Encoding: chunked,", Length),
     ] {
         assert_eq!(fault(&get(fields)), Some(expected), "{fields:?}");
     }
@@ -104,6 +114,10 @@ fn limits_of_a_head() {
     let mut target = BytesMut::from(&long[..2048]);
     let taken = take_request(&mut target, &mut Scanner::default(), 1024);
     assert_eq!(taken.err(), Some(RequestFault::TargetTooLong));
+    for begun in ["GET /\r\n", "GET / \r\n", "GET / HTTQ/1.1\r\n"] {
+        let taken = take_request(&mut BytesMut::from(begun), &mut Scanner::default(), 1024);
+        assert_eq!(taken.err(), Some(RequestFault::Line), "{begun:?}");
+    }
     let mut tls = BytesMut::from(&b"\x16\x03\x01"[..]);
     let taken = take_request(&mut tls, &mut Scanner::default(), 64 << 10);
     assert_eq!(taken.err(), Some(RequestFault::Line));
@@ -119,6 +133,7 @@ fn requests_as_they_are_meant() {
         ("OPTIONS http://a.test HTTP/1.1\r\nHost: b\r\n\r\n", "https://a.test*", None, true),
         ("OPTIONS http://a.test/ HTTP/1.1\r\nHost: b\r\n\r\n", "https://a.test/", None, true),
         ("GET / HTTP/1.9\r\nHost: a\r\n\r\n", "https://a/", None, true),
+        ("GET http://a?b HTTP/1.1\r\nHost: a\r\n\r\n", "https://a/?b", None, true),
         ("GET / HTTP/1.0\r\n\r\n", "/", None, false),
         ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "/", None, true),
         ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n", "https://a/", None, false),
