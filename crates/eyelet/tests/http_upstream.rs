@@ -108,6 +108,8 @@ fn requests_share_a_connection_that_the_upstream_chose() {
     for name in ["transfer-encoding", "connection", "x-mine", "keep-alive", "\nte:", "liar"] {
         assert!(!text.contains(name), "{text}");
     }
+    let heard = ask(&mut one, "OPTIONS * HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    assert!(heard.text().starts_with("OPTIONS https://app.test* HTTP/2.0\n"), "{heard:?}");
     let line = web.edge.line("a request", |line| line["http"]["path"] == "/p");
     assert_eq!(line["http"]["status"], 200, "{line}");
     assert_eq!(line["upstream"], web.app.address.to_string(), "{line}");

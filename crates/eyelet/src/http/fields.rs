@@ -20,6 +20,7 @@ pub struct Asker<'a> {
     pub host: &'a str,
 }
 
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -202,6 +203,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
     for name in [
         &header::CONNECTION,
+        &HTTP2_SETTINGS,
         &KEEP_ALIVE,
         &PROXY_CONNECTION,
         &header::TE,
