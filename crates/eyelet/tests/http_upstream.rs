@@ -621,9 +621,17 @@ fn gos_server() {
 const NODE: &str = r#"
 const fs = require('node:fs');
 const [certificate, key] = process.argv.slice(2).map((name) => fs.readFileSync(name));
-const options = { cert: certificate, key, settings: { maxConcurrentStreams: 5 } };
-const server = require('node:http2').createSecureServer(options);
+const http2 = require('node:http2');
+const options =
+  { cert: certificate, key, allowHTTP1: true, settings: { maxConcurrentStreams: 5 } };
+const server = http2.createSecureServer(options);
+server.on('request', (request, response) => {
+  if (request.httpVersion === '1.1') response.end(`${request.method} by HTTP/1.1`);
+});
 server.on('stream', (stream, headers) => {
+  if (headers[':path'] === '/old') {
+    return stream.close(http2.constants.NGHTTP2_HTTP_1_1_REQUIRED);
+  }
   let length = 0;
   stream.on('data', (piece) => { length += piece.length; });
   stream.on('end', () => {
@@ -658,5 +666,7 @@ fn nodes_server() {
         two::write(&mut send, noise(1 << 20, 3).into()).await.unwrap();
         send.send_data(Bytes::new(), true).unwrap();
         assert_eq!(body(response.await.unwrap()).await.unwrap(), "https /put 1048576");
+        let post = Request::post("https://app.test/old").body(()).unwrap();
+        assert_eq!(client.ask(post).await.unwrap(), (200, "POST by HTTP/1.1".into()));
     });
 }

@@ -157,10 +157,10 @@ async fn serve(
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
     let wanted = compressors.request(front.rule, terminate, &host, &mut request);
-    let upgrade = switch.is_some();
-    let question = Question { parts: &request, host: &host, length, trailers, upgrade };
+    let by_one = switch.is_some();
+    let question = Question { parts: &request, host: &host, length, trailers, by_one };
     let Answered { mut upstream, mut upload, response } =
-        ask(front, stream, &question, record).await?;
+        ask(front, stream, question, record).await?;
     let Response { mut parts, length: response_length, .. } = response;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
@@ -322,18 +322,18 @@ struct Answered {
 async fn ask(
     front: &Front,
     stream: &mut Stream<'_>,
-    question: &Question<'_>,
+    mut question: Question<'_>,
     record: &mut Record,
 ) -> Result<Answered, Failure> {
-    let Question { parts, length, upgrade, .. } = question;
+    let Question { parts, length, by_one, .. } = question;
     // RFC 9110 9.2.2: what may be sent again without harm, and can be.
-    let again = parts.method.is_idempotent() && *length == Length::Empty && !upgrade;
+    let again = parts.method.is_idempotent() && length == Length::Empty && !by_one;
     let mut tries = 1;
     loop {
-        let mut upstream = find(front, stream, question, tries == 1, record).await?;
+        let mut upstream = find(front, stream, &question, tries == 1, record).await?;
         front.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
-        let mut upload = Upload::new(upstream.head(question), *length, upstream.is_chunked());
+        let mut upload = Upload::new(upstream.head(&question), length, upstream.is_chunked());
         let method = &parts.method;
         let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
         let waited = waited.await;
@@ -347,13 +347,14 @@ async fn ask(
         };
         let harmless = match why {
             NoAnswer::Dead => again && upstream.is_reused() && tries == 1,
-            NoAnswer::Unread => !upload.taken && tries < TRIES_MAX,
+            NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) => false,
         };
         if !harmless {
             return Err(why.into());
         }
         tries += 1;
+        question.by_one |= matches!(why, NoAnswer::OneWanted);
     }
 }
 
@@ -368,7 +369,7 @@ async fn find(
     let Some(to) = front.upstream() else {
         return Err(Failure::Answer(StatusCode::BAD_GATEWAY, "no HTTP upstream".into()));
     };
-    let spoken = spoken(to, question.upgrade);
+    let spoken = spoken(to, question.by_one);
     let in_vain = front.shelf.in_vain();
     // One wait, for others' dials and for its own.
     let patience = Instant::now() + to.wait;
@@ -459,6 +460,7 @@ impl From<NoAnswer> for Failure {
             NoAnswer::Broken(reason) => (StatusCode::BAD_GATEWAY, reason),
             NoAnswer::Dead => return ResponseFault::Cut.into(),
             NoAnswer::Fault(fault) => return fault.into(),
+            NoAnswer::OneWanted => (StatusCode::BAD_GATEWAY, "it wants HTTP/1.1".to_owned()),
             NoAnswer::Unread => {
                 (StatusCode::SERVICE_UNAVAILABLE, "the request was not taken".to_owned())
             }

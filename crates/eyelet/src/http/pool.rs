@@ -58,7 +58,7 @@ struct Idle {
 impl Shelf {
     /// A stream of a shared connection; or, with `idle`, the idle connection used last.
     pub fn take(&self, question: &Question<'_>, idle: bool) -> Option<Upstream> {
-        if !question.upgrade {
+        if !question.by_one {
             let mut twos = self.twos.borrow_mut();
             twos.retain(|connection| connection.is_good());
             // The first that has room: what is not needed gets no streams, and goes.

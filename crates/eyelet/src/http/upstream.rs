@@ -18,6 +18,7 @@ use super::head::{Length, Response};
 use super::io::Queue;
 
 /// A request as an upstream is asked it.
+#[derive(Clone, Copy)]
 pub struct Question<'a> {
     /// Method, target and fields.
     pub parts: &'a request::Parts,
@@ -27,8 +28,8 @@ pub struct Question<'a> {
     pub length: Length,
     /// Whether the client takes trailers (RFC 9110 10.1.4).
     pub trailers: bool,
-    /// Whether it asks for another protocol.
-    pub upgrade: bool,
+    /// Whether it must go by HTTP/1.1: it asks for another protocol, or the upstream wants that.
+    pub by_one: bool,
 }
 
 /// An upstream that is asked.
@@ -48,6 +49,8 @@ pub enum NoAnswer {
     Dead,
     /// The response is none.
     Fault(ResponseFault),
+    /// It wants to be asked by HTTP/1.1, and has done nothing else (RFC 9113 section 7).
+    OneWanted,
     /// It says that it has not looked at the request.
     Unread,
 }

@@ -78,9 +78,9 @@ pub struct DialFailure {
 
 /// What may be spoken on a new connection. A connection that is to switch protocols speaks
 /// HTTP/1.1: HTTP/2 has no 101.
-pub fn spoken(to: &HttpUpstream, upgrade: bool) -> Spoken {
+pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
     match (to.http2, &to.tls) {
-        _ if upgrade => Spoken::One,
+        _ if by_one => Spoken::One,
         (UpstreamHttp2::Off, _) | (UpstreamHttp2::Alpn, None) => Spoken::One,
         (UpstreamHttp2::Alpn, Some(_)) => Spoken::Either,
         (UpstreamHttp2::On, _) => Spoken::Two,

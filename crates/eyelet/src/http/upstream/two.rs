@@ -254,12 +254,15 @@ impl Drop for Asked {
     }
 }
 
-/// Streams that were refused, or that GOAWAY names as beyond what was looked at, were not
-/// processed (RFC 9113 8.7).
+/// Why a stream ended before its response. Streams that were refused, or that GOAWAY names as
+/// beyond what was looked at, were not processed (RFC 9113 8.7).
 fn no_answer(error: h2::Error) -> NoAnswer {
     let refused = error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM);
     match error {
         error if error.is_remote() && refused => NoAnswer::Unread,
+        error if error.is_remote() && error.reason() == Some(Reason::HTTP_1_1_REQUIRED) => {
+            NoAnswer::OneWanted
+        }
         error if error.is_io() => NoAnswer::Dead,
         error => NoAnswer::Broken(format!("HTTP/2: {error}")),
     }
