@@ -544,7 +544,8 @@ func main() {
 			return
 		}
 		conn, rw, _ := hijacker.Hijack()
-		rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n")
+		rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n")
+		rw.WriteString("Upgrade: " + r.Header.Get("Upgrade") + "\r\n\r\n")
 		rw.Flush()
 		line, _ := bufio.NewReader(rw).ReadString('\n')
 		rw.WriteString(line)
@@ -606,6 +607,14 @@ fn gos_server() {
         // Cut, or told instead where the cut came before anything was passed on.
         let aborted = client.get("/abort").await;
         assert!(!matches!(aborted, Ok((200, _))), "{aborted:?}");
+        // A WebSocket by HTTP/2 is asked for by HTTP/1.1.
+        let mut chat = Request::connect("https://app.test/chat").body(()).unwrap();
+        chat.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, mut send) = client.send.send_request(chat, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        send.send_data("hello\n".into(), false).unwrap();
+        assert_eq!(body(response).await.unwrap(), "hello\n");
     });
     let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
     let ask =
