@@ -21,6 +21,7 @@ use super::transfer::{Broken, Download, Upload};
 use super::upstream::dial::{Dialled, dial, spoken};
 use super::upstream::{NoAnswer, Question, Upstream, one};
 use super::websocket;
+use crate::budget::Counted;
 use crate::compress::{Asked, Body, Compressors};
 
 /// How often a request is sent, where that does no harm.
@@ -139,11 +140,9 @@ async fn serve(
     record: &mut Record,
 ) -> Result<Done, Failure> {
     let host = check(front, &request)?;
-    if let Some(own) = front.worker.compressors.answer(front.rule, &request) {
+    let own = front.worker.compressors.answer(front.rule, &request);
+    if let Some(own) = own.or_else(|| fields::ends_here(&mut request).then(options)) {
         return answer_own(front, stream, &request.method, own, record).await;
-    }
-    if fields::ends_here(&mut request) {
-        return answer_own(front, stream, &request.method, options(), record).await;
     }
     let switch = match stream.as_one() {
         Some(_) => fields::upgrade(&request, length),
@@ -159,6 +158,9 @@ async fn serve(
     let wanted = compressors.request(front.rule, terminate, &host, &mut request);
     let by_one = switch.is_some();
     let question = Question { parts: &request, host: &host, length, trailers, by_one };
+    // It is here three times: read, in fields, and written again.
+    let head_bytes = fields::head_bytes(&request);
+    let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, question, record).await?;
     let Response { mut parts, length: response_length, .. } = response;
@@ -174,7 +176,7 @@ async fn serve(
     if !upload.done {
         stream.close_after();
     }
-    let mut download = Download::new(response_length);
+    let mut download = Download::new(&front.worker, response_length);
     let length = match response_length {
         Length::Empty => {
             download.through(compressors.response(wanted, &mut parts, None, &[]));
@@ -195,9 +197,14 @@ async fn serve(
     record.told.coded = download.told();
     passed?;
     if upload.done {
-        front.shelf.keep(upstream);
+        front.keep(upstream);
     }
     Ok(Done::default())
+}
+
+/// What a request's head costs beyond what a connection or a stream is counted as.
+fn beyond(bytes: usize) -> usize {
+    bytes.saturating_sub(4 << 10)
 }
 
 /// What of a body there is to choose its coding by.
@@ -333,7 +340,8 @@ async fn ask(
         let mut upstream = find(front, stream, &question, tries == 1, record).await?;
         front.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
-        let mut upload = Upload::new(upstream.head(&question), length, upstream.is_chunked());
+        let (head, chunked) = (upstream.head(&question), upstream.is_chunked());
+        let mut upload = Upload::new(&front.worker, head, length, chunked);
         let method = &parts.method;
         let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
         let waited = waited.await;
@@ -477,10 +485,9 @@ async fn wait_for_head(
     method: &Method,
     record: &mut Record,
 ) -> Result<Response, NoHead> {
-    let http = &front.worker.edge.config.http;
-    let (body_timeout, upstream_timeout) = (http.body_timeout, http.upstream_timeout);
+    let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let mut began = Instant::now();
-    stream.due_in(body_timeout);
+    stream.due_in(front.patience());
     loop {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
@@ -491,9 +498,18 @@ async fn wait_for_head(
                 began = Instant::now();
                 stream.due_in(upstream_timeout);
             } else if upload.written > before {
-                stream.due_in(body_timeout);
+                began = Instant::now();
+                stream.due_in(front.patience());
             }
-            poll_head(task, stream, upstream, upload, method)
+            let head = poll_head(task, stream, upstream, method);
+            if head.is_ready() {
+                return head;
+            }
+            let late = poll_too_late(task, front, stream, upload, began);
+            if late.is_ready() {
+                upstream.distrust();
+            }
+            late.map(Err)
         };
         let response = poll_fn(&mut wait).await?;
         if !response.parts.status.is_informational()
@@ -516,7 +532,6 @@ fn poll_head(
     task: &mut Context<'_>,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
-    upload: &Upload,
     method: &Method,
 ) -> Poll<Result<Response, NoHead>> {
     if let Poll::Ready(head) = upstream.poll_head(task, method) {
@@ -525,17 +540,38 @@ fn poll_head(
     if let Poll::Ready(trouble) = stream.poll_gone(task) {
         return Poll::Ready(Err(trouble.into()));
     }
-    if stream.poll_late(task).is_pending() {
-        return Poll::Pending;
+    Poll::Pending
+}
+
+/// Waits until the upstream has had its time, or the request's body has not moved for too long.
+fn poll_too_late(
+    task: &mut Context<'_>,
+    front: &Front,
+    stream: &mut Stream<'_>,
+    upload: &Upload,
+    moved: Instant,
+) -> Poll<NoHead> {
+    while stream.poll_late(task).is_ready() {
+        if upload.done {
+            let reason = "upstream: upstream_timeout".into();
+            let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+            return Poll::Ready(failure.into());
+        }
+        match front.gives_up(moved) {
+            None => stream.due_in(front.patience()),
+            Some(reason) if reason.starts_with("shed") => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                return Poll::Ready(Failure::Answer(status, reason.into()).into());
+            }
+            Some(_) if upload.is_stalled() => {
+                let reason = "upstream: body_timeout".into();
+                let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+                return Poll::Ready(failure.into());
+            }
+            Some(_) => return Poll::Ready(Trouble::Request(RequestFault::SlowBody).into()),
+        }
     }
-    let timeout = match (upload.done, upload.is_stalled()) {
-        (true, _) => "upstream: upstream_timeout",
-        (false, true) => "upstream: body_timeout",
-        (false, false) => return Poll::Ready(Err(Trouble::Request(RequestFault::SlowBody).into())),
-    };
-    upstream.distrust();
-    let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, timeout.into());
-    Poll::Ready(Err(failure.into()))
+    Poll::Pending
 }
 
 /// The response's body, and what is left of the request's.
@@ -546,8 +582,8 @@ async fn pass_down(
     upload: &mut Upload,
     download: &mut Download,
 ) -> Result<(), Failure> {
-    let body_timeout = front.worker.edge.config.http.body_timeout;
-    stream.due_in(body_timeout);
+    let mut moved = Instant::now();
+    stream.due_in(front.patience());
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
         // A request whose end does not come any more costs only itself.
@@ -566,13 +602,17 @@ async fn pass_down(
             Poll::Pending => {}
         }
         if before != (download.taken, stream.queued(), upload.written) {
-            stream.due_in(body_timeout);
+            moved = Instant::now();
+            stream.due_in(front.patience());
         }
         if let Poll::Ready(trouble) = stream.poll_gone(task) {
             return Poll::Ready(Err(trouble.into()));
         }
-        if stream.poll_late(task).is_ready() {
-            return Poll::Ready(Err(Failure::Cut("body_timeout".into())));
+        while stream.poll_late(task).is_ready() {
+            match front.gives_up(moved) {
+                Some(reason) => return Poll::Ready(Err(Failure::Cut(reason.into()))),
+                None => stream.due_in(front.patience()),
+            }
         }
         Poll::Pending
     })

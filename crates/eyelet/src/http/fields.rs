@@ -214,6 +214,13 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// About how long a request's head is when it is written.
+pub fn head_bytes(request: &request::Parts) -> usize {
+    let path = request.uri.path_and_query().map_or(1, |path| path.as_str().len());
+    request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
+        + path
+}
+
 /// A request's head as the upstream reads it.
 pub fn write_request(request: &request::Parts, host: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);

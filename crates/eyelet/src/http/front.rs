@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use eyelet_policy::{Facts, RuleId};
 use http::uri::Authority;
@@ -12,12 +12,16 @@ use http::{Method, request};
 use serde::Serialize;
 
 use super::pool::Shelf;
+use super::upstream::Upstream;
 use crate::config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 use crate::story::{Decided, End, Outcome, Story, Upstream as Dialled};
 use crate::worker::Worker;
 
 /// Paths are cut in the log: a line is for reading.
 const PATH_CHARS_MAX: usize = 2048;
+
+/// How long an exchange may hold memory that others want while nothing of its bodies moves.
+const STALLED: Duration = Duration::from_secs(3);
 
 /// A connection's requests.
 pub struct Front {
@@ -71,7 +75,7 @@ impl Front {
     /// `None` if the rule is not one with an HTTP upstream.
     pub fn new(worker: Rc<Worker>, story: Story, preface: Vec<u8>) -> Option<Self> {
         let rule = story.decided.rule?;
-        let action = worker.edge.config.rules.get(rule as usize)?.action.clone();
+        let action = worker.edge.config.rules.shared_action(rule)?;
         let Action::Terminate(terminate) = &*action else { return None };
         let TerminateUpstream::Http(_) = &terminate.upstream else { return None };
         let shelf = match terminate.proxy_protocol {
@@ -105,6 +109,28 @@ impl Front {
             TerminateUpstream::Http(upstream) => Some(upstream),
             _ => None,
         }
+    }
+
+    /// Keeps the upstream of a response that has ended.
+    pub fn keep(&self, upstream: Upstream) {
+        if !self.worker.edge.budget.is_tight(0) {
+            self.shelf.keep(upstream);
+        }
+    }
+
+    /// How long an exchange waits for a byte of a body before it is looked at.
+    pub fn patience(&self) -> Duration {
+        self.worker.edge.config.http.body_timeout.min(STALLED)
+    }
+
+    /// Why an exchange whose bodies have not moved since then is given up, if it is.
+    pub fn gives_up(&self, moved: Instant) -> Option<&'static str> {
+        if moved.elapsed() >= self.worker.edge.config.http.body_timeout
+            || self.worker.is_cutting.get()
+        {
+            return Some("body_timeout");
+        }
+        self.worker.edge.budget.is_tight(0).then_some("shed: memory_max, and no body moved")
     }
 
     /// Notes who was dialled.

@@ -84,7 +84,7 @@ impl Shelf {
             return;
         }
         // What it has read is taken; its buffer is not kept.
-        connection.received = bytes::BytesMut::new();
+        connection.rest();
         let mut ones = self.ones.borrow_mut();
         if ones.len() < IDLE_MAX {
             ones.push(Idle { connection, since: Instant::now() });

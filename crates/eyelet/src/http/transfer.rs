@@ -2,6 +2,7 @@
 //! bounded, both at once. It must not know heads.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -14,10 +15,16 @@ use super::head::Length;
 use super::io::Queue;
 use super::stream::{Stream, Trouble};
 use super::upstream::Upstream;
+use crate::budget::{Counted, PIECE_BYTES_MIN};
 use crate::compress::Coder;
+use crate::worker::Worker;
 
 /// Bytes on their way in one direction: beyond it the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a response that are coded in one turn: the worker has others.
+const TURN_BYTES: usize = 256 << 10;
+/// What of them every active connection is counted as.
+const SMALL_BYTES: usize = 2 << 10;
 /// Bytes of a response that are looked at before its coding is chosen, if they are here.
 const FIRST_BYTES: usize = 4 << 10;
 
@@ -34,22 +41,44 @@ pub struct Upload {
     pub taken: bool,
     /// Bytes written.
     pub written: u64,
+    worker: Rc<Worker>,
+    counted: Counted,
 }
 
 impl Upload {
     /// A request with its head, and a body of that length; chunked if nothing else frames it.
-    pub fn new(head: Vec<u8>, length: Length, chunked: bool) -> Self {
+    pub fn new(worker: &Rc<Worker>, head: Vec<u8>, length: Length, chunked: bool) -> Self {
         let mut queue = Queue::default();
         queue.push(head);
         let chunked = chunked && length == Length::Chunked;
         let encoder = if chunked { Encoder::Chunked } else { Encoder::Plain };
         let read = length == Length::Empty;
-        Self { queue, encoder, done: false, broken: false, read, taken: false, written: 0 }
+        let counted = Counted::new(&worker.edge.budget, 0);
+        Self {
+            queue,
+            encoder,
+            done: false,
+            broken: false,
+            read,
+            taken: false,
+            written: 0,
+            worker: worker.clone(),
+            counted,
+        }
     }
 
     /// Whether it is the upstream that does not take what is here.
     pub fn is_stalled(&self) -> bool {
         !self.done && !self.queue.is_empty()
+    }
+
+    /// How much of the body may be on its way now.
+    fn room(&self, upstream: &mut Upstream) -> usize {
+        match self.worker.edge.budget.piece() {
+            Some(piece) => piece.min(QUEUED_BYTES_MAX),
+            None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
+            None => 0,
+        }
     }
 
     /// Moves what can be moved; ready when all is written, or the upstream takes no more.
@@ -62,9 +91,24 @@ impl Upload {
         if self.done || self.broken {
             return Poll::Ready(Ok(()));
         }
+        let moved = self.poll_up(task, stream, upstream);
+        self.counted.set(self.queue.held().saturating_sub(SMALL_BYTES));
+        moved
+    }
+
+    fn poll_up(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Trouble>> {
         loop {
-            while !self.read && self.queue.len() < QUEUED_BYTES_MAX {
-                match stream.poll_piece(task) {
+            let room = if self.read { 0 } else { self.room(upstream) };
+            if room == 0 && !self.read {
+                self.worker.wants_memory(task);
+            }
+            while !self.read && (self.queue.len() < room || !stream.waits_to_be_read()) {
+                match stream.poll_piece(task, room) {
                     Poll::Pending => break,
                     Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
@@ -84,7 +128,9 @@ impl Upload {
             }
             let before = self.queue.len();
             let sent = upstream.poll_send(task, &mut self.queue);
-            self.written += (before - self.queue.len()) as u64;
+            let written = before - self.queue.len();
+            self.written += written as u64;
+            stream.release(written);
             if ready!(sent).is_err() {
                 // It may have answered before it closed: that is read.
                 self.broken = true;
@@ -121,11 +167,13 @@ pub struct Download {
     /// Bytes of the body taken from the upstream, and those given to the client.
     pub taken: u64,
     given: u64,
+    worker: Rc<Worker>,
+    counted: Counted,
 }
 
 impl Download {
     /// A body of that length.
-    pub fn new(length: Length) -> Self {
+    pub fn new(worker: &Rc<Worker>, length: Length) -> Self {
         Self {
             decoder: Decoder::new(length),
             first: VecDeque::new(),
@@ -134,7 +182,21 @@ impl Download {
             ended: false,
             taken: 0,
             given: 0,
+            worker: worker.clone(),
+            counted: Counted::new(&worker.edge.budget, 0),
         }
+    }
+
+    /// How much of the body may be on its way now.
+    fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>) -> usize {
+        if let Some(piece) = self.worker.edge.budget.piece() {
+            return piece.min(QUEUED_BYTES_MAX);
+        }
+        let room = stream.poll_room(task);
+        if room == 0 && stream.queued() == 0 {
+            self.worker.wants_memory(task);
+        }
+        room
     }
 
     /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
@@ -151,7 +213,7 @@ impl Download {
             if bytes >= FIRST_BYTES {
                 break false;
             }
-            match self.poll_upstream(task, upstream) {
+            match self.poll_upstream(task, upstream, FIRST_BYTES) {
                 Poll::Pending if wait && bytes == 0 => return Poll::Pending,
                 Poll::Pending => break false,
                 Poll::Ready(piece) => self.first.push_back(piece?),
@@ -192,11 +254,25 @@ impl Download {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Broken>> {
+        let moved = self.poll_down(task, stream, upstream);
+        self.counted.set(stream.held().saturating_sub(SMALL_BYTES));
+        upstream.recount();
+        moved
+    }
+
+    fn poll_down(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Broken>> {
+        let turn = self.taken + TURN_BYTES as u64;
         loop {
-            while !self.ended && stream.queued() < QUEUED_BYTES_MAX {
+            let room = self.poll_room(task, stream);
+            while !self.ended && stream.queued() < room && self.taken < turn {
                 let piece = match self.first.pop_front() {
                     Some(piece) => Poll::Ready(Ok(piece)),
-                    None => self.poll_upstream(task, upstream),
+                    None => self.poll_upstream(task, upstream, room),
                 };
                 let Poll::Ready(piece) = piece else { break };
                 let passed = piece.map_err(Broken::Upstream).and_then(|piece| {
@@ -212,6 +288,11 @@ impl Download {
             ready!(stream.poll_flush(task)).map_err(Broken::Client)?;
             if self.ended {
                 return Poll::Ready(Ok(()));
+            }
+            if self.taken >= turn {
+                // What compresses well would never fill the queue: others have their turn.
+                task.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if idle && !self.flush_coder(stream)? {
                 return Poll::Pending;
@@ -273,7 +354,8 @@ impl Download {
         &mut self,
         task: &mut Context<'_>,
         upstream: &mut Upstream,
+        max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
-        upstream.poll_piece(task, &mut self.decoder)
+        upstream.poll_piece(task, &mut self.decoder, max)
     }
 }

@@ -128,15 +128,33 @@ impl Upstream {
         }
     }
 
-    /// The next piece of the response's body. The decoder is for HTTP/1.1.
+    /// The next piece of the response's body, for which at most `max` bytes may be read by
+    /// HTTP/1.1, whose the decoder is too. HTTP/2's are here already, within the stream's window.
     pub fn poll_piece(
         &mut self,
         task: &mut Context<'_>,
         decoder: &mut Decoder,
+        max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
         match self {
-            Self::One(one) => one.poll_piece(task, decoder),
+            Self::One(one) => one.poll_piece(task, decoder, max),
             Self::Two(two) => two.poll_piece(task),
+        }
+    }
+
+    /// Counts what it holds, also after it was taken.
+    pub fn recount(&mut self) {
+        match self {
+            Self::One(one) => one.recount(),
+            Self::Two(two) => two.recount(),
+        }
+    }
+
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&mut self) -> bool {
+        match self {
+            Self::One(one) => one.takes(),
+            Self::Two(two) => two.takes(),
         }
     }
 

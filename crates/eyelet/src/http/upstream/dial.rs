@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use eyelet_sys::socket;
 use http::StatusCode;
 use http::uri::Scheme;
 use rustls_pki_types::ServerName;
@@ -21,12 +22,15 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{one, two};
+use crate::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use crate::config::{Host, HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use crate::http::roots::Spoken;
 use crate::worker::{Edge, Worker};
 
 /// How often an upstream that is not there is dialled again while it is waited for.
 const WAIT_STEP: Duration = Duration::from_millis(100);
+/// What a TLS connection holds of what it sends.
+const SEALED_BYTES_MAX: usize = 16 << 10;
 /// Connection Attempt Delay (RFC 8305 section 8), and addresses of one name that are tried.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 const ATTEMPTS_MAX: usize = 7;
@@ -50,16 +54,16 @@ pub enum Socket {
 }
 
 /// A descriptor that is counted as long as it lives.
-pub struct Counted(Arc<Edge>);
+pub struct Descriptor(pub Arc<Edge>);
 
-impl Counted {
+impl Descriptor {
     fn new(edge: &Arc<Edge>) -> Self {
         edge.descriptors.fetch_add(1, Relaxed);
         Self(edge.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for Descriptor {
     fn drop(&mut self) {
         self.0.descriptors.fetch_sub(1, Relaxed);
     }
@@ -117,13 +121,13 @@ async fn dial_once(
     let mut name: Arc<str> = to.address.to_string().into();
     let begun = async {
         let (socket, http2) = connect(worker, to, spoken, preface, &mut name).await?;
-        let counted = Counted::new(&worker.edge);
+        let descriptor = Descriptor::new(&worker.edge);
         if !http2 {
-            let connection = one::Connection::new(socket, name.clone(), counted);
+            let connection = one::Connection::new(socket, name.clone(), descriptor);
             return Ok(Dialled::One(Box::new(connection)));
         }
         let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let begun = two::Connection::begin(socket, name.clone(), scheme, counted);
+        let begun = two::Connection::begin(socket, name.clone(), scheme, descriptor);
         begun.await.map(Dialled::Two).map_err(|error| (error, StatusCode::BAD_GATEWAY))
     };
     let (reason, status) = match timeout(wait, begun).await {
@@ -180,7 +184,8 @@ async fn secure(
 ) -> Result<(Socket, bool), String> {
     let config = worker.edge.upstream_tls.of(tls, spoken).ok_or("no configuration")?;
     let server = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
-    let connected = TlsConnector::from(config).connect(server, tcp).await;
+    let bounded = |tls: &mut rustls::ClientConnection| tls.set_buffer_limit(Some(SEALED_BYTES_MAX));
+    let connected = TlsConnector::from(config).connect_with(server, tcp, bounded).await;
     let stream = connected.map_err(|error| error.to_string())?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if spoken == Spoken::Two && !http2 {
@@ -229,6 +234,24 @@ async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
 }
 
 impl Socket {
+    /// What it holds, in bytes of memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => UPSTREAM_BYTES,
+            Self::Tls(_) => UPSTREAM_TLS_BYTES,
+        }
+    }
+
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&self) -> bool {
+        let unsent = match self {
+            Self::Tcp(socket) => socket::unsent(socket),
+            Self::Tls(socket) => socket::unsent(socket.get_ref().0),
+            Self::Unix(socket) => socket::unsent(socket),
+        };
+        unsent.is_ok_and(|unsent| unsent == 0)
+    }
+
     /// Whether nothing has come on it: neither a byte nor an end.
     pub fn is_silent(&mut self) -> bool {
         let mut byte = [0; 1];

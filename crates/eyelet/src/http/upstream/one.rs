@@ -2,17 +2,19 @@
 //! It must not know whose request it carries.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use http::Method;
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::NoAnswer;
-use super::dial::{Counted, Socket};
+use super::dial::{Descriptor, Socket};
+use crate::budget::Counted;
 use crate::http::body::{Decoder, Piece};
 use crate::http::fault::ResponseFault;
 use crate::http::head::{Response, Scanner, take_response};
@@ -20,6 +22,8 @@ use crate::http::io::Queue;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
+/// The same while memory is short, unless the client takes more at once: a head, mostly.
+const TIGHT_BYTES: usize = 4 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
 
@@ -35,12 +39,15 @@ pub struct Connection {
     /// Whether it goes on behind the response, as far as the response says.
     keep_alive: bool,
     socket: Socket,
-    _counted: Counted,
+    counted: Counted,
+    // Counted as long as it lives.
+    descriptor: Descriptor,
 }
 
 impl Connection {
     /// A connection that was dialled.
-    pub fn new(socket: Socket, name: Arc<str>, _counted: Counted) -> Self {
+    pub fn new(socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
+        let counted = Counted::new(&descriptor.0.budget, socket.bytes());
         Self {
             received: BytesMut::new(),
             reused: false,
@@ -48,14 +55,48 @@ impl Connection {
             scanner: Scanner::default(),
             keep_alive: false,
             socket,
-            _counted,
+            counted,
+            descriptor,
         }
     }
 
     /// Reads into `received`; how many bytes came. 0 is the end.
+    ///
+    /// Through the stack, so that a connection holds what it received and no more.
     pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.received.reserve(READ_BYTES);
-        pin!(self.socket.read_buf(&mut self.received)).poll(task)
+        let max = match self.descriptor.0.budget.piece() {
+            Some(_) => READ_BYTES,
+            None => TIGHT_BYTES,
+        };
+        self.poll_fill_by(task, max)
+    }
+
+    /// The same for at most `max` bytes.
+    pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
+        let mut room = [MaybeUninit::uninit(); READ_BYTES];
+        let mut read = ReadBuf::uninit(&mut room[..max.clamp(1, READ_BYTES)]);
+        ready!(Pin::new(&mut self.socket).poll_read(task, &mut read))?;
+        self.received.extend_from_slice(read.filled());
+        let read = read.filled().len();
+        self.recount();
+        Poll::Ready(Ok(read))
+    }
+
+    /// Counts what it holds, also after it was taken.
+    pub fn recount(&mut self) {
+        let beyond = self.received.len().saturating_sub(TIGHT_BYTES);
+        self.counted.set(self.socket.bytes() + beyond);
+    }
+
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&self) -> bool {
+        self.socket.takes()
+    }
+
+    /// Gives its buffer back, for it may be kept for a while.
+    pub fn rest(&mut self) {
+        self.received = BytesMut::new();
+        self.recount();
     }
 
     /// Writes all of a queue.
@@ -105,6 +146,7 @@ impl Connection {
         &mut self,
         task: &mut Context<'_>,
         decoder: &mut Decoder,
+        max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
         loop {
             match decoder.next(&mut self.received) {
@@ -112,7 +154,7 @@ impl Connection {
                 Ok(None) => {}
                 Err(_) => return Poll::Ready(Err(ResponseFault::Chunk)),
             }
-            match ready!(self.poll_fill(task)) {
+            match ready!(self.poll_fill_by(task, max)) {
                 Ok(1..) => {}
                 Ok(0) if decoder.ended().is_ok() => return Poll::Ready(Ok(Piece::End(None))),
                 Ok(_) | Err(_) => return Poll::Ready(Err(ResponseFault::Cut)),

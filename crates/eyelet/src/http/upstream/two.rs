@@ -16,8 +16,9 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, response};
 
-use super::dial::{Counted, Socket};
+use super::dial::{Descriptor, Socket};
 use super::{NoAnswer, Question};
+use crate::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use crate::http::body::{Piece, keep_trailers};
 use crate::http::fault::ResponseFault;
 use crate::http::fields;
@@ -33,7 +34,7 @@ const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// All streams' windows together: clients that do not read stop nobody else's response.
 const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX as u32 * STREAM_WINDOW_BYTES;
 /// Bytes of a request that wait in the library for a stream's window.
-const SEND_BYTES_MAX: usize = 64 << 10;
+const SEND_BYTES_MAX: usize = 16 << 10;
 /// Streams that we reset before their response was whole, for clients that left. Servers end a
 /// connection on which there are many, and with it what others wait for: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
@@ -44,6 +45,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 pub struct Connection {
     /// Who was dialled.
     pub name: Arc<str>,
+    budget: Arc<Budget>,
     send: RefCell<SendRequest<Bytes>>,
     scheme: Scheme,
     streams: Cell<usize>,
@@ -62,7 +64,7 @@ impl Connection {
         socket: Socket,
         name: Arc<str>,
         scheme: Scheme,
-        counted: Counted,
+        descriptor: Descriptor,
     ) -> Result<Rc<Self>, String> {
         let text = |error: h2::Error| format!("HTTP/2: {error}");
         let mut builder = Builder::new();
@@ -73,6 +75,8 @@ impl Connection {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(RESPONSE_HEAD_BYTES_MAX as u32)
             .max_send_buffer_size(SEND_BYTES_MAX);
+        let budget = descriptor.0.budget.clone();
+        let counted = Counted::new(&budget, HTTP2_BYTES + socket.bytes());
         let (send, mut driver) = builder.handshake::<_, Bytes>(socket).await.map_err(text)?;
         poll_fn(|task| match Pin::new(&mut driver).poll(task) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(text(error))),
@@ -84,10 +88,11 @@ impl Connection {
         tokio::task::spawn_local(async move {
             // Each stream is told why.
             let _ = driver.await;
-            drop(counted);
+            drop((descriptor, counted));
         });
         Ok(Rc::new(Self {
             name,
+            budget,
             send: RefCell::new(send),
             scheme,
             streams: Cell::new(0),
@@ -121,6 +126,7 @@ impl Connection {
         let (response, send) = send.send_request(request, sent).ok()?;
         self.streams.update(|streams| streams + 1);
         Some(Asked {
+            counted: Counted::new(&self.budget, STREAM_BYTES),
             reused: self.reused.replace(true),
             connection: self.clone(),
             response,
@@ -140,6 +146,7 @@ pub struct Asked {
     pub connection: Rc<Connection>,
     /// Whether the connection had carried others before.
     pub reused: bool,
+    counted: Counted,
     response: ResponseFuture,
     send: SendStream<Bytes>,
     /// `None` before the response's head, and where it has no body.
@@ -161,7 +168,7 @@ impl Asked {
         queue: &mut Queue,
     ) -> Poll<Result<(), h2::Error>> {
         while !queue.is_empty() {
-            self.send.reserve_capacity(queue.len());
+            self.send.reserve_capacity(queue.len().min(SEND_BYTES_MAX));
             while self.send.capacity() == 0 {
                 match ready!(self.send.poll_capacity(task)) {
                     Some(Ok(_)) => {}
@@ -169,7 +176,7 @@ impl Asked {
                     None => return Poll::Ready(Err(Reason::CANCEL.into())),
                 }
             }
-            let piece = queue.take(self.send.capacity());
+            let Some(piece) = queue.take(self.send.capacity()) else { break };
             self.send.send_data(piece, false)?;
         }
         match self.end.take() {
@@ -232,6 +239,18 @@ impl Asked {
         let trailers = ready!(receive.poll_trailers(task)).map_err(|_| ResponseFault::Cut)?;
         self.whole = true;
         Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers))))
+    }
+
+    /// Counts what it holds: what the upstream sent ahead and nobody took.
+    pub fn recount(&mut self) {
+        let ahead = self.receive.as_mut().map_or(0, |body| body.flow_control().used_capacity());
+        self.counted.set(STREAM_BYTES + ahead);
+    }
+
+    /// Whether the upstream's windows are open.
+    pub fn takes(&mut self) -> bool {
+        self.send.reserve_capacity(PIECE_BYTES_MIN);
+        self.send.capacity() > 0
     }
 
     /// The connection gets no more streams: it may be dead without having said so.
