@@ -1,6 +1,8 @@
 //! The first bytes of a TLS 1.3 connection from either end, well-formed and without cryptography:
 //! what a server that splices sees of a connection. Must not know of sockets.
 
+use std::net::SocketAddrV4;
+
 /// What a robot sends first, and in how many writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -51,7 +53,7 @@ fn client_hello(name: &str, post_quantum: bool) -> Vec<u8> {
         extension(10, &sized(&groups)),
         extension(13, &sized(&[4, 3, 8, 4, 4, 1])),
         extension(16, &sized(b"\x02h2\x08http/1.1")),
-        extension(43, &[2, 3, 4]),
+        extension(43, &[4, 3, 4, 3, 3]),
         extension(45, &[1, 1]),
         extension(51, &sized(&shares)),
     ]
@@ -64,13 +66,34 @@ fn client_hello(name: &str, post_quantum: bool) -> Vec<u8> {
     let body = [
         word(0x0303),
         random,
-        [vec![32], vec![0x77; 32]].concat(),
+        [vec![32], SESSION.to_vec()].concat(),
         sized(&[0x13, 1, 0x13, 2, 0xc0, 0x2b]),
         vec![1, 0],
         sized(&extensions),
     ]
     .concat();
     record(22, 0x0301, &handshake(1, &body))
+}
+
+/// Whether these first bytes of a connection are of such a hello, or `None` while that cannot be
+/// told: others want a real handshake.
+pub fn is_robots(first: &[u8]) -> Option<bool> {
+    // Record and handshake headers 9, version 2, random 32, and the session id's length.
+    first.get(44..44 + SESSION.len()).map(|session| session == SESSION)
+}
+
+/// What an origin that speaks TLS 1.2 answers: ServerHello, and `opaque_bytes` of records of the
+/// handshake.
+pub fn server_flight_tls12(opaque_bytes: usize) -> Vec<u8> {
+    let hello =
+        [word(0x0303), vec![0x42; 32], vec![32], SESSION.to_vec(), vec![0xc0, 0x2b, 0], sized(&[])]
+            .concat();
+    let mut flight = record(22, 0x0303, &handshake(2, &hello));
+    let filler = vec![0xe7; opaque_bytes];
+    for part in filler.chunks(RECORD_BYTES_MAX) {
+        flight.extend(record(22, 0x0303, part));
+    }
+    flight
 }
 
 /// What the origin answers: ServerHello, ChangeCipherSpec, and `opaque_bytes` of records that
@@ -81,7 +104,7 @@ pub fn server_flight(opaque_bytes: usize) -> Vec<u8> {
     let hello = [
         word(0x0303),
         vec![0x42; 32],
-        [vec![32], vec![0x77; 32]].concat(),
+        [vec![32], SESSION.to_vec()].concat(),
         vec![0x13, 1, 0],
         sized(&extensions),
     ]
@@ -93,6 +116,19 @@ pub fn server_flight(opaque_bytes: usize) -> Vec<u8> {
         flight.extend(record(23, 0x0303, part));
     }
     flight
+}
+
+/// A PROXY v2 header of a client that is on its way to `destination`.
+pub fn proxy_header(destination: SocketAddrV4) -> Vec<u8> {
+    let from = [192, 0, 2, 7];
+    [
+        &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..],
+        &from,
+        &destination.ip().octets(),
+        &word(50_000),
+        &word(destination.port()),
+    ]
+    .concat()
 }
 
 fn word(value: u16) -> Vec<u8> {
@@ -116,6 +152,8 @@ fn record(kind: u8, version: u16, body: &[u8]) -> Vec<u8> {
     [vec![kind], word(version), sized(body)].concat()
 }
 
+/// The robots' session id.
+const SESSION: [u8; 32] = [0x77; 32];
 const SMALL_BYTES: usize = 250;
 const POST_QUANTUM_BYTES: usize = 1800;
 /// About what fits the first segment on Ethernet.
@@ -138,6 +176,7 @@ mod tests {
             assert_eq!(hello.len(), size, "{shape:?}");
             let count = [1, 2, 3][Shape::ALL.iter().position(|s| *s == shape).unwrap()];
             assert_eq!(writes.len(), count, "{shape:?}");
+            assert_eq!(is_robots(&hello), Some(true));
             let mut acceptor = rustls::server::Acceptor::default();
             acceptor.read_tls(&mut &hello[..]).unwrap();
             let accepted = acceptor.accept().map_err(|(e, _)| e).unwrap().expect("a whole hello");

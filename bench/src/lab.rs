@@ -87,10 +87,45 @@ impl Lab {
     /// Starts the canned origin on the client's core: `reply` opaque bytes to every hello. Its
     /// addresses differ in their host part, so that a proxy does not run out of source ports.
     pub fn start_origin(&self, reply: usize) -> io::Result<(Server, Vec<SocketAddr>)> {
+        self.start_origin_with(reply, &[])
+    }
+
+    /// The same, with a certificate for whoever is no robot.
+    pub fn start_true_origin(
+        &self,
+        reply: usize,
+        tls12: bool,
+    ) -> io::Result<(Server, Vec<SocketAddr>)> {
+        let mut more = vec!["--certificate".to_owned(), self.path_of(CERTIFICATE)];
+        more.extend(["--key".to_owned(), self.path_of(KEY)]);
+        if tls12 {
+            more.push("--tls12".to_owned());
+        }
+        self.start_origin_with(reply, &more)
+    }
+
+    /// Starts a resolver on the client's core: every name has these addresses.
+    pub fn start_dns(&self, addresses: &[SocketAddr]) -> io::Result<Server> {
+        let address = self.free_address()?;
+        let mut arguments = vec!["dns".to_owned(), address.to_string()];
+        arguments.extend(addresses.iter().map(|address| address.ip().to_string()));
+        self.start("dns", self.client_core, &own_command(&arguments)?, address)
+    }
+
+    fn path_of(&self, file: &str) -> String {
+        self.folder.0.join(file).display().to_string()
+    }
+
+    fn start_origin_with(
+        &self,
+        reply: usize,
+        more: &[String],
+    ) -> io::Result<(Server, Vec<SocketAddr>)> {
         let port = self.free_address()?.port();
         let at = |k| SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(127, 1, 0, k), port));
         let addresses: Vec<SocketAddr> = (1..=ORIGIN_ADDRESSES).map(at).collect();
         let mut arguments = vec!["origin".to_owned(), "--reply".to_owned(), reply.to_string()];
+        arguments.extend_from_slice(more);
         arguments.extend(addresses.iter().map(SocketAddr::to_string));
         let command = own_command(&arguments)?;
         Ok((self.start("origin", self.client_core, &command, addresses[0])?, addresses))

@@ -2,13 +2,14 @@
 //! the plainest tokio-rustls servers as a yardstick. Must not know what is measured.
 
 mod backend;
+mod dns;
 mod floor;
 mod origin;
 mod proxies;
 
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -31,8 +32,18 @@ pub enum Own {
     Origin {
         #[arg(long)]
         reply: usize,
+        /// Shake hands with whoever is no robot
+        #[arg(long, requires = "key")]
+        certificate: Option<PathBuf>,
+        #[arg(long)]
+        key: Option<PathBuf>,
+        /// Speak TLS 1.2 only
+        #[arg(long)]
+        tls12: bool,
         addresses: Vec<SocketAddr>,
     },
+    /// A resolver: every name has these addresses
+    Dns { address: SocketAddr, addresses: Vec<Ipv4Addr> },
     /// The backend behind tokio-rustls
     RustTls { address: SocketAddr, certificate: PathBuf, key: PathBuf },
     /// tokio-rustls and copy_bidirectional to an upstream
@@ -60,7 +71,14 @@ pub fn serve(own: Own) -> io::Result<()> {
     runtime.block_on(async {
         match own {
             Own::Backend { address } => backend::plain(address).await,
-            Own::Origin { reply, addresses } => origin::serve(reply, &addresses).await,
+            Own::Origin { reply, certificate, key, tls12, addresses } => {
+                let acceptor = certificate.zip(key).map(|(certificate, key)| {
+                    let versions = if tls12 { &TLS12[..] } else { &TLS13[..] };
+                    proxies::acceptor_of(&certificate, &key, versions)
+                });
+                origin::serve(reply, tls12, acceptor.transpose()?, &addresses).await
+            }
+            Own::Dns { address, addresses } => dns::serve(address, &addresses).await,
             Own::RustTls { address, certificate, key } => {
                 backend::tls(address, proxies::acceptor(&certificate, &key)?).await
             }
@@ -87,6 +105,9 @@ async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     Ok(stream)
 }
+
+const TLS12: [&rustls::SupportedProtocolVersion; 1] = [&rustls::version::TLS12];
+const TLS13: [&rustls::SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
 
 /// As every peer is configured; the kernel's somaxconn may allow less.
 pub const BACKLOG: u32 = 4096;

@@ -46,6 +46,19 @@ pub enum Front {
     Peek,
     /// Splice without a look at the bytes.
     Blind,
+    /// The same to the destination that a PROXY header names.
+    BlindTowards,
+    /// Splice there where DNS says that the name, one of 1,000, is the destination's.
+    ByDns,
+    /// Splice there where the destination has shown a certificate for it.
+    ByCertificate,
+}
+
+impl Front {
+    /// Whether its connections come with a PROXY header.
+    pub const fn has_destination(self) -> bool {
+        matches!(self, Self::BlindTowards | Self::ByDns | Self::ByCertificate)
+    }
 }
 
 /// A row of a table: a program in a role.
@@ -59,6 +72,8 @@ pub struct Row {
     pub front: Front,
     /// With its access log on, into /dev/null.
     pub access_log: bool,
+    /// In front of an origin that speaks TLS 1.2, not 1.3.
+    pub tls12: bool,
     /// Measured when `--against` names the program or nothing at all.
     pub usual: bool,
 }
@@ -66,12 +81,17 @@ pub struct Row {
 impl Row {
     /// A row that is measured unless `--against` leaves it out.
     pub const fn usual(label: &'static str, kind: Kind, front: Front) -> Self {
-        Self { label, kind, front, access_log: false, usual: true }
+        Self { label, kind, front, access_log: false, tls12: false, usual: true }
     }
 
     /// A row that is measured only when `--against` names it.
     pub const fn asked(label: &'static str, kind: Kind, front: Front) -> Self {
-        Self { label, kind, front, access_log: false, usual: false }
+        Self { label, kind, front, access_log: false, tls12: false, usual: false }
+    }
+
+    /// The row in front of an origin that speaks TLS 1.2.
+    pub const fn tls12(self) -> Self {
+        Self { tls12: true, ..self }
     }
 
     /// The row with the access log on.
@@ -109,9 +129,14 @@ impl Kind {
 }
 
 /// What `--against` may name: programs, and rows that are not called as their program is.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 20] = [
     "eyelet",
     "eyelet-blind",
+    "eyelet-towards",
+    "eyelet-dns",
+    "eyelet-certificate",
+    "eyelet-towards-12",
+    "eyelet-certificate-12",
     "eyelet-log",
     "eyelet-tcp",
     "nginx",
@@ -169,7 +194,8 @@ pub fn versions(lab: &Lab) -> Vec<(&'static str, String)> {
     flags.into_iter().filter_map(|(kind, flag)| ask(kind, flag)).collect()
 }
 
-/// Starts a row's server in front of these upstreams.
+/// Starts a row's server in front of these upstreams; where connections come with their
+/// destination, with this resolver.
 ///
 /// # Errors
 /// Why it did not come up, in its own words.

@@ -12,3 +12,12 @@ pub mod http1 {
 /// Hellos and the PROXY header.
 #[path = "../../crates/wire/src/testing/mod.rs"]
 pub mod wire;
+
+/// The watch over first flights. The crate it is of is a program, and has more to build than a
+/// fuzz target needs.
+#[path = "../../crates/eyelet/src/watch.rs"]
+pub mod watch;
+
+/// What must hold of it.
+#[path = "../../crates/eyelet/src/watch/properties.rs"]
+pub mod watch_properties;

@@ -1,5 +1,6 @@
 //! A TLS origin without TLS: reads one hello's record, answers a canned flight, and waits for the
-//! client to close. Must not know who asks: the answer is the same for all.
+//! client to close. With a certificate it shakes hands with those that are no robots of ours.
+//! Must not know which server is measured.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,21 +8,36 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
 
 use crate::flight;
 
 /// Serves on every address. `reply` is the count of opaque bytes after the ServerHello.
-pub async fn serve(reply: usize, addresses: &[SocketAddr]) -> io::Result<()> {
+pub async fn serve(
+    reply: usize,
+    tls12: bool,
+    acceptor: Option<TlsAcceptor>,
+    addresses: &[SocketAddr],
+) -> io::Result<()> {
     // A long reply is one flight and then a part repeated: an origin of 256 MiB needs 256 KiB.
-    let opening: Arc<[u8]> = flight::server_flight(reply.min(PART_BYTES)).into();
+    let flight = if tls12 { flight::server_flight_tls12 } else { flight::server_flight };
+    let opening: Arc<[u8]> = flight(reply.min(PART_BYTES)).into();
     let listeners: io::Result<Vec<_>> = addresses.iter().map(|at| super::listen(*at)).collect();
     let mut tasks = tokio::task::JoinSet::new();
     for listener in listeners? {
-        let opening = Arc::clone(&opening);
+        let (opening, acceptor) = (Arc::clone(&opening), acceptor.clone());
         tasks.spawn(async move {
             loop {
                 let stream = super::accept(&listener).await?;
-                tokio::spawn(converse(stream, Arc::clone(&opening), reply));
+                let (opening, acceptor) = (Arc::clone(&opening), acceptor.clone());
+                tokio::spawn(async move {
+                    match acceptor {
+                        Some(acceptor) if !is_robots(&stream).await? => {
+                            shake_hands(acceptor, stream).await
+                        }
+                        _ => converse(stream, opening, reply).await,
+                    }
+                });
             }
         });
     }
@@ -29,6 +45,26 @@ pub async fn serve(reply: usize, addresses: &[SocketAddr]) -> io::Result<()> {
         Some(ended) => ended.map_err(io::Error::other)?,
         None => Err(io::Error::other("an origin needs an address")),
     }
+}
+
+/// Looks at the first bytes, and leaves them where they are.
+async fn is_robots(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; HELLO_BYTES];
+    loop {
+        let got = stream.peek(&mut first).await?;
+        match flight::is_robots(&first[..got]) {
+            Some(is) => return Ok(is),
+            None if got == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // No edge tells when there is more to peek at.
+            None => tokio::time::sleep(PEEK_PAUSE).await,
+        }
+    }
+}
+
+async fn shake_hands(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<()> {
+    let mut tls = acceptor.accept(stream).await?;
+    while tls.read(&mut [0; 64]).await? > 0 {}
+    Ok(())
 }
 
 async fn converse(mut stream: TcpStream, opening: Arc<[u8]>, reply: usize) -> io::Result<()> {
@@ -60,3 +96,4 @@ const RECORD_HEADER: usize = 5;
 /// The hellos of `flight` fit.
 const HELLO_BYTES: usize = 2048;
 const PART_BYTES: usize = 1 << 18;
+const PEEK_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);

@@ -15,13 +15,22 @@ use tokio_rustls::TlsAcceptor;
 
 /// TLS with one certificate and stateless tickets.
 pub fn acceptor(certificate: &Path, key: &Path) -> io::Result<TlsAcceptor> {
+    acceptor_of(certificate, key, rustls::ALL_VERSIONS)
+}
+
+/// The same for these versions.
+pub fn acceptor_of(
+    certificate: &Path,
+    key: &Path,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> io::Result<TlsAcceptor> {
     let chain: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
     let chain = chain.map_err(io::Error::other)?;
     let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
         .map_err(io::Error::other)?;
     config.ticketer = aws_lc_rs::Ticketer::new().map_err(io::Error::other)?;

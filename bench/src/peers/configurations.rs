@@ -12,7 +12,8 @@ use crate::own::BACKLOG;
 pub struct Plan<'a> {
     pub row: &'a Row,
     pub address: SocketAddr,
-    /// One backend, or the addresses of the origin.
+    /// One backend, or the addresses of the origin; where connections come with their
+    /// destination, the resolver for their names.
     pub upstreams: &'a [SocketAddr],
     /// Where certificate and key are.
     pub folder: &'a Path,
@@ -40,6 +41,9 @@ impl Plan<'_> {
             "[[listener]]\naddress = \"{address}\"\nreuse_port = {shared}\n\n\
              [log]\naccess = \"{access}\"\n\n[limits]\nidle_timeout = \"1h\"\n"
         );
+        if self.row.front.has_destination() {
+            return self.eyelet_towards(access);
+        }
         for (k, upstream) in self.upstreams.iter().enumerate() {
             let body = match self.row.front {
                 Front::Http => self.eyelet_terminate("http", *upstream),
@@ -50,7 +54,7 @@ impl Plan<'_> {
                     format!("sni = [{names}]\naction = \"splice\"\nupstream = \"{upstream}\"\n")
                 }
                 // By client address, which is known before anything is read.
-                Front::Blind => {
+                _ => {
                     let client = crate::client::source_network(k);
                     format!(
                         "client = \"{client}\"\naction = \"splice\"\nupstream = \"{upstream}\"\n"
@@ -60,6 +64,26 @@ impl Plan<'_> {
             text += &format!("\n[[rule]]\n{body}");
         }
         text
+    }
+
+    fn eyelet_towards(&self, access: &str) -> String {
+        let (address, dns) = (self.address, self.upstreams[0]);
+        let names: Vec<String> = (0..NAMES).map(|i| format!("\"{}\"", host_name(i))).collect();
+        let evidence = match self.row.front {
+            Front::ByDns => Some("dns"),
+            Front::ByCertificate => Some("certificate"),
+            _ => None,
+        };
+        let matchers = evidence.map_or(String::new(), |evidence| {
+            let names = names.join(", ");
+            format!("sni = [{names}]\nname_is_true = true\nevidence = \"{evidence}\"\n")
+        });
+        format!(
+            "[[listener]]\naddress = \"{address}\"\nproxy_protocol_from = \"127.0.0.0/8\"\n\n\
+             [log]\naccess = \"{access}\"\n\n[limits]\nidle_timeout = \"1h\"\n\n\
+             [truth]\nca = \"{CERTIFICATE}\"\n\n[dns]\nservers = \"{dns}\"\n\n\
+             [[rule]]\n{matchers}action = \"splice\"\nupstream = \"destination\"\n"
+        )
     }
 
     fn eyelet_terminate(&self, scheme: &str, upstream: SocketAddr) -> String {
@@ -128,7 +152,7 @@ impl Plan<'_> {
                 self.nginx_tls(),
                 self.upstreams[0]
             ),
-            Front::Blind | Front::Http => format!(
+            _ => format!(
                 "upstream origins {{ {servers}}}\n\
                  server {{ listen {address} {listen}; proxy_pass origins; }}\n"
             ),
@@ -140,7 +164,7 @@ impl Plan<'_> {
         let mode = if self.row.front == Front::Http { "http" } else { "tcp" };
         let tls = match self.row.front {
             Front::Http | Front::Tcp => format!("ssl crt {}/{BOTH}", self.folder.display()),
-            Front::Peek | Front::Blind => String::new(),
+            _ => String::new(),
         };
         let choice = match self.row.front {
             Front::Peek => format!(

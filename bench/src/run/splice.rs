@@ -1,5 +1,5 @@
 //! CPU of a spliced connection: robots in a closed loop, three shapes of hello, and each splicer
-//! blind and peeking in turn. Must not know how a proxy splices.
+//! blind, peeking and asking for evidence in turn. Must not know how a proxy splices.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,15 +40,22 @@ pub struct Options {
 pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
     let rows = peers::choose(&ROWS, against, lab)?;
     let (_origin, addresses) = lab.start_origin(REPLY_BYTES)?;
-    let servers = start_all(lab, &rows, &addresses);
+    let (_origin13, origins13) = lab.start_true_origin(REPLY_BYTES, false)?;
+    let (_origin12, origins12) = lab.start_true_origin(REPLY_BYTES, true)?;
+    let dns = lab.start_dns(&addresses)?;
+    let (towards, plain): (Vec<Row>, Vec<Row>) =
+        rows.iter().copied().partition(|row| row.front.has_destination());
+    let mut servers = start_all(lab, &plain, &addresses);
+    servers.extend(start_all(lab, &towards, &[dns.address]));
     let mut boards: Vec<Board> = Shape::ALL.iter().map(|shape| board(*shape, options)).collect();
-    let crews: Vec<Arc<Crew>> = Shape::ALL.iter().map(|shape| Crew::new(*shape)).collect();
+    let crews = Shape::ALL.map(|shape| Crews::new(shape, &origins13, &origins12));
+    warm(&servers, &crews[0]).await?;
     let span = Duration::from_secs_f64(options.seconds);
     for round in 0..options.rounds {
-        for (shape, (crew, board)) in Shape::ALL.iter().zip(crews.iter().zip(&mut boards)) {
+        for (shape, (crews, board)) in Shape::ALL.iter().zip(crews.iter().zip(&mut boards)) {
             for at in order(servers.len(), round) {
                 let (row, server) = &servers[at];
-                let sample = measure(server, crew, options.robots, span).await;
+                let sample = measure(server, crews.of(row), options.robots, span).await;
                 progress(round, *shape, row, &sample);
                 board.add(row.label, sample);
             }
@@ -57,10 +64,24 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     let mut notes = pairs(&rows, &boards);
     if options.strace {
         for (row, server) in &servers {
-            notes.push(system_calls(lab, row, server, &crews[0]).await);
+            notes.push(system_calls(lab, row, server, crews[0].of(row)).await);
         }
     }
     Ok(Outcome { boards, notes })
+}
+
+/// Has evidence gathered for every name before anything is measured.
+async fn warm(servers: &[(Row, Server)], crews: &Crews) -> io::Result<()> {
+    for (row, server) in servers.iter().filter(|(row, _)| row.front.has_destination()) {
+        let crew = crews.of(row);
+        for i in 0..NAMES {
+            let writes = &crew.writes[i];
+            in_time(visit(server.address, i, writes, crew.reply_bytes)).await.map_err(|e| {
+                io::Error::other(format!("{}: no evidence for {}: {e}", row.label, host_name(i)))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn board(shape: Shape, options: &Options) -> Board {
@@ -84,8 +105,14 @@ async fn measure(server: &Server, crew: &Arc<Crew>, robots: usize, span: Duratio
 /// Blind over peeking, round by round: noise that lasts longer than a pair cancels out.
 fn pairs(rows: &[Row], boards: &[Board]) -> Vec<String> {
     let mut notes = Vec::new();
-    for peek in rows.iter().filter(|row| row.front == Front::Peek) {
-        let partner = |row: &&Row| row.front == Front::Blind && row.kind == peek.kind;
+    for peek in rows {
+        let blind = match peek.front {
+            Front::Peek => Front::Blind,
+            Front::ByDns | Front::ByCertificate => Front::BlindTowards,
+            _ => continue,
+        };
+        let partner =
+            |row: &&Row| (row.front, row.kind, row.tls12) == (blind, peek.kind, peek.tls12);
         let Some(blind) = rows.iter().find(partner) else { continue };
         let ratios = Shape::ALL.iter().zip(boards).map(|(shape, board)| {
             let over = board.figures(blind.label, "cpu_us").into_iter();
@@ -119,10 +146,44 @@ struct Crew {
     next: AtomicUsize,
 }
 
+/// The crews of one shape.
+struct Crews {
+    plain: Arc<Crew>,
+    towards13: Arc<Crew>,
+    towards12: Arc<Crew>,
+}
+
+impl Crews {
+    fn new(shape: Shape, origins13: &[SocketAddr], origins12: &[SocketAddr]) -> Self {
+        let tls13 = flight::server_flight(REPLY_BYTES).len();
+        let tls12 = flight::server_flight_tls12(REPLY_BYTES).len();
+        Self {
+            plain: Crew::new(shape, &[], tls13),
+            towards13: Crew::new(shape, origins13, tls13),
+            towards12: Crew::new(shape, origins12, tls12),
+        }
+    }
+
+    fn of(&self, row: &Row) -> &Arc<Crew> {
+        match (row.front.has_destination(), row.tls12) {
+            (false, _) => &self.plain,
+            (true, false) => &self.towards13,
+            (true, true) => &self.towards12,
+        }
+    }
+}
+
 impl Crew {
-    fn new(shape: Shape) -> Arc<Self> {
-        let writes = (0..NAMES).map(|i| shape.writes(&host_name(i))).collect();
-        let reply_bytes = flight::server_flight(REPLY_BYTES).len();
+    /// Each name is on its way to one of the destinations, if there are any.
+    fn new(shape: Shape, destinations: &[SocketAddr], reply_bytes: usize) -> Arc<Self> {
+        let writes = |i: usize| {
+            let mut writes = shape.writes(&host_name(i));
+            if let Some(SocketAddr::V4(to)) = destinations.get(i % destinations.len().max(1)) {
+                writes[0].splice(0..0, flight::proxy_header(*to));
+            }
+            writes
+        };
+        let writes = (0..NAMES).map(writes).collect();
         Arc::new(Self { writes, reply_bytes, next: AtomicUsize::new(0) })
     }
 
@@ -177,10 +238,15 @@ pub async fn visit(
 /// How many opaque bytes the origin answers after its ServerHello.
 pub const REPLY_BYTES: usize = 1024;
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 14] = [
     Row::usual("eyelet-blind", Kind::Eyelet, Front::Blind),
     Row::usual("eyelet", Kind::Eyelet, Front::Peek),
     Row::usual("eyelet-log", Kind::Eyelet, Front::Peek).logging(),
+    Row::usual("eyelet-towards", Kind::Eyelet, Front::BlindTowards),
+    Row::usual("eyelet-dns", Kind::Eyelet, Front::ByDns),
+    Row::usual("eyelet-certificate", Kind::Eyelet, Front::ByCertificate),
+    Row::usual("eyelet-towards-12", Kind::Eyelet, Front::BlindTowards).tls12(),
+    Row::usual("eyelet-certificate-12", Kind::Eyelet, Front::ByCertificate).tls12(),
     Row::usual("nginx", Kind::Nginx, Front::Peek),
     Row::asked("nginx-blind", Kind::Nginx, Front::Blind),
     Row::usual("haproxy", Kind::Haproxy, Front::Peek),

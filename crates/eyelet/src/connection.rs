@@ -158,6 +158,7 @@ fn judge(
                 });
             }
             (Decision::Need(Fact::Ja4), Some(hello)) => known.fetch_ja4(story, hello),
+            (Decision::Need(fact), Some(_)) if known.recall(active, story, fact) => {}
             (Decision::Need(fact), _) => return Judged::Need(fact),
         }
     }

@@ -95,6 +95,26 @@ impl Known {
         })
     }
 
+    /// Takes what speaks for the name in the hello, or against it, from memory. Whether it was
+    /// there: most connections are for a name and an address that others were for before.
+    pub fn recall(&mut self, active: &Active, story: &mut Story, fact: Fact) -> bool {
+        let Some(to) = story.decided.destination else { return false };
+        let (worker, name) = (&active.worker, story.decided.sni.as_deref());
+        let had = match (fact, name) {
+            (Fact::DnsTruth, Some(name)) => {
+                truth::known_by_dns(worker, name, to.ip()).map(|found| self.take_dns(story, &found))
+            }
+            (Fact::Certificate, name) => truth::known_by_certificate(worker, to, name)
+                .map(|attempt| self.take_certificate(story, attempt)),
+            _ => None,
+        };
+        // That it cannot be had is remembered too.
+        if had == Some(false) {
+            self.unknown = self.unknown.with(fact);
+        }
+        had.is_some()
+    }
+
     /// Fetches what speaks for the name in the hello, or against it.
     pub async fn fetch_evidence(&mut self, active: &Active, story: &mut Story, fact: Fact) {
         let had = match fact {
@@ -116,8 +136,12 @@ impl Known {
         };
         // Boxed: few connections wait here, and every connection's task would have the room.
         let found = Box::pin(truth::by_dns(&active.worker, name, to.ip())).await;
+        self.take_dns(story, &found)
+    }
+
+    fn take_dns(&mut self, story: &mut Story, found: &truth::ByDns) -> bool {
         self.dns_truth = found.agrees;
-        evidence(story).note_dns(&found);
+        evidence(story).note_dns(found);
         found.agrees.is_some()
     }
 
@@ -129,6 +153,10 @@ impl Known {
         };
         let name = story.decided.sni.as_deref();
         let attempt = Box::pin(truth::by_certificate(&active.worker, to, name)).await;
+        self.take_certificate(story, attempt)
+    }
+
+    fn take_certificate(&mut self, story: &mut Story, attempt: Arc<Attempt>) -> bool {
         evidence(story).note_certificate(&attempt);
         let had = attempt.certificate().is_some();
         self.shown = Some(attempt);
@@ -146,6 +174,9 @@ impl Known {
 
     fn note_shadows(&self, active: &Active, story: &mut Story, hello: Option<&Hello<'_>>) {
         let config = &active.worker.edge.config;
+        if !config.policy.has_shadows() {
+            return;
+        }
         let facts = self.facts(story, hello);
         let told = config.policy.shadowed(&facts).map(|verdict| {
             let rule = verdict.rule.map_or(0, |rule| rule.0);

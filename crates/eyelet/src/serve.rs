@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::compress;
-use crate::config::{Access, Config, Listener, ListenerKind};
+use crate::config::{Access, Config, Limits, Listener, ListenerKind};
 use crate::counters;
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
@@ -102,7 +102,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let tls = ServerConfigs::new(&config)?;
     let upstream_tls = ClientConfigs::new(&config)?;
     let truth = Truth::new(&config)?;
-    let (addresses, mut sockets) = bind_all(&config.listeners, count)?;
+    let (addresses, mut sockets) = bind_all(&config, count)?;
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
     });
@@ -196,11 +196,12 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
 type Bound = (Vec<SocketAddr>, Vec<Vec<ListenerSocket>>);
 
 /// A socket of every listener for every worker.
-fn bind_all(listeners: &[Listener], workers: usize) -> Result<Bound, StartError> {
+fn bind_all(config: &Config, workers: usize) -> Result<Bound, StartError> {
+    let Config { listeners, limits, .. } = config;
     let mut addresses = Vec::new();
     let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
     for (index, listener) in listeners.iter().enumerate() {
-        let (address, bound) = bind(listener, workers)
+        let (address, bound) = bind(listener, limits, workers)
             .map_err(|error| StartError::Listen { address: listener.address, error })?;
         addresses.push(address);
         for (worker, socket) in sockets.iter_mut().zip(bound) {
@@ -210,9 +211,15 @@ fn bind_all(listeners: &[Listener], workers: usize) -> Result<Bound, StartError>
     Ok((addresses, sockets))
 }
 
-fn bind(listener: &Listener, workers: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
+fn bind(
+    listener: &Listener,
+    limits: &Limits,
+    workers: usize,
+) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
     let transparent = listener.kind == ListenerKind::Tproxy;
-    let how = |reuse_port| Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE, transparent };
+    let defer = listener.defer_accept.then_some(limits.hello_timeout);
+    let keepalive_idle = KEEPALIVE_IDLE;
+    let how = |reuse_port| Listen { reuse_port, keepalive_idle, transparent, defer };
     let mut address = listener.address;
     if workers > 1 && !listener.reuse_port {
         // SO_REUSEPORT would share the port with any process of this user that says the same:

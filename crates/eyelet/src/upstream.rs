@@ -52,6 +52,15 @@ pub struct Guard<'a> {
     pub allow: &'a [IpNet],
 }
 
+/// How an upstream is dialled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// From this address, which need not be this host's.
+    pub source: Option<IpAddr>,
+    /// The first bytes go with the SYN; there are some.
+    pub fast_open: bool,
+}
+
 /// The resolver of a worker, made at the first name.
 pub struct Resolver {
     dns: Dns,
@@ -99,15 +108,15 @@ impl Resolver {
 /// Dials and makes the connected socket the connection's upstream. The story names who was
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
-    dial_from(active, story, target, None).await
+    dial_so(active, story, target, Manner::default()).await
 }
 
-/// The same from an address that need not be this host's, where it is given.
-pub async fn dial_from(
+/// The same in another manner than the usual one.
+pub async fn dial_so(
     active: &Active,
     story: &mut Story,
     target: &Target<'_>,
-    source: Option<IpAddr>,
+    manner: Manner,
 ) -> Result<(), End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
     // What most connections do not need is boxed, so that their tasks stay small.
@@ -137,8 +146,9 @@ pub async fn dial_from(
     }
     let dialled = match &addresses[..] {
         [] => Err(io::Error::other("the name has no address").into()),
-        [address] => dial_one(active, *address, source).await,
-        _ => Box::pin(dial_any(active, &addresses, source)).await,
+        [address] => dial_one(active, *address, manner).await,
+        // By fast open the first of them would seem to answer, whether it does or not.
+        _ => Box::pin(dial_any(active, &addresses, manner.source)).await,
     };
     match dialled {
         Ok(address) => {
@@ -302,10 +312,10 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
 async fn dial_one(
     active: &Active,
     address: SocketAddr,
-    source: Option<IpAddr>,
+    manner: Manner,
 ) -> Result<SocketAddr, Stop> {
-    let upstream = loop {
-        match start(active, address, source, UPSTREAM) {
+    let (upstream, at_once) = loop {
+        match start(active, address, manner, UPSTREAM) {
             // Others will give descriptors back, and no edge will tell: the deadline bounds it.
             Err(error) if is_out_of_descriptors(&error) => {
                 active.in_time()?;
@@ -314,9 +324,13 @@ async fn dial_one(
             started => break started?,
         }
     };
-    active.ready(&[UPSTREAM], WRITABLE).await?;
-    if active.has(UPSTREAM, FAILED) {
-        socket::pending_error(&upstream)?;
+    if at_once {
+        active.worker.lot.borrow_mut().note(active.key(), UPSTREAM, WRITABLE);
+    } else {
+        active.ready(&[UPSTREAM], WRITABLE).await?;
+        if active.has(UPSTREAM, FAILED) {
+            socket::pending_error(&upstream)?;
+        }
     }
     active.set_upstream(upstream, UPSTREAM)?;
     Ok(address)
@@ -331,20 +345,23 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 fn start(
     active: &Active,
     address: SocketAddr,
-    source: Option<IpAddr>,
+    manner: Manner,
     side: Side,
-) -> io::Result<OwnedFd> {
+) -> io::Result<(OwnedFd, bool)> {
     let upstream = socket::tcp(address)?;
-    if let Some(client) = source {
+    if manner.fast_open {
+        socket::fast_open(&upstream)?;
+    }
+    if let Some(client) = manner.source {
         if client.is_ipv4() != address.is_ipv4() {
             return Err(io::Error::other("it is not of the client's address family"));
         }
         transparent::bind_to_client(&upstream, client)?;
     }
-    socket::connect(&upstream, address)?;
+    let at_once = socket::connect(&upstream, address)?;
     active.worker.edge.intercept.dialled(&upstream, address);
     active.register(&upstream, side)?;
-    Ok(upstream)
+    Ok((upstream, at_once))
 }
 
 /// Tries the addresses in turn, a new one each time the last has failed or
@@ -355,14 +372,15 @@ async fn dial_any(
     source: Option<IpAddr>,
 ) -> Result<SocketAddr, Stop> {
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(UPSTREAM..);
+    let manner = Manner { source, ..Manner::default() };
     let mut attempts: Vec<(Side, SocketAddr, OwnedFd)> = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::NotConnected);
     loop {
         let mut exhausted = false;
         match waiting.next() {
             None => exhausted = true,
-            Some((address, side)) => match start(active, address, source, side) {
-                Ok(upstream) => attempts.push((side, address, upstream)),
+            Some((address, side)) => match start(active, address, manner, side) {
+                Ok((upstream, _)) => attempts.push((side, address, upstream)),
                 Err(error) => last = error,
             },
         }

@@ -51,9 +51,25 @@ impl Watch {
     /// Looks at what the server has sent; `held` is all that has not passed. `forbid`: a server
     /// that chooses compression is not passed on. `note_chosen` is told where it does.
     pub fn server(&mut self, held: &[u8], forbid: bool, note_chosen: impl FnOnce()) -> Pass {
-        let reader = self.server_hello.get_or_insert_default();
-        match reader.feed(held) {
-            ServerPeek::NeedMore { .. } => Pass::Some(0),
+        let mut passed = 0;
+        // Some servers warn before their hello, that they do not know the name (RFC 6066 section
+        // 3), and go on: an alert is passed on and does not end the watch.
+        let peek = loop {
+            match self.server_hello.get_or_insert_default().feed(&held[passed..]) {
+                ServerPeek::Alert { raw_len, .. } => {
+                    passed += raw_len;
+                    self.server_hello = None;
+                }
+                peek => break peek,
+            }
+        };
+        match peek {
+            ServerPeek::NeedMore { .. } => {
+                if passed == held.len() {
+                    self.server_hello = None;
+                }
+                Pass::Some(passed)
+            }
             ServerPeek::ServerHello(hello) if hello.is_hello_retry_request() => {
                 self.server_hello = None;
                 Pass::Retry
@@ -65,14 +81,17 @@ impl Watch {
                     false => Pass::All,
                 }
             }
-            ServerPeek::ServerHello(_) | ServerPeek::Alert(_) => Pass::All,
+            ServerPeek::ServerHello(_) => Pass::All,
             // What cannot be read cannot be told to be harmless; without a rule that asks it is
             // the client's to refuse.
             ServerPeek::NotTls(_) if forbid => Pass::Never("the server speaks no TLS".into()),
             ServerPeek::Malformed(why) if forbid => {
                 Pass::Never(format!("malformed hello of the server: {why}").into())
             }
-            ServerPeek::NotTls(_) | ServerPeek::Malformed(_) => Pass::All,
+            // (An alert has passed above.)
+            ServerPeek::NotTls(_) | ServerPeek::Malformed(_) | ServerPeek::Alert { .. } => {
+                Pass::All
+            }
         }
     }
 
@@ -142,6 +161,11 @@ impl Borders {
         step
     }
 }
+
+// By path: the fuzz targets' crate has this file as a module of its own.
+#[cfg(test)]
+#[path = "watch/properties.rs"]
+mod properties;
 
 #[cfg(test)]
 mod tests {
@@ -223,14 +247,17 @@ mod tests {
         for piece in [1, 3, 1000] {
             let server = |flight: &[u8], forbid| {
                 let mut watch = Watch::default();
-                let mut chosen = false;
-                for end in (piece..flight.len()).step_by(piece) {
-                    let pass = watch.server(&flight[..end], forbid, || chosen = true);
-                    if pass != Pass::Some(0) {
-                        return (pass, chosen);
+                let (mut chosen, mut passed, mut end) = (false, 0, 0);
+                loop {
+                    end = (end + piece).min(flight.len());
+                    match watch.server(&flight[passed..end], forbid, || chosen = true) {
+                        Pass::Some(some) => passed += some,
+                        last => return (last, chosen),
+                    }
+                    if end == flight.len() {
+                        return (Pass::Some(passed), chosen);
                     }
                 }
-                (watch.server(flight, forbid, || chosen = true), chosen)
             };
             let never = || Pass::Never("the server chose TLS compression".into());
             assert_eq!(server(&server_hello(0, false), true), (Pass::All, false));
@@ -239,7 +266,48 @@ mod tests {
             assert_eq!(server(&server_hello(0, true), false), (Pass::Retry, false));
             assert_eq!(server(b"HTTP/1.1 400", false), (Pass::All, false));
             assert!(matches!(server(b"HTTP/1.1 400", true), (Pass::Never(_), false)));
-            assert_eq!(server(&[21, 3, 3, 0, 2, 2, 40], true), (Pass::All, false));
+            let warning = [21, 3, 3, 0, 2, 1, 112];
+            let warned = |chosen| [&warning[..], &warning, &server_hello(chosen, false)].concat();
+            assert_eq!(server(&warning, true), (Pass::Some(7), false));
+            assert_eq!(server(&warned(0), true), (Pass::All, false));
+            assert_eq!(server(&warned(1), true), (never(), true));
+            let retry = [&warning[..], &server_hello(0, true)].concat();
+            assert_eq!(server(&retry, true), (Pass::Retry, false));
+        }
+    }
+
+    /// What the fuzz target asserts, of flights that it would not soon come upon.
+    #[test]
+    fn flights_are_watched_however_they_are_cut() {
+        let hello = HelloSketch::named("a.example").to_records();
+        let early = [&[23, 3, 3, 0, 30][..], &[7; 30]].concat();
+        let alert = [21, 3, 3, 0, 2, 1, 112];
+        let mut noise = 1_u32;
+        for length in 0..2000 {
+            let random = (0..length % 97).map(|_| {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Mostly what is in the headers of records.
+                [0, 1, 2, 3, 20, 21, 22, (noise >> 16) as u8][(noise >> 24) as usize % 8]
+            });
+            properties::flights_are_watched(&random.collect::<Vec<u8>>());
+        }
+        for cuts in [&[1][..], &[2, 5], &[7], &[100, 1], &[255]] {
+            for before in [&[][..], &early, &alert, &[20, 3, 3, 0, 1, 1], &[20, 3, 3, 0, 0]] {
+                let flight = [before, &hello].concat();
+                for sni in [None, Some("a.example"), Some("host.test")] {
+                    properties::client_is_watched(&flight, cuts, sni);
+                    properties::client_is_watched(&flight[..flight.len() - 1], cuts, sni);
+                }
+            }
+            for (chosen, retry) in [(0, false), (1, false), (0, true)] {
+                for before in [&[][..], &alert, &[alert, alert].concat(), &[20, 3, 3, 0, 1, 1]] {
+                    let flight = [before, &server_hello(chosen, retry)].concat();
+                    for forbid in [false, true] {
+                        properties::server_is_watched(&flight, cuts, forbid);
+                        properties::server_is_watched(&flight[..flight.len() - 1], cuts, forbid);
+                    }
+                }
+            }
         }
     }
 }

@@ -258,3 +258,36 @@ fn a_blind_rule_passes_other_protocols() {
     let line = edge.line("mail", |line| line["rule"] == "mail");
     assert_eq!(line["sni"], serde_json::Value::Null, "{line}");
 }
+
+/// Connections that the gateway has opened with bytes in the SYN.
+fn fast_opened(net: &Net) -> u64 {
+    let statistics = net
+        .at(Place::Gateway, || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
+    let mut lines = statistics.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut found = names.split(' ').zip(values.split(' '));
+    found.find(|(name, _)| *name == "TCPFastOpenActive").unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn by_fast_open_the_hello_goes_with_the_syn() {
+    let Some(net) = Net::new() else { return };
+    net.nft(REDIRECT_NFT);
+    // Any listener takes bytes in a SYN that has its cookie.
+    net.script(Place::Server, "sysctl -qw net.ipv4.tcp_fastopen=1027");
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.tcp_fastopen=1");
+    let folder = Folder::new();
+    let config = format!("{REDIRECT}{TO_DESTINATION}fast_open = true\n");
+    let edge = net.edge(&folder, &config);
+    for _ in 0..3 {
+        passes(&net, &edge, 0);
+    }
+    assert_eq!(fast_opened(&net), 2, "the first has asked for the cookie");
+    // A server that is gone is found out only when the hello is on its way.
+    let gone = socket_address(SERVER[0], 443);
+    let mut client = net.connect(Place::Client, gone);
+    client.write_all(&Hello::named("host.test").bytes()).unwrap();
+    assert_eq!(ending(&mut client, SOON), (vec![], End::Rst));
+    let line = edge.line_of(client.local_addr().unwrap());
+    assert_eq!(line["reason"], "upstream: Connection refused (os error 111)", "{line}");
+}

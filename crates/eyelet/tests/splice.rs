@@ -436,3 +436,47 @@ fn each_address_of_a_name_is_tried() {
     client.write_all(&hello).unwrap();
     expect(&mut client, &hello);
 }
+
+/// The kernel keeps the silent to itself, and Eyelet pays for none of them.
+#[test]
+fn with_deferred_accept_a_client_is_seen_when_it_speaks() {
+    let folder = Folder::new();
+    let upstream = Upstream::by_hand();
+    let config = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ndefer_accept = true\n{}\
+         [limits]\nhello_timeout = \"3s\"\n",
+        rule(&upstream.address.to_string(), "")
+    );
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    let before = edge.sockets();
+    let silent: Vec<TcpStream> = (0..20).map(|_| edge.connect()).collect();
+    let mut client = edge.connect();
+    thread::sleep(A_WHILE);
+    assert_eq!(edge.sockets(), before);
+    let hello = Hello::named("host.test").bytes();
+    client.write_all(&hello).unwrap();
+    let mut server = upstream.take();
+    expect(&mut server, &hello);
+    server.write_all(&server_flight()).unwrap();
+    expect(&mut client, &server_flight());
+    drop((client, server));
+    assert_eq!(edge.only_line()["outcome"], "spliced");
+    // They are handed over after all when `hello_timeout` is over, or gone.
+    drop(silent);
+    edge.wait_sockets(before);
+}
+
+/// To an upstream that gave no cookie it is an ordinary connect, refusals included.
+#[test]
+fn fast_open_needs_nothing_of_the_upstream() {
+    let pair = Pair::new("fast_open = true");
+    for _ in 0..3 {
+        pair.connected();
+    }
+    let folder = Folder::new();
+    let (_port, nobody) = nobody();
+    let edge = Edge::start(&folder, &rule(&nobody.to_string(), "fast_open = true"));
+    let mut client = edge.connect();
+    client.write_all(&Hello::named("host.test").bytes()).unwrap();
+    refused_as_an_upstream(&mut client, &edge);
+}

@@ -194,6 +194,11 @@ impl Rules {
         self.asks_dns
     }
 
+    /// Whether there is any rule that is only tried.
+    pub const fn has_shadows(&self) -> bool {
+        !self.shadows.is_empty()
+    }
+
     /// The verdicts of the shadow rules before the one that decides, whose every matcher holds,
     /// in order; none where a fact is still needed.
     pub fn shadowed<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Verdict> + 'a {

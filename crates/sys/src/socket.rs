@@ -24,6 +24,9 @@ pub struct Listen {
     pub keepalive_idle: Duration,
     /// Accept what was sent to other hosts and is delivered here by TPROXY.
     pub transparent: bool,
+    /// Accept a connection only once its client has sent something, or has been silent for this
+    /// long (TCP_DEFER_ACCEPT). Rounded up to what the kernel's retransmissions add up to.
+    pub defer: Option<Duration>,
 }
 
 /// A socket bound to `address`, not yet listening.
@@ -46,6 +49,10 @@ pub fn bind(address: SocketAddr, how: Listen) -> io::Result<OwnedFd> {
     }
     sockopt::set_tcp_nodelay(&fd, true)?;
     keepalive(&fd, how.keepalive_idle)?;
+    if let Some(silence) = how.defer {
+        let secs = silence.as_secs().max(1).try_into().unwrap_or(libc::c_int::MAX);
+        set_option(&fd, libc::TCP_DEFER_ACCEPT, secs)?;
+    }
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
 }
@@ -99,11 +106,20 @@ pub fn tcp(to: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Has the connect of a TCP socket wait for the first bytes that are written, which then go with
+/// the SYN, where `to` has given this host a cookie before (RFC 7413). Elsewhere it is an ordinary
+/// connect, which asks for one.
+pub fn fast_open(fd: impl AsFd) -> io::Result<()> {
+    set_option(fd, libc::TCP_FASTOPEN_CONNECT, 1)
+}
+
 /// Starts to connect. The socket becomes writable when the connect has ended; a failure is then
-/// told by the event and by [`pending_error`].
-pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<()> {
+/// told by the event and by [`pending_error`]. Whether it can be written at once: the connect is
+/// still to come, see [`fast_open`].
+pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<bool> {
     match rustix::net::connect(fd, &to) {
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::INPROGRESS) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -163,4 +179,15 @@ pub fn unsent(fd: impl AsFd) -> io::Result<usize> {
     // SAFETY: the descriptor is open for the length of the call, and TIOCOUTQ writes one int.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
+}
+
+fn set_option(fd: impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed and thus open, and the kernel reads `len` bytes of an
+    // integer of just that size before it returns; it keeps no pointer.
+    let result = unsafe {
+        let value = (&raw const value).cast();
+        libc::setsockopt(fd.as_fd().as_raw_fd(), libc::IPPROTO_TCP, option, value, len)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

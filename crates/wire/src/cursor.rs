@@ -21,6 +21,9 @@ pub(crate) struct Cursor<'a> {
 
 type Read<T> = Result<T, Malformed>;
 
+// What a hello takes most often is inlined: a `Read` that goes by memory costs more than all the
+// rest of a step, and a hello has some hundred of them.
+
 impl<'a> Cursor<'a> {
     /// The body of the message that `records` starts with, which is `message_bytes` long.
     pub(crate) fn body(records: &'a [u8], message_bytes: usize) -> Self {
@@ -43,10 +46,12 @@ impl<'a> Cursor<'a> {
         Malformed { at: self.at, why }
     }
 
+    #[inline(always)]
     pub(crate) fn u8(&mut self, field: Field) -> Read<u8> {
         self.byte().ok_or(self.fault(Fault::Truncated(field)))
     }
 
+    #[inline(always)]
     pub(crate) fn u16(&mut self, field: Field) -> Read<u16> {
         // Both bytes in this record, as nearly always: the step that a hello takes most often.
         if self.left() >= 2
@@ -68,6 +73,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `len` bytes as a range of their own.
+    #[inline(always)]
     pub(crate) fn take(&mut self, len: usize, field: Field) -> Read<Self> {
         if len > self.left() {
             return Err(self.fault(Fault::Truncated(field)));
@@ -78,27 +84,32 @@ impl<'a> Cursor<'a> {
     }
 
     /// A vector with a one-byte length (RFC 8446 3.4).
+    #[inline(always)]
     pub(crate) fn vec8(&mut self, field: Field) -> Read<Self> {
         let len = self.u8(field)?;
         self.take(usize::from(len), field)
     }
 
     /// A vector with a two-byte length (RFC 8446 3.4).
+    #[inline(always)]
     pub(crate) fn vec16(&mut self, field: Field) -> Read<Self> {
         let len = self.u16(field)?;
         self.take(usize::from(len), field)
     }
 
     /// A vector with a one-byte length and at least one byte.
+    #[inline(always)]
     pub(crate) fn vec8_filled(&mut self, field: Field) -> Read<Self> {
         self.vec8(field)?.filled(field)
     }
 
     /// A vector with a two-byte length and at least one byte.
+    #[inline(always)]
     pub(crate) fn vec16_filled(&mut self, field: Field) -> Read<Self> {
         self.vec16(field)?.filled(field)
     }
 
+    #[inline(always)]
     fn filled(self, field: Field) -> Read<Self> {
         if self.is_empty() { Err(self.fault(Fault::Empty(field))) } else { Ok(self) }
     }
@@ -131,11 +142,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline(always)]
     fn byte(&mut self) -> Option<u8> {
         if self.is_empty() {
             return None;
         }
-        self.settle();
+        if self.here.is_empty() {
+            self.settle();
+        }
         let (&byte, rest) = self.here.split_first()?;
         self.here = rest;
         self.at += 1;
@@ -150,7 +164,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// Goes on by `len` bytes, which must be in the range.
+    #[inline(always)]
     fn skip(&mut self, len: usize) {
+        // Within this record, as nearly always.
+        match self.here.get(len..) {
+            Some(rest) => (self.here, self.at) = (rest, self.at + len),
+            None => self.skip_far(len),
+        }
+    }
+
+    #[cold]
+    fn skip_far(&mut self, len: usize) {
         let mut left = len;
         while left > 0 {
             let run = self.run(left);

@@ -4,7 +4,7 @@
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 use crate::handshake::{Message, MessageReader, SERVER_HELLO};
-use crate::hello::parts::{SUPPORTED_VERSIONS, Seen, extension_list, session_id};
+use crate::hello::parts::{Few, Many, SUPPORTED_VERSIONS, extension_list, session_id};
 use crate::record::{ALERT, CHANGE_CIPHER_SPEC, HANDSHAKE, RecordHeader, VERSION_MAJOR};
 
 /// Longest ServerHello that is read, its four-byte header included. The longest legal one is a
@@ -39,8 +39,13 @@ pub enum ServerPeek {
     },
     /// The first byte is that of no record that a server may answer a hello with.
     NotTls(u8),
-    /// The server refused with an alert (its code).
-    Alert(u8),
+    /// The server said an alert: it refuses, or only warns before its hello.
+    Alert {
+        /// Its code.
+        description: u8,
+        /// Where its record ends in what was fed.
+        raw_len: usize,
+    },
     /// What the server chose.
     ServerHello(ServerHello),
     /// TLS, and no client should take it.
@@ -87,7 +92,7 @@ impl ServerHelloReader {
         };
         let flight = raw.get(skipped..).unwrap_or_default();
         match flight.first() {
-            Some(&ALERT) => return alert(flight),
+            Some(&ALERT) => return alert(flight, skipped),
             Some(&HANDSHAKE) | None => {}
             Some(&other) if skipped == 0 => return ServerPeek::NotTls(other),
             Some(_) => {}
@@ -127,8 +132,9 @@ fn compatibility_record(raw: &[u8]) -> Result<usize, ServerPeek> {
     }
 }
 
-/// A plaintext alert: level and description (RFC 8446 6), nothing else in its record.
-fn alert(raw: &[u8]) -> ServerPeek {
+/// A plaintext alert: level and description (RFC 8446 6), nothing else in its record. `skipped`
+/// bytes came before it.
+fn alert(raw: &[u8], skipped: usize) -> ServerPeek {
     const ALERT_LEN: usize = 2;
     let malformed = |why| ServerPeek::Malformed(Malformed { at: 0, why });
     match RecordHeader::split(raw) {
@@ -141,7 +147,9 @@ fn alert(raw: &[u8]) -> ServerPeek {
         Some((header, _)) if usize::from(header.len) < ALERT_LEN => {
             malformed(Fault::Truncated(Field::Alert))
         }
-        Some((_, &[_, description, ..])) => ServerPeek::Alert(description),
+        Some((header, &[_, description, ..])) => {
+            ServerPeek::Alert { description, raw_len: skipped + header.record_len() }
+        }
         _ => ServerPeek::NeedMore { at_least: crate::record::HEADER_LEN + ALERT_LEN - raw.len() },
     }
 }
@@ -160,23 +168,44 @@ fn server_hello(mut body: Cursor<'_>, raw_len: usize) -> Result<ServerHello, Mal
 }
 
 /// RFC 8446 4.2.1: `ProtocolVersion selected_version`.
-fn selected_version(mut list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
-    let mut seen = Seen::new();
+fn selected_version(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
+    let mut few = Few::new();
+    match version_in(list, |extension_type| few.insert(extension_type))? {
+        Some(version) => Ok(version),
+        None => selected_among_many(list),
+    }
+}
+
+/// The same where there are too many types to keep them in a short list.
+#[cold]
+fn selected_among_many(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
+    let mut many = Many::new();
+    let found = version_in(list, |extension_type| Some(many.insert(extension_type)))?;
+    Ok(found.flatten())
+}
+
+/// The version, if there is one; `None` where `insert` could not hold one type more.
+fn version_in(
+    mut list: Cursor<'_>,
+    mut insert: impl FnMut(u16) -> Option<bool>,
+) -> Result<Option<Option<u16>>, Malformed> {
     let mut version = None;
     while !list.is_empty() {
         let start = list;
         let extension_type = list.u16(Field::Extensions)?;
         let field = Field::Extension(extension_type);
         let mut body = list.vec16(field)?;
-        if !seen.insert(extension_type) {
-            return Err(start.fault(Fault::DuplicateExtension(extension_type)));
+        match insert(extension_type) {
+            None => return Ok(None),
+            Some(false) => return Err(start.fault(Fault::DuplicateExtension(extension_type))),
+            Some(true) => {}
         }
         if extension_type == SUPPORTED_VERSIONS {
             version = Some(body.u16(field)?);
             body.finish(field)?;
         }
     }
-    Ok(version)
+    Ok(Some(version))
 }
 
 #[cfg(test)]

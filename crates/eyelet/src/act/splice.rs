@@ -13,7 +13,7 @@ use crate::park;
 use crate::proxy_protocol;
 use crate::relay::{Flow, Relay};
 use crate::story::{End, Outcome, Story, TlsCompression};
-use crate::upstream::{self, Guard, Target};
+use crate::upstream::{self, Guard, Manner, Target};
 
 /// TLS 1.3 as its code.
 const TLS13: u16 = 0x0304;
@@ -33,7 +33,10 @@ pub async fn splice(
         Source::Host => None,
         Source::Client => Some(story.client.ip()),
     };
-    if let Err(end) = upstream::dial_from(active, story, &target, source).await {
+    // Without bytes of ours no SYN would be sent, and a server that speaks first would wait.
+    let has_bytes = !peeked.is_empty() || rule.proxy_protocol.is_some();
+    let manner = Manner { source, fast_open: rule.fast_open && has_bytes };
+    if let Err(end) = upstream::dial_so(active, story, &target, manner).await {
         return failed(active, story, &peeked, end);
     }
     connect::establish(active, story).await?;

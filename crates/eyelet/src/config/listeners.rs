@@ -108,13 +108,15 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
         sources.iter().filter_map(|text| report.keep(text.at, values::net(text.text))).collect();
     let name = section.text(report, "name").map(|name| name.text.to_owned());
     let reuse_port = section.flag(report, "reuse_port").unwrap_or(false);
+    let defer_accept = section.flag(report, "defer_accept").unwrap_or(false);
     if section.value("address").is_none() {
         let message = "a listener needs an `address`, such as \"0.0.0.0:443\"";
         report.missing(section.at, message);
     }
     let address = section.text(report, "address")?;
     let address = report.keep(address.at, values::listen_address(address.text))?;
-    Some(Listener { name, address, kind: kind?, proxy_protocol_from, reuse_port })
+    let kind = kind?;
+    Some(Listener { name, address, kind, proxy_protocol_from, reuse_port, defer_accept })
 }
 
 fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
@@ -145,7 +147,8 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     same_port && (one == other || takes(one, other) || takes(other, one))
 }
 
-const KEYS: [&str; 5] = ["address", "kind", "name", "proxy_protocol_from", "reuse_port"];
+const KEYS: [&str; 6] =
+    ["address", "defer_accept", "kind", "name", "proxy_protocol_from", "reuse_port"];
 
 /// Listeners: each is a socket a worker, and rules hold their index in 16 bits.
 const LISTENERS_MAX: usize = 1_024;

@@ -67,6 +67,8 @@ pub struct Listener {
     pub proxy_protocol_from: Vec<IpNet>,
     /// Whether another process may hold the port too.
     pub reuse_port: bool,
+    /// Whether the kernel keeps connections back until their client has sent something.
+    pub defer_accept: bool,
 }
 
 /// How the connections of a listener come to have a destination.
@@ -118,6 +120,8 @@ pub struct Splice {
     pub source: Source,
     /// Whether a server that chooses TLS compression ends the connection.
     pub forbid_tls_compression: bool,
+    /// Whether the client's first bytes go with the SYN.
+    pub fast_open: bool,
 }
 
 /// The address that an upstream is dialled from.

@@ -123,7 +123,15 @@ fn splice(
     let source = source(report, section, matchers, listeners);
     let forbid = section.flag(report, "forbid_tls_compression");
     let forbid_tls_compression = forbid.unwrap_or(false);
-    Some(Splice { upstream, upstream_allow, proxy_protocol, source, forbid_tls_compression })
+    let fast_open = section.flag(report, "fast_open").unwrap_or(false);
+    Some(Splice {
+        upstream,
+        upstream_allow,
+        proxy_protocol,
+        source,
+        forbid_tls_compression,
+        fast_open,
+    })
 }
 
 fn check_destination(
@@ -365,7 +373,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// What only rules of some actions may have.
-const ACTION_KEYS: [(&str, &[Kind]); 22] = [
+const ACTION_KEYS: [(&str, &[Kind]); 23] = [
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Terminate]),
     ("compress_effort", &[Kind::Terminate]),
@@ -377,6 +385,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 22] = [
     ("alpn_select", &[Kind::Terminate]),
     ("certificate", &[Kind::Terminate]),
     ("client_ca", &[Kind::Terminate]),
+    ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("key", &[Kind::Terminate]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),

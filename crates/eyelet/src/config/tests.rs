@@ -82,8 +82,8 @@ idle_timeout = \"soon\"
 memory_max = \"12\"
 ",
         &[
-            "3:1: unknown key `lisener` in [[listener]] (known keys: address, kind, name, \
-             proxy_protocol_from, reuse_port)",
+            "3:1: unknown key `lisener` in [[listener]] (known keys: address, \
+             defer_accept, kind, name, proxy_protocol_from, reuse_port)",
             "4:1: a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
@@ -92,7 +92,7 @@ memory_max = \"12\"
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
              alert, alpn, alpn_select, breach_rule, certificate, certificate_issuer, \
              certificate_names, certificate_valid, client, client_ca, compress, compress_effort, \
-             compress_event_streams, connect, destination, dictionary, ech, evidence, \
+             compress_event_streams, connect, destination, dictionary, ech, evidence, fast_open, \
              forbid_tls_compression, ja4, key, length_hiding, listener, name, name_is_true, \
              offload, proxy_protocol, shadow, sni, sni_malformed, source, tls_compression, \
              tls_version_max, tls_version_min, upstream, upstream_allow, upstream_ca, \
@@ -503,6 +503,7 @@ fn a_whole_configuration() {
             proxy_protocol: None,
             source: Source::Host,
             forbid_tls_compression: false,
+            fast_open: false,
         })
     };
     assert_eq!(*config.rules.at(0).action, splice(SpliceUpstream::HostPort(bank), vec![]));

@@ -82,14 +82,27 @@ pub async fn serve(client: Client, front: Front, _serving: Serving) {
     front.worker.tell(&story, &end);
 }
 
+/// A stream that its client has begun.
+type Asked = (Request<h2::RecvStream>, SendResponse<Bytes>);
+
 /// What wakes a connection.
 enum Event {
-    Stream(Box<(Request<h2::RecvStream>, SendResponse<Bytes>)>),
+    Stream(Box<Asked>),
     Failed(h2::Error),
     Late,
     /// Its memory is wanted for others.
     Shed,
     Closed,
+}
+
+impl Event {
+    fn of(accepted: Option<Result<Asked, h2::Error>>) -> Self {
+        match accepted {
+            None => Self::Closed,
+            Some(Ok(asked)) => Self::Stream(Box::new(asked)),
+            Some(Err(error)) => Self::Failed(error),
+        }
+    }
 }
 
 async fn run(
@@ -131,9 +144,7 @@ async fn run(
                 task.waker().wake_by_ref();
             }
             match accepted {
-                Poll::Ready(None) => Poll::Ready(Event::Closed),
-                Poll::Ready(Some(Ok(stream))) => Poll::Ready(Event::Stream(Box::new(stream))),
-                Poll::Ready(Some(Err(error))) => Poll::Ready(Event::Failed(error)),
+                Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
                 Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| match stop {
                     Err(Stop::Shed) => Event::Shed,
                     _ => Event::Late,
@@ -149,12 +160,7 @@ async fn run(
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => {
-                // By GOAWAY, so that its client knows that no request of its was lost.
-                connection.abrupt_shutdown(h2::Reason::NO_ERROR);
-                poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
-                return Gone::Stop(Stop::Shed).reason();
-            }
+            Event::Shed => return shed(&mut connection).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -167,13 +173,15 @@ async fn run(
     }
 }
 
+/// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
+async fn shed(connection: &mut Connection<Client, Bytes>) -> String {
+    connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+    poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
+    Gone::Stop(Stop::Shed).reason()
+}
+
 /// Has a stream served, if there is room for it.
-fn begin(
-    front: &Rc<Front>,
-    (request, respond): (Request<h2::RecvStream>, SendResponse<Bytes>),
-    alive: &Rc<Cell<u32>>,
-    load: &Rc<Load>,
-) {
+fn begin(front: &Rc<Front>, (request, respond): Asked, alive: &Rc<Cell<u32>>, load: &Rc<Load>) {
     load.unseen.set(0);
     let (worker, source) = (&front.worker, front.story.client.ip());
     if !worker.make_room_to_serve(source, STREAM_BYTES) {

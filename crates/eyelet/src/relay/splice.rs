@@ -128,12 +128,8 @@ fn pump(
     // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.
     let filled = sockets.note_read(from, filled, 0)?;
     match filled {
-        None | Some(0) => {
-            buffers.give_back(pipe);
-            if filled.is_none() {
-                flow.flags &= !bulk;
-            }
-        }
+        // Drained, and still bulk: what comes next need not begin with a copy.
+        None | Some(0) => buffers.give_back(pipe),
         Some(filled) => {
             if filled < BULK_BYTES_MIN {
                 flow.flags &= !bulk;

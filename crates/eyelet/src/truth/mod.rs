@@ -102,24 +102,33 @@ impl Truth {
     }
 }
 
-/// Whether `address` is one of `name`'s. Looks up what is known; asks only where it does not say.
-pub async fn by_dns(worker: &Rc<Worker>, name: &str, address: IpAddr) -> ByDns {
+/// Whether `address` is one of `name`'s, where that is known without asking.
+pub fn known_by_dns(worker: &Worker, name: &str, address: IpAddr) -> Option<ByDns> {
     let edge = &worker.edge;
     let (truth, history) = (&edge.truth, edge.config.truth.history);
     let (address, now) = (address.to_canonical(), worker.now_unix_ms());
     let v6 = address.is_ipv6();
-    let hash = truth.dns.hash((name, v6));
     let known = truth.dns.read(
-        hash,
+        truth.dns.hash((name, v6)),
         |(known, six)| **known == *name && *six == v6,
         |known| {
             (known.has(address, now, history).is_some() || known.is_fresh(now))
-                .then(|| known.clone())
+                .then(|| ByDns::of(known, address, now, history))
         },
     );
-    if let Some(Some(known)) = known {
-        return ByDns::of(&known, address, now, history);
+    known.flatten()
+}
+
+/// Whether `address` is one of `name`'s. Asks only where what is known does not say.
+pub async fn by_dns(worker: &Rc<Worker>, name: &str, address: IpAddr) -> ByDns {
+    if let Some(known) = known_by_dns(worker, name, address) {
+        return known;
     }
+    let edge = &worker.edge;
+    let (truth, history) = (&edge.truth, edge.config.truth.history);
+    let address = address.to_canonical();
+    let v6 = address.is_ipv6();
+    let hash = truth.dns.hash((name, v6));
     let key = (Box::from(name), v6);
     let flight = match truth.dns.join(hash, &key) {
         Flight::Busy => return ByDns::unknown("too many questions are under way"),
@@ -196,23 +205,34 @@ impl ByDns {
     }
 }
 
+/// What `destination` has shown to who asked for `name`, where that is known.
+pub fn known_by_certificate(
+    worker: &Worker,
+    destination: SocketAddr,
+    name: Option<&str>,
+) -> Option<Arc<Attempt>> {
+    let certificates = &worker.edge.truth.certificates;
+    let now = worker.now_unix_ms();
+    let known = certificates.read(
+        certificates.hash((destination, name)),
+        |(known, asked)| *known == destination && asked.as_deref() == name,
+        |attempt| (now < attempt.fresh_until_ms).then(|| attempt.clone()),
+    );
+    known.flatten()
+}
+
 /// What `destination` shows to who asks for `name`; from memory, or by a side handshake.
 pub async fn by_certificate(
     worker: &Rc<Worker>,
     destination: SocketAddr,
     name: Option<&str>,
 ) -> Arc<Attempt> {
+    if let Some(known) = known_by_certificate(worker, destination, name) {
+        return known;
+    }
     let truth = &worker.edge.truth;
     let now = worker.now_unix_ms();
     let hash = truth.certificates.hash((destination, name));
-    let known = truth.certificates.read(
-        hash,
-        |(known, asked)| *known == destination && asked.as_deref() == name,
-        |attempt| (now < attempt.fresh_until_ms).then(|| attempt.clone()),
-    );
-    if let Some(Some(known)) = known {
-        return known;
-    }
     // A handshake with one of our own listeners would ask for another.
     if worker.edge.intercept.listener_at(destination).is_some() {
         return Attempt::failed("the destination is this edge", now);

@@ -37,37 +37,67 @@ const STATUS_TYPE_OCSP: u8 = 1;
 
 /// Walks over the list once: checks each extension's form, that none comes twice, and that
 /// `pre_shared_key` is the last.
-pub(super) fn read(list: Option<Cursor<'_>>) -> Result<Known<'_>, Malformed> {
-    let mut known = Known {
-        sni: Sni::Absent,
-        alpn: None,
-        versions: None,
-        groups: None,
-        key_shares: None,
-        signature_algorithms: None,
-        ech: false,
-        session_ticket: false,
-        psk: false,
-        early_data: false,
-    };
-    let Some(mut list) = list else { return Ok(known) };
-    let mut seen = Seen::new();
+pub(super) fn read<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
+    let mut few = Few::new();
+    match walk(list, known, |extension_type| few.insert(extension_type))? {
+        Walked::All => Ok(()),
+        Walked::NoRoom => read_many(list, known),
+    }
+}
+
+/// The same where there are too many types to keep them in a short list.
+#[cold]
+fn read_many<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
+    let mut many = Many::new();
+    walk(list, known, |extension_type| Some(many.insert(extension_type)))?;
+    Ok(())
+}
+
+enum Walked {
+    All,
+    /// `insert` could not hold one type more.
+    NoRoom,
+}
+
+fn walk<'a>(
+    mut list: Cursor<'a>,
+    known: &mut Known<'a>,
+    mut insert: impl FnMut(u16) -> Option<bool>,
+) -> Result<Walked, Malformed> {
     while !list.is_empty() {
         let start = list;
         let extension_type = list.u16(Field::Extensions)?;
         let body = list.vec16(Field::Extension(extension_type))?;
-        if !seen.insert(extension_type) {
-            return Err(start.fault(Fault::DuplicateExtension(extension_type)));
+        match insert(extension_type) {
+            None => return Ok(Walked::NoRoom),
+            Some(false) => return Err(start.fault(Fault::DuplicateExtension(extension_type))),
+            Some(true) => {}
         }
         known.read(extension_type, body)?;
         if extension_type == PRE_SHARED_KEY && !list.is_empty() {
             return Err(start.fault(Fault::PskNotLast));
         }
     }
-    Ok(known)
+    Ok(Walked::All)
 }
 
 impl<'a> Known<'a> {
+    /// What is known of a hello without extensions.
+    pub(super) const fn none() -> Self {
+        Self {
+            sni: Sni::Absent,
+            alpn: None,
+            versions: None,
+            groups: None,
+            key_shares: None,
+            signature_algorithms: None,
+            ech: false,
+            session_ticket: false,
+            psk: false,
+            early_data: false,
+        }
+    }
+
     fn read(&mut self, extension_type: u16, mut body: Cursor<'a>) -> Result<(), Malformed> {
         let field = Field::Extension(extension_type);
         let whole = body;
@@ -207,67 +237,54 @@ fn status_request(mut body: Cursor<'_>, field: Field) -> Result<(), Malformed> {
     body.finish(field)
 }
 
-/// The extension types met so far: a list while they are few, as in every real hello; then a bit
-/// for each of the 2^16, the only way to find duplicates among as many extensions as a hello can
-/// hold in time that is linear, and without allocating. Clearing those 8 KiB for each hello would
-/// throw a quarter of a core's first cache out.
-pub(crate) struct Seen {
-    few: [u16; FEW],
-    few_len: usize,
-    many: Option<[u64; 1 << 10]>,
+/// The extension types met so far, where they are as few as in any client's hello.
+pub(crate) struct Few {
+    /// A bit for each type below 64.
+    low: u64,
+    others: [u16; OTHERS_MAX],
+    others_len: usize,
 }
 
-/// Browsers send 16 to 20 extensions.
-const FEW: usize = 32;
+/// The types from 64 on that are kept in a list; clients send three to six.
+const OTHERS_MAX: usize = 16;
 
-impl Seen {
+impl Few {
     pub(crate) const fn new() -> Self {
-        Self { few: [0; FEW], few_len: 0, many: None }
+        Self { low: 0, others: [0; OTHERS_MAX], others_len: 0 }
+    }
+
+    /// False when it was there before; `None` when there is no room for it.
+    pub(crate) fn insert(&mut self, extension_type: u16) -> Option<bool> {
+        if extension_type < 64 {
+            let bit = 1 << extension_type;
+            let new = self.low & bit == 0;
+            self.low |= bit;
+            return Some(new);
+        }
+        if self.others.get(..self.others_len)?.contains(&extension_type) {
+            return Some(false);
+        }
+        *self.others.get_mut(self.others_len)? = extension_type;
+        self.others_len += 1;
+        Some(true)
+    }
+}
+
+/// The extension types met so far. A bit for each of the 2^16: 8 KiB on the stack, and the only
+/// way to find duplicates among as many extensions as a hello can hold in time that is linear, and
+/// without allocating.
+pub(crate) struct Many([u64; 1 << 10]);
+
+impl Many {
+    pub(crate) const fn new() -> Self {
+        Self([0; 1 << 10])
     }
 
     /// False when it was there before.
-    pub(crate) fn insert(&mut self, extension_type: u16) -> bool {
-        if let Some(many) = &mut self.many {
-            return set(many, extension_type);
-        }
-        if self.few.iter().take(self.few_len).any(|known| *known == extension_type) {
-            return false;
-        }
-        match self.few.get_mut(self.few_len) {
-            Some(free) => {
-                *free = extension_type;
-                self.few_len += 1;
-            }
-            None => {
-                let many = self.many.insert([0; 1 << 10]);
-                for known in self.few {
-                    set(many, known);
-                }
-                set(many, extension_type);
-            }
-        }
-        true
-    }
-}
-
-/// Sets a type's bit; false when it was set.
-const fn set(many: &mut [u64; 1 << 10], extension_type: u16) -> bool {
-    let (word, bit) = (&mut many[extension_type as usize >> 6], 1 << (extension_type & 63));
-    let new = *word & bit == 0;
-    *word |= bit;
-    new
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_type_is_new_once_among_few_and_among_all() {
-        let mut seen = Seen::new();
-        for extension_type in 0..=u16::MAX {
-            assert!(seen.insert(extension_type.rotate_left(7)));
-            assert!(!seen.insert((extension_type / 2).rotate_left(7)));
-        }
+    pub(crate) const fn insert(&mut self, extension_type: u16) -> bool {
+        let (word, bit) = (&mut self.0[extension_type as usize >> 6], 1 << (extension_type & 63));
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
     }
 }

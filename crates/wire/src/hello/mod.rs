@@ -16,7 +16,7 @@ pub use view::{Hello, ProtocolName, is_grease};
 
 /// What the reader of the other side's hello shares with this one.
 pub(crate) mod parts {
-    pub(crate) use super::extensions::{ALPN, SUPPORTED_VERSIONS, Seen};
+    pub(crate) use super::extensions::{ALPN, Few, Many, SUPPORTED_VERSIONS};
     pub(crate) use super::parse::{extension_list, session_id};
     pub(crate) use super::sni::SERVER_NAME;
 }

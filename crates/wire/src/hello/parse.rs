@@ -2,7 +2,7 @@
 //! borders, which the cursor steps over.
 
 use super::extensions;
-use super::view::Hello;
+use super::view::{Hello, Known};
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 
@@ -17,8 +17,7 @@ pub(super) fn client_hello(mut body: Cursor<'_>, raw_len: usize) -> Result<Hello
     let cipher_suites = body.vec16_filled(Field::CipherSuites)?.whole_u16s(Field::CipherSuites)?;
     let compression_methods = body.vec8_filled(Field::CompressionMethods)?;
     let extensions = extension_list(body)?;
-    let known = extensions::read(extensions)?;
-    Ok(Hello {
+    let mut hello = Hello {
         raw_len,
         legacy_version,
         random,
@@ -26,8 +25,12 @@ pub(super) fn client_hello(mut body: Cursor<'_>, raw_len: usize) -> Result<Hello
         cipher_suites,
         compression_methods,
         extensions,
-        known,
-    })
+        known: Known::none(),
+    };
+    if let Some(list) = extensions {
+        extensions::read(list, &mut hello.known)?;
+    }
+    Ok(hello)
 }
 
 /// Reads over a session id, or its echo; gives its length.

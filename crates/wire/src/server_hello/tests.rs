@@ -74,7 +74,11 @@ fn the_second_flight_may_begin_with_a_compatibility_record() {
 fn other_answers() {
     let fault = |at, why| ServerPeek::Malformed(Malformed { at, why });
     let cases: &[(&[u8], ServerPeek)] = &[
-        (&[21, 3, 3, 0, 2, 2, 40], ServerPeek::Alert(40)),
+        (&[21, 3, 3, 0, 2, 2, 40], ServerPeek::Alert { description: 40, raw_len: 7 }),
+        (
+            &[20, 3, 3, 0, 1, 1, 21, 3, 3, 0, 2, 1, 112],
+            ServerPeek::Alert { description: 112, raw_len: 13 },
+        ),
         (&[21, 3, 3, 0, 2, 2], ServerPeek::NeedMore { at_least: 1 }),
         (&[21, 3, 3, 0, 3, 2, 40, 0], fault(0, Fault::Trailing(Field::Alert))),
         (&[21, 3, 3, 0, 1], fault(0, Fault::Truncated(Field::Alert))),

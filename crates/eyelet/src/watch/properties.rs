@@ -1,0 +1,131 @@
+//! What must hold of the watch over first flights, whatever bytes come and however they are cut.
+//! The fuzz target `watch` and the tests beside it call the same functions.
+
+use eyelet_wire::hello::{HelloReader, Peek, Sni};
+use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
+
+use crate::watch::{Pass, Watch};
+
+/// The largest second hello that is read here.
+const HELLO_BYTES_MAX: usize = 65_536;
+
+/// What became of a flight: how much passed before the last word, and that word.
+type Became = (usize, Pass);
+
+/// Feeds a flight in pieces as a connection does: what may not pass is held back.
+fn feed(
+    flight: &[u8],
+    sizes: impl Iterator<Item = usize>,
+    mut look: impl FnMut(&[u8]) -> Pass,
+) -> Became {
+    let (mut passed, mut end) = (0, 0);
+    for size in sizes {
+        end = (end + size).min(flight.len());
+        match look(&flight[passed..end]) {
+            Pass::Some(some) => {
+                assert!(some <= end - passed, "more passes than is there");
+                passed += some;
+            }
+            other => return (passed, other),
+        }
+        if end == flight.len() {
+            break;
+        }
+    }
+    (passed, Pass::Some(0))
+}
+
+fn sizes(cuts: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    cuts.iter().cycle().map(|cut| usize::from(*cut).max(1))
+}
+
+/// A client's flight behind its first hello: the same however it is cut, and nothing of the first
+/// handshake record passes unless it begins a hello with the name of the first.
+pub fn client_is_watched(flight: &[u8], cuts: &[u8], sni: Option<&str>) {
+    let mut whole = Watch::default();
+    let mut look = |held: &[u8]| whole.client(held, sni, HELLO_BYTES_MAX);
+    let expected = feed(flight, [flight.len()].into_iter(), &mut look);
+    let mut in_pieces = Watch::default();
+    let cut = if cuts.is_empty() { &[1][..] } else { cuts };
+    let became = feed(flight, sizes(cut), |held| in_pieces.client(held, sni, HELLO_BYTES_MAX));
+    let hello_at = first_handshake_record(flight);
+    match (&became.1, hello_at) {
+        (Pass::Some(_), _) => assert_eq!(became, expected, "cuts matter"),
+        (last, Some(at)) => {
+            assert_eq!(*last, expected.1, "cuts matter");
+            assert!(became.0 <= at, "{} passed, the hello begins at {at}", became.0);
+            assert_eq!(*last == Pass::All, is_for(&flight[at..], sni));
+        }
+        (last, None) => panic!("{last:?} without a handshake record"),
+    }
+}
+
+/// Where the first record of handshake type begins, by a walk of its own.
+fn first_handshake_record(flight: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while *flight.get(at)? != 22 {
+        let [high, low] = [*flight.get(at + 3)?, *flight.get(at + 4)?];
+        at += 5 + usize::from(u16::from_be_bytes([high, low]));
+    }
+    Some(at)
+}
+
+fn is_for(raw: &[u8], sni: Option<&str>) -> bool {
+    match HelloReader::new(HELLO_BYTES_MAX).feed(raw) {
+        Peek::Hello(hello) => match hello.sni() {
+            Sni::Name(name) => sni == Some(name.as_str()),
+            Sni::Absent => sni.is_none(),
+            Sni::Malformed(_) => false,
+        },
+        _ => false,
+    }
+}
+
+/// A server's first flight: the same however it is cut, and with `forbid` nothing of a hello that
+/// chose compression, or that cannot be read, passes.
+pub fn server_is_watched(flight: &[u8], cuts: &[u8], forbid: bool) {
+    let mut chosen = [false; 2];
+    let mut whole = Watch::default();
+    let look = |held: &[u8]| whole.server(held, forbid, || chosen[0] = true);
+    let expected = feed(flight, [flight.len()].into_iter(), look);
+    let mut in_pieces = Watch::default();
+    let cut = if cuts.is_empty() { &[1][..] } else { cuts };
+    let look = |held: &[u8]| in_pieces.server(held, forbid, || chosen[1] = true);
+    let became = feed(flight, sizes(cut), look);
+    assert_eq!(became.1, expected.1, "cuts matter");
+    assert_eq!(chosen[0], chosen[1], "cuts matter");
+    let alerts_end = end_of_alerts(flight);
+    assert!(became.0 <= alerts_end, "only alerts pass before the hello");
+    let (may_pass, chose) = match ServerHelloReader::new().feed(&flight[alerts_end..]) {
+        ServerPeek::ServerHello(hello) if hello.is_hello_retry_request() => (true, false),
+        ServerPeek::ServerHello(hello) => {
+            (hello.compression_method == 0 || !forbid, hello.compression_method != 0)
+        }
+        ServerPeek::NotTls(_) | ServerPeek::Malformed(_) => (!forbid, false),
+        ServerPeek::NeedMore { .. } => {
+            assert_eq!(became, (alerts_end, Pass::Some(0)));
+            return;
+        }
+        ServerPeek::Alert { .. } => panic!("alerts end before an alert"),
+    };
+    assert_eq!(matches!(became.1, Pass::All | Pass::Retry), may_pass);
+    assert_eq!(chosen[0], chose);
+}
+
+fn end_of_alerts(flight: &[u8]) -> usize {
+    let mut end = 0;
+    while let ServerPeek::Alert { raw_len, .. } = ServerHelloReader::new().feed(&flight[end..]) {
+        end += raw_len;
+    }
+    end
+}
+
+/// Both, from the bytes of a fuzzer.
+pub fn flights_are_watched(data: &[u8]) {
+    let Some((&[how, cuts @ ..], flight)) = data.split_first_chunk::<8>() else { return };
+    let sni = [None, Some("host.test"), Some("a.example")][usize::from(how >> 1) % 3];
+    match how & 1 {
+        0 => client_is_watched(flight, &cuts, sni),
+        _ => server_is_watched(flight, &cuts, how & 2 != 0),
+    }
+}

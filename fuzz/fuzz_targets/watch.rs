@@ -1,0 +1,8 @@
+//! The first flights of a spliced connection pass as they should, however they are cut. The first
+//! byte says whose flight it is, and the next seven where it is cut.
+#![no_main]
+
+use eyelet_fuzz::watch_properties::flights_are_watched;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| flights_are_watched(data));
