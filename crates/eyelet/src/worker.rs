@@ -488,7 +488,7 @@ impl Worker {
         let halved = burst.peak >= BURST && open <= burst.peak / 2;
         let settled = burst.dirty && burst.quiet >= QUIET_TICKS;
         burst.ticks = burst.ticks.wrapping_add(1);
-        let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.edge.budget.is_tight(0);
+        let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.edge.budget.is_filling(0);
         if halved || settled || short {
             self.compressors.rest();
             eyelet_sys::memory::trim();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::{ClientConfig, HandshakeKind};
 use support::client::TLS13;
-use support::crowd::{From, Manner, Multitude, each, light, many};
+use support::crowd::{From, Manner, Multitude, alone, each, light, many};
 use support::memory::{Memory, mib};
 use support::{Edge, Pki, Tls};
 
@@ -35,10 +35,10 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Self {
+    fn new(scheme: &str) -> Self {
         let pki = Pki::new();
         let upstream = Multitude::start(Manner::Answer);
-        let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+        let rule = pki.terminate(&format!("{scheme}://{}", upstream.address), "");
         let rule = rule.replace("\"app.test\"", "[\"app.test\", \"*.app.test\"]");
         let edge = Edge::start(&pki.folder, &format!("{rule}[log]\naccess = \"off\"\n"));
         Self { _upstream: upstream, edge }
@@ -82,7 +82,17 @@ fn ask(client: &mut Tls) {
 
 #[test]
 fn runs_of_short_connections_leave_nothing() {
-    let scene = Scene::new();
+    leave_nothing("tcp");
+}
+
+#[test]
+fn runs_of_single_requests_leave_nothing() {
+    leave_nothing("http");
+}
+
+fn leave_nothing(scheme: &str) {
+    let _alone = alone();
+    let scene = Scene::new(scheme);
     let full = light(TLS13, Resumption::disabled());
     let tickets = light(TLS13, Resumption::in_memory_sessions(TICKETS_A_NAME * AT_ONCE));
     let app = |_| String::from("app.test");

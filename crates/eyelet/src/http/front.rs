@@ -130,7 +130,7 @@ impl Front {
         {
             return Some("body_timeout");
         }
-        self.worker.edge.budget.is_tight(0).then_some("shed: memory_max, and no body moved")
+        self.worker.edge.budget.is_filling(0).then_some("shed: memory_max, and no body moved")
     }
 
     /// Notes who was dialled.

@@ -279,7 +279,11 @@ impl Client {
     }
 
     /// Counts what it holds, beyond what every active connection is counted as.
-    fn recount(&mut self) {
+    pub fn recount(&mut self) {
+        if self.plain.is_empty() {
+            // An empty one would keep the whole buffer of what was taken off it.
+            self.plain = BytesMut::new();
+        }
         let held = self.plain.capacity() + self.partial.capacity() + self.sealed.capacity();
         self.counted.set(held.saturating_sub(HELLO_BYTES));
     }
@@ -511,6 +515,7 @@ impl AsyncRead for Client {
         self.load.unseen.update(|bytes| (bytes + len).min(head_bytes_max));
         buffer.put_slice(&self.plain[..len]);
         self.plain.advance(len);
+        self.recount();
         Poll::Ready(Ok(()))
     }
 }

@@ -235,6 +235,13 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// Counts what is left of what was read.
+    pub fn recount(&mut self) {
+        if let Self::One(one) = self {
+            one.client.recount();
+        }
+    }
+
     /// Bytes of memory that the response holds beyond what is counted elsewhere.
     pub fn held(&self) -> usize {
         match self {

@@ -93,6 +93,7 @@ impl Upload {
         }
         let moved = self.poll_up(task, stream, upstream);
         self.counted.set(self.queue.held().saturating_sub(SMALL_BYTES));
+        stream.recount();
         moved
     }
 
@@ -108,7 +109,7 @@ impl Upload {
                 self.worker.wants_memory(task);
             }
             while !self.read && (self.queue.len() < room || !stream.waits_to_be_read()) {
-                match stream.poll_piece(task, room) {
+                match stream.poll_piece(task, room.saturating_sub(self.queue.len())) {
                     Poll::Pending => break,
                     Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
@@ -272,7 +273,7 @@ impl Download {
             while !self.ended && stream.queued() < room && self.taken < turn {
                 let piece = match self.first.pop_front() {
                     Some(piece) => Poll::Ready(Ok(piece)),
-                    None => self.poll_upstream(task, upstream, room),
+                    None => self.poll_upstream(task, upstream, room - stream.queued()),
                 };
                 let Poll::Ready(piece) = piece else { break };
                 let passed = piece.map_err(Broken::Upstream).and_then(|piece| {

@@ -160,7 +160,7 @@ async fn run(
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => return shed(&mut connection).await,
+            Event::Shed => return send_away(connection).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -174,7 +174,7 @@ async fn run(
 }
 
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
-async fn shed(connection: &mut Connection<Client, Bytes>) -> String {
+async fn send_away(mut connection: Box<Connection<Client, Bytes>>) -> String {
     connection.abrupt_shutdown(h2::Reason::NO_ERROR);
     poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
     Gone::Stop(Stop::Shed).reason()

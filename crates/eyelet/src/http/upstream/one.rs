@@ -84,6 +84,10 @@ impl Connection {
 
     /// Counts what it holds, also after it was taken.
     pub fn recount(&mut self) {
+        if self.received.is_empty() {
+            // An empty one would keep the whole buffer of what was taken off it.
+            self.received = BytesMut::new();
+        }
         let beyond = self.received.len().saturating_sub(TIGHT_BYTES);
         self.counted.set(self.socket.bytes() + beyond);
     }
