@@ -173,9 +173,14 @@ fn continue_is_the_upstreams_to_say() {
 #[test]
 fn large_bodies_cost_little_memory() {
     let web = Web::new("compress = \"off\"");
-    let before = web.edge.rss_bytes();
     let sent = noise(32 << 20, 31);
     let mut client = web.connect();
+    // The program's own pages come in first: they are resident too.
+    let put = "PUT / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 2\r\n\r\nhi";
+    client.write_all(put.as_bytes()).unwrap();
+    answer(&mut web.app.take(), &OK.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"));
+    assert_eq!(hear(&mut client, "PUT").text(), "ok");
+    let before = web.edge.rss_bytes();
     let grown = |what: &str| {
         thread::sleep(A_WHILE);
         let grown = web.edge.rss_bytes().saturating_sub(before);
@@ -318,6 +323,21 @@ fn failures_of_the_upstream_are_told() {
     let _app = web.app.take();
     assert_eq!(hear(&mut client, "GET").status, 504);
     assert_eq!(web.request_line("/slow")["reason"], "upstream: upstream_timeout");
+    // It does not take the request: that is not the client's doing.
+    let web = Web::with(Upstream::by_hand(), "", "[http]\nbody_timeout = \"400ms\"\n");
+    let mut client = web.connect();
+    client.sock.set_write_timeout(Some(A_WHILE)).unwrap();
+    let put = "PUT /stalled HTTP/1.1\r\nHost: app.test\r\nContent-Length: 99999999\r\n\r\n";
+    client.write_all(put.as_bytes()).unwrap();
+    let _app = web.app.take();
+    let noise = noise(1 << 20, 5);
+    until("the end of the request", || {
+        let _ = client.write(&noise);
+        web.edge.count(|line| line["http"]["path"] == "/stalled").checked_sub(1)
+    });
+    let line = web.request_line("/stalled");
+    assert_eq!(line["http"]["status"], 504, "{line}");
+    assert_eq!(line["reason"], "upstream: body_timeout", "{line}");
 }
 
 #[test]
@@ -440,6 +460,27 @@ fn told_upstreams_are_one_clients_own() {
         assert_eq!(get(&mut two, "/").status, 200);
     });
     assert_eq!(web.app.accepted(), 2);
+}
+
+/// Whoever reads it does so before TLS begins, as with any other connection.
+#[test]
+fn the_proxy_header_goes_before_tls() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let more = "upstream_ca = \"ca.pem\"\nproxy_protocol = \"v2\"";
+    let rule = pki.terminate(&format!("https://{}", app.address), more);
+    let edge = Edge::start(&pki.folder, &rule);
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    let mut app = app.take();
+    let mut header = [0; 16];
+    app.read_exact(&mut header).unwrap();
+    assert_eq!(&header[..4], b"\r\n\r\n");
+    let length = usize::from(header[14]) << 8 | usize::from(header[15]);
+    app.read_exact(&mut vec![0; length]).unwrap();
+    let mut hello = [0; 3];
+    app.read_exact(&mut hello).unwrap();
+    assert_eq!(hello, [22, 3, 1], "a hello");
 }
 
 #[test]

@@ -145,6 +145,23 @@ fn request_lines_that_are_none() {
         ("GET / HTTP/2.0\r\nHost: app.test\r\n\r\n", 505),
         ("GET / HTTP/3\r\nHost: app.test\r\n\r\n", 400),
         ("GET /\r\n\r\n", 400),
+        ("GET / HTTP/0.9\r\nHost: app.test\r\n\r\n", 505),
+        ("GET / HTTP/1.10\r\nHost: app.test\r\n\r\n", 400),
+        ("GET / http/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /a b HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\x01 HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\x7f HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\0 HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\r/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("G\0T / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET * HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET app.test HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET ftp://app.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http://u@app.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http:// HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http://app.test/ HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n Host: app.test\r\n\r\n", 400),
+        (" GET / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
         ("GET http://app.test/#x HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
         ("GET http://b.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 421),
         ("CONNECT app.test:443 HTTP/1.1\r\nHost: app.test\r\n\r\n", 405),
@@ -174,6 +191,7 @@ fn heads_have_limits_and_deadlines() {
     let fields = "X: y\r\n".repeat(101);
     for (request, status) in [
         (format!("GET / HTTP/1.1\r\nHost: app.test\r\nX: {long}\r\n\r\n"), 431),
+        (format!("GET /{long} HTTP/1.1\r\nHost: app.test\r\n\r\n"), 414),
         (format!("GET / HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n"), 431),
         ("GET / HTTP/1.1\r\nHost: app.te".to_owned(), 408),
         ("POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 9\r\n\r\nhel".to_owned(), 408),
@@ -201,7 +219,17 @@ fn responses_are_read_as_strictly() {
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\nContent-Length: 2\r\n\r\nok",
-        "HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2, 3\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: \0\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: y\rz\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 99 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        "\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ] {
@@ -218,5 +246,211 @@ fn responses_are_read_as_strictly() {
         let mut app = app.take();
         support::web::answer(&mut app, &two);
         assert_eq!(hear(&mut client, "GET").text(), "ok");
+    }
+}
+
+/// What a gateway must make of a request (RFC 9110 7.6, RFC 9112 3.2): its line, its fields besides
+/// Host, what the application gets, and what it must not get.
+const SAID: &[(&str, &str, &str, &str)] = &[
+    ("GET / HTTP/1.1", "", "via: 1.1 eyelet\r\n", "x-mine"),
+    ("\r\nGET / HTTP/1.1", "", "GET / HTTP/1.1\r\n", "\r\n\r\nGET"),
+    ("GET / HTTP/1.2", "", "GET / HTTP/1.1\r\n", "1.2"),
+    ("get / HTTP/1.1", "", "get / HTTP/1.1\r\n", "GET"),
+    ("FROB / HTTP/1.1", "", "FROB / HTTP/1.1\r\n", "GET"),
+    (
+        "GET https://APP.test/x?y HTTP/1.1",
+        "",
+        "GET /x?y HTTP/1.1\r\nhost: APP.test\r\n",
+        "app.test",
+    ),
+    ("OPTIONS * HTTP/1.1", "", "OPTIONS * HTTP/1.1\r\n", "OPTIONS /"),
+    ("OPTIONS http://app.test HTTP/1.1", "", "OPTIONS * HTTP/1.1\r\n", "OPTIONS /"),
+    ("OPTIONS / HTTP/1.1", "Max-Forwards: 5\r\n", "max-forwards: 4\r\n", "5"),
+    ("GET / HTTP/1.1", "Max-Forwards: 5\r\n", "max-forwards: 5\r\n", "4\r\n"),
+    ("GET / HTTP/1.1", "Connection: X-Mine, close\r\nX-Mine: 1\r\n", "via: ", "x-mine"),
+    ("GET / HTTP/1.1", "TE: trailers\r\nConnection: TE\r\n", "via: ", "\r\nte:"),
+    ("GET / HTTP/1.1", "Upgrade: websocket\r\n", "via: ", "upgrade"),
+    ("GET / HTTP/1.1", "Upgrade: h2c\r\nConnection: Upgrade\r\n", "via: ", "upgrade"),
+    ("GET / HTTP/1.1", "Keep-Alive: 5\r\n", "via: ", "keep-alive"),
+    ("GET / HTTP/1.1", "HTTP2-Settings: AAMAAABk\r\n", "via: ", "settings"),
+    ("GET / HTTP/1.1", "Proxy-Connection: x\r\n", "via: ", "proxy"),
+    ("POST / HTTP/1.1", "Content-Length: 00\r\n", "content-length: 0\r\n", "00"),
+    (
+        "PUT / HTTP/1.1",
+        "Connection: Content-Length\r\nContent-Length: 0\r\n",
+        "length: 0\r\n",
+        "conn",
+    ),
+    (
+        "PUT / HTTP/1.0",
+        "Content-Length: 0\r\nExpect: 100-continue\r\n",
+        "via: 1.0 eyelet\r\n",
+        "expect",
+    ),
+    ("GET / HTTP/1.1", "X: caf\u{e9}\tx\r\n", "x: caf\u{e9}\tx\r\n", "?"),
+    ("GET / HTTP/1.1", "X:\t y \t\r\n", "x: y\r\n", "y "),
+    ("GET / HTTP/1.1", "Forwarded: for=liar\r\n", "forwarded: for=127.0.0.1;", "liar"),
+    ("GET / HTTP/1.1", "X_Forwarded_For: liar\r\n", "x-forwarded-for: 127.0.0.1\r\n", "liar"),
+    ("GET / HTTP/1.1", "Connection: x-forwarded-for\r\n", "x-forwarded-for: 127.0.0.1\r\n", "conn"),
+];
+
+#[test]
+fn requests_go_on_as_a_gateway_says_them() {
+    let pki = Pki::new();
+    let app = Upstream::http();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (line, fields, told, untold) in SAID {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let request = format!("{line}\r\nHost: app.test\r\n{fields}\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        assert_eq!(heard.status, 200, "{request:?}: {heard:?}");
+        let seen = heard.text();
+        assert!(seen.contains(told), "{request:?}: {seen:?}");
+        assert!(!seen.contains(untold), "{request:?}: {seen:?}");
+    }
+    // As far as it may go.
+    let before = app.accepted();
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let last = "OPTIONS / HTTP/1.1\r\nHost: app.test\r\nMax-Forwards: 0\r\n\r\n";
+    let heard = support::web::ask(&mut client, last);
+    assert_eq!((heard.status, heard.text().as_str()), (200, ""), "{heard:?}");
+    assert!(heard.field("allow").is_some(), "{heard:?}");
+    assert_eq!(app.accepted(), before);
+}
+
+/// HTTP/1.0 (RFC 9112 C.2): kept only where the client asks for it, and never chunked.
+#[test]
+fn old_clients_are_answered_as_they_understand() {
+    let pki = Pki::new();
+    let app = Upstream::serve(|mut stream| {
+        while let Ok(1..) = stream.peek(&mut [0]) {
+            let chunked = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\
+                           Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+            let known = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            let asked = support::web::head(&mut stream);
+            let said = if asked.contains("/chunked") { chunked } else { known };
+            if stream.write_all(said.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (path, fields, kept) in [
+        ("/known", "Connection: keep-alive\r\n", true),
+        ("/known", "", false),
+        ("/known", "Connection: keep-alive, close\r\n", false),
+        ("/chunked", "Connection: keep-alive\r\n", false),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let get = format!("GET {path} HTTP/1.0\r\n{fields}\r\n");
+        let heard = support::web::ask(&mut client, &get);
+        assert_eq!((heard.status, heard.text().as_str()), (200, "ok"), "{get:?}");
+        let connection = if kept { "keep-alive" } else { "close" };
+        assert_eq!(heard.field("connection"), Some(connection), "{get:?}: {heard:?}");
+        assert!(heard.field("transfer-encoding").is_none(), "{heard:?}");
+        if kept {
+            assert_eq!(support::web::ask(&mut client, &get).text(), "ok");
+        } else if path == "/known" {
+            assert_eq!(rest(&mut client), b"");
+        }
+    }
+}
+
+/// What a gateway must make of a response: the method, what the application says, what the client
+/// gets, and what it must not get.
+const ANSWERED: &[(&str, &str, u16, &str, &str)] = &[
+    ("GET", "200 OK\r\nContent-Length: 2\r\nX : y\r\n\r\nok", 200, "x: y\r\n", "x :"),
+    (
+        "GET",
+        "200 OK\r\nContent-Length: 2\r\nConnection: x-mine\r\nX-Mine: 1\r\n\r\nok",
+        200,
+        "date",
+        "mine",
+    ),
+    (
+        "GET",
+        "200 OK\r\nContent-Length: 2\r\nConnection: content-length\r\n\r\nok",
+        200,
+        "length: 2",
+        "conn",
+    ),
+    ("GET", "200 OK\r\nContent-Length: 2\r\nKeep-Alive: 5\r\n\r\nok", 200, "date: ", "keep-alive"),
+    ("GET", "200 OK\r\nContent-Length: 2\r\nUpgrade: h2c\r\n\r\nok", 200, "date: ", "upgrade"),
+    ("GET", "200 OK\r\nContent-Length: 2\r\nDate: then\r\n\r\nok", 200, "date: then\r\n", "gmt"),
+    (
+        "GET",
+        "204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+        204,
+        "date: ",
+        "transfer-encoding",
+    ),
+    ("GET", "204 No Content\r\nContent-Length: 3\r\n\r\nabc", 204, "date: ", "content-length"),
+    ("GET", "304 Not Modified\r\nContent-Length: 3\r\n\r\n", 304, "content-length: 3\r\n", "close"),
+    ("HEAD", "200 OK\r\nContent-Length: 3\r\n\r\nabc", 200, "content-length: 3\r\n", "close"),
+    ("HEAD", "200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, "date: ", "close"),
+    ("GET", "100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 100, "", "date"),
+    ("GET", "299 \r\nContent-Length: 2\r\n\r\nok", 299, "date: ", "close"),
+    ("GET", "200 OK\r\nContent-Length: 0\r\nA: b\r\nA: c\r\n\r\n", 200, "a: b\r\na: c\r\n", "b, c"),
+];
+
+#[test]
+fn responses_go_on_as_a_gateway_says_them() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (method, said, status, told, untold) in ANSWERED {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let ask = format!("{method} / HTTP/1.1\r\nHost: app.test\r\n\r\n");
+        client.write_all(ask.as_bytes()).unwrap();
+        support::web::answer(&mut app.take(), &format!("HTTP/1.1 {said}"));
+        let heard = hear(&mut client, method);
+        assert_eq!(heard.status, *status, "{said:?}");
+        let body = said.ends_with("ok") && *method == "GET";
+        assert_eq!(heard.text(), if body { "ok" } else { "" }, "{said:?}");
+        assert!(heard.head.contains(told), "{said:?}: {heard:?}");
+        assert!(!heard.head.to_lowercase().contains(untold), "{said:?}: {heard:?}");
+    }
+}
+
+#[test]
+fn responses_that_are_none() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let switch = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+    let many = format!("200 OK\r\n{}", "X: y\r\n".repeat(101));
+    let long = format!("200 OK\r\nX: {}\r\n", "y".repeat(70_000));
+    for (fields, said) in [
+        // For another protocol than the one that was asked for, or for none.
+        (switch, "101 Switching Protocols\r\nUpgrade: other\r\n"),
+        (switch, "101 Switching Protocols\r\n"),
+        ("", "101 Switching Protocols\r\nUpgrade: websocket\r\n"),
+        // Beyond the limits of a head.
+        ("", &many),
+        ("", &long),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let ask = format!("GET / HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n");
+        client.write_all(ask.as_bytes()).unwrap();
+        support::web::answer(&mut app.take(), &format!("HTTP/1.1 {said}\r\n"));
+        assert_eq!(hear(&mut client, "GET").status, 502, "{said:.60}");
+    }
+}
+
+#[test]
+fn many_requests_at_once_are_answered_in_order() {
+    let pki = Pki::new();
+    let app = Upstream::http();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let mut all = String::new();
+    for number in 0..500 {
+        all += &format!("GET /{number} HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    }
+    client.write_all(all.as_bytes()).unwrap();
+    for number in 0..500 {
+        let heard = hear(&mut client, "GET");
+        assert!(heard.text().starts_with(&format!("GET /{number} ")), "{heard:?}");
     }
 }

@@ -5,29 +5,26 @@
 
 mod support;
 
-use std::future::Future;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
-use http::{Request, Response};
+use http::Request;
 use support::client::Offer;
+use support::frames::{
+    END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame, literal,
+    next,
+};
+use support::two::{Two, body, get, run};
 use support::web::{answer, chunks, head};
-use support::{A_WHILE, Edge, Pki, SOON, Upstream};
+use support::{A_WHILE, Edge, Pki, Upstream};
 
 struct Web {
     edge: Edge,
     app: Upstream,
     pki: Pki,
-}
-
-/// An open connection: the handle for requests, and the task that drives it.
-struct Two {
-    send: SendRequest<Bytes>,
-    driven: tokio::task::JoinHandle<Result<(), h2::Error>>,
 }
 
 impl Web {
@@ -39,47 +36,8 @@ impl Web {
     }
 
     async fn connect(&self) -> Two {
-        let config = Offer { alpn: &["h2"], ..Offer::new(&self.pki) }.config();
-        let socket = tokio::net::TcpStream::connect(self.edge.address()).await.unwrap();
-        let name = "app.test".try_into().unwrap();
-        let tls = tokio_rustls::TlsConnector::from(config).connect(name, socket).await.unwrap();
-        let (send, connection) = h2::client::handshake(tls).await.unwrap();
-        Two { send, driven: tokio::spawn(connection) }
+        Two::connect(&self.pki, self.edge.address()).await
     }
-}
-
-impl Two {
-    async fn ask(&mut self, request: Request<()>) -> Result<(u16, Bytes), h2::Error> {
-        self.send = self.send.clone().ready().await?;
-        let (response, _) = self.send.send_request(request, true)?;
-        let response = response.await?;
-        Ok((response.status().as_u16(), body(response).await?))
-    }
-
-    async fn get(&mut self, path: &str) -> Result<(u16, Bytes), h2::Error> {
-        self.ask(get(path)).await
-    }
-}
-
-fn get(path: &str) -> Request<()> {
-    Request::get(format!("https://app.test{path}")).body(()).unwrap()
-}
-
-async fn body(response: Response<h2::RecvStream>) -> Result<Bytes, h2::Error> {
-    let mut receive = response.into_body();
-    let mut body = Vec::new();
-    while let Some(piece) = receive.data().await {
-        let piece = piece?;
-        receive.flow_control().release_capacity(piece.len()).unwrap();
-        body.extend_from_slice(&piece);
-    }
-    Ok(body.into())
-}
-
-/// Runs a client, for [`SOON`] at most.
-fn run(client: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(SOON, client).await.expect("in time") });
 }
 
 #[test]
@@ -316,4 +274,73 @@ fn a_drain_lets_streams_end() {
         assert!(two.driven.await.unwrap().is_ok());
     });
     assert!(web.edge.wait_exit().success());
+}
+
+/// Fields by hand, with what no library would let through (RFC 9113 8.2, 8.3).
+fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    fields.iter().flat_map(|(name, value)| literal(name, value)).collect()
+}
+
+#[test]
+fn what_is_no_request_is_answered_by_nobody() {
+    let web = Web::new(Upstream::http(), "");
+    let get =
+        [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "app.test")];
+    let with = |more: &[(&'static str, &'static str)]| [&get[..], more].concat();
+    let but = |name: &str, value: &'static str| {
+        get.map(|(found, old)| (found, if found == name { value } else { old })).to_vec()
+    };
+    for (fields, status) in [
+        (get.to_vec(), Some(200)),
+        (but(":scheme", "http"), Some(200)),
+        (with(&[("te", "trailers"), ("cookie", "a=b"), ("cookie", "c=d")]), Some(200)),
+        (with(&[("host", "app.test")]), Some(200)),
+        ([&get[..3], &[("host", "app.test")]].concat(), Some(200)),
+        (get[..3].to_vec(), Some(400)),
+        (with(&[("host", "b.test")]), Some(400)),
+        (but(":authority", "u@app.test"), Some(400)),
+        (but(":path", "app"), None),
+        (but(":path", "*"), None),
+        (but(":path", "?x"), None),
+        (but(":path", "/ HTTP/1.1\r\nx: y"), None),
+        (but(":path", ""), None),
+        (but(":method", "GET / HTTP/1.1"), None),
+        (with(&[("content-length", "0"), ("content-length", "1")]), None),
+        (with(&[("content-length", "+0")]), None),
+        (with(&[("content-length", "5")]), None),
+        (with(&[("transfer-encoding", "chunked")]), None),
+        (with(&[("connection", "close")]), None),
+        (with(&[("te", "gzip")]), None),
+        (with(&[("X", "y")]), None),
+        (with(&[("x y", "z")]), None),
+        (with(&[("x:", "z")]), None),
+        (with(&[("x", "y\r\nz: a")]), None),
+        (with(&[("x", "\0")]), None),
+        (with(&[(":path", "/other")]), None),
+        (with(&[("x", "y"), (":path", "/other")]), None),
+        (with(&[(":status", "200")]), None),
+    ] {
+        let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
+        let mut client = offer.connect(web.edge.address(), "app.test");
+        client.write_all(PREFACE).unwrap();
+        client.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+        client.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&fields))).unwrap();
+        let answer = loop {
+            match next(&mut client) {
+                // Indexed fields of the static table: 8 and 12.
+                Some(Frame { kind: HEADERS, payload, .. }) if payload[0] == 0x88 => {
+                    break Some(200);
+                }
+                Some(Frame { kind: HEADERS, payload, .. }) if payload[0] == 0x8c => {
+                    break Some(400);
+                }
+                Some(Frame { kind: HEADERS, payload, .. }) => panic!("{fields:?}: {payload:?}"),
+                Some(Frame { kind: RST_STREAM | GOAWAY, .. }) | None => break None,
+                Some(_) => {}
+            }
+        };
+        // Malformed: an error of the stream, or 400, as the library or we see it.
+        let refused = status.is_none() && answer != Some(200);
+        assert!(answer == status || refused, "{fields:?}: {answer:?}");
+    }
 }

@@ -213,6 +213,19 @@ pub struct HttpUpstream {
     pub tls: Option<UpstreamTls>,
     /// How long requests are held while nobody answers there.
     pub wait: Duration,
+    /// Whether it is spoken to in HTTP/2.
+    pub http2: UpstreamHttp2,
+}
+
+/// Whether an upstream is spoken to in HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UpstreamHttp2 {
+    /// An `https://` upstream chooses by ALPN; any other is spoken to in HTTP/1.1.
+    Alpn,
+    /// Never.
+    Off,
+    /// Always; without TLS by prior knowledge (RFC 9113 section 3.3).
+    On,
 }
 
 /// Where an HTTP application is.

@@ -233,8 +233,9 @@ fn read_http_keys(
     let ca = section.text(report, "upstream_ca");
     let name = section.text(report, "upstream_name");
     let wait = section.text(report, "upstream_wait");
+    let http2 = section.text(report, "upstream_http2");
     let TerminateUpstream::Http(http) = upstream else {
-        for text in [&ca, &name, &wait].into_iter().flatten() {
+        for text in [&ca, &name, &wait, &http2].into_iter().flatten() {
             let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
             report.error(text.at, message);
         }
@@ -243,6 +244,10 @@ fn read_http_keys(
     if let Some(text) = wait {
         let read = report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT));
         http.wait = read.unwrap_or(http.wait);
+    }
+    if let Some(text) = http2 {
+        let read = report.keep(text.at, values::upstream_http2(text.text));
+        http.http2 = read.unwrap_or(http.http2);
     }
     let Some(tls) = &mut http.tls else {
         for text in [&ca, &name].into_iter().flatten() {
@@ -368,7 +373,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// What only rules of some actions may have.
-const ACTION_KEYS: [(&str, &[Kind]); 22] = [
+const ACTION_KEYS: [(&str, &[Kind]); 23] = [
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Terminate]),
     ("compress_effort", &[Kind::Terminate]),
@@ -390,6 +395,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 22] = [
     ("upstream_allow", &[Kind::Splice]),
     ("upstream_ca", &[Kind::Terminate]),
     ("upstream_name", &[Kind::Terminate]),
+    ("upstream_http2", &[Kind::Terminate]),
     ("upstream_wait", &[Kind::Terminate]),
 ];
 

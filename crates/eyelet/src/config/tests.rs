@@ -96,7 +96,7 @@ memory_max = \"12\"
              forbid_tls_compression, ja4, key, length_hiding, listener, name, name_is_true, \
              offload, proxy_protocol, shadow, sni, sni_malformed, source, tls_compression, \
              tls_version_max, tls_version_min, upstream, upstream_allow, upstream_ca, \
-             upstream_name, upstream_wait)",
+             upstream_http2, upstream_name, upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",

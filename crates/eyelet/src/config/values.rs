@@ -14,7 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::reader::nearest;
 use super::{
     Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream, TlsVersion,
-    UpstreamTls,
+    UpstreamHttp2, UpstreamTls,
 };
 
 /// An address to listen on.
@@ -210,8 +210,18 @@ pub(super) fn certificate_name(text: &str) -> Result<String, String> {
     Ok(name.as_str().to_owned())
 }
 
+/// Whether an upstream is spoken to in HTTP/2.
+pub(super) fn upstream_http2(text: &str) -> Result<UpstreamHttp2, String> {
+    match text {
+        "alpn" => Ok(UpstreamHttp2::Alpn),
+        "off" => Ok(UpstreamHttp2::Off),
+        "on" => Ok(UpstreamHttp2::On),
+        _ => Err(format!("\"{text}\": expected \"alpn\", \"on\" or \"off\"")),
+    }
+}
+
 fn http_upstream(address: HttpAddress, tls: Option<UpstreamTls>) -> HttpUpstream {
-    HttpUpstream { address, tls, wait: Duration::ZERO }
+    HttpUpstream { address, tls, wait: Duration::ZERO, http2: UpstreamHttp2::Alpn }
 }
 
 /// `host:port`; a literal IPv6 address stands in brackets.

@@ -224,6 +224,17 @@ pub fn is_trailer(name: &HeaderName) -> bool {
         && !name.as_str().starts_with("x-forwarded-")
 }
 
+/// Trailers without what has no place there, if anything is left.
+pub fn keep_trailers(trailers: HeaderMap) -> Option<HeaderMap> {
+    let mut kept = HeaderMap::new();
+    for (name, value) in &trailers {
+        if kept.len() < TRAILER_FIELDS_MAX && is_trailer(name) {
+            kept.append(name.clone(), value.clone());
+        }
+    }
+    (!kept.is_empty()).then_some(kept)
+}
+
 /// Frames a body again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {

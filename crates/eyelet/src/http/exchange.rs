@@ -2,7 +2,7 @@
 //! It must not know which version of HTTP the client speaks.
 
 use std::borrow::Cow;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -13,20 +13,25 @@ use http::{Method, StatusCode, header, request, response};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields::{self, Asker};
 use super::front::{Front, Record};
-use super::head::{Length, Response, Scanner, take_response};
+use super::head::{Length, Response, lists};
 use super::page::page;
+use super::roots::Spoken;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
-use super::upstream::{Upstream, dial};
+use super::upstream::dial::{Dialled, dial, spoken};
+use super::upstream::{NoAnswer, Question, Upstream, one};
 use super::websocket;
 use crate::budget::Counted;
 use crate::compress::{Asked, Body, Compressors};
+
+/// How often a request is sent, where that does no harm.
+const TRIES_MAX: u32 = 3;
 
 /// What is left when an exchange is over.
 #[derive(Default)]
 pub struct Done {
     /// The upstream of a connection that has switched protocols.
-    pub switched: Option<Upstream>,
+    pub switched: Option<Box<one::Connection>>,
     /// The client is gone.
     pub gone: bool,
 }
@@ -135,7 +140,8 @@ async fn serve(
     record: &mut Record,
 ) -> Result<Done, Failure> {
     let host = check(front, &request)?;
-    if let Some(own) = front.worker.compressors.answer(front.rule, &request) {
+    let own = front.worker.compressors.answer(front.rule, &request);
+    if let Some(own) = own.or_else(|| fields::ends_here(&mut request).then(options)) {
         return answer_own(front, stream, &request.method, own, record).await;
     }
     let switch = match stream.as_one() {
@@ -143,24 +149,25 @@ async fn serve(
         None if websocket::is_asked(&request) => websocket::to_get(&mut request),
         None => None,
     };
-    let method = request.method.clone();
     let asker =
         Asker { client: front.story.client.ip(), trusted: front.trusts_client(), host: &host };
+    let trailers = lists(&request.headers, &header::TE, "trailers");
     fields::to_upstream(&mut request, length, &asker, switch.clone());
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
     let wanted = compressors.request(front.rule, terminate, &host, &mut request);
-    let head = fields::write_request(&request, &host);
+    let by_one = switch.is_some();
+    let question = Question { parts: &request, host: &host, length, trailers, by_one };
     // It is here three times: read, in fields, and written again.
-    let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head.len()));
-    // RFC 9110 9.2.2: what may be sent again without harm, and can be.
-    let again = method.is_idempotent() && length == Length::Empty && switch.is_none();
-    let answered = ask(front, stream, &method, length, &head, again, record).await?;
-    let Answered { mut upstream, mut upload, response } = answered;
-    let Response { mut parts, length: response_length, keep_alive } = response;
+    let head_bytes = fields::head_bytes(&request);
+    let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
+    let Answered { mut upstream, mut upload, response } =
+        ask(front, stream, question, record).await?;
+    let Response { mut parts, length: response_length, .. } = response;
+    let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return switched(front, stream, parts, upstream, switch, record).await;
+        return switched(front, stream, parts, upstream, chosen, record).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // For HTTP/2's client success would mean that the protocols were switched.
@@ -189,8 +196,8 @@ async fn serve(
     record.bytes_to_upstream += upload.written;
     record.told.coded = download.told();
     passed?;
-    if upload.done && keep_alive && upstream.received.is_empty() {
-        front.keep_idle(upstream);
+    if upload.done {
+        front.keep(upstream);
     }
     Ok(Done::default())
 }
@@ -247,6 +254,14 @@ fn begin(
     }
     head.headers.remove(header::CONTENT_LENGTH);
     Length::Chunked
+}
+
+/// What may be asked of this server.
+fn options() -> http::Response<Bytes> {
+    let mut response = http::Response::new(Bytes::new());
+    response.headers_mut().insert(header::ALLOW, super::page::ALLOW);
+    response.headers_mut().insert(header::CONTENT_LENGTH, 0.into());
+    response
 }
 
 /// An answer of ours that is no page: a dictionary.
@@ -308,78 +323,125 @@ struct Answered {
     response: Response,
 }
 
-/// Finds a connection, sends the request and waits for the response's head. A pooled connection
-/// that was dead already is no answer: the next one is asked, if nothing can have been done twice.
+/// Finds a connection, sends the request and waits for the response's head. Where the upstream
+/// has certainly not looked at the request, or a kept connection was dead already and nothing can
+/// have been done twice, the next one is asked.
 async fn ask(
     front: &Front,
     stream: &mut Stream<'_>,
-    method: &Method,
-    length: Length,
-    head: &[u8],
-    again: bool,
+    mut question: Question<'_>,
     record: &mut Record,
 ) -> Result<Answered, Failure> {
-    let mut pooled = true;
+    let Question { parts, length, by_one, .. } = question;
+    // RFC 9110 9.2.2: what may be sent again without harm, and can be.
+    let again = parts.method.is_idempotent() && length == Length::Empty && !by_one;
+    let mut tries = 1;
     loop {
-        let idle = if pooled { front.take_idle() } else { None };
-        let (mut upstream, first) = match idle {
-            Some(upstream) => (upstream, head.to_vec()),
-            None => (reach(front, stream, record).await?, [&front.preface, head].concat()),
-        };
-        front.note_upstream(&upstream.name);
-        record.upstream = Some(upstream.name.clone());
-        let mut upload = Upload::new(&front.worker, first, length);
+        let mut upstream = find(front, stream, &question, tries == 1, record).await?;
+        front.note_upstream(upstream.name());
+        record.upstream = Some(upstream.name().clone());
+        let (head, chunked) = (upstream.head(&question), upstream.is_chunked());
+        let mut upload = Upload::new(&front.worker, head, length, chunked);
+        let method = &parts.method;
         let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
         let waited = waited.await;
         if waited.is_err() {
             record.bytes_to_upstream += upload.written;
         }
-        match waited {
+        let why = match waited {
             Ok(response) => return Ok(Answered { upstream, upload, response }),
             Err(NoHead::Failure(failure)) => return Err(failure),
-            // Nothing of the body was read from the client where `again` holds.
-            Err(NoHead::Dead) if upstream.reused && again => pooled = false,
-            Err(NoHead::Dead) => {
-                let reason = format!("upstream: {}", ResponseFault::Cut).into();
-                return Err(Failure::Answer(StatusCode::BAD_GATEWAY, reason));
+            Err(NoHead::Upstream(why)) => why,
+        };
+        let harmless = match why {
+            NoAnswer::Dead => again && upstream.is_reused() && tries == 1,
+            NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
+            NoAnswer::Broken(_) | NoAnswer::Fault(_) => false,
+        };
+        if !harmless {
+            return Err(why.into());
+        }
+        tries += 1;
+        question.by_one |= matches!(why, NoAnswer::OneWanted);
+    }
+}
+
+/// An upstream for the request: kept, dialled by another request, or dialled now.
+async fn find(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    question: &Question<'_>,
+    idle: bool,
+    record: &mut Record,
+) -> Result<Upstream, Failure> {
+    let Some(to) = front.upstream() else {
+        return Err(Failure::Answer(StatusCode::BAD_GATEWAY, "no HTTP upstream".into()));
+    };
+    let spoken = spoken(to, question.by_one);
+    let in_vain = front.shelf.in_vain();
+    // One wait, for others' dials and for its own.
+    let patience = Instant::now() + to.wait;
+    loop {
+        if let Some(kept) = front.shelf.take(question, idle) {
+            return Ok(kept);
+        }
+        if spoken != Spoken::One && front.shelf.is_dialled(in_vain) {
+            // A dial has its own bounds.
+            while_here(stream, front.shelf.settled()).await?;
+            continue;
+        }
+        match reach(front, stream, spoken, patience, record).await? {
+            Dialled::One(connection) => return Ok(Upstream::One(connection)),
+            Dialled::Two(connection) => {
+                let asked = connection.ask(question).map(Box::new).map(Upstream::Two);
+                return asked.ok_or_else(|| NoAnswer::Unread.into());
             }
         }
     }
+}
+
+/// Waits for something, as long as the client is there.
+async fn while_here<T>(
+    stream: &mut Stream<'_>,
+    wanted: impl Future<Output = T>,
+) -> Result<T, Trouble> {
+    let mut wanted = pin!(wanted);
+    poll_fn(|task| match wanted.as_mut().poll(task) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => stream.poll_gone(task).map(Err),
+    })
+    .await
 }
 
 /// Dials, as long as the client is there.
 async fn reach(
     front: &Front,
     stream: &mut Stream<'_>,
+    spoken: Spoken,
+    patience: Instant,
     record: &mut Record,
-) -> Result<Upstream, Failure> {
+) -> Result<Dialled, Failure> {
     let Some(to) = front.upstream() else {
         return Err(Failure::Answer(StatusCode::BAD_GATEWAY, "no HTTP upstream".into()));
     };
     // The dial has its own bounds.
     stream.due_in(front.worker.edge.config.limits.connect_timeout + to.wait);
-    let mut dialling = pin!(dial(&front.worker, to));
-    let dialled = poll_fn(|task| {
-        if let Poll::Ready(dialled) = dialling.as_mut().poll(task) {
-            return Poll::Ready(Ok(dialled));
-        }
-        stream.poll_gone(task).map(Err)
-    });
-    dialled.await?.map_err(|failure| {
+    let dialling = (spoken != Spoken::One).then(|| front.shelf.dials());
+    let dialled = dial(&front.worker, to, spoken, patience, &front.preface);
+    let dialled = while_here(stream, dialled).await?;
+    if let Some(dialling) = dialling {
+        dialling.over(dialled.as_ref().ok());
+    }
+    dialled.map_err(|failure| {
         record.upstream = Some(failure.name.clone());
         front.note_upstream(&failure.name);
-        let status = match failure.late {
-            true => StatusCode::GATEWAY_TIMEOUT,
-            false => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        Failure::Answer(status, format!("upstream: {}", failure.reason).into())
+        Failure::Answer(failure.status, format!("upstream: {}", failure.reason).into())
     })
 }
 
 enum NoHead {
-    /// It was closed before the first byte of a response.
-    Dead,
     Failure(Failure),
+    Upstream(NoAnswer),
 }
 
 impl From<Failure> for NoHead {
@@ -400,6 +462,21 @@ impl From<ResponseFault> for Failure {
     }
 }
 
+impl From<NoAnswer> for Failure {
+    fn from(why: NoAnswer) -> Self {
+        let (status, reason) = match why {
+            NoAnswer::Broken(reason) => (StatusCode::BAD_GATEWAY, reason),
+            NoAnswer::Dead => return ResponseFault::Cut.into(),
+            NoAnswer::Fault(fault) => return fault.into(),
+            NoAnswer::OneWanted => (StatusCode::BAD_GATEWAY, "it wants HTTP/1.1".to_owned()),
+            NoAnswer::Unread => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the request was not taken".to_owned())
+            }
+        };
+        Self::Answer(status, format!("upstream: {reason}").into())
+    }
+}
+
 async fn wait_for_head(
     front: &Front,
     stream: &mut Stream<'_>,
@@ -409,7 +486,6 @@ async fn wait_for_head(
     record: &mut Record,
 ) -> Result<Response, NoHead> {
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
-    let mut scanner = Scanner::default();
     let mut began = Instant::now();
     stream.due_in(front.patience());
     loop {
@@ -425,11 +501,15 @@ async fn wait_for_head(
                 began = Instant::now();
                 stream.due_in(front.patience());
             }
-            let head = poll_head(task, stream, upstream, &mut scanner, method);
+            let head = poll_head(task, stream, upstream, method);
             if head.is_ready() {
                 return head;
             }
-            poll_too_late(task, front, stream, upload, began).map(Err)
+            let late = poll_too_late(task, front, stream, upload, began);
+            if late.is_ready() {
+                upstream.distrust();
+            }
+            late.map(Err)
         };
         let response = poll_fn(&mut wait).await?;
         if !response.parts.status.is_informational()
@@ -452,25 +532,10 @@ fn poll_head(
     task: &mut Context<'_>,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
-    scanner: &mut Scanner,
     method: &Method,
 ) -> Poll<Result<Response, NoHead>> {
-    loop {
-        match take_response(&mut upstream.received, scanner, method) {
-            Ok(Some(response)) => return Poll::Ready(Ok(response)),
-            Ok(None) => {}
-            Err(fault) => return Poll::Ready(Err(Failure::from(fault).into())),
-        }
-        match upstream.poll_fill(task) {
-            Poll::Pending => break,
-            Poll::Ready(Ok(1..)) => {}
-            Poll::Ready(_) if upstream.received.is_empty() => {
-                return Poll::Ready(Err(NoHead::Dead));
-            }
-            Poll::Ready(_) => {
-                return Poll::Ready(Err(Failure::from(ResponseFault::Cut).into()));
-            }
-        }
+    if let Poll::Ready(head) = upstream.poll_head(task, method) {
+        return Poll::Ready(head.map_err(NoHead::Upstream));
     }
     if let Poll::Ready(trouble) = stream.poll_gone(task) {
         return Poll::Ready(Err(trouble.into()));
@@ -497,6 +562,11 @@ fn poll_too_late(
             Some(reason) if reason.starts_with("shed") => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 return Poll::Ready(Failure::Answer(status, reason.into()).into());
+            }
+            Some(_) if upload.is_stalled() => {
+                let reason = "upstream: body_timeout".into();
+                let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+                return Poll::Ready(failure.into());
             }
             Some(_) => return Poll::Ready(Trouble::Request(RequestFault::SlowBody).into()),
         }
@@ -555,10 +625,13 @@ async fn switched(
     stream: &mut Stream<'_>,
     mut head: response::Parts,
     upstream: Upstream,
-    asked: Option<http::HeaderValue>,
+    chosen: Option<http::HeaderValue>,
     record: &mut Record,
 ) -> Result<Done, Failure> {
-    let Some(protocol) = asked else { return Err(ResponseFault::Unasked.into()) };
+    // HTTP/2 has no 101 (RFC 9113 8.6).
+    let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
+        return Err(ResponseFault::Unasked.into());
+    };
     record.told.status = Some(head.status.as_u16());
     record.reason = "switched protocols".into();
     stream.due_in(front.worker.edge.config.http.body_timeout);
@@ -567,7 +640,7 @@ async fn switched(
     };
     let connection = http::HeaderValue::from_static("upgrade");
     head.headers.insert(header::CONNECTION, connection);
-    head.headers.entry(header::UPGRADE).or_insert(protocol);
+    head.headers.insert(header::UPGRADE, protocol);
     one.switch(&head);
     poll_fn(|task| stream.poll_flush(task)).await?;
     Ok(Done { switched: Some(upstream), ..Done::default() })
@@ -577,14 +650,14 @@ async fn over_two(
     front: &Front,
     stream: &mut Stream<'_>,
     mut head: response::Parts,
-    mut upstream: Upstream,
+    upstream: Box<one::Connection>,
     record: &mut Record,
 ) -> Result<Done, Failure> {
     websocket::to_ok(&mut head);
     record.told.status = Some(head.status.as_u16());
     stream.respond(head, Length::UntilClose)?;
     let written = &mut record.bytes_to_upstream;
-    match websocket::copy(front, stream, &mut upstream, written).await {
+    match websocket::copy(front, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(Done::default()),
         Err(websocket::End::Client(trouble)) => Err(trouble.into()),
         Err(websocket::End::Other(reason)) => Err(Failure::Cut(reason.into())),

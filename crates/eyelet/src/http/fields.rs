@@ -4,9 +4,11 @@
 use std::net::IpAddr;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Version, request, response};
+use http::uri::Scheme;
+use http::{Method, Uri, Version, request, response};
 
 use super::head::{Length, lists};
+use super::upstream::Question;
 
 /// What the upstream is told of the client.
 pub struct Asker<'a> {
@@ -18,6 +20,7 @@ pub struct Asker<'a> {
     pub host: &'a str,
 }
 
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -35,6 +38,32 @@ pub fn upgrade(request: &request::Parts, length: Length) -> Option<HeaderValue> 
     (!lists(&request.headers, &header::UPGRADE, "h2c")).then(|| protocol.clone())
 }
 
+/// The protocol that a 101 switches to, if it is one that was asked for (RFC 9110 7.8).
+pub fn chosen(asked: &HeaderValue, response: &response::Parts) -> Option<HeaderValue> {
+    let chosen = response.headers.get(header::UPGRADE)?;
+    let asked = asked.to_str().ok()?;
+    let name = chosen.to_str().ok()?.trim();
+    let known = asked.split(',').any(|one| one.trim().eq_ignore_ascii_case(name));
+    known.then(|| chosen.clone())
+}
+
+/// Whether a request ends here: OPTIONS that may go no further (RFC 9110 7.6.2). If it may, it
+/// goes one hop less far from here.
+pub fn ends_here(request: &mut request::Parts) -> bool {
+    if request.method != Method::OPTIONS {
+        return false;
+    }
+    let hops = request.headers.get(header::MAX_FORWARDS).and_then(|hops| hops.to_str().ok());
+    match hops.and_then(|hops| hops.parse::<u32>().ok()) {
+        None => false,
+        Some(0) => true,
+        Some(hops) => {
+            request.headers.insert(header::MAX_FORWARDS, (hops - 1).into());
+            false
+        }
+    }
+}
+
 /// Makes a client's request the upstream's.
 pub fn to_upstream(
     request: &mut request::Parts,
@@ -46,6 +75,10 @@ pub fn to_upstream(
     drop_hop_by_hop(headers);
     headers.remove(header::HOST);
     headers.remove(header::CONTENT_LENGTH);
+    if request.version == Version::HTTP_10 {
+        // RFC 9110 10.1.1: nobody waits for 100 there.
+        headers.remove(header::EXPECT);
+    }
     join_cookies(headers);
     match length {
         Length::Empty | Length::UntilClose => {}
@@ -96,9 +129,13 @@ fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
     let name = name.as_str();
     if name.contains('_') {
         let dashed = name.replace('_', "-");
-        return dashed == "forwarded" || dashed.starts_with("x-forwarded-");
+        return is_about_others(&dashed);
     }
-    !trusted && (name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-"))
+    !trusted && is_about_others(name)
+}
+
+fn is_about_others(name: &str) -> bool {
+    name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
 }
 
 fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: &str) {
@@ -157,6 +194,8 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
         let named: Vec<HeaderName> = values
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            // It frames what goes on: a message must not come without it.
+            .filter(|name| *name != header::CONTENT_LENGTH)
             .collect();
         for name in named {
             headers.remove(name);
@@ -164,6 +203,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
     for name in [
         &header::CONNECTION,
+        &HTTP2_SETTINGS,
         &KEEP_ALIVE,
         &PROXY_CONNECTION,
         &header::TE,
@@ -172,6 +212,13 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     ] {
         headers.remove(name);
     }
+}
+
+/// About how long a request's head is when it is written.
+pub fn head_bytes(request: &request::Parts) -> usize {
+    let path = request.uri.path_and_query().map_or(1, |path| path.as_str().len());
+    request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
+        + path
 }
 
 /// A request's head as the upstream reads it.
@@ -187,6 +234,26 @@ pub fn write_request(request: &request::Parts, host: &str) -> Vec<u8> {
     super::body::write_fields(&request.headers, &mut out);
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// The same by HTTP/2. The scheme is that of the way to the upstream, which HTTP/1.1 does not say
+/// either; the client's is in X-Forwarded-Proto.
+pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request<()>> {
+    let mut uri = http::uri::Parts::default();
+    uri.scheme = Some(scheme.clone());
+    uri.authority = Some(question.host.parse().ok()?);
+    uri.path_and_query = question.parts.uri.path_and_query().cloned();
+    let mut request = http::Request::new(());
+    *request.method_mut() = question.parts.method.clone();
+    *request.uri_mut() = Uri::from_parts(uri).ok()?;
+    *request.version_mut() = Version::HTTP_2;
+    let mut headers = question.parts.headers.clone();
+    headers.remove(header::TRANSFER_ENCODING);
+    if question.trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    *request.headers_mut() = headers;
+    Some(request)
 }
 
 #[cfg(test)]

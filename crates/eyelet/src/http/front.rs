@@ -11,7 +11,7 @@ use http::uri::Authority;
 use http::{Method, request};
 use serde::Serialize;
 
-use super::pool::PoolKey;
+use super::pool::Shelf;
 use super::upstream::Upstream;
 use crate::config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 use crate::story::{Decided, End, Outcome, Story, Upstream as Dialled};
@@ -34,8 +34,8 @@ pub struct Front {
     /// The PROXY header that a new upstream connection gets first; empty if none.
     pub preface: Vec<u8>,
     action: Arc<Action>,
-    /// Upstream connections that are this client's alone.
-    own: RefCell<Vec<Upstream>>,
+    /// Upstream connections that are kept for its requests.
+    pub shelf: Rc<Shelf>,
     /// Bytes written to upstreams since it woke.
     pub bytes_to_upstream: Cell<u64>,
     upstream: RefCell<Option<Arc<str>>>,
@@ -76,9 +76,12 @@ impl Front {
     pub fn new(worker: Rc<Worker>, story: Story, preface: Vec<u8>) -> Option<Self> {
         let rule = story.decided.rule?;
         let action = worker.edge.config.rules.shared_action(rule)?;
-        let Action::Terminate(Terminate { upstream: TerminateUpstream::Http(_), .. }) = &*action
-        else {
-            return None;
+        let Action::Terminate(terminate) = &*action else { return None };
+        let TerminateUpstream::Http(_) = &terminate.upstream else { return None };
+        let shelf = match terminate.proxy_protocol {
+            None => worker.pool.shelf(Arc::as_ptr(&action).addr()),
+            // The upstream was told whose the connection is: it is this client's alone.
+            Some(_) => Rc::default(),
         };
         Some(Self {
             worker,
@@ -86,7 +89,7 @@ impl Front {
             story,
             preface,
             action,
-            own: RefCell::default(),
+            shelf,
             bytes_to_upstream: Cell::new(0),
             upstream: RefCell::default(),
         })
@@ -108,32 +111,10 @@ impl Front {
         }
     }
 
-    fn pool_key(&self) -> PoolKey {
-        Arc::as_ptr(&self.action).addr()
-    }
-
-    /// Whether upstream connections must not be shared with other clients: the upstream was told
-    /// whose the connection is.
-    fn is_private(&self) -> bool {
-        self.terminate().is_some_and(|terminate| terminate.proxy_protocol.is_some())
-    }
-
-    /// An idle connection to the upstream.
-    pub fn take_idle(&self) -> Option<Upstream> {
-        if !self.is_private() {
-            return self.worker.pool.take(self.pool_key());
-        }
-        let mut upstream = self.own.borrow_mut().pop()?;
-        upstream.reused = true;
-        upstream.is_fresh().then_some(upstream)
-    }
-
-    /// Keeps a connection for the next request.
-    pub fn keep_idle(&self, upstream: Upstream) {
-        match self.is_private() {
-            _ if self.worker.edge.budget.is_tight(0) => drop(upstream),
-            true => self.own.borrow_mut().push(upstream),
-            false => self.worker.pool.keep(self.pool_key(), upstream),
+    /// Keeps the upstream of a response that has ended.
+    pub fn keep(&self, upstream: Upstream) {
+        if !self.worker.edge.budget.is_tight(0) {
+            self.shelf.keep(upstream);
         }
     }
 

@@ -90,25 +90,56 @@ pub fn take_request(
 ) -> Result<Option<Request>, RequestFault> {
     let end = scanner.end(buffer).map_err(|BareLf| RequestFault::BareLf)?;
     if end.unwrap_or(buffer.len()) > head_bytes_max {
-        return Err(RequestFault::TooLong);
+        let lines = buffer.strip_prefix(b"\r\n").unwrap_or(buffer);
+        let line_is_whole = lines[..head_bytes_max.min(lines.len())].contains(&b'\n');
+        return Err(if line_is_whole {
+            RequestFault::TooLong
+        } else {
+            RequestFault::TargetTooLong
+        });
     }
     let Some(end) = end else {
         // What is no request must not be waited for.
         return early_fault(buffer).map_or(Ok(None), Err);
     };
     *scanner = Scanner::default();
-    read_request(buffer.split_to(end).freeze()).map(Some)
+    let mut head = buffer.split_to(end);
+    as_known_version(&mut head);
+    read_request(head.freeze()).map(Some)
 }
 
-/// Whether a request line that is not whole yet can become one: its method is a token.
+/// Whether a head that is not whole yet can become one: its method is a token, and its line ends
+/// in a version.
 fn early_fault(begun: &[u8]) -> Option<RequestFault> {
     let begun = begun.strip_prefix(b"\r\n").unwrap_or(begun);
     let method = begun.split(|byte| *byte == b' ').next().unwrap_or_default();
-    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let whole = method.len() < begun.len();
     let partial_crlf = begun == b"\r";
-    let fits = method.len() <= METHOD_BYTES_MAX && method.iter().all(token);
-    (!(fits && (!whole || !method.is_empty()) || partial_crlf)).then_some(RequestFault::Line)
+    let fits = method.len() <= METHOD_BYTES_MAX && method.iter().all(is_token);
+    if !(fits && (!whole || !method.is_empty()) || partial_crlf) {
+        return Some(RequestFault::Line);
+    }
+    let line = &begun[..begun.iter().position(|byte| *byte == b'\n')?];
+    // HTTP/0.9 has no more than this line, and waits for its answer.
+    let version = line.split(|byte| *byte == b' ').nth(2).unwrap_or_default();
+    (!version.starts_with(b"HTTP/")).then_some(RequestFault::Line)
+}
+
+/// RFC 9110 5.6.2.
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
+/// A later minor version is read as the one that is known (RFC 9110 2.5).
+fn as_known_version(buffer: &mut [u8]) {
+    let begin = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
+    let line = &mut buffer[begin..];
+    let end = line.iter().position(|byte| *byte == b'\r').unwrap_or(0);
+    if let [.., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9'] =
+        &mut line[..end]
+    {
+        *minor = b'1';
+    }
 }
 
 fn read_request(head: Bytes) -> Result<Request, RequestFault> {
@@ -147,8 +178,9 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
 fn version_fault(head: &[u8]) -> RequestFault {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    match line.rsplit(|byte| *byte == b' ').next() {
-        Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor])
+    let mut words = line.split(|byte| *byte == b' ');
+    match (words.nth(2), words.next()) {
+        (Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor]), None)
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
             RequestFault::Version
@@ -195,7 +227,16 @@ fn read_target(
     let authority = uri.authority().filter(|_| known).ok_or(RequestFault::Target)?;
     // RFC 9112 3.2.2: the target's own authority replaces Host.
     let authority = read_authority(authority.as_str().as_bytes())?;
-    build(Some(authority), uri.path_and_query().map_or("/", PathAndQuery::as_str))
+    // RFC 9112 3.2.4: without a path, OPTIONS is for the server as a whole.
+    let pathless = target.splitn(3, '/').nth(2).is_some_and(|rest| !rest.contains(['/', '?']));
+    if pathless && *method == Method::OPTIONS {
+        return build(Some(authority), "*");
+    }
+    match uri.path_and_query().map_or("/", PathAndQuery::as_str) {
+        // RFC 9112 3.2.1: a path that is empty goes on as the root.
+        query if query.starts_with('?') => build(Some(authority), &format!("/{query}")),
+        path => build(Some(authority), path),
+    }
 }
 
 fn build(authority: Option<Authority>, path: &str) -> Result<Uri, RequestFault> {
@@ -223,7 +264,7 @@ pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
 
 /// RFC 9112 6.3, stricter: what two readers could read in two ways is nobody's request.
 fn request_length(version: Version, headers: &HeaderMap) -> Result<Length, RequestFault> {
-    let known = content_length(headers).map_err(|()| RequestFault::Length)?;
+    let known = content_length(headers).map_err(|NoLength| RequestFault::Length)?;
     match coding(headers) {
         None => Ok(known.map_or(Length::Empty, Length::Known)),
         Some(_) if version == Version::HTTP_10 || known.is_some() => Err(RequestFault::Length),
@@ -233,7 +274,12 @@ fn request_length(version: Version, headers: &HeaderMap) -> Result<Length, Reque
     }
 }
 
-fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
+/// Content-Length says nothing that can be relied on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoLength;
+
+/// The length that a message gives, if it gives one and only one.
+pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
@@ -241,11 +287,14 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
             let digits = value.as_bytes();
             // str::parse would take a plus sign.
             if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-                return Err(());
+                return Err(NoLength);
             }
-            value.to_str().map_err(|_| ())?.parse().map(Some).map_err(|_| ())
+            let length = value.to_str().map_err(|_| NoLength)?.parse();
+            // Who reads it next may count in signed numbers (RFC 9110 8.6).
+            let fits = |length: &u64| i64::try_from(*length).is_ok();
+            length.ok().filter(fits).map(Some).ok_or(NoLength)
         }
-        (Some(_), Some(_)) => Err(()),
+        (Some(_), Some(_)) => Err(NoLength),
     }
 }
 
@@ -262,8 +311,13 @@ fn coding(headers: &HeaderMap) -> Option<Coding> {
         (value, None) => {
             let value = value.as_bytes().to_ascii_lowercase();
             let names = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            match names.collect::<Vec<_>>()[..] {
-                [b"gzip" | b"x-gzip" | b"deflate" | b"compress" | b"x-compress", b"chunked"] => {
+            let names: Vec<_> = names.collect();
+            let known = |name: &&[u8]| !name.is_empty() && name.iter().all(is_token);
+            match names[..] {
+                // RFC 9112 6.1: framed, by a coding that is not known here.
+                [ref others @ .., b"chunked"]
+                    if others.iter().all(known) && !others.contains(&&b"chunked"[..]) =>
+                {
                     Coding::Unknown
                 }
                 _ => Coding::Malformed,
@@ -311,7 +365,10 @@ fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault
         return Err(ResponseFault::Line);
     }
     let mut parsed = httparse::Response::new(&mut fields);
-    match parsed.parse(&head) {
+    // RFC 9112 5.1: a proxy removes white space before a response's colons.
+    let mut reader = httparse::ParserConfig::default();
+    reader.allow_spaces_after_header_name_in_responses(true);
+    match reader.parse_response(&mut parsed, &head) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
         Err(httparse::Error::TooManyHeaders) => return Err(ResponseFault::TooMany),
         Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => {
@@ -338,7 +395,7 @@ fn response_length(
     headers: &HeaderMap,
     method: &Method,
 ) -> Result<Length, ResponseFault> {
-    let known = content_length(headers).map_err(|()| ResponseFault::Length)?;
+    let known = content_length(headers).map_err(|NoLength| ResponseFault::Length)?;
     let coding = coding(headers);
     if coding.is_some() && (known.is_some() || version == Version::HTTP_10) {
         return Err(ResponseFault::Length);

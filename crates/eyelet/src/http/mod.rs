@@ -11,6 +11,8 @@ pub mod io;
 mod one;
 mod page;
 pub mod pool;
+#[cfg(test)]
+mod properties;
 pub mod redirect;
 pub mod roots;
 mod stream;

@@ -7,6 +7,10 @@ use http::{Method, StatusCode, response};
 
 use super::head::Length;
 
+/// What is passed on: any method but CONNECT and TRACE, these being those that are known.
+pub const ALLOW: HeaderValue =
+    HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
+
 /// A page: head, how long the body is, body.
 pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
     let text = match status {
@@ -34,8 +38,7 @@ pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, By
     // A cache must not keep a moment's failure.
     head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if status == StatusCode::METHOD_NOT_ALLOWED {
-        let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
-        head.headers.insert(header::ALLOW, allow);
+        head.headers.insert(header::ALLOW, ALLOW);
     }
     match *method {
         Method::HEAD => (head, Length::Empty, Bytes::new()),

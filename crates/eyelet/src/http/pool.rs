@@ -1,4 +1,4 @@
-//! Idle connections to upstreams, for the next request of the same rule on this worker.
+//! Connections to upstreams that are kept for the next requests of the same rule on this worker.
 //! It must not know what was said on them.
 
 use std::cell::{Cell, RefCell};
@@ -6,12 +6,15 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use super::upstream::Upstream;
+use tokio::sync::Notify;
 
-/// How long a connection is kept: below the five seconds after which Node.js, the shortest of the
-/// common ones, closes it, perhaps just when the next request is on its way.
+use super::upstream::dial::Dialled;
+use super::upstream::{Question, Upstream, one, two};
+
+/// How long an HTTP/1.1 connection is kept: below the five seconds after which Node.js, the
+/// shortest of the common ones, closes it, perhaps just when the next request is on its way.
 const KEPT_MAX: Duration = Duration::from_secs(4);
-/// Connections kept for one rule.
+/// HTTP/1.1 connections kept for one rule.
 const IDLE_MAX: usize = 64;
 /// How often what was kept too long is closed.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -22,59 +25,145 @@ pub type PoolKey = usize;
 /// The pool of a worker.
 #[derive(Default)]
 pub struct Pool {
-    idle: RefCell<HashMap<PoolKey, Vec<Idle>>>,
+    shelves: RefCell<HashMap<PoolKey, Rc<Shelf>>>,
+}
+
+impl Pool {
+    /// What is kept for a rule.
+    pub fn shelf(&self, key: PoolKey) -> Rc<Shelf> {
+        self.shelves.borrow_mut().entry(key).or_default().clone()
+    }
+}
+
+/// What is kept for a rule, or for one client where connections are not shared.
+#[derive(Default)]
+pub struct Shelf {
+    ones: RefCell<Vec<Idle>>,
+    twos: RefCell<Vec<Rc<two::Connection>>>,
+    /// Connections that are being dialled and may turn out to be shared ones.
+    dialling: Cell<usize>,
+    /// Dials that brought no shared connection, ever.
+    in_vain: Cell<u64>,
+    /// The last one that could choose chose HTTP/1.1.
+    chose_one: Cell<bool>,
+    settled: Notify,
     sweeping: Cell<bool>,
 }
 
 struct Idle {
-    upstream: Upstream,
+    connection: Box<one::Connection>,
     since: Instant,
 }
 
-impl Pool {
-    /// The connection used last, if it is still good.
-    pub fn take(&self, key: PoolKey) -> Option<Upstream> {
-        let mut idle = self.idle.borrow_mut();
-        let list = idle.get_mut(&key)?;
-        while let Some(Idle { mut upstream, since }) = list.pop() {
-            if since.elapsed() < KEPT_MAX && upstream.is_fresh() {
-                upstream.reused = true;
-                return Some(upstream);
+impl Shelf {
+    /// A stream of a shared connection; or, with `idle`, the idle connection used last.
+    pub fn take(&self, question: &Question<'_>, idle: bool) -> Option<Upstream> {
+        if !question.by_one {
+            let mut twos = self.twos.borrow_mut();
+            twos.retain(|connection| connection.is_good());
+            // The first that has room: what is not needed gets no streams, and goes.
+            let asked = twos.iter().filter(|one| one.has_room()).find_map(|one| one.ask(question));
+            if let Some(asked) = asked {
+                return Some(Upstream::Two(Box::new(asked)));
+            }
+        }
+        let mut ones = self.ones.borrow_mut();
+        while idle && let Some(Idle { mut connection, since }) = ones.pop() {
+            if since.elapsed() < KEPT_MAX && connection.is_fresh() {
+                connection.reused = true;
+                return Some(Upstream::One(connection));
             }
         }
         None
     }
 
-    /// Keeps a connection whose last response has ended.
-    pub fn keep(self: &Rc<Self>, key: PoolKey, mut upstream: Upstream) {
-        // What it has read is taken; its buffer is not kept.
-        upstream.rest();
-        let mut idle = self.idle.borrow_mut();
-        let list = idle.entry(key).or_default();
-        if list.len() < IDLE_MAX {
-            list.push(Idle { upstream, since: Instant::now() });
+    /// Keeps the connection of a response that has ended.
+    pub fn keep(self: &Rc<Self>, upstream: Upstream) {
+        let Upstream::One(mut connection) = upstream else { return };
+        if !connection.goes_on() {
+            return;
         }
+        // What it has read is taken; its buffer is not kept.
+        connection.rest();
+        let mut ones = self.ones.borrow_mut();
+        if ones.len() < IDLE_MAX {
+            ones.push(Idle { connection, since: Instant::now() });
+        }
+        drop(ones);
+        self.sweep_later();
+    }
+
+    /// Dials that brought no shared connection until now.
+    pub fn in_vain(&self) -> u64 {
+        self.in_vain.get()
+    }
+
+    /// Whether somebody else's dial may bring what is wanted, and none was in vain since then.
+    pub fn is_dialled(&self, since: u64) -> bool {
+        self.dialling.get() > 0 && !self.chose_one.get() && self.in_vain.get() == since
+    }
+
+    /// Waits until a dial is over.
+    pub async fn settled(&self) {
+        self.settled.notified().await;
+    }
+
+    /// Notes that a connection that may be shared is being dialled.
+    pub fn dials(self: &Rc<Self>) -> Dialling {
+        self.dialling.update(|dialling| dialling + 1);
+        Dialling(self.clone())
+    }
+
+    fn sweep_later(self: &Rc<Self>) {
         if !self.sweeping.replace(true) {
             tokio::task::spawn_local(sweep(Rc::downgrade(self)));
         }
     }
 
     fn sweep(&self) -> bool {
-        let mut idle = self.idle.borrow_mut();
-        idle.retain(|_, list| {
-            list.retain_mut(|idle| idle.since.elapsed() < KEPT_MAX && idle.upstream.is_fresh());
-            !list.is_empty()
-        });
-        self.sweeping.set(!idle.is_empty());
+        let (mut ones, mut twos) = (self.ones.borrow_mut(), self.twos.borrow_mut());
+        ones.retain_mut(|idle| idle.since.elapsed() < KEPT_MAX && idle.connection.is_fresh());
+        twos.retain(|connection| connection.is_good());
+        self.sweeping.set(!ones.is_empty() || !twos.is_empty());
         self.sweeping.get()
     }
 }
 
-async fn sweep(pool: Weak<Pool>) {
+/// A dial as long as it lasts. Whoever waits for it is woken when it is over, also when its
+/// client has left.
+pub struct Dialling(Rc<Shelf>);
+
+impl Dialling {
+    /// Takes what was dialled, or that nothing was.
+    pub fn over(self, dialled: Option<&Dialled>) {
+        let shelf = &self.0;
+        match dialled {
+            Some(Dialled::Two(connection)) => {
+                shelf.chose_one.set(false);
+                shelf.twos.borrow_mut().push(connection.clone());
+                shelf.sweep_later();
+            }
+            Some(Dialled::One(_)) => {
+                shelf.chose_one.set(true);
+                shelf.in_vain.update(|in_vain| in_vain + 1);
+            }
+            None => shelf.in_vain.update(|in_vain| in_vain + 1),
+        }
+    }
+}
+
+impl Drop for Dialling {
+    fn drop(&mut self) {
+        self.0.dialling.update(|dialling| dialling - 1);
+        self.0.settled.notify_waiters();
+    }
+}
+
+async fn sweep(shelf: Weak<Shelf>) {
     loop {
         tokio::time::sleep(SWEEP).await;
-        match pool.upgrade() {
-            Some(pool) if pool.sweep() => {}
+        match shelf.upgrade() {
+            Some(shelf) if shelf.sweep() => {}
             _ => return,
         }
     }

@@ -1,4 +1,4 @@
-//! rustls' configurations for https:// upstreams: one for each set of roots, made at the start.
+//! rustls' configurations for https:// upstreams: three for each set of roots, made at the start.
 //! It must not know names or sockets.
 
 use std::collections::HashMap;
@@ -12,10 +12,28 @@ use rustls_pki_types::pem::PemObject;
 use crate::config::{Action, Config, TerminateUpstream, UpstreamTls};
 use crate::tls::{PROVIDER, TlsError};
 
+/// Which versions of HTTP may be spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Spoken {
+    /// Whichever the upstream chooses.
+    Either,
+    /// HTTP/1.1 alone.
+    One,
+    /// HTTP/2 alone.
+    Two,
+}
+
 /// The configurations of all https:// upstreams.
 #[derive(Default)]
 pub struct ClientConfigs {
-    by_roots: HashMap<Option<PathBuf>, Arc<ClientConfig>>,
+    by_roots: HashMap<Option<PathBuf>, Offers>,
+}
+
+/// The same roots with what each offers by ALPN.
+struct Offers {
+    either: Arc<ClientConfig>,
+    one: Arc<ClientConfig>,
+    two: Arc<ClientConfig>,
 }
 
 impl ClientConfigs {
@@ -27,19 +45,24 @@ impl ClientConfigs {
             let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
             let Some(tls) = &upstream.tls else { continue };
             if !by_roots.contains_key(&tls.ca) {
-                by_roots.insert(tls.ca.clone(), Arc::new(make(tls.ca.as_deref())?));
+                by_roots.insert(tls.ca.clone(), make(tls.ca.as_deref())?);
             }
         }
         Ok(Self { by_roots })
     }
 
     /// The configuration for an upstream.
-    pub fn of(&self, tls: &UpstreamTls) -> Option<Arc<ClientConfig>> {
-        self.by_roots.get(&tls.ca).cloned()
+    pub fn of(&self, tls: &UpstreamTls, spoken: Spoken) -> Option<Arc<ClientConfig>> {
+        let offers = self.by_roots.get(&tls.ca)?;
+        Some(match spoken {
+            Spoken::Either => offers.either.clone(),
+            Spoken::One => offers.one.clone(),
+            Spoken::Two => offers.two.clone(),
+        })
     }
 }
 
-fn make(ca: Option<&Path>) -> Result<ClientConfig, TlsError> {
+fn make(ca: Option<&Path>) -> Result<Offers, TlsError> {
     let fault = |path: &str, reason: String| TlsError::UpstreamCa { path: path.into(), reason };
     let mut roots = RootCertStore::empty();
     match ca {
@@ -64,7 +87,16 @@ fn make(ca: Option<&Path>) -> Result<ClientConfig, TlsError> {
     }
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots);
-    let mut config = builder.with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    let config = builder.with_no_client_auth();
+    let offer = |protocols: &[&str]| {
+        // The copy shares the roots and the tickets.
+        let mut config = config.clone();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new(config)
+    };
+    Ok(Offers {
+        either: offer(&["h2", "http/1.1"]),
+        one: offer(&["http/1.1"]),
+        two: offer(&["h2"]),
+    })
 }

@@ -12,7 +12,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Version, response};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::body::{Decoder, Encoder, Piece, write_fields};
+use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
 use super::fault::RequestFault;
 use super::head::{Length, has_no_body};
 use super::io::{Client, Gone, Load, Queue};
@@ -436,7 +436,7 @@ impl Two {
             }
         }
         match ready!(self.receive.poll_trailers(task)) {
-            Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers))),
+            Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers)))),
             Err(error) => Poll::Ready(Err(Trouble::Reset(error))),
         }
     }

@@ -37,6 +37,8 @@ pub struct Upload {
     /// The upstream takes no more; it may still answer.
     pub broken: bool,
     read: bool,
+    /// Something of the body was read from the client: it cannot be sent again.
+    pub taken: bool,
     /// Bytes written.
     pub written: u64,
     worker: Rc<Worker>,
@@ -44,19 +46,34 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// A request with its head, and a body of that length.
-    pub fn new(worker: &Rc<Worker>, head: Vec<u8>, length: Length) -> Self {
+    /// A request with its head, and a body of that length; chunked if nothing else frames it.
+    pub fn new(worker: &Rc<Worker>, head: Vec<u8>, length: Length, chunked: bool) -> Self {
         let mut queue = Queue::default();
         queue.push(head);
-        let encoder = if length == Length::Chunked { Encoder::Chunked } else { Encoder::Plain };
+        let chunked = chunked && length == Length::Chunked;
+        let encoder = if chunked { Encoder::Chunked } else { Encoder::Plain };
         let read = length == Length::Empty;
         let counted = Counted::new(&worker.edge.budget, 0);
-        let worker = worker.clone();
-        Self { queue, encoder, done: false, broken: false, read, written: 0, worker, counted }
+        Self {
+            queue,
+            encoder,
+            done: false,
+            broken: false,
+            read,
+            taken: false,
+            written: 0,
+            worker: worker.clone(),
+            counted,
+        }
+    }
+
+    /// Whether it is the upstream that does not take what is here.
+    pub fn is_stalled(&self) -> bool {
+        !self.done && !self.queue.is_empty()
     }
 
     /// How much of the body may be on its way now.
-    fn room(&self, upstream: &Upstream) -> usize {
+    fn room(&self, upstream: &mut Upstream) -> usize {
         match self.worker.edge.budget.piece() {
             Some(piece) => piece.min(QUEUED_BYTES_MAX),
             None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
@@ -96,17 +113,19 @@ impl Upload {
                     Poll::Pending => break,
                     Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
+                        self.taken = true;
                         self.encoder.push(data, &mut self.queue);
                     }
                     Poll::Ready(Ok(Piece::End(trailers))) => {
+                        self.taken |= trailers.is_some();
                         self.encoder.finish(trailers.as_ref(), &mut self.queue);
+                        upstream.end(trailers);
                         self.read = true;
                     }
                 }
             }
-            if self.queue.is_empty() {
-                self.done = self.read;
-                return if self.done { Poll::Ready(Ok(())) } else { Poll::Pending };
+            if self.queue.is_empty() && !self.read {
+                return Poll::Pending;
             }
             let before = self.queue.len();
             let sent = upstream.poll_send(task, &mut self.queue);
@@ -116,6 +135,10 @@ impl Upload {
             if ready!(sent).is_err() {
                 // It may have answered before it closed: that is read.
                 self.broken = true;
+                return Poll::Ready(Ok(()));
+            }
+            if self.read {
+                self.done = true;
                 return Poll::Ready(Ok(()));
             }
         }
@@ -334,19 +357,6 @@ impl Download {
         upstream: &mut Upstream,
         max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
-        loop {
-            match self.decoder.next(&mut upstream.received) {
-                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
-                Ok(None) => {}
-                Err(_) => return Poll::Ready(Err(ResponseFault::Chunk)),
-            }
-            match ready!(upstream.poll_fill_by(task, max)) {
-                Ok(1..) => {}
-                Ok(0) if self.decoder.ended().is_ok() => {
-                    return Poll::Ready(Ok(Piece::End(None)));
-                }
-                Ok(_) | Err(_) => return Poll::Ready(Err(ResponseFault::Cut)),
-            }
-        }
+        upstream.poll_piece(task, &mut self.decoder, max)
     }
 }

@@ -15,7 +15,7 @@ use http::{Request, StatusCode, Uri, request};
 
 use super::exchange::{answer, exchange};
 use super::front::{Front, Record};
-use super::head::{Length, read_authority};
+use super::head::{Length, content_length, read_authority};
 use super::io::{Client, Gone, Load};
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
@@ -64,15 +64,16 @@ pub async fn serve(client: Client, front: Front, _serving: Serving) {
     // Boxed, and one after the other: the task need not hold a connection twice.
     let mut handshake = Box::pin(builder.handshake::<_, Bytes>(client));
     let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
-        Poll::Ready(shaken) => Poll::Ready(Some(shaken)),
-        Poll::Pending => active.poll_ready(task, &[], 0).map(|_| None),
+        Poll::Ready(shaken) => Poll::Ready(Some(Ok(shaken.map(Box::new)))),
+        Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| stop.err().map(Err)),
     });
-    let shaken = shaken.await.map(|shaken| shaken.map(Box::new));
+    let shaken = shaken.await;
     drop(handshake);
     let reason = match shaken {
-        None => "head_timeout".to_owned(),
-        Some(Err(error)) => format!("client: {error}"),
-        Some(Ok(connection)) => run(connection, &active, &front, &load, counted).await,
+        None | Some(Err(Stop::Late)) => "head_timeout".to_owned(),
+        Some(Err(stop)) => Gone::Stop(stop).reason(),
+        Some(Ok(Err(error))) => format!("client: {error}"),
+        Some(Ok(Ok(connection))) => run(connection, &active, &front, &load, counted).await,
     };
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
@@ -81,14 +82,27 @@ pub async fn serve(client: Client, front: Front, _serving: Serving) {
     front.worker.tell(&story, &end);
 }
 
+/// A stream that its client has begun.
+type Asked = (Request<h2::RecvStream>, SendResponse<Bytes>);
+
 /// What wakes a connection.
 enum Event {
-    Stream(Box<(Request<h2::RecvStream>, SendResponse<Bytes>)>),
+    Stream(Box<Asked>),
     Failed(h2::Error),
     Late,
     /// Its memory is wanted for others.
     Shed,
     Closed,
+}
+
+impl Event {
+    fn of(accepted: Option<Result<Asked, h2::Error>>) -> Self {
+        match accepted {
+            None => Self::Closed,
+            Some(Ok(asked)) => Self::Stream(Box::new(asked)),
+            Some(Err(error)) => Self::Failed(error),
+        }
+    }
 }
 
 async fn run(
@@ -130,9 +144,7 @@ async fn run(
                 task.waker().wake_by_ref();
             }
             match accepted {
-                Poll::Ready(None) => Poll::Ready(Event::Closed),
-                Poll::Ready(Some(Ok(stream))) => Poll::Ready(Event::Stream(Box::new(stream))),
-                Poll::Ready(Some(Err(error))) => Poll::Ready(Event::Failed(error)),
+                Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
                 Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| match stop {
                     Err(Stop::Shed) => Event::Shed,
                     _ => Event::Late,
@@ -169,12 +181,7 @@ async fn send_away(mut connection: Box<Connection<Client, Bytes>>) -> String {
 }
 
 /// Has a stream served, if there is room for it.
-fn begin(
-    front: &Rc<Front>,
-    (request, respond): (Request<h2::RecvStream>, SendResponse<Bytes>),
-    alive: &Rc<Cell<u32>>,
-    load: &Rc<Load>,
-) {
+fn begin(front: &Rc<Front>, (request, respond): Asked, alive: &Rc<Cell<u32>>, load: &Rc<Load>) {
     load.unseen.set(0);
     let (worker, source) = (&front.worker, front.story.client.ip());
     if !worker.make_room_to_serve(source, STREAM_BYTES) {
@@ -219,7 +226,7 @@ async fn one_stream(
     }
     let mut record = Record::new(&front, &parts);
     record.failed = true;
-    record.reason = "request: missing or malformed authority".into();
+    record.reason = "request: malformed authority, path or length".into();
     let status = match parts.method {
         http::Method::CONNECT => StatusCode::METHOD_NOT_ALLOWED,
         _ => StatusCode::BAD_REQUEST,
@@ -239,8 +246,8 @@ fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
     known.map_or(Length::Chunked, Length::Known)
 }
 
-/// Gives the request's URI its authority, from Host where there is no :authority; where both are
-/// they must agree (RFC 9113 8.3.1).
+/// Checks a request's target, and gives its URI the authority, from Host where there is no
+/// :authority; where both are they must agree (RFC 9113 8.3.1).
 fn target(parts: &mut request::Parts) -> Option<()> {
     if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
         return None;
@@ -257,6 +264,13 @@ fn target(parts: &mut request::Parts) -> Option<()> {
         (None, None) => return None,
     };
     let authority = read_authority(text).ok()?;
+    // It becomes a line of HTTP/1.1, where another form would name another place.
+    let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let whole_server = path == "*" && parts.method == http::Method::OPTIONS;
+    if !path.starts_with('/') && !whole_server {
+        return None;
+    }
+    content_length(&parts.headers).ok()?;
     let mut uri = std::mem::take(&mut parts.uri).into_parts();
     (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
     uri.path_and_query.get_or_insert(http::uri::PathAndQuery::from_static("/"));

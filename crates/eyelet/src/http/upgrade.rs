@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use super::front::Front;
 use super::io::{Client, Gone, Queue};
 use super::one::send_all;
-use super::upstream::Upstream;
+use super::upstream::one::Connection;
 use crate::budget::PIECE_BYTES_MIN;
 use crate::lot::UPSTREAM;
 use crate::park;
@@ -15,7 +15,7 @@ use crate::relay::Relay;
 use crate::story::{End, Outcome};
 
 /// Goes on with a connection behind its 101.
-pub async fn switch(mut client: Client, front: Front, mut upstream: Upstream) {
+pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connection>) {
     let mut queue = Queue::default();
     queue.push(upstream.received.split());
     let worker = front.worker.clone();
@@ -23,7 +23,7 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Upstream) {
     let passed = send_all(&mut client, &mut queue).await;
     let ended = match passed {
         Err(gone) => gone.reason(),
-        Ok(()) if upstream.is_plain() => match pair(&client, upstream) {
+        Ok(()) if upstream.is_plain() => match pair(&client, *upstream) {
             Ok(()) => {
                 front.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
                 let bytes_to_client = client.bytes_to_client.get();
@@ -42,7 +42,7 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Upstream) {
     worker.tell(&front.end(bytes_to_client), &end);
 }
 
-fn pair(client: &Client, upstream: Upstream) -> std::io::Result<()> {
+fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {
     let Some(socket) = upstream.into_socket() else { return Ok(()) };
     let socket = socket?;
     client.active.register(&socket, UPSTREAM)?;
@@ -50,7 +50,7 @@ fn pair(client: &Client, upstream: Upstream) -> std::io::Result<()> {
 }
 
 /// Both directions, until both have ended or one fails; gives the reason.
-async fn copy(client: &mut Client, front: &Front, mut upstream: Upstream) -> String {
+async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>) -> String {
     let idle_timeout = front.worker.edge.config.limits.idle_timeout;
     let (mut up, mut down) = (Way::default(), Way::default());
     poll_fn(|task| {
@@ -84,7 +84,7 @@ struct Way {
 fn poll_up(
     task: &mut Context<'_>,
     client: &mut Client,
-    upstream: &mut Upstream,
+    upstream: &mut Connection,
     way: &mut Way,
 ) -> Poll<Result<(), String>> {
     loop {
@@ -114,7 +114,7 @@ fn poll_up(
 fn poll_down(
     task: &mut Context<'_>,
     client: &mut Client,
-    upstream: &mut Upstream,
+    upstream: &mut Connection,
     way: &mut Way,
 ) -> Poll<Result<(), String>> {
     loop {

@@ -53,24 +53,24 @@ pub enum End {
 pub async fn copy(
     front: &Front,
     stream: &mut Stream<'_>,
-    upstream: &mut Upstream,
+    mut upstream: Upstream,
     written: &mut u64,
 ) -> Result<(), End> {
     let idle_timeout = front.worker.edge.config.limits.idle_timeout;
-    let mut up = Upload::new(&front.worker, Vec::new(), Length::UntilClose);
+    let mut up = Upload::new(&front.worker, Vec::new(), Length::UntilClose, false);
     let mut down = Download::new(&front.worker, Length::UntilClose);
     let mut told = false;
     stream.due_in(idle_timeout);
     let ended = poll_fn(|task| {
         let before = (up.written, down.taken);
-        if let Poll::Ready(Err(trouble)) = up.poll(task, stream, upstream) {
+        if let Poll::Ready(Err(trouble)) = up.poll(task, stream, &mut upstream) {
             return Poll::Ready(Err(End::Client(trouble)));
         }
         if up.done && !told {
             // The close frame has gone before it; what an upstream says to that does not matter.
             told = upstream.poll_shutdown(task).is_ready();
         }
-        match down.poll(task, stream, upstream) {
+        match down.poll(task, stream, &mut upstream) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
             Poll::Ready(Err(Broken::Client(trouble))) => {
                 return Poll::Ready(Err(End::Client(trouble)));

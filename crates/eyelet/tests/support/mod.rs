@@ -8,11 +8,13 @@ pub mod client;
 pub mod crowd;
 pub mod dns;
 pub mod edge;
+pub mod frames;
 pub mod hello;
 pub mod memory;
 pub mod namespaces;
 pub mod pki;
 pub mod program;
+pub mod two;
 pub mod upstream;
 pub mod web;
 

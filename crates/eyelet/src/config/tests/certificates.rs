@@ -89,6 +89,7 @@ fn a_terminate_rule() {
             address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
             tls: None,
             wait: Duration::ZERO,
+            http2: UpstreamHttp2::Alpn,
         }),
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
@@ -337,10 +338,20 @@ fn upstreams_with_http() {
         let http = upstream(text, more).unwrap();
         assert_eq!(http.address.to_string(), address);
         assert_eq!((http.tls, http.wait), (expected, Duration::from_secs(wait)), "{text}");
+        assert_eq!(http.http2, UpstreamHttp2::Alpn, "{text}");
+    }
+    for (more, expected) in [
+        ("upstream_http2 = \"alpn\"", UpstreamHttp2::Alpn),
+        ("upstream_http2 = \"on\"", UpstreamHttp2::On),
+        ("upstream_http2 = \"off\"", UpstreamHttp2::Off),
+    ] {
+        assert_eq!(upstream("http://a:1", more).unwrap().http2, expected, "{more}");
     }
     for (text, more, expected) in [
         ("http://a:1", "upstream_ca = \"app.pem\"", "only an https:// upstream has"),
         ("tcp://a:1", "upstream_wait = \"1s\"", "this is for upstreams with HTTP"),
+        ("tcp://a:1", "upstream_http2 = \"on\"", "this is for upstreams with HTTP"),
+        ("http://a:1", "upstream_http2 = \"h2\"", "expected \"alpn\", \"on\" or \"off\""),
         ("https://a:1", "upstream_name = \"-\"", "\"-\": "),
         ("https://a:1", "upstream_wait = \"11m\"", "out of bounds"),
     ] {

@@ -28,6 +28,7 @@ fn strangers_are_not_believed() {
         ("X-Forwarded-Port", "80"),
         ("X-Real-IP", "1.1.1.1"),
         ("X_Forwarded_For", "1.1.1.1"),
+        ("X-Real_IP", "1.1.1.1"),
     ];
     assert_eq!(
         sent(&lies, "2001:db8::1", false),

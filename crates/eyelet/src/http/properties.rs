@@ -1,0 +1,162 @@
+//! What must hold of every head, whatever its bytes: asserted by the fuzz target and by a property
+//! test. It must not know which bytes are likely.
+
+use bytes::BytesMut;
+use http::{HeaderMap, Method, Version, header};
+
+use super::fault::{RequestFault, ResponseFault};
+use super::head::{
+    FIELDS_MAX, Length, Request, Response, Scanner, TARGET_BYTES_MAX, take_request, take_response,
+};
+
+/// Small, so that the limit is met.
+const HEAD_BYTES_MAX: usize = 2048;
+
+/// A request's head is read the same in one piece and byte by byte, and written again it has the
+/// same meaning for a reader that knows nothing but lines.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn request_is_stable(bytes: &[u8]) {
+    let mut whole = BytesMut::from(bytes);
+    let at_once = take_request(&mut whole, &mut Scanner::default(), HEAD_BYTES_MAX);
+    let mut scanner = Scanner::default();
+    let mut cut = BytesMut::new();
+    let mut taken = Ok(None);
+    for byte in bytes {
+        cut.extend_from_slice(&[*byte]);
+        taken = take_request(&mut cut, &mut scanner, HEAD_BYTES_MAX);
+        if !matches!(taken, Ok(None)) {
+            break;
+        }
+    }
+    let Ok(Some(request)) = at_once else {
+        let taken = !matches!(taken, Ok(Some(_)));
+        assert!(taken, "byte by byte it is a request");
+        return;
+    };
+    let Ok(Some(again)) = taken else { panic!("byte by byte it is no request: {taken:?}") };
+    assert_eq!(summary(&request), summary(&again));
+    let head = &bytes[..bytes.len() - whole.len()];
+    lines_agree(head, &request.parts.headers);
+    hold(&request);
+    let written = write(&request);
+    let rewritten = take_request(&mut written.clone(), &mut Scanner::default(), usize::MAX);
+    let Ok(Some(rewritten)) = rewritten else {
+        panic!("written again it is {rewritten:?}: {}", written.escape_ascii());
+    };
+    assert_eq!(summary(&request), summary(&rewritten));
+}
+
+/// A response's head is read the same in one piece and byte by byte.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn response_is_stable(bytes: &[u8]) {
+    for method in [Method::GET, Method::HEAD] {
+        let mut whole = BytesMut::from(bytes);
+        let at_once = take_response(&mut whole, &mut Scanner::default(), &method);
+        let mut scanner = Scanner::default();
+        let mut cut = BytesMut::new();
+        let mut taken: Result<Option<Response>, ResponseFault> = Ok(None);
+        for byte in bytes {
+            cut.extend_from_slice(&[*byte]);
+            taken = take_response(&mut cut, &mut scanner, &method);
+            if !matches!(taken, Ok(None)) {
+                break;
+            }
+        }
+        let (Ok(Some(response)), Ok(Some(again))) = (&at_once, &taken) else {
+            let same = matches!(at_once, Ok(Some(_))) == matches!(taken, Ok(Some(_)));
+            assert!(same, "{at_once:?}, byte by byte {taken:?}");
+            continue;
+        };
+        assert_eq!(response.length, again.length);
+        assert_eq!(response.keep_alive, again.keep_alive);
+        assert_eq!(response.parts.status, again.parts.status);
+        lines_agree(&bytes[..bytes.len() - whole.len()], &response.parts.headers);
+        let bodiless = method == Method::HEAD || response.parts.status.is_informational();
+        assert!(!bodiless || response.length == Length::Empty);
+        assert!(response.length != Length::UntilClose || !response.keep_alive);
+    }
+}
+
+/// Bytes as one of both heads.
+pub fn head_is_stable(bytes: &[u8]) {
+    request_is_stable(bytes);
+    response_is_stable(bytes);
+}
+
+type Summary = (Method, String, HeaderMap, Length, bool);
+
+fn summary(request: &Request) -> Summary {
+    let parts = &request.parts;
+    let uri = parts.uri.to_string();
+    (parts.method.clone(), uri, parts.headers.clone(), request.length, request.keep_alive)
+}
+
+/// Every line is a field, and no line holds what another reader ends a line at.
+fn lines_agree(head: &[u8], headers: &HeaderMap) {
+    let head = head.strip_prefix(b"\r\n").unwrap_or(head);
+    let text = head.strip_suffix(b"\r\n\r\n");
+    let Some(text) = text else { panic!("no end: {}", head.escape_ascii()) };
+    let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    assert_eq!(lines.len() - 1, headers.len(), "{}", head.escape_ascii());
+    for line in &lines {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        assert!(!line.is_empty() && !line.contains(&b'\r') && !line.contains(&0));
+        assert!(!line.starts_with(b" ") && !line.starts_with(b"\t"));
+    }
+    assert!(headers.len() <= FIELDS_MAX);
+}
+
+/// What the reader promises of a request.
+fn hold(request: &Request) {
+    let parts = &request.parts;
+    let count = |name| parts.headers.get_all(name).iter().count();
+    let old = parts.version == Version::HTTP_10;
+    assert!(count(header::HOST) == 1 || (old && count(header::HOST) == 0));
+    assert_eq!(parts.uri.authority().is_none(), old && parts.uri.scheme().is_none());
+    assert!(parts.method != Method::CONNECT);
+    let path = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    assert!(path.starts_with('/') || (path == "*" && parts.method == Method::OPTIONS));
+    assert!(parts.uri.path().len() <= TARGET_BYTES_MAX);
+    match request.length {
+        Length::Chunked => {
+            assert!(!old && count(header::TRANSFER_ENCODING) == 1);
+            assert_eq!(count(header::CONTENT_LENGTH), 0);
+        }
+        Length::Known(_) => {
+            assert_eq!(count(header::CONTENT_LENGTH), 1);
+            assert_eq!(count(header::TRANSFER_ENCODING), 0);
+        }
+        Length::Empty => {
+            assert_eq!(count(header::CONTENT_LENGTH) + count(header::TRANSFER_ENCODING), 0);
+        }
+        Length::UntilClose => panic!("{:?} for a request", RequestFault::Length),
+    }
+}
+
+/// The request in the form in which every reader sees its authority.
+fn write(request: &Request) -> BytesMut {
+    let parts = &request.parts;
+    let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let target = match parts.uri.authority() {
+        Some(authority) if path != "*" => format!("https://{authority}{path}"),
+        Some(authority) => format!("https://{authority}"),
+        None => path.to_owned(),
+    };
+    let minor = if parts.version == Version::HTTP_10 { 0 } else { 1 };
+    let mut out = BytesMut::new();
+    out.extend_from_slice(format!("{} {target} HTTP/1.{minor}\r\n", parts.method).as_bytes());
+    for (name, value) in &parts.headers {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}

@@ -1,0 +1,192 @@
+//! A connection to an upstream that speaks HTTP/1.1: one exchange after another.
+//! It must not know whose request it carries.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use http::Method;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::NoAnswer;
+use super::dial::{Descriptor, Socket};
+use crate::budget::Counted;
+use crate::http::body::{Decoder, Piece};
+use crate::http::fault::ResponseFault;
+use crate::http::head::{Response, Scanner, take_response};
+use crate::http::io::Queue;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 16 << 10;
+/// The same while memory is short, unless the client takes more at once: a head, mostly.
+const TIGHT_BYTES: usize = 4 << 10;
+/// Pieces given to one vectored write.
+const SLICES: usize = 16;
+
+/// A connection.
+pub struct Connection {
+    /// Received and not taken yet.
+    pub received: BytesMut,
+    /// Whether it has carried a request before.
+    pub reused: bool,
+    /// Who was dialled.
+    pub name: Arc<str>,
+    scanner: Scanner,
+    /// Whether it goes on behind the response, as far as the response says.
+    keep_alive: bool,
+    socket: Socket,
+    counted: Counted,
+    // Counted as long as it lives.
+    descriptor: Descriptor,
+}
+
+impl Connection {
+    /// A connection that was dialled.
+    pub fn new(socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
+        let counted = Counted::new(&descriptor.0.budget, socket.bytes());
+        Self {
+            received: BytesMut::new(),
+            reused: false,
+            name,
+            scanner: Scanner::default(),
+            keep_alive: false,
+            socket,
+            counted,
+            descriptor,
+        }
+    }
+
+    /// Reads into `received`; how many bytes came. 0 is the end.
+    ///
+    /// Through the stack, so that a connection holds what it received and no more.
+    pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let max = match self.descriptor.0.budget.piece() {
+            Some(_) => READ_BYTES,
+            None => TIGHT_BYTES,
+        };
+        self.poll_fill_by(task, max)
+    }
+
+    /// The same for at most `max` bytes.
+    pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
+        let mut room = [MaybeUninit::uninit(); READ_BYTES];
+        let mut read = ReadBuf::uninit(&mut room[..max.clamp(1, READ_BYTES)]);
+        ready!(Pin::new(&mut self.socket).poll_read(task, &mut read))?;
+        self.received.extend_from_slice(read.filled());
+        let read = read.filled().len();
+        self.recount();
+        Poll::Ready(Ok(read))
+    }
+
+    /// Counts what it holds, also after it was taken.
+    pub fn recount(&mut self) {
+        if self.received.is_empty() {
+            // An empty one would keep the whole buffer of what was taken off it.
+            self.received = BytesMut::new();
+        }
+        let beyond = self.received.len().saturating_sub(TIGHT_BYTES);
+        self.counted.set(self.socket.bytes() + beyond);
+    }
+
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&self) -> bool {
+        self.socket.takes()
+    }
+
+    /// Gives its buffer back, for it may be kept for a while.
+    pub fn rest(&mut self) {
+        self.received = BytesMut::new();
+        self.recount();
+    }
+
+    /// Writes all of a queue.
+    pub fn poll_send(&mut self, task: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+        let mut socket = Pin::new(&mut self.socket);
+        while !queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = queue.slices(&mut slices);
+            match ready!(socket.as_mut().poll_write_vectored(task, &slices[..count]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => queue.advance(written),
+            }
+        }
+        socket.poll_flush(task)
+    }
+
+    /// Tells the upstream that nothing more will come.
+    pub fn poll_shutdown(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(task)
+    }
+
+    /// The next response's head, interim ones too.
+    pub fn poll_head(
+        &mut self,
+        task: &mut Context<'_>,
+        method: &Method,
+    ) -> Poll<Result<Response, NoAnswer>> {
+        loop {
+            match take_response(&mut self.received, &mut self.scanner, method) {
+                Ok(Some(response)) => {
+                    self.keep_alive = response.keep_alive;
+                    return Poll::Ready(Ok(response));
+                }
+                Ok(None) => {}
+                Err(fault) => return Poll::Ready(Err(NoAnswer::Fault(fault))),
+            }
+            match ready!(self.poll_fill(task)) {
+                Ok(1..) => {}
+                _ if self.received.is_empty() => return Poll::Ready(Err(NoAnswer::Dead)),
+                _ => return Poll::Ready(Err(NoAnswer::Fault(ResponseFault::Cut))),
+            }
+        }
+    }
+
+    /// The next piece of the response's body.
+    pub fn poll_piece(
+        &mut self,
+        task: &mut Context<'_>,
+        decoder: &mut Decoder,
+        max: usize,
+    ) -> Poll<Result<Piece, ResponseFault>> {
+        loop {
+            match decoder.next(&mut self.received) {
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(Err(ResponseFault::Chunk)),
+            }
+            match ready!(self.poll_fill_by(task, max)) {
+                Ok(1..) => {}
+                Ok(0) if decoder.ended().is_ok() => return Poll::Ready(Ok(Piece::End(None))),
+                Ok(_) | Err(_) => return Poll::Ready(Err(ResponseFault::Cut)),
+            }
+        }
+    }
+
+    /// Whether it can carry another request behind a response that has come to its end.
+    pub fn goes_on(&self) -> bool {
+        self.keep_alive && self.received.is_empty()
+    }
+
+    /// Whether an idle connection is still as it was left: open, and silent.
+    pub fn is_fresh(&mut self) -> bool {
+        self.socket.is_silent()
+    }
+
+    /// The socket alone, for a pair in the lot. `None`: it speaks TLS.
+    pub fn into_socket(self) -> Option<io::Result<OwnedFd>> {
+        match self.socket {
+            Socket::Tcp(socket) => Some(socket.into_std().map(OwnedFd::from)),
+            Socket::Unix(socket) => Some(socket.into_std().map(OwnedFd::from)),
+            Socket::Tls(_) => None,
+        }
+    }
+
+    /// Whether [`Connection::into_socket`] gives one.
+    pub fn is_plain(&self) -> bool {
+        !matches!(self.socket, Socket::Tls(_))
+    }
+}

@@ -1,0 +1,179 @@
+//! HTTP/2 by the h2 crate: a client of the edge, and an application behind it.
+//! Must not know the engine; what either is told is what came over the wire.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use http::{Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::client::Offer;
+use super::pki::{Leaf, Pki};
+use super::{SOON, Upstream};
+
+/// An open connection of a client: the handle for requests, and the task that drives it.
+pub struct Two {
+    pub send: SendRequest<Bytes>,
+    pub driven: tokio::task::JoinHandle<Result<(), h2::Error>>,
+}
+
+impl Two {
+    /// To app.test at an edge.
+    pub async fn connect(pki: &Pki, edge: SocketAddr) -> Self {
+        let config = Offer { alpn: &["h2"], ..Offer::new(pki) }.config();
+        let socket = tokio::net::TcpStream::connect(edge).await.unwrap();
+        let name = "app.test".try_into().unwrap();
+        let tls = tokio_rustls::TlsConnector::from(config).connect(name, socket).await.unwrap();
+        let (send, connection) = h2::client::handshake(tls).await.unwrap();
+        Self { send, driven: tokio::spawn(connection) }
+    }
+
+    /// Says a request without a body, hears the response.
+    pub async fn ask(&mut self, request: Request<()>) -> Result<(u16, Bytes), h2::Error> {
+        self.send = self.send.clone().ready().await?;
+        let (response, _) = self.send.send_request(request, true)?;
+        let response = response.await?;
+        Ok((response.status().as_u16(), body(response).await?))
+    }
+
+    pub async fn get(&mut self, path: &str) -> Result<(u16, Bytes), h2::Error> {
+        self.ask(get(path)).await
+    }
+
+    /// So many requests at once; their answers in order.
+    pub async fn all(&mut self, paths: Vec<String>) -> Vec<Result<(u16, Bytes), h2::Error>> {
+        let mut waiting = Vec::new();
+        for path in paths {
+            self.send = self.send.clone().ready().await.unwrap();
+            let (response, _) = self.send.send_request(get(&path), true).unwrap();
+            waiting.push(tokio::spawn(async move {
+                let response = response.await?;
+                Ok((response.status().as_u16(), body(response).await?))
+            }));
+        }
+        let mut answers = Vec::new();
+        for answer in waiting {
+            answers.push(answer.await.unwrap());
+        }
+        answers
+    }
+}
+
+/// A request to app.test.
+pub fn get(path: &str) -> Request<()> {
+    Request::get(format!("https://app.test{path}")).body(()).unwrap()
+}
+
+/// The whole of a response's body.
+pub async fn body(response: Response<RecvStream>) -> Result<Bytes, h2::Error> {
+    read(&mut response.into_body()).await
+}
+
+/// The data of a stream to its end.
+pub async fn read(receive: &mut RecvStream) -> Result<Bytes, h2::Error> {
+    let mut body = Vec::new();
+    while let Some(piece) = receive.data().await {
+        let piece = piece?;
+        let _ = receive.flow_control().release_capacity(piece.len());
+        body.extend_from_slice(&piece);
+    }
+    Ok(body.into())
+}
+
+/// Sends all of it, as fast as the windows allow.
+pub async fn write(send: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), h2::Error> {
+    while !bytes.is_empty() {
+        send.reserve_capacity(bytes.len());
+        while send.capacity() == 0 {
+            match std::future::poll_fn(|task| send.poll_capacity(task)).await {
+                Some(granted) => _ = granted?,
+                None => return Err(h2::Reason::CANCEL.into()),
+            }
+        }
+        send.send_data(bytes.split_to(bytes.len().min(send.capacity())), false)?;
+    }
+    Ok(())
+}
+
+/// Runs a client, for [`SOON`] at most.
+pub fn run(client: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(SOON, client).await.expect("in time") });
+}
+
+/// A request with the handle for its answer.
+pub type Asked = (Request<RecvStream>, SendResponse<Bytes>);
+/// What an application does with it.
+pub type Answer = Pin<Box<dyn Future<Output = ()>>>;
+
+/// An application: without TLS, or with it, choosing h2 by ALPN.
+pub fn app(
+    streams_max: u32,
+    leaf: Option<Leaf>,
+    answer: impl Fn(Asked) -> Answer + Send + Sync + 'static,
+) -> Upstream {
+    let acceptor = leaf.map(acceptor);
+    let answer = Arc::new(answer);
+    Upstream::serve(move |stream| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let tasks = tokio::task::LocalSet::new();
+        let (acceptor, answer) = (acceptor.clone(), answer.clone());
+        tasks.block_on(&runtime, async move {
+            stream.set_nonblocking(true).unwrap();
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            match acceptor {
+                None => serve(stream, streams_max, &*answer).await,
+                Some(acceptor) => {
+                    let Ok(tls) = acceptor.accept(stream).await else { return };
+                    serve(tls, streams_max, &*answer).await;
+                }
+            }
+        });
+    })
+}
+
+fn acceptor(leaf: Leaf) -> tokio_rustls::TlsAcceptor {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.certificate], leaf.key)
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config).into()
+}
+
+async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
+    stream: T,
+    streams_max: u32,
+    answer: &(impl Fn(Asked) -> Answer + ?Sized),
+) {
+    let mut builder = h2::server::Builder::new();
+    builder.max_concurrent_streams(streams_max);
+    let Ok(mut connection) = builder.handshake::<_, Bytes>(stream).await else { return };
+    let alive = Rc::new(());
+    while let Some(Ok(asked)) = connection.accept().await {
+        let (answer, alive) = (answer(asked), alive.clone());
+        tokio::task::spawn_local(async move {
+            answer.await;
+            drop(alive);
+        });
+    }
+}
+
+/// Says a head and a short text.
+pub fn say(respond: &mut SendResponse<Bytes>, text: impl Into<Bytes>) {
+    let text = text.into();
+    let head = Response::builder().header("content-length", text.len()).body(()).unwrap();
+    if let Ok(mut send) = respond.send_response(head, false) {
+        let _ = send.send_data(text, true);
+    }
+}
