@@ -24,7 +24,7 @@ use clap::ValueEnum;
 
 use super::{Meter, Outcome};
 use crate::board::Column;
-use crate::lab::{Lab, LOCALHOST, Server, host_name};
+use crate::lab::{LOCALHOST, Lab, Server, host_name};
 use web::Client;
 
 /// What is compressed.
@@ -116,8 +116,7 @@ impl Edge {
             address.port()
         );
         std::fs::write(&file, text)?;
-        let command: Vec<OsString> =
-            vec![eyelet(lab)?.into(), "serve".into(), file.clone().into()];
+        let command: Vec<OsString> = vec![eyelet(lab)?.into(), "serve".into(), file.clone().into()];
         let server = lab.start_server("eyelet-compression", &command, address)?;
         Ok(Self { server, address, file })
     }

@@ -113,8 +113,8 @@ fn against(board: &Board, entries: &[Entry]) -> Vec<String> {
 }
 
 fn nginx(lab: &Lab, upstream: SocketAddr) -> io::Result<Server> {
-    let program = peers::find_program("nginx")
-        .ok_or_else(|| io::Error::other("nginx is not installed"))?;
+    let program =
+        peers::find_program("nginx").ok_or_else(|| io::Error::other("nginx is not installed"))?;
     let (address, folder) = (lab.free_address()?, lab.folder().display());
     let user = if rustix::process::geteuid().is_root() { "user root root;\n" } else { "" };
     let places = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];

@@ -182,8 +182,8 @@ const MADE_UP_MODULES: usize = 24;
 const MADE_UP_FILES: usize = 25;
 const WORDS: [&str; 24] = [
     "access", "buffer", "cache", "delta", "entry", "field", "group", "handle", "index", "journal",
-    "key", "lock", "merge", "node", "offset", "pool", "queue", "record", "stream", "table", "update",
-    "value", "window", "zone",
+    "key", "lock", "merge", "node", "offset", "pool", "queue", "record", "stream", "table",
+    "update", "value", "window", "zone",
 ];
 
 const RECORDS: (&str, &str) = ("@mdn/browser-compat-data", "8.1.9");

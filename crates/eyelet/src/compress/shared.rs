@@ -134,9 +134,8 @@ impl Shared {
     }
 
     /// Asks for the delta from `hash` to what was last seen at a path.
-    pub(super) fn ask_for_delta(&self, family: &Family, hash: Hash, path: &str) {
+    pub(super) fn ask_for_delta(&self, family: &Family, hash: Hash, path: &str, coding: Coding) {
         if let Some(last) = self.last_at(family, path) {
-            let coding = Coding::Dcz;
             self.ask_for_step(family, Step { from: hash, to: last.hash, coding });
         }
     }

@@ -111,9 +111,24 @@ fn a_large_delta_is_made_beside_the_path() {
     assert!(decode(&got.headers, &got.body, &one) == two);
     assert!(got.body.len() < 3_000, "{}", got.body.len());
 
+    // A delta in the one coding is none in the other.
+    let dcb = "gzip, dcb";
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
+    assert_eq!(got.told.coding, Some("gzip"), "too large to make while the client waits");
+    until("the other delta is ready", || {
+        get(&edge, "/assets/app.2.js", dcb, &has, &two).told.coding == Some("dcb")
+    });
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
+    assert!(decode(&got.headers, &got.body, &one) == two);
+    assert!(got.body.len() < 3_000, "{}", got.body.len());
+
     // The same length, other bytes, the same path: the hash decides, not the length.
     let mut other = two.clone();
     other[1_000..1_010].copy_from_slice(b"0123456789");
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &other);
+    assert_eq!(got.told.coding, Some("dcb"), "as was promised");
+    assert!(decode(&got.headers, &got.body, &one) == other);
+    other[1_000..1_010].copy_from_slice(b"9876543210");
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &other);
     assert!(decode(&got.headers, &got.body, &one) == other);
 }
