@@ -75,20 +75,16 @@ fn a_returning_client_gets_a_delta_also_after_a_restart() {
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
     assert!(decode(&got.headers, &got.body, &one) == two);
     assert!(got.body.len() <= made_now && got.body.len() < 2_000, "{}", got.body.len());
+    let (from, to) = (coder::hash(&one), coder::hash(&two));
+    let file = scratch.0.join("store").join(format!("{from}-{to}.dcz"));
+    until("the delta is on disk", || file.is_file());
     let got = get(&edge, "/assets/app.2.js", "br, dcb", &has, &two);
     assert_eq!(got.told.coding, Some("dcb"));
     assert!(decode(&got.headers, &got.body, &one) == two);
     drop(edge);
 
-    // The thread of the first may still be at its last write.
-    let mut edge = Edge::new(TERMS, &scratch.0);
-    until("kept over a restart", || {
-        let is_kept = knows(&edge, &one) && has_delta(&edge, &one, &two);
-        if !is_kept {
-            edge = Edge::new(TERMS, &scratch.0);
-        }
-        is_kept
-    });
+    let edge = Edge::new(TERMS, &scratch.0);
+    assert!(knows(&edge, &one) && has_delta(&edge, &one, &two), "kept over a restart");
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
     assert_eq!(got.told.coding, Some("dcz"));
     assert!(decode(&got.headers, &got.body, &one) == two);
