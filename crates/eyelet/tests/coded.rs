@@ -57,8 +57,10 @@ const ACCEPTS: &[&[&str]] = &[
     &["gzip, gzip;q=0"],
 ];
 
+type Fields = &'static [(&'static str, &'static str)];
+
 /// Who asks, and why the response is kept as it is, if it is.
-const ASKERS: &[(&[(&str, &str)], Option<&str>)] = &[
+const ASKERS: &[(Fields, Option<&str>)] = &[
     (&[("sec-fetch-site", "cross-site")], None),
     (&[("origin", "https://evil.test")], None),
     (&[("cache-control", "max-age=0, no-transform")], Some("no-transform")),
@@ -137,7 +139,7 @@ struct Case {
     kind: usize,
     head: bool,
     accept: &'static [&'static str],
-    asker: &'static [(&'static str, &'static str)],
+    asker: Fields,
     kept: Option<&'static str>,
     /// Its path, which no other case has.
     path: String,

@@ -186,7 +186,7 @@ fn a_trained_dictionary_reaches_clients_of_a_running_edge() {
     let line = edge.line("/api/9999", |line| line["coding"] == "dcz");
     assert_eq!(line["bytes_sent"], got.body.len(), "{line}");
 
-    // A dictionary that nobody has is as none, and a path that is no dictionary's is the upstream's.
+    // A dictionary that nobody has is as none, and a path that is none's is the upstream's.
     let nobodys = format!(
         "Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{}:\r\n",
         "A".repeat(43) + "="

@@ -216,7 +216,10 @@ fn broken_files_are_left_out_at_start() {
     until("the delta is ready", || has_delta(&edge, &one, &two));
     let name = format!("{}.version", coder::hash(&one));
     let file = scratch.0.join("store").join(&name);
-    until("it is on disk", || file.is_file());
+    // Written last.
+    let (from, to) = (coder::hash(&one), coder::hash(&two));
+    let delta = scratch.0.join("store").join(format!("{from}-{to}.dcz"));
+    until("all are on disk", || delta.is_file());
     drop(edge);
     let mut bytes = std::fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
