@@ -45,7 +45,8 @@ impl Compressors {
                 self.of_body(asked.rule, &wanted, head, &beginning)
             }
             None => {
-                bodiless(&wanted, head);
+                let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
+                bodiless(&wanted, effort, head);
                 Coder::as_is(self, WhyNot::NoContent)
             }
         };
@@ -250,7 +251,7 @@ const fn no_harder_than(effort: Effort) -> &'static [Effort] {
 
 /// HEAD gets the fields that GET would have (RFC 9110 section 9.3.2), as far as they can be known
 /// without a body; 304 those that its 200 had.
-fn bodiless(wanted: &Wanted, head: &mut Parts) {
+fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     let headers = &mut head.headers;
     if is_bodiless(head.status) {
         if head.status == StatusCode::NOT_MODIFIED && wanted.tags_restored {
@@ -265,7 +266,6 @@ fn bodiless(wanted: &Wanted, head: &mut Parts) {
         return;
     }
     validators::vary(headers, &[ACCEPT_ENCODING]);
-    let effort = wanted.effort.unwrap_or(Effort::Even);
     if wanted.breach.is_none()
         && !wanted.no_transform
         && let Some(coding) = wanted.accepted.choose(&preference(effort))
