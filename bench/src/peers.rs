@@ -193,7 +193,10 @@ pub fn start_at(
     let plan = Plan { row, address, upstreams, folder, shared };
     let file = folder.join(format!("{}-{}.conf", row.label, address.port()));
     if let Some(text) = plan.text() {
-        fs::write(&file, text)?;
+        // Renamed into place: another server on this address may be reading it just now.
+        let fresh = file.with_extension("fresh");
+        fs::write(&fresh, text)?;
+        fs::rename(&fresh, &file)?;
     }
     let command = command(&plan, program, &file);
     lab.start_server(row.label, &command, address)

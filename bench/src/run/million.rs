@@ -38,8 +38,12 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Outcome> {
     let address = lab.free_address()?;
     let start = |_| peers::start_at(lab, &row, &[backend.address], address, true);
     // One more than would do: the kernel shares by hash, and not evenly.
-    let servers: Vec<Server> = (0..=count).map(start).collect::<io::Result<_>>()?;
+    let mut servers: Vec<Server> = (0..=count).map(start).collect::<io::Result<_>>()?;
     tokio::time::sleep(Duration::from_secs(1)).await;
+    // The address answers as long as one of them runs; the others would be missed only much later.
+    if let Some(words) = servers.iter_mut().find_map(|server| server.child.ended()) {
+        return Err(io::Error::other(format!("a server ended: {words}")));
+    }
     let (before, slab) = (memory(&servers), procfs::slab_bytes());
     let began = Instant::now();
     let mut crowds = Vec::new();

@@ -25,6 +25,31 @@ struct Shelf {
     lent: usize,
 }
 
+impl Shelf {
+    /// Makes room: contexts that rest are worth a few microseconds each. Whether there is room.
+    fn fit(&mut self, bytes: usize) -> bool {
+        while self.bytes + bytes > self.bytes_max {
+            if !self.drop_one() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn drop_one(&mut self) -> bool {
+        if let Some(zstd) = self.zstd.pop() {
+            self.bytes -= zstd.bytes();
+        } else if self.gzip.pop().is_some() {
+            self.bytes -= Gzip::BYTES;
+        } else if let Some(memory) = self.br.pop() {
+            self.bytes -= memory.bytes();
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
 impl Pool {
     /// A pool that never holds more than `bytes_max`, as far as contexts say or were measured.
     #[must_use]
@@ -104,21 +129,25 @@ impl Pool {
     #[must_use]
     pub fn share(&self, bytes: usize) -> Option<Share> {
         let mut shelf = self.shelf.borrow_mut();
-        // Idle contexts make room first: they are worth a few microseconds each.
-        while shelf.bytes + bytes > shelf.bytes_max {
-            if let Some(zstd) = shelf.zstd.pop() {
-                shelf.bytes -= zstd.bytes();
-            } else if shelf.gzip.pop().is_some() {
-                shelf.bytes -= Gzip::BYTES;
-            } else if let Some(memory) = shelf.br.pop() {
-                shelf.bytes -= memory.bytes();
-            } else {
-                return None;
-            }
+        if !shelf.fit(bytes) {
+            return None;
         }
         shelf.bytes += bytes;
         shelf.lent += 1;
         Some(Share { shelf: self.shelf.clone(), bytes })
+    }
+
+    /// From now on no more than this; what rests makes room for it.
+    pub fn limit(&self, bytes_max: usize) {
+        let mut shelf = self.shelf.borrow_mut();
+        shelf.bytes_max = bytes_max;
+        shelf.fit(0);
+    }
+
+    /// Gives up the contexts that rest.
+    pub fn clear(&self) {
+        let mut shelf = self.shelf.borrow_mut();
+        while shelf.drop_one() {}
     }
 
     /// Bytes accounted for now.

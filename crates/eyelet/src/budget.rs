@@ -1,6 +1,7 @@
 //! What all connections together may hold in this process, and how much one may still take.
 //! It must not know connections; who is shed, and in which order, is the worker's.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What an active connection is counted as from accept until it is parked, whatever it is at: its
@@ -9,6 +10,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub const ACTIVE_BYTES: usize = 16 << 10;
 /// What of that is the hello's; a longer one is counted by its length.
 pub const HELLO_BYTES: usize = 2 << 10;
+/// What an HTTP/2 connection holds beside its task: the library's buffers and tables, measured at
+/// 36 KiB with both header tables full.
+pub const HTTP2_BYTES: usize = 40 << 10;
+/// What a stream of it holds while its request is served: the library's part and ours of its
+/// state, its task, the heads both ways as they mostly are (16 KiB), and what waits in the library
+/// for the stream's window (16 KiB).
+pub const STREAM_BYTES: usize = 32 << 10;
+/// What a connection to an upstream holds: the runtime's part, and with TLS its keys and buffers.
+pub const UPSTREAM_BYTES: usize = 1 << 10;
+/// The same with TLS.
+pub const UPSTREAM_TLS_BYTES: usize = 40 << 10;
 /// The least budget: with less not even one client of each kind could be served.
 const BYTES_MIN: usize = 4 << 20;
 
@@ -16,7 +28,7 @@ const BYTES_MIN: usize = 4 << 20;
 const PIECE_BYTES_MAX: usize = 256 << 10;
 /// Below this a connection is read from only while nothing of it waits to be sent, because then
 /// what is read can be written, and is not held: a TLS record fits any socket's send buffer.
-const PIECE_BYTES_MIN: usize = 16 << 10;
+pub const PIECE_BYTES_MIN: usize = 16 << 10;
 /// A connection may take this part of what is left: so many slow ones in a row leave a third of
 /// it to the others (1/e), and each later one takes less.
 const PIECES: usize = 64;
@@ -58,41 +70,55 @@ impl Budget {
         self.used.load(Relaxed).saturating_add(more) > self.bytes_max / 8 * 7
     }
 
+    /// Whether they would be beyond what those who hold much may begin: what they have begun grows
+    /// by another eighth.
+    pub fn is_filling(&self, more: usize) -> bool {
+        self.used.load(Relaxed).saturating_add(more) > self.bytes_max / 8 * 6
+    }
+
     /// How much may be read for one connection at once: less, the fuller it gets, so that
     /// peers who do not read take small pieces before they take the last of it. `None`: nothing
     /// that might have to be held.
     pub fn piece(&self) -> Option<usize> {
-        let left = (self.bytes_max / 8 * 7).saturating_sub(self.used.load(Relaxed));
-        let piece = left / PIECES;
+        let piece = self.left() / PIECES;
         (piece >= PIECE_BYTES_MIN).then_some(piece.min(PIECE_BYTES_MAX))
+    }
+
+    /// Bytes that those who hold much may still take.
+    pub fn left(&self) -> usize {
+        (self.bytes_max / 8 * 7).saturating_sub(self.used.load(Relaxed))
     }
 }
 
 /// Bytes that are counted as long as this lives.
 #[derive(Debug)]
-pub struct Counted<'a> {
-    budget: &'a Budget,
+pub struct Counted {
+    budget: Arc<Budget>,
     bytes: usize,
 }
 
-impl<'a> Counted<'a> {
+impl Counted {
     /// Counts `bytes` until it is dropped.
-    pub fn new(budget: &'a Budget, bytes: usize) -> Self {
-        budget.take(bytes);
-        Self { budget, bytes }
+    pub fn new(budget: &Arc<Budget>, bytes: usize) -> Self {
+        let mut counted = Self { budget: budget.clone(), bytes: 0 };
+        counted.set(bytes);
+        counted
     }
 
     /// Counts `bytes` from now on.
     pub fn set(&mut self, bytes: usize) {
-        self.budget.take(bytes);
-        self.budget.give(self.bytes);
+        if bytes > self.bytes {
+            self.budget.take(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.budget.give(self.bytes - bytes);
+        }
         self.bytes = bytes;
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.budget.give(self.bytes);
+        self.set(0);
     }
 }
 

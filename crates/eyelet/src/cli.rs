@@ -50,6 +50,8 @@ enum Command {
 
 /// Runs what the command line says.
 pub fn run() -> ExitCode {
+    // Before a configuration is read: its text and tables are mappings then, and go back whole.
+    eyelet_sys::memory::configure();
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("EYELET_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,hickory_resolver=warn"));

@@ -1,8 +1,11 @@
 //! The story of a connection: accept, peek, decide, act. Every step is one file.
 //! It must not know how a step is done.
 
+use std::panic::AssertUnwindSafe;
+
 use eyelet_policy::{Decision, Fact, Rules};
 use eyelet_wire::hello::{Hello, HelloReader, Peek};
+use futures_util::FutureExt;
 
 use crate::act;
 use crate::act::refuse::Answer;
@@ -22,7 +25,9 @@ use crate::story::{End, Story};
 #[allow(clippy::manual_async_fn)]
 pub fn connection(active: Active, mut story: Story) -> impl Future<Output = ()> {
     async move {
-        if let Err(end) = serve(&active, &mut story).await {
+        let served = AssertUnwindSafe(serve(&active, &mut story)).catch_unwind().await;
+        // A fault of ours costs this connection, and it has its line like any other.
+        if let Err(end) = served.unwrap_or_else(|_| Err(End::failed("a fault of ours"))) {
             active.worker.tell(&story, &end);
         }
     }
@@ -45,15 +50,16 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
         }
         _ => Box::pin(intercept::arrive(active, story, &mut peeked)).await?,
     }
-    let (rule, hello_bytes) = match decide(active, story, &mut peeked).await? {
-        Ruling::Act { rule, hello_bytes } => (rule, hello_bytes),
+    let (rule, hello_bytes, early_data) = match decide(active, story, &mut peeked).await? {
+        Ruling::Act { rule, hello_bytes, early_data } => (rule, hello_bytes, early_data),
         Ruling::Refuse(answer, end) => return connect::end(active, story, &answer, end),
     };
-    match &*edge.config.rules[rule as usize].action {
+    match edge.config.rules.at(rule).action {
         Action::Splice(splice) => {
             act::splice::splice(active, story, splice, peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
+            let peeked = (peeked, early_data);
             Box::pin(act::terminate::terminate(active, story, rule, terminate, peeked)).await
         }
         // `decide` gives the refusal of a refuse rule, never its action.
@@ -69,6 +75,8 @@ enum Ruling {
         rule: u32,
         /// How much of what was peeked is the hello; 0: none was read.
         hello_bytes: usize,
+        /// Whether that hello announces early data.
+        early_data: bool,
     },
     /// It is refused, so and therefore.
     Refuse(Answer, End),
@@ -143,8 +151,9 @@ fn judge(
         match (policy.decide(&known.facts(story, hello)), hello) {
             (Decision::Verdict(verdict), _) => {
                 let hello_bytes = hello.map_or(0, Hello::raw_len);
+                let early_data = hello.is_some_and(Hello::has_early_data);
                 return Judged::Ruling(match known.settle(active, story, verdict, hello) {
-                    Ok(rule) => Ruling::Act { rule, hello_bytes },
+                    Ok(rule) => Ruling::Act { rule, hello_bytes, early_data },
                     Err((answer, end)) => Ruling::Refuse(answer, end),
                 });
             }

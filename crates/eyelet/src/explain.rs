@@ -184,8 +184,8 @@ fn print(
 ) -> io::Result<()> {
     match verdict.rule.and_then(|id| config.rules.get(id.0 as usize).map(|rule| (id, rule))) {
         Some((id, rule)) => {
-            writeln!(out, "rule:    {}", label(id, &rule.name))?;
-            writeln!(out, "action:  {}", action(&rule.action, facts, verdict.refuse))?;
+            writeln!(out, "rule:    {}", label(id, rule.name))?;
+            writeln!(out, "action:  {}", action(rule.action, facts, verdict.refuse))?;
         }
         None => {
             writeln!(out, "rule:    none matches")?;
@@ -194,7 +194,7 @@ fn print(
     }
     if let Some(why) = verdict.refuse {
         let rule = verdict.rule.and_then(|id| config.rules.get(id.0 as usize));
-        let own = match rule.map(|rule| &*rule.action) {
+        let own = match rule.map(|rule| rule.action) {
             Some(Action::Refuse(refuse)) => refuse.alert,
             _ => None,
         };
@@ -223,7 +223,7 @@ fn print_misses(
     writeln!(out, "Rules before it that did not match:")?;
     let skipped = earlier.saturating_sub(MISSES_SHOWN);
     for miss in config.policy.misses(facts).take(MISSES_SHOWN) {
-        let name = config.rules.get(miss.rule.0 as usize).map_or("", |rule| &rule.name);
+        let name = config.rules.get(miss.rule.0 as usize).map_or("", |rule| rule.name);
         let asked = asked_text(miss, config);
         let had = fact_text(miss.matcher, facts, config);
         let label = label(miss.rule, name);

@@ -11,7 +11,7 @@ mod incoming;
 
 use std::sync::Arc;
 
-use eyelet_record::{Role, Session, Suite, Version};
+use eyelet_record::{HEADER_BYTES, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{HelloReader, Peek};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -69,15 +69,16 @@ impl From<End> for HandshakeFailure {
     }
 }
 
-/// Does the handshake. `incoming` is what was peeked.
+/// Does the handshake. `incoming` is what was peeked; `early_data`: its hello announces some.
 pub async fn handshake(
     active: &Active,
     (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
     incoming: Vec<u8>,
+    early_data: bool,
 ) -> Result<Handshaken, HandshakeFailure> {
     let tls = UnbufferedServerConnection::new(config)
         .map_err(|error| End::failed(format!("handshake: {error}")))?;
-    let mut machine = Machine::new(tls, incoming);
+    let mut machine = Machine::new(tls, incoming, early_data);
     let budget = &active.worker.edge.budget;
     let mut counted = Counted::new(budget, 0);
     loop {
@@ -128,29 +129,25 @@ struct Machine {
     /// How much of it rustls was shown: 0 <= fed <= incoming.len(), and a record's end.
     fed: usize,
     outgoing: Vec<u8>,
+    /// Encrypted records that rustls has written since it was last shown one of the client's.
+    sealed: u64,
     secrets: TrafficSecrets,
-    /// Whether the hello lacks an extension that TLS 1.3 must have.
-    lacking: bool,
     /// How much early data may still be skipped, in bytes; 0 where none was announced, or once
     /// the client's handshake has gone on.
     skip_bytes: usize,
 }
 
 impl Machine {
-    fn new(tls: UnbufferedServerConnection, incoming: Vec<u8>) -> Self {
-        let (lacking, early_data) = match HelloReader::new(incoming.len()).feed(&incoming) {
-            Peek::Hello(hello) => (incoming::is_lacking(&hello), hello.has_early_data()),
-            _ => (false, false),
-        };
+    fn new(tls: UnbufferedServerConnection, incoming: Vec<u8>, early_data: bool) -> Self {
         let skip_bytes = if early_data { EARLY_BYTES_MAX } else { 0 };
         let (outgoing, secrets) = (Vec::new(), TrafficSecrets::default());
-        Self { tls, incoming, fed: 0, outgoing, secrets, lacking, skip_bytes }
+        Self { tls, incoming, fed: 0, outgoing, sealed: 0, secrets, skip_bytes }
     }
 
     /// Goes on until rustls needs more, is done, or fails; then `outgoing` has the alert.
     fn step(&mut self) -> Result<Step, rustls::Error> {
         loop {
-            let Self { tls, incoming, fed, outgoing, secrets, .. } = self;
+            let Self { tls, incoming, fed, outgoing, sealed, secrets, .. } = self;
             let UnbufferedStatus { discard, state } =
                 tls.process_tls_records(&mut incoming[..*fed]);
             let captured = take_captured();
@@ -159,7 +156,9 @@ impl Machine {
             }
             let blocked = match state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    let at = outgoing.len();
                     append(outgoing, |room| data.encode(room))?;
+                    *sealed += encrypted_records(&outgoing[at..]);
                     false
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -199,6 +198,7 @@ impl Machine {
             };
             if !(sealed && self.skips(end)) {
                 self.fed = end;
+                self.sealed = 0;
                 return Ok(true);
             }
             // rustls would keep it, and count it again with each record.
@@ -226,7 +226,12 @@ impl Machine {
     fn failed(&mut self, error: rustls::Error) -> rustls::Error {
         let said = drain_alert(&mut self.tls, &mut self.outgoing);
         let tls12 = self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
-        if let Some(alert) = alerts::ours(&error, tls12, self.lacking, said.is_some())
+        // What rustls fails by is not discarded: a hello is there from its first record on.
+        let lacking = match HelloReader::new(self.incoming.len()).feed(&self.incoming) {
+            Peek::Hello(hello) => incoming::is_lacking(&hello),
+            _ => false,
+        };
+        if let Some(alert) = alerts::ours(&error, tls12, lacking, said.is_some())
             && !self.tls12_is_sealed()
         {
             self.outgoing.truncate(said.unwrap_or(self.outgoing.len()));
@@ -256,24 +261,22 @@ impl Machine {
     }
 
     fn hand_over(self) -> Result<Handshaken, End> {
-        let Self { tls, incoming, secrets, .. } = self;
+        let Self { tls, incoming, secrets, sealed, .. } = self;
         let fault = |what: &str| End::failed(format!("handshake: {what}"));
-        let version = match tls.protocol_version() {
-            Some(ProtocolVersion::TLSv1_2) => 0x0303,
-            Some(ProtocolVersion::TLSv1_3) => 0x0304,
-            _ => return Err(fault("no version")),
-        };
-        let suite = tls.negotiated_cipher_suite().ok_or_else(|| fault("no suite"))?.suite();
+        let name = tls.negotiated_cipher_suite().ok_or_else(|| fault("no suite"))?.suite();
         let alpn = tls.alpn_protocol().map(<[u8]>::to_vec);
         let resumed = tls.handshake_kind() == Some(HandshakeKind::Resumed);
         let certificate = tls
             .peer_certificates()
             .and_then(<[CertificateDer<'_>]>::first)
             .map(|certificate| certificate.clone().into_owned());
-        let (keys, _kernel) =
-            tls.dangerous_into_kernel_connection().map_err(|error| fault(&error.to_string()))?;
-        let session = session(version, &keys, &secrets).ok_or_else(|| fault("handover"))?;
-        let suite = suite_name(suite);
+        let (version, session) = match tls.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => (0x0303, session12(tls)),
+            Some(ProtocolVersion::TLSv1_3) => (0x0304, session13(tls, &secrets, sealed)),
+            _ => return Err(fault("no version")),
+        };
+        let session = session.ok_or_else(|| fault("handover"))?;
+        let suite = suite_name(name);
         Ok(Handshaken { session, leftover: incoming, version, suite, alpn, certificate, resumed })
     }
 }
@@ -285,7 +288,12 @@ fn append(
 ) -> Result<(), rustls::Error> {
     /// Most records of a flight; a certificate chain says how much more it needs.
     const ROOM_BYTES: usize = 512;
+    /// A whole flight with a small chain: it need not grow by halves.
+    const FLIGHT_BYTES: usize = 2048;
     let at = outgoing.len();
+    if at == 0 {
+        outgoing.reserve(FLIGHT_BYTES);
+    }
     let mut room = ROOM_BYTES;
     loop {
         outgoing.resize(at + room, 0);
@@ -336,22 +344,53 @@ fn suite_of(tls: &UnbufferedServerConnection) -> Option<Suite> {
     }
 }
 
-/// The record layer's session from rustls' secrets, or `None` where the two do not agree.
-fn session(version: u16, keys: &ExtractedSecrets, secrets: &TrafficSecrets) -> Option<Session> {
+/// How many of these records are application data from outside.
+fn encrypted_records(mut records: &[u8]) -> u64 {
+    let mut count = 0;
+    while let [content_type, _, _, high, low, ..] = *records {
+        count += u64::from(content_type == incoming::APPLICATION_DATA);
+        let len = HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
+        records = records.get(len..).unwrap_or_default();
+    }
+    count
+}
+
+/// The record layer's session of a TLS 1.3 connection, at the sequence numbers where rustls left
+/// off. The client's is 0: of what follows its Finished rustls was shown nothing. Ours counts what
+/// rustls wrote after that Finished, its tickets: it writes nothing under that key before (and a
+/// record under the handshake's keys comes before the Finished is shown).
+///
+/// rustls knows both numbers too, but tells them only with keys, which it would derive for
+/// nobody: that is a twentieth of a handshake. So it is asked where tests run.
+fn session13(
+    tls: UnbufferedServerConnection,
+    secrets: &TrafficSecrets,
+    tx_seq: u64,
+) -> Option<Session> {
+    let suite = suite_of(&tls)?;
+    let session =
+        Session::tls13(Role::Server, suite, &secrets.client, &secrets.server, 0, tx_seq).ok()?;
+    debug_assert!(is_handed_over(tls, &session, tx_seq), "not the keys or numbers of rustls");
+    Some(session)
+}
+
+/// Whether rustls ended with these keys and sequence numbers.
+fn is_handed_over(tls: UnbufferedServerConnection, session: &Session, tx_seq: u64) -> bool {
+    let Ok((keys, _kernel)) = tls.dangerous_into_kernel_connection() else { return false };
+    let ExtractedSecrets { tx: (their_tx_seq, tx), rx: (rx_seq, rx) } = &keys;
+    let (Some((_, tx_key, tx_iv)), Some((_, rx_key, rx_iv))) = (parts(tx), parts(rx)) else {
+        return false;
+    };
+    (*rx_seq, *their_tx_seq) == (0, tx_seq) && session.has_keys((rx_key, rx_iv), (tx_key, tx_iv))
+}
+
+/// The same of TLS 1.2, where rustls' keys are all there is.
+fn session12(tls: UnbufferedServerConnection) -> Option<Session> {
+    let (keys, _kernel) = tls.dangerous_into_kernel_connection().ok()?;
     let ((tx_seq, tx), (rx_seq, rx)) = (&keys.tx, &keys.rx);
     let (suite, tx_key, tx_iv) = parts(tx)?;
     let (_, rx_key, rx_iv) = parts(rx)?;
-    let role = Role::Server;
-    let session = if version == 0x0303 {
-        Session::tls12(role, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq)
-    } else {
-        Session::tls13(role, suite, &secrets.client, &secrets.server, *rx_seq, *tx_seq)
-    }
-    .ok()?;
-    debug_assert_eq!(session.version() == Version::Tls12, version == 0x0303);
-    // With one record at a time no KeyUpdate can have gone before: the keys that rustls ended
-    // with are those of generation 0, or the handover is wrong and must not be used.
-    session.has_keys((rx_key, rx_iv), (tx_key, tx_iv)).then_some(session)
+    Session::tls12(Role::Server, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
 }
 
 fn parts(secrets: &ConnectionTrafficSecrets) -> Option<(Suite, &[u8], &[u8])> {

@@ -149,7 +149,7 @@ impl Known {
         let facts = self.facts(story, hello);
         let told = config.policy.shadowed(&facts).map(|verdict| {
             let rule = verdict.rule.map_or(0, |rule| rule.0);
-            let outcome = match &*config.rules[rule as usize].action {
+            let outcome = match config.rules.at(rule).action {
                 _ if verdict.refuse.is_some() => Outcome::Refused,
                 Action::Splice(_) => Outcome::Spliced,
                 Action::Terminate(_) => Outcome::Terminated,
@@ -182,7 +182,7 @@ fn rule_on(
         (None, None) => Err(act::refuse::by_rule(None, Refusal::Unlisted, hello)),
         (rule, Some(refusal)) => {
             let rules = &active.worker.edge.config.rules;
-            let action = rule.map(|rule| &*rules[rule.0 as usize].action);
+            let action = rule.map(|rule| rules.at(rule.0).action);
             Err(act::refuse::by_rule(action, refusal, hello))
         }
     }

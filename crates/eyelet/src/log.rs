@@ -117,7 +117,7 @@ impl Log {
             client: measured.client,
             destination: decided.destination,
             outcome: end.outcome,
-            rule: decided.rule.map(|rule| &*config.rules[rule as usize].name),
+            rule: decided.rule.map(|rule| config.rules.at(rule).name),
             reason: &end.reason,
             sni: decided.sni.as_deref(),
             alpn: decided.alpn.as_deref(),
@@ -161,10 +161,10 @@ impl Log {
 }
 
 fn shadows<'a>(config: &'a Config, decided: &Decided) -> Option<Vec<Shadow<'a>>> {
-    let told = decided.shadow.iter().map(|(rule, outcome)| Shadow {
-        rule: &config.rules[*rule as usize].name,
-        outcome: *outcome,
-    });
+    let told = decided
+        .shadow
+        .iter()
+        .map(|(rule, outcome)| Shadow { rule: config.rules.at(*rule).name, outcome: *outcome });
     (!decided.shadow.is_empty()).then(|| told.collect())
 }
 

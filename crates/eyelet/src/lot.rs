@@ -113,8 +113,8 @@ pub enum Role {
         late: bool,
         /// Its memory is wanted for others.
         shed: bool,
-        /// It was never parked: its handshake, if any, is not done.
-        half_open: bool,
+        /// How far it is.
+        phase: Phase,
     },
     /// Nobody, until an event: the usual state.
     Parked {
@@ -128,9 +128,27 @@ pub enum Role {
     Lingering,
 }
 
+/// How far an active connection is, for who has to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its handshake, or the head of its request, is not done.
+    HalfOpen,
+    /// HTTP/2 without a stream.
+    Idle,
+    /// It is being served.
+    Busy,
+}
+
 impl Linked for Entry {
     fn links(&mut self) -> &mut Links {
         &mut self.links
+    }
+}
+
+impl Role {
+    /// A task's, which waits for nothing yet.
+    pub fn active(phase: Phase) -> Self {
+        Self::Active { waker: None, late: false, shed: false, phase }
     }
 }
 
@@ -187,7 +205,7 @@ impl Lot {
             upstream: None,
             ready: Ready::default(),
             links: Links::default(),
-            role: Role::Active { waker: None, late: false, shed: false, half_open: true },
+            role: Role::active(Phase::HalfOpen),
         });
         let token = Token::Connection(key, CLIENT).encode();
         let added = match self.entries.entry(key) {

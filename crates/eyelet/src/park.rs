@@ -11,8 +11,8 @@ use eyelet_sys::socket;
 
 use crate::act::terminate;
 use crate::active::Active;
-use crate::budget::ACTIVE_BYTES;
-use crate::lot::{CLIENT, Entry, READ, Role};
+use crate::budget::{ACTIVE_BYTES, HTTP2_BYTES};
+use crate::lot::{CLIENT, Entry, Phase, READ, Role};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::slab::Key;
@@ -61,6 +61,9 @@ fn idle_for(worker: &Worker, settled: bool) -> Duration {
 
 /// An event for a parked connection: moves what can be moved, and parks it again.
 pub fn wake(worker: &Rc<Worker>, key: Key) {
+    if is_to_wait(worker, key) {
+        return worker.later.borrow_mut().push(key);
+    }
     let mut lot = worker.lot.borrow_mut();
     let Some(Entry { client, upstream, ready, role, .. }) = lot.entry(key) else { return };
     let (progress, moved) = match role {
@@ -96,22 +99,35 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         Progress::Closed(end) => end_parked(worker, key, &end, Last::Close),
         Progress::Reset(end) => end_parked(worker, key, &end, Last::Reset),
         Progress::Linger(end) => end_parked(worker, key, &end, Last::Linger),
+        Progress::Cut(end) => end_parked(worker, key, &end, Last::Cut),
     }
 }
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    let Some((story, relay)) = unpark(
-        worker,
-        key,
-        Role::Active { waker: None, late: false, shed: false, half_open: false },
-    ) else {
-        return;
-    };
+    let Some((story, relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
     worker.edge.budget.take(ACTIVE_BYTES);
     let active = Active::new(worker.clone(), key);
     tokio::task::spawn_local(terminate::dial_later(active, story, relay));
+}
+
+/// Whether what a client says is to be left unread, because there is no room for the task that
+/// would serve it. It is looked at again in the next tick.
+fn is_to_wait(worker: &Worker, key: Key) -> bool {
+    if !worker.edge.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
+        return false;
+    }
+    let (source, http2) = {
+        let mut lot = worker.lot.borrow_mut();
+        let Some(Entry { upstream: None, ready, role, .. }) = lot.entry(key) else { return false };
+        let Role::Parked { story, relay: Relay::Terminate(_) } = role else { return false };
+        if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) {
+            return false;
+        }
+        (story.client_ip(), story.is_http2())
+    };
+    !worker.make_room_to_serve(source, ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 })
 }
 
 /// Takes story and relay out of an entry that gets another role.
@@ -147,6 +163,8 @@ enum Last {
     Reset,
     /// The client may read what it was sent last.
     Linger,
+    /// The same, and what it had sent so far was cut: the application must not take it for whole.
+    Cut,
 }
 
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
@@ -155,12 +173,13 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     drop(relay);
     worker.tell(&story, end);
     match last {
-        Last::Linger => {
-            // What the client had sent so far was cut: the application must not take it for whole.
+        Last::Linger | Last::Cut => {
             if let Some(entry) = worker.lot.borrow_mut().entry(key)
                 && let Some(upstream) = &entry.upstream
             {
-                let _ = socket::reset_on_close(upstream);
+                if last == Last::Cut {
+                    let _ = socket::reset_on_close(upstream);
+                }
                 worker.uses_descriptors(-1);
             }
             linger(worker, key);

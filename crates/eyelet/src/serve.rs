@@ -97,7 +97,6 @@ pub struct Running {
 /// # Errors
 /// [`StartError`], in one line that says what to do. Nothing runs then.
 pub fn start(config: Config) -> Result<Running, StartError> {
-    eyelet_sys::memory::configure();
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
@@ -114,8 +113,12 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     };
     let writer =
         Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
-    let compress = compress::Shared::start(&config).map_err(StartError::Dictionaries)?;
-    let shared = Shared { tls, upstream_tls, compress, truth };
+    // What reading the configuration left behind is not to be counted as held.
+    eyelet_sys::memory::trim();
+    let resident = eyelet_sys::memory::resident_bytes();
+    let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
+    let compress = compress::Shared::start(&config, &budget).map_err(StartError::Dictionaries)?;
+    let shared = Shared { tls, upstream_tls, compress, truth, budget };
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
@@ -133,8 +136,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
         workers.push(thread.map_err(StartError::Worker)?);
     }
-    // What reading the configuration left behind.
-    eyelet_sys::memory::trim();
+    // Of the program, what only its start needed.
+    eyelet_sys::memory::forget_code();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }
@@ -159,6 +162,7 @@ struct Shared {
     upstream_tls: ClientConfigs,
     compress: Arc<compress::Shared>,
     truth: Truth,
+    budget: Arc<Budget>,
 }
 
 fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]) -> Edge {
@@ -175,7 +179,7 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
         config.limits.connections_max,
     );
     Edge {
-        budget: Budget::new(config.limits.memory_max, eyelet_sys::memory::resident_bytes()),
+        budget: shared.budget,
         intercept: Intercept::new(&config.listeners, addresses),
         config,
         tls: shared.tls,

@@ -1,15 +1,18 @@
-//! Making room when memory is short, in a fixed order: half-open connections by age, then new
-//! ones of sources that hold more than their share, then other new ones. Parked ones stay, but
-//! for `shed_idle`.
+//! Making room when memory is short, in a fixed order: half-open connections by age, HTTP/2 ones
+//! without a stream by idleness, then new ones of sources that hold more than their share, then
+//! other new ones. Parked ones stay, but for `shed_idle`.
 //! It must not know what bytes are counted as.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::hash_map::Entry as Place;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::task::Context;
 
 use crate::budget::ACTIVE_BYTES;
-use crate::lot::{Entry, Role};
+use crate::lot::{Entry, Phase, Role};
 use crate::park;
 use crate::slab::Key;
 use crate::story::{End, Outcome};
@@ -25,6 +28,8 @@ const IDLE_MAX: usize = 1024;
 /// A source holds more than its share when it has more than this many times what the others have
 /// on average.
 const SHARE: usize = 2;
+/// Tasks that serve a source while memory is short, so that those who hold little are served.
+const FEW: usize = 4;
 /// The queue of half-open connections is tidied beyond this many that are not half-open any more.
 const STALE_MAX: usize = 1024;
 
@@ -48,6 +53,51 @@ impl Worker {
         !is_full()
     }
 
+    /// Whether a parked connection of `source`, or a stream of its, can have a task that serves it.
+    /// The last quarter is for those who have few, and for what the others have begun.
+    pub fn make_room_to_serve(&self, source: IpAddr, bytes: usize) -> bool {
+        let budget = &self.edge.budget;
+        if !budget.is_filling(bytes) {
+            return true;
+        }
+        let few = self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW;
+        let is_full = || if few { budget.is_over(bytes) } else { budget.is_filling(bytes) };
+        for _ in 0..SHED_A_NEW_ONE {
+            if !is_full() || !self.shed_oldest() {
+                break;
+            }
+        }
+        !is_full()
+    }
+
+    /// Notes that a task serves `source`, until what is given is dropped.
+    pub fn serves(self: &Rc<Self>, source: IpAddr) -> Serving {
+        *self.serving.borrow_mut().entry(source).or_default() += 1;
+        Serving { worker: self.clone(), source }
+    }
+
+    /// Has a task that waits for memory look again in the next tick.
+    pub fn wants_memory(&self, task: &Context<'_>) {
+        let mut thirsty = self.thirsty.borrow_mut();
+        if !thirsty.last().is_some_and(|last| last.will_wake(task.waker())) {
+            thirsty.push(task.waker().clone());
+        }
+    }
+
+    /// Notes how far an active connection is.
+    pub fn enters(&self, key: Key, to: Phase) {
+        let mut lot = self.lot.borrow_mut();
+        let Some(Entry { role: Role::Active { phase, .. }, .. }) = lot.entry(key) else { return };
+        if std::mem::replace(phase, to) == to {
+            return;
+        }
+        match to {
+            Phase::HalfOpen => self.half_open.borrow_mut().push_back(key),
+            Phase::Idle => self.unused.borrow_mut().push_back(key),
+            Phase::Busy => {}
+        }
+    }
+
     /// Ends half-open connections until `bytes` more fit; whether they do.
     pub fn relieve(&self, bytes: usize) -> bool {
         while self.edge.budget.is_over(bytes) && self.shed_oldest() {}
@@ -64,17 +114,22 @@ impl Worker {
         false
     }
 
-    /// Has the oldest half-open connection end. `false`: there is none.
+    /// Has the oldest half-open connection end, or the HTTP/2 one that is without a stream for
+    /// longest. `false`: there is none.
     fn shed_oldest(&self) -> bool {
-        let mut half_open = self.half_open.borrow_mut();
-        while let Some(key) = half_open.pop_front() {
+        self.shed_first(&self.half_open, Phase::HalfOpen)
+            || self.shed_first(&self.unused, Phase::Idle)
+    }
+
+    fn shed_first(&self, queue: &RefCell<VecDeque<Key>>, of: Phase) -> bool {
+        while let Some(key) = queue.borrow_mut().pop_front() {
             let mut lot = self.lot.borrow_mut();
-            let Some(Entry { role: Role::Active { waker, late, shed, half_open: true }, .. }) =
+            let Some(Entry { role: Role::Active { waker, late, shed, phase }, .. }) =
                 lot.entry(key)
             else {
                 continue;
             };
-            if *shed {
+            if *shed || *phase != of {
                 continue;
             }
             // Its memory counts as free from now on: its task ends in the next turn.
@@ -107,7 +162,8 @@ impl Worker {
     pub(crate) fn weigh_sources(&self) {
         let mut greedy = self.greedy.borrow_mut();
         greedy.clear();
-        self.tidy_half_open();
+        self.tidy(&self.half_open, Phase::HalfOpen);
+        self.tidy(&self.unused, Phase::Idle);
         self.idle.borrow_mut().clear();
         if !self.edge.budget.is_tight(NEW_BYTES) {
             return;
@@ -137,18 +193,37 @@ impl Worker {
         greedy.extend(counts.into_iter().filter(|(_, n)| is_greedy(*n)).map(|(ip, _)| ip));
     }
 
-    /// Drops keys of connections that are not half-open any more.
-    fn tidy_half_open(&self) {
-        let mut half_open = self.half_open.borrow_mut();
-        if half_open.len() < STALE_MAX {
+    /// Drops keys of connections that are not there any more, or further.
+    fn tidy(&self, queue: &RefCell<VecDeque<Key>>, of: Phase) {
+        let mut queue = queue.borrow_mut();
+        if queue.len() < STALE_MAX {
             return;
         }
         let mut lot = self.lot.borrow_mut();
-        let is_active = |key: &Key| {
-            lot.entry(*key)
-                .is_some_and(|entry| matches!(entry.role, Role::Active { half_open: true, .. }))
+        let is_there = |key: &Key| {
+            lot.entry(*key).is_some_and(
+                |entry| matches!(entry.role, Role::Active { phase, .. } if phase == of),
+            )
         };
-        half_open.retain(is_active);
-        half_open.shrink_to_fit();
+        queue.retain(is_there);
+        queue.shrink_to_fit();
+    }
+}
+
+/// A task that serves a source is counted as long as this lives.
+pub struct Serving {
+    worker: Rc<Worker>,
+    source: IpAddr,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut serving = self.worker.serving.borrow_mut();
+        if let Place::Occupied(mut tasks) = serving.entry(self.source) {
+            *tasks.get_mut() -= 1;
+            if *tasks.get() == 0 {
+                tasks.remove();
+            }
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! A chunked slab: entries never move, growth never copies, and an empty chunk is given back.
 //! It must not know what an entry is.
 
-/// Entries a chunk. A chunk of the lot's entries is then about 120 KiB, which the allocator maps
-/// by itself (`sys::memory`): what lives for hours is not strewn among what lives for a
-/// handshake, so neither keeps the other's pages. Pages of it are touched as entries come.
-const CHUNK: usize = 512;
+/// Entries a chunk. A chunk of the lot's entries is then about 240 KiB, which the allocator mostly
+/// maps by itself (`sys::memory`): what lives for hours is not strewn among what lives for a
+/// handshake, so neither keeps the other's pages. Half of that often fitted into a hole that a
+/// burst had left in the heap. Pages of it are touched as entries come.
+const CHUNK: usize = 1024;
 const WORDS: usize = CHUNK / 64;
 
 /// Generations wrap here, so that a key fits one epoll token beside index and side.

@@ -228,6 +228,11 @@ impl Parked {
         IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical()
     }
 
+    /// Whether it speaks HTTP/2.
+    pub fn is_http2(&self) -> bool {
+        self.decided.http2
+    }
+
     /// The name in the first hello.
     pub fn sni(&self) -> Option<&str> {
         self.decided.sni.as_deref()

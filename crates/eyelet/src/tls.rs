@@ -3,29 +3,31 @@
 //! It must not know sockets or the record layer.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
 };
-use rustls::sign::CertifiedKey;
-use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{
+    KeyLog, RootCertStore, ServerConfig, SignatureAlgorithm, SupportedProtocolVersion, version,
+};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
 use crate::certificate::{self, CertificateError};
-use crate::config::{Action, Config, Terminate, TlsVersion};
+use crate::config::{Action, Config, RuleList, Terminate, TlsVersion};
 
-/// As many certificates are loaded at the start, so that a bad file is found then. With more the
-/// start would take too long; `eyelet check` reads them all.
+/// As many sets of certificates are loaded at the start, so that a bad file is found then. With
+/// more the start would take too long; `eyelet check` reads them all.
 const EAGER_MAX: usize = 64;
 
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as Go does: every connection
@@ -63,9 +65,12 @@ pub enum TlsError {
 pub static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
-/// What a loaded certificate is counted as: its chain, its key in Rust and in C, and the slot;
-/// measured at 1.2 KiB for P-256 with a short chain, 3 KiB for RSA with an intermediate.
-const CERTIFICATE_BYTES: usize = 3 << 10;
+/// What a loaded certificate is counted as beside its leaf: its key in Rust and in C, and the slot.
+/// Measured at 860 bytes for P-256.
+const KEY_BYTES: usize = 1 << 10;
+/// The same of an RSA key, for each byte of its public half: measured at 6.4 KiB for 2048 bits,
+/// most of it what the library keeps after the first signature so that later ones are fast.
+const RSA_KEY_FACTOR: usize = 24;
 /// The part of `memory_max` that loaded certificates may take. Beyond it those that were not
 /// used lately are read again when they are needed.
 const CERTIFICATES_PART: usize = 8;
@@ -73,15 +78,19 @@ const CERTIFICATES_PART: usize = 8;
 /// The rustls configurations and the certificates of all terminate rules. Rules that differ in
 /// nothing but their certificates share one configuration.
 pub struct ServerConfigs {
-    /// By rule: which configuration, which certificates.
-    places: Box<[(u16, u32)]>,
+    /// By action: which of `made`. What is no terminate rule's is not looked up.
+    by_action: Box<[u32]>,
     made: Vec<Arc<ServerConfig>>,
     certificates: Store,
 }
 
 /// Certificates that are loaded when they are first needed, and not for ever.
 struct Store {
+    /// By the number of the set.
     slots: Box<[Mutex<Slot>]>,
+    /// What signed the leaves. Thousands of them share one, which is larger than they are.
+    issuers: Mutex<HashSet<Issuers>>,
+    /// Bytes, and the most that they may be beside the set that was loaded last.
     loaded: AtomicUsize,
     loaded_max: usize,
     /// Where the search for one that was not used lately goes on (the clock algorithm).
@@ -94,62 +103,76 @@ struct Slot {
     used: bool,
 }
 
+/// The certificates of one rule; the first that the client can verify is shown.
+pub type Certificates = [Certificate];
+
+/// A certificate and its key, as small as they are held for long: rustls' own form of them holds
+/// what signed it once for each leaf.
+#[derive(Debug)]
+pub struct Certificate {
+    leaf: Box<[u8]>,
+    issuers: Issuers,
+    key: Arc<dyn SigningKey>,
+}
+
+/// The certificates from the one that signed the leaf up; none where the file has only the leaf.
+type Issuers = Arc<[CertificateDer<'static>]>;
+
 impl ServerConfigs {
     /// Prepares for `config`: makes the configurations, and loads the certificates if they are
     /// few.
     pub fn new(config: &Config) -> Result<Self, TlsError> {
-        let (mut places, mut made) = (Vec::with_capacity(config.rules.len()), Vec::new());
-        let (mut actions, mut settings) = (HashMap::new(), HashMap::new());
+        let (mut by_action, mut made) = (vec![0; config.rules.actions_len()], Vec::new());
+        let mut settings = HashMap::new();
         let tickets = aws_lc_rs::Ticketer::new()?;
-        for rule in &config.rules {
-            let next = actions.len() as u32;
-            let slot = *actions.entry(Arc::as_ptr(&rule.action)).or_insert(next);
-            let Action::Terminate(terminate) = &*rule.action else {
-                places.push((0, slot));
-                continue;
-            };
+        for rule in config.rules.iter() {
+            let Action::Terminate(terminate) = rule.action else { continue };
             let key = (&terminate.alpn_select, &terminate.client_ca, terminate.tls_version_min);
             let index = match settings.entry(key) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
                     made.push(Arc::new(make(terminate, &tickets)?));
-                    *new.insert((made.len() - 1) as u16)
+                    *new.insert((made.len() - 1) as u32)
                 }
             };
-            places.push((index, slot));
+            by_action[rule.action_number as usize] = index;
         }
-        let certificates = Store {
-            slots: (0..actions.len()).map(|_| Mutex::default()).collect(),
-            loaded: AtomicUsize::new(0),
-            loaded_max: (config.limits.memory_max / CERTIFICATES_PART / CERTIFICATE_BYTES).max(1),
-            hand: AtomicUsize::new(0),
-        };
-        let all = Self { places: places.into(), made, certificates };
-        if all.certificates.slots.len() <= EAGER_MAX {
-            for (index, rule) in config.rules.iter().enumerate() {
-                if let Action::Terminate(terminate) = &*rule.action {
-                    all.of(index as u32, terminate)?;
-                }
+        let certificates = Store::new(config);
+        let sets = config.rules.certificates_len();
+        if sets <= EAGER_MAX {
+            for set in 0..sets as u32 {
+                certificates.of(&config.rules, set)?;
             }
         }
-        Ok(all)
+        Ok(Self { by_action: by_action.into(), made, certificates })
     }
 
-    /// What a handshake of this rule needs.
+    /// What a handshake of this rule needs, which is one that terminates.
     pub fn of(
         &self,
+        rules: &RuleList,
         rule: u32,
-        terminate: &Terminate,
     ) -> Result<(Arc<ServerConfig>, Arc<Certificates>), TlsError> {
-        let (made, slot) = self.places[rule as usize];
-        let certificates = self.certificates.of(slot as usize, terminate)?;
-        Ok((self.made[usize::from(made)].clone(), certificates))
+        let rule = rules.at(rule);
+        let made = &self.made[self.by_action[rule.action_number as usize] as usize];
+        Ok((made.clone(), self.certificates.of(rules, rule.certificates_number)?))
     }
 }
 
 impl Store {
-    fn of(&self, slot: usize, terminate: &Terminate) -> Result<Arc<Certificates>, TlsError> {
-        let locked = || self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner);
+    fn new(config: &Config) -> Self {
+        let slots = 0..config.rules.certificates_len();
+        Self {
+            slots: slots.map(|_| Mutex::default()).collect(),
+            issuers: Mutex::default(),
+            loaded: AtomicUsize::new(0),
+            loaded_max: config.limits.memory_max / CERTIFICATES_PART,
+            hand: AtomicUsize::new(0),
+        }
+    }
+
+    fn of(&self, rules: &RuleList, set: u32) -> Result<Arc<Certificates>, TlsError> {
+        let locked = || lock(&self.slots[set as usize]);
         {
             let mut slot = locked();
             slot.used = true;
@@ -158,32 +181,79 @@ impl Store {
             }
         }
         // Loaded without the lock: two workers may both do it, and one is kept.
-        let keys =
-            terminate.certificates.iter().map(|files| certificate::load(files).map(Arc::new));
-        let loaded = Arc::new(Certificates { keys: keys.collect::<Result<_, _>>()? });
-        if locked().certificates.replace(loaded.clone()).is_none()
-            && self.loaded.fetch_add(1, Relaxed) >= self.loaded_max
-        {
-            self.drop_one(slot);
-        }
+        let files = rules.certificates(set);
+        let loaded = files.map(|files| Ok(self.certificate(certificate::load(&files)?)));
+        let loaded: Arc<Certificates> = loaded.collect::<Result<_, TlsError>>()?;
+        let before = locked().certificates.replace(loaded.clone());
+        self.loaded.fetch_add(bytes(&loaded), Relaxed);
+        self.loaded.fetch_sub(before.as_deref().map_or(0, bytes), Relaxed);
+        while self.loaded.load(Relaxed) > self.loaded_max && self.drop_one(set as usize) {}
         Ok(loaded)
     }
 
-    /// Drops the first, from the hand on, that was not used since the hand last came by.
-    fn drop_one(&self, keep: usize) {
+    fn certificate(&self, loaded: CertifiedKey) -> Certificate {
+        let mut chain = loaded.cert.into_iter();
+        // A chain has at least its leaf.
+        let leaf = chain.next().map_or_else(Vec::new, |leaf| leaf.to_vec());
+        Certificate { leaf: leaf.into(), issuers: self.issuers(chain.collect()), key: loaded.key }
+    }
+
+    /// The one copy of these.
+    fn issuers(&self, read: Issuers) -> Issuers {
+        let mut known = lock(&self.issuers);
+        if let Some(known) = known.get(&read) {
+            return known.clone();
+        }
+        if known.len() == known.capacity() {
+            // Before it grows, those go whose leaves were dropped.
+            known.retain(|issuers| Arc::strong_count(issuers) > 1);
+        }
+        known.insert(read.clone());
+        read
+    }
+
+    /// Drops the first, from the hand on, that was not used since the hand last came by; `false` if
+    /// there is none.
+    fn drop_one(&self, keep: usize) -> bool {
         for _ in 0..2 * self.slots.len() {
             let at = self.hand.fetch_add(1, Relaxed) % self.slots.len();
-            let mut slot = self.slots[at].lock().unwrap_or_else(PoisonError::into_inner);
-            if at == keep || slot.certificates.is_none() {
+            let mut slot = lock(&self.slots[at]);
+            if at == keep || slot.certificates.is_none() || std::mem::take(&mut slot.used) {
                 continue;
             }
-            if !std::mem::take(&mut slot.used) {
-                slot.certificates = None;
-                self.loaded.fetch_sub(1, Relaxed);
-                return;
-            }
+            let dropped = slot.certificates.take();
+            self.loaded.fetch_sub(dropped.as_deref().map_or(0, bytes), Relaxed);
+            return true;
         }
+        false
     }
+}
+
+impl Certificate {
+    /// As rustls takes it, for one handshake: a copy of some kilobytes.
+    fn certified(&self) -> Arc<CertifiedKey> {
+        let mut chain = Vec::with_capacity(1 + self.issuers.len());
+        chain.push(CertificateDer::from(self.leaf.to_vec()));
+        chain.extend(self.issuers.iter().cloned());
+        Arc::new(CertifiedKey::new(chain, self.key.clone()))
+    }
+
+    fn bytes(&self) -> usize {
+        let key = match (self.key.algorithm(), self.key.public_key()) {
+            (SignatureAlgorithm::RSA, Some(public)) => public.len() * RSA_KEY_FACTOR,
+            _ => KEY_BYTES,
+        };
+        self.leaf.len() + key
+    }
+}
+
+fn bytes(certificates: &Certificates) -> usize {
+    certificates.iter().map(Certificate::bytes).sum()
+}
+
+/// What is behind these locks is whole between any two steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn make(
@@ -235,12 +305,6 @@ fn client_verifier(
         .map_err(|error| fault(error.to_string()))
 }
 
-/// The certificates of one rule; the first that the client can verify is shown.
-#[derive(Debug)]
-pub struct Certificates {
-    keys: Vec<Arc<CertifiedKey>>,
-}
-
 /// Calls rustls with the certificates that its resolver shall find. It asks synchronously, inside
 /// the call; that is what lets all rules share one configuration.
 pub fn with_certificates<T>(certificates: &Arc<Certificates>, call: impl FnOnce() -> T) -> T {
@@ -257,13 +321,13 @@ struct Chosen;
 impl ResolvesServerCert for Chosen {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         CHOSEN.with_borrow(|chosen| {
-            let keys = &chosen.as_ref()?.keys;
+            let chosen = chosen.as_deref()?;
             // rustls has left only schemes that go with the version and the suites.
-            let fits = |key: &&Arc<CertifiedKey>| {
-                key.key.choose_scheme(hello.signature_schemes()).is_some()
+            let fits = |certificate: &&Certificate| {
+                certificate.key.choose_scheme(hello.signature_schemes()).is_some()
             };
             // Where none fits the first one makes rustls say why.
-            keys.iter().find(fits).or(keys.first()).cloned()
+            chosen.iter().find(fits).or(chosen.first()).map(Certificate::certified)
         })
     }
 }
@@ -324,5 +388,54 @@ impl KeyLog for Capture {
 impl From<TlsError> for io::Error {
     fn from(error: TlsError) -> Self {
         Self::other(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use std::fs;
+
+    use super::*;
+    use crate::config::{Depth, load};
+
+    #[test]
+    fn certificates_that_were_not_used_lately_go_first_and_come_again() {
+        let folder = std::env::temp_dir().join(format!("eyelet-tls-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut text = String::from("[[listener]]\naddress = \"127.0.0.1:0\"\n");
+        for name in ["a.test", "b.test", "c.test", "d.test"] {
+            let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+            fs::write(folder.join(format!("{name}.pem")), made.cert.pem()).unwrap();
+            fs::write(folder.join(format!("{name}.key")), made.signing_key.serialize_pem())
+                .unwrap();
+            text += &format!(
+                "[[rule]]\nsni = \"{name}\"\naction = \"terminate\"\nupstream = \"tcp://a:1\"\n\
+                 certificate = \"{name}.pem\"\nkey = \"{name}.key\"\n"
+            );
+        }
+        fs::write(folder.join("edge.toml"), text).unwrap();
+        let mut config = load(&folder.join("edge.toml"), Depth::Files).unwrap().config;
+        // Three of them: a leaf is below 500 bytes.
+        config.limits.memory_max = CERTIFICATES_PART * 3 * (KEY_BYTES + 500);
+        let store = Store::new(&config);
+        let held = || -> Vec<bool> {
+            store.slots.iter().map(|slot| lock(slot).certificates.is_some()).collect()
+        };
+        let load = |set| drop(store.of(&config.rules, set).unwrap());
+        (0..3).for_each(load);
+        assert_eq!(held(), [true, true, true, false]);
+        // All were used since the hand has come by: the first goes, and its mark with the others'.
+        load(3);
+        assert_eq!(held(), [false, true, true, true]);
+        // The second was used since, the third not.
+        load(1);
+        load(0);
+        assert_eq!(held(), [true, true, false, true]);
+        let slots = store.slots.iter();
+        let sum: usize = slots.map(|s| lock(s).certificates.as_deref().map_or(0, bytes)).sum();
+        assert_eq!(store.loaded.load(Relaxed), sum);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -2,17 +2,19 @@
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eyelet_sys::epoll::Events;
 use eyelet_sys::socket;
+use foldhash::fast::RandomState;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
@@ -85,7 +87,7 @@ pub struct Edge {
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
     /// What connections hold in memory, in all workers.
-    pub budget: Budget,
+    pub budget: Arc<Budget>,
     /// Descriptors that connections hold now, in all workers.
     pub descriptors: AtomicUsize,
     /// Connections allowed at once: the least of configuration and memory.
@@ -112,6 +114,12 @@ pub struct Worker {
     pub resolver: Resolver,
     /// Active connections, oldest first, and some that are not active any more.
     pub(crate) half_open: RefCell<VecDeque<Key>>,
+    /// HTTP/2 connections without a stream, longest first, and some that have one again.
+    pub(crate) unused: RefCell<VecDeque<Key>>,
+    /// Tasks that serve parked connections, by source.
+    pub(crate) serving: RefCell<HashMap<IpAddr, usize, RandomState>>,
+    /// Tasks that wait for memory.
+    pub(crate) thirsty: RefCell<Vec<Waker>>,
     /// Sources that hold more than their share, while memory is short.
     pub(crate) greedy: RefCell<HashSet<IpAddr>>,
     /// Whether the sources were weighed since the last tick.
@@ -132,6 +140,8 @@ pub struct Worker {
     log: RefCell<Log>,
     next_id: Cell<u64>,
     draining: Cell<bool>,
+    /// The drain's time is over.
+    pub(crate) is_cutting: Cell<bool>,
     burst: Cell<Burst>,
     began: Instant,
     began_unix_ms: u64,
@@ -157,7 +167,7 @@ impl Worker {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let resolver = Resolver::new(&edge.config.dns);
         let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
-        let compressors = Compressors::new(&edge.config, &edge.compress);
+        let compressors = Compressors::new(&edge.config, &edge.compress, &edge.budget);
         Ok(Self {
             index,
             edge,
@@ -174,10 +184,14 @@ impl Worker {
             is_weighed: Cell::default(),
             idle: RefCell::default(),
             half_open: RefCell::default(),
+            unused: RefCell::default(),
+            serving: RefCell::default(),
+            thirsty: RefCell::default(),
             greedy: RefCell::default(),
             log: RefCell::new(log),
             next_id: Cell::new(1),
             draining: Cell::new(false),
+            is_cutting: Cell::new(false),
             burst: Cell::default(),
             began: Instant::now(),
             began_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
@@ -208,6 +222,9 @@ impl Worker {
 
     /// Writes the access line of a request on a connection that goes on.
     pub fn tell_request(&self, story: &Story, end: &End, told: &Told) {
+        if end.reason.starts_with(SHED) {
+            self.counters.shed.up();
+        }
         let measured = story.measured(self.now_unix_ms());
         let mut log = self.log.borrow_mut();
         log.line(&self.edge.config, &story.decided, &measured, end, Some(told));
@@ -444,6 +461,10 @@ impl Worker {
         for key in later {
             self.guarded(key, || park::wake(self, key));
         }
+        for task in std::mem::take(&mut *self.thirsty.borrow_mut()) {
+            task.wake();
+        }
+        self.compressors.recount();
         self.weigh_sources();
         self.is_weighed.set(false);
         self.resume(accepting);
@@ -469,7 +490,11 @@ impl Worker {
         burst.ticks = burst.ticks.wrapping_add(1);
         let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.edge.budget.is_tight(0);
         if halved || settled || short {
+            self.compressors.rest();
             eyelet_sys::memory::trim();
+            if settled && self.index == 0 {
+                eyelet_sys::memory::forget_code();
+            }
             (burst.peak, burst.dirty) = (open, false);
         }
         self.burst.set(burst);
@@ -532,6 +557,7 @@ pub async fn run(
                 break;
             }
             if Instant::now() >= end {
+                worker.is_cutting.set(true);
                 park::cut_all(&worker);
                 // Tasks that were cut tell their end when they run once more.
                 for _ in 0..LAST_TURNS {

@@ -13,6 +13,7 @@ use rustls::client::Resumption;
 use support::client::{TLS12, TLS13, Versions, echo};
 use support::crowd::{From, Manner, Multitude, alone, light, many};
 use support::memory::Memory;
+use support::web::get;
 use support::{Edge, Hello, Pki};
 
 /// The slope is taken between one and two times as many, so that the program's own memory, and
@@ -26,8 +27,12 @@ struct Scene {
 
 impl Scene {
     fn new(scheme: &str) -> Self {
+        Self::with(scheme, Manner::Echo)
+    }
+
+    fn with(scheme: &str, manner: Manner) -> Self {
         let pki = Pki::new();
-        let upstream = Multitude::start(Manner::Echo);
+        let upstream = Multitude::start(manner);
         let terminate = pki.terminate(&format!("{scheme}://{}", upstream.address), "");
         let splice = format!(
             "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
@@ -37,14 +42,18 @@ impl Scene {
         Self { edge, _upstream: upstream }
     }
 
-    /// Opens connections in two steps and holds them: anonymous bytes for each of the second.
     fn slope<T: Send>(&self, label: &str, open: impl Fn(usize) -> T + Sync) -> u64 {
-        let first = many(STEP, &open);
+        self.slope_of(label, STEP, open)
+    }
+
+    /// Opens connections in two steps and holds them: anonymous bytes for each of the second.
+    fn slope_of<T: Send>(&self, label: &str, step: usize, open: impl Fn(usize) -> T + Sync) -> u64 {
+        let first = many(step, &open);
         let before = Memory::at_rest(self.edge.pid());
-        let second = many(STEP, &open);
+        let second = many(step, &open);
         let after = Memory::at_rest(self.edge.pid());
-        assert_eq!(first.len() + second.len(), 2 * STEP);
-        let each = after.anonymous.saturating_sub(before.anonymous) / STEP as u64;
+        assert_eq!(first.len() + second.len(), 2 * step);
+        let each = after.anonymous.saturating_sub(before.anonymous) / step as u64;
         eprintln!("{label}: {each} anonymous bytes each");
         each
     }
@@ -91,4 +100,44 @@ fn a_spliced_pair_costs_300_bytes() {
         client
     });
     assert!(each <= 300, "{each} bytes");
+}
+
+/// The same entry again: no task, no buffer, no upstream.
+#[test]
+fn an_http_connection_costs_320_bytes_after_a_request() {
+    let _alone = alone();
+    let scene = Scene::with("http", Manner::Page);
+    let config = light(TLS13, Resumption::disabled());
+    let each = scene.slope("HTTP/1.1, after a request", |_| {
+        let mut tls = From::loopback(1).tls(scene.edge.address(), &config, "app.test").unwrap();
+        get(&mut tls, "/");
+        tls
+    });
+    assert!(each <= 320, "{each} bytes");
+}
+
+/// HTTP/2's library: 16 KiB to write, 8 KiB to read, and tables for headers. It is what the
+/// budget counts such a connection as, and the reason why one without a stream does not stay.
+#[test]
+fn an_http2_connection_costs_40_kib_after_a_request() {
+    let _alone = alone();
+    let scene = Scene::with("http", Manner::Page);
+    let mut config = ClientConfig::clone(&light(TLS13, Resumption::disabled()));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = Arc::new(config);
+    // The preface, SETTINGS, and HEADERS of GET / by HPACK's static table.
+    let mut says = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    says.extend(b"\0\0\x0d\x01\x05\0\0\0\x01\x82\x87\x84\x41\x08app.test");
+    let each = scene.slope_of("HTTP/2, after a request", 200, |_| {
+        let mut tls = From::loopback(1).tls(scene.edge.address(), &config, "app.test").unwrap();
+        tls.write_all(&says).unwrap();
+        let (mut heard, mut piece) = (Vec::new(), [0; 512]);
+        while !heard.ends_with(b"yes") {
+            let length = tls.read(&mut piece).unwrap();
+            assert!(length > 0, "closed behind {}", heard.escape_ascii());
+            heard.extend_from_slice(&piece[..length]);
+        }
+        tls
+    });
+    assert!(each <= 40 << 10, "{each} bytes");
 }

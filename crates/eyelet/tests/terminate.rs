@@ -201,6 +201,25 @@ fn close_notify_ends_one_direction_at_a_time() {
     }
 }
 
+/// RFC 8446 section 6.1: what comes behind a close_notify is ignored. Unread it would make the
+/// kernel answer our close with a reset, which throws away what the client has not read yet.
+#[test]
+fn bytes_behind_a_close_notify_cut_no_answer() {
+    let front = Front::new("tcp", "");
+    let (mut client, mut upstream) = front.connected();
+    client.conn.send_close_notify();
+    client.flush().unwrap();
+    assert_eq!(ending(&mut upstream, SOON), (vec![], End::Fin));
+    client.sock.write_all(&[23; 1000]).unwrap();
+    let sent = noise(256 << 10, 5);
+    upstream.write_all(&sent).unwrap();
+    drop(upstream);
+    front.edge.only_line();
+    client.sock.write_all(&[23; 1000]).unwrap();
+    thread::sleep(A_WHILE);
+    assert!(read_all(&mut client) == sent, "the answer was cut");
+}
+
 #[test]
 fn truncation_is_seen_and_told() {
     let front = Front::new("tcp", "");

@@ -72,6 +72,15 @@ pub(crate) enum Outcome {
     Needs(Fact),
 }
 
+/// How far some matchers hold where others do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cover {
+    Whole,
+    /// But for this one, which is `Client` or `Destination`: there they may hold in part.
+    AllBut(Matcher),
+    No,
+}
+
 impl Conditions {
     /// Connections of these listeners.
     #[must_use]
@@ -301,14 +310,16 @@ impl Conditions {
     }
 
     /// Whether these hold whenever `other` do: each matcher is absent, or as wide.
-    pub(crate) fn cover(&self, other: &Self) -> bool {
-        covers_list(&self.listeners, &other.listeners)
-            && (self.client.is_empty()
-                || (!other.client.is_empty() && self.client.covers(&other.client)))
+    pub(crate) fn cover(&self, other: &Self) -> Cover {
+        let client = self.client.is_empty()
+            || (!other.client.is_empty() && self.client.covers(&other.client));
+        // Thousands of rules for one client each are told apart here.
+        if !client && !other.client.is_empty() && !self.client.meets(&other.client) {
+            return Cover::No;
+        }
+        let rest = covers_list(&self.listeners, &other.listeners)
             && (self.connect.is_empty()
                 || (!other.connect.is_empty() && self.connect.covers(&other.connect)))
-            && (self.destination.is_empty()
-                || (!other.destination.is_empty() && self.destination.covers(&other.destination)))
             && self.sni_malformed == other.sni_malformed
             && self
                 .tls_version_max
@@ -317,7 +328,28 @@ impl Conditions {
             && covers_list(&self.alpn, &other.alpn)
             && covers_list(&self.ja4, &other.ja4)
             && (!self.tls_compression || other.tls_compression)
-            && self.evidence.cover(&other.evidence)
+            && self.evidence.cover(&other.evidence);
+        if !rest {
+            return Cover::No;
+        }
+        let destination = self.destination.is_empty()
+            || (!other.destination.is_empty() && self.destination.covers(&other.destination));
+        match (client, destination) {
+            (true, true) => Cover::Whole,
+            (false, true) => Cover::AllBut(Matcher::Client),
+            (true, false) => Cover::AllBut(Matcher::Destination),
+            (false, false) => Cover::No,
+        }
+    }
+
+    /// The clients that these take.
+    pub(crate) fn clients(&self) -> Option<&NetSet> {
+        (!self.client.is_empty()).then_some(&self.client)
+    }
+
+    /// The destinations that these take; empty: all, and none that is known.
+    pub(crate) const fn destinations(&self) -> &AddressSet {
+        &self.destination
     }
 
     /// What `matcher` lists, as in the configuration.

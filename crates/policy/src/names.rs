@@ -1,13 +1,16 @@
 //! Name patterns of rules, and the index that finds the rules of a name.
 //! Knows nothing of a rule's other matchers.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use eyelet_wire::hello::{HostName, SniFault};
 use thiserror::Error;
+
+use crate::rules::index_u32;
 
 /// What a rule's `sni` may list. Lower-cased; displays as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,85 +83,104 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// From name to the rules that list it. A name costs its own bytes, the 24-byte bucket below
-/// and its control byte at a load between 7/16 and 7/8, and 4 bytes for each rule that lists it.
+/// From name to the rules that list it: an open hash table of numbers into one list of names, whose
+/// bytes lie behind each other. A name costs its own bytes and 16, and 4 for each rule that lists
+/// it; a table of strings, each an allocation, would cost 50 more.
 #[derive(Debug, Default)]
 pub(crate) struct NameIndex {
-    /// The key of `NamePattern::Absent` is `""`.
-    exact: HashMap<Box<str>, Slot>,
-    suffixes: HashMap<Box<str>, Slot>,
-    /// Rule ids, ascending within each slot.
+    /// The names as `key` spells them, each once, ascending.
+    text: Box<str>,
+    ends: Box<[Ends]>,
+    /// Numbers of names, each at the first free place from the one that its hash says. Half of
+    /// them are `FREE`, so a name that is not there is found out after 2.5 places on average.
+    places: Box<[u32]>,
+    hasher: RandomState,
+    /// Rule ids, ascending for each name.
     rules: Box<[u32]>,
     /// Bit n: some suffix has n labels. Saves the lookups of depths that no rule lists.
     suffix_depths: u128,
 }
 
-/// A part of `NameIndex::rules`. Its `Default` is the empty part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Slot {
-    start: u32,
-    len: u32,
+/// Where a name ends in `NameIndex::text`, and its rules in `NameIndex::rules`; both begin where
+/// those of the name before it end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    text: u32,
+    rules: u32,
 }
 
 impl NameIndex {
     pub(crate) fn new<'a>(rules: impl Iterator<Item = (u32, &'a [NamePattern])>) -> Self {
-        let mut pairs: Vec<(&NamePattern, u32)> = Vec::new();
+        let mut pairs: Vec<(Cow<'a, str>, u32)> = Vec::new();
+        let mut suffix_depths = 0;
         for (rule, patterns) in rules {
-            pairs.extend(patterns.iter().map(|pattern| (pattern, rule)));
+            for pattern in patterns {
+                if let NamePattern::Suffix(suffix) = pattern {
+                    // A name has at most 127 labels, a suffix of one at most 126.
+                    suffix_depths |= 1_u128.checked_shl(labels(suffix)).unwrap_or(0);
+                }
+                pairs.push((key(pattern), rule));
+            }
         }
         pairs.sort_unstable();
         pairs.dedup();
-        let mut index = Self::default();
-        let suffixes = pairs.iter().filter(|(name, _)| matches!(name, NamePattern::Suffix(_)));
-        let suffixes = suffixes.count();
-        // A bound, not the number: names listed by several rules are counted several times.
-        index.suffixes.reserve(suffixes);
-        index.exact.reserve(pairs.len() - suffixes);
-        let mut start = 0_u32;
+        let mut text = String::new();
+        let mut ends: Vec<Ends> = Vec::new();
         for group in pairs.chunk_by(|a, b| a.0 == b.0) {
-            let len = u32::try_from(group.len()).unwrap_or(u32::MAX);
-            if let Some((pattern, _)) = group.first() {
-                index.insert(pattern, Slot { start, len });
-            }
-            start = start.saturating_add(len);
+            text.push_str(group.first().map_or("", |(name, _)| name));
+            let before = ends.last().map_or(0, |last| last.rules);
+            let rules = before.saturating_add(index_u32(group.len()));
+            ends.push(Ends { text: index_u32(text.len()), rules });
         }
-        index.rules = pairs.iter().map(|(_, rule)| *rule).collect();
-        index.exact.shrink_to_fit();
-        index.suffixes.shrink_to_fit();
+        let rules = pairs.iter().map(|(_, rule)| *rule).collect();
+        let (text, ends) = (text.into_boxed_str(), ends.into_boxed_slice());
+        let places = vec![FREE; ends.len() * PLACES_A_NAME].into_boxed_slice();
+        let hasher = RandomState::new();
+        let mut index = Self { text, ends, places, hasher, rules, suffix_depths };
+        index.fill_places();
         index
     }
 
-    fn insert(&mut self, pattern: &NamePattern, slot: Slot) {
-        match pattern {
-            NamePattern::Absent => self.exact.insert(Box::default(), slot),
-            NamePattern::Exact(name) => self.exact.insert(name.clone(), slot),
-            NamePattern::Suffix(suffix) => {
-                // A name has at most 127 labels, a suffix of one at most 126.
-                self.suffix_depths |= 1_u128.checked_shl(labels(suffix)).unwrap_or(0);
-                self.suffixes.insert(suffix.clone(), slot)
+    fn fill_places(&mut self) {
+        for number in 0..index_u32(self.ends.len()) {
+            let place = self.place_of(self.name(number));
+            // Half of the places are free, so the search ends.
+            if let Err(Some(free)) = place
+                && let Some(place) = self.places.get_mut(free)
+            {
+                *place = number;
             }
-        };
+        }
+    }
+
+    /// The number of a name, or the free place where it would be; `None` where there is none.
+    fn place_of(&self, name: &str) -> Result<u32, Option<usize>> {
+        let hash = self.hasher.hash_one(name);
+        // The high half of the product: evenly spread over any number of places.
+        let first = (u128::from(hash) * self.places.len() as u128) >> 64;
+        let (before, from) = self.places.split_at(first as usize);
+        for (step, number) in from.iter().chain(before).enumerate() {
+            if *number == FREE {
+                return Err(Some((first as usize + step) % self.places.len()));
+            }
+            if self.name(*number) == name {
+                return Ok(*number);
+            }
+        }
+        Err(None)
     }
 
     /// The rules that list `name` or a suffix of it; `""` is the absent name.
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut Found<'a>) {
-        if let Some(slot) = self.exact.get(name) {
-            found.push(self.part(*slot));
-        }
+        self.find_key(name, found);
         self.find_suffixes(name, found);
     }
 
     /// The rules that list every name that `pattern` stands for.
     pub(crate) fn find_covering<'a>(&'a self, pattern: &NamePattern, found: &mut Found<'a>) {
-        match pattern {
-            NamePattern::Absent => self.find("", found),
-            NamePattern::Exact(name) => self.find(name, found),
-            NamePattern::Suffix(suffix) => {
-                if let Some(slot) = self.suffixes.get(suffix) {
-                    found.push(self.part(*slot));
-                }
-                self.find_suffixes(suffix, found);
-            }
+        self.find_key(&key(pattern), found);
+        if let NamePattern::Exact(name) | NamePattern::Suffix(name) = pattern {
+            self.find_suffixes(name, found);
         }
     }
 
@@ -169,61 +191,88 @@ impl NameIndex {
         let mut depth = labels(name);
         for (at, _) in name.match_indices('.') {
             depth -= 1;
-            if self.suffix_depths & 1_u128.checked_shl(depth).unwrap_or(0) == 0 {
-                continue;
+            if self.suffix_depths & 1_u128.checked_shl(depth).unwrap_or(0) != 0 {
+                self.find_key(name.get(at..).unwrap_or_default(), found);
             }
-            if let Some(slot) = name.get(at + 1..).and_then(|suffix| self.suffixes.get(suffix)) {
-                found.push(self.part(*slot));
-            }
+        }
+    }
+
+    fn find_key<'a>(&'a self, key: &str, found: &mut Found<'a>) {
+        if let Ok(number) = self.place_of(key) {
+            found.push(self.rules_of(number));
         }
     }
 
     /// The patterns that `rule` lists, in no order. Walks the whole index: for explanations only.
     pub(crate) fn patterns_of(&self, rule: u32) -> impl Iterator<Item = NamePattern> + '_ {
-        let lists = move |slot: &Slot| self.part(*slot).binary_search(&rule).is_ok();
-        let exact = self.exact.iter().filter(move |(_, slot)| lists(slot));
-        let suffixes = self.suffixes.iter().filter(move |(_, slot)| lists(slot));
-        let exact = exact.map(|(name, _)| match &**name {
+        let numbers = 0..index_u32(self.ends.len());
+        let listed = numbers.filter(move |n| self.rules_of(*n).binary_search(&rule).is_ok());
+        listed.map(|number| match self.name(number) {
             "" => NamePattern::Absent,
-            _ => NamePattern::Exact(name.clone()),
-        });
-        exact.chain(suffixes.map(|(suffix, _)| NamePattern::Suffix(suffix.clone())))
+            name => match name.strip_prefix('.') {
+                Some(suffix) => NamePattern::Suffix(suffix.into()),
+                None => NamePattern::Exact(name.into()),
+            },
+        })
     }
 
-    fn part(&self, slot: Slot) -> &[u32] {
-        let (start, len) = (slot.start as usize, slot.len as usize);
-        self.rules.get(start..start + len).unwrap_or(&[])
+    fn name(&self, number: u32) -> &str {
+        let (before, own) = self.ends_of(number);
+        self.text.get(before.text as usize..own.text as usize).unwrap_or_default()
     }
 
-    /// Bytes on the heap beyond the names' own bytes: hash buckets with their control bytes (a
-    /// table is at most 7/8 full, its size a power of two), rule ids, an allocation a name.
+    fn rules_of(&self, number: u32) -> &[u32] {
+        let (before, own) = self.ends_of(number);
+        self.rules.get(before.rules as usize..own.rules as usize).unwrap_or_default()
+    }
+
+    fn ends_of(&self, number: u32) -> (Ends, Ends) {
+        let number = number as usize;
+        let before = number.checked_sub(1).and_then(|before| self.ends.get(before));
+        let own = self.ends.get(number);
+        (before.copied().unwrap_or_default(), own.copied().unwrap_or_default())
+    }
+
     #[cfg(test)]
-    pub(crate) fn overhead_bytes(&self) -> usize {
-        let bucket = size_of::<(Box<str>, Slot)>() + 1;
-        let buckets = |capacity: usize| (capacity * 8).div_ceil(7).next_power_of_two();
-        let tables = buckets(self.exact.capacity()) + buckets(self.suffixes.capacity());
-        let names = self.exact.len() + self.suffixes.len();
-        tables * bucket + self.rules.len() * 4 + names * ALLOCATION_OVERHEAD_BYTES
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let (text, ends) = (size_of_val(&*self.text), size_of_val(&*self.ends));
+        text + ends + size_of_val(&*self.places) + size_of_val(&*self.rules)
+    }
+}
+
+/// How a pattern stands in the index: a suffix with the dot before it, which no name begins with,
+/// so that what follows a label of a name is looked up as it stands there.
+fn key(pattern: &NamePattern) -> Cow<'_, str> {
+    match pattern {
+        NamePattern::Absent => Cow::Borrowed(""),
+        NamePattern::Exact(name) => Cow::Borrowed(name),
+        NamePattern::Suffix(suffix) => Cow::Owned(format!(".{suffix}")),
     }
 }
 
 /// The slots that a name found: lists of rule ids, each ascending, merged by `Iterator`.
 pub(crate) struct Found<'a> {
-    lists: [&'a [u32]; FOUND_MAX],
-    len: usize,
+    few: [&'a [u32]; FEW],
+    few_len: usize,
+    /// Those that a name finds whose suffixes are listed at many depths: 128 at most, for a name
+    /// of 127 labels, and no memory is taken before.
+    more: Vec<&'a [u32]>,
     /// No rule below this is given: each rule comes once, although several lists name it.
     next: u32,
 }
 
 impl<'a> Found<'a> {
     pub(crate) const fn new() -> Self {
-        Self { lists: [&[]; FOUND_MAX], len: 0, next: 0 }
+        Self { few: [&[]; FEW], few_len: 0, more: Vec::new(), next: 0 }
     }
 
     pub(crate) fn push(&mut self, list: &'a [u32]) {
-        if let Some(free) = self.lists.get_mut(self.len) {
-            *free = list;
-            self.len += 1;
+        match self.few.get_mut(self.few_len) {
+            Some(free) => {
+                *free = list;
+                self.few_len += 1;
+            }
+            None => self.more.push(list),
         }
     }
 }
@@ -233,7 +282,7 @@ impl Iterator for Found<'_> {
 
     fn next(&mut self) -> Option<u32> {
         let mut least: Option<u32> = None;
-        for list in self.lists.get_mut(..self.len)? {
+        for list in self.few.get_mut(..self.few_len)?.iter_mut().chain(&mut self.more) {
             // Lists are short, but the one of rules without `sni` may be long and skipped far into.
             if list.first().is_some_and(|first| *first < self.next) {
                 *list = list.get(list.partition_point(|rule| *rule < self.next)..)?;
@@ -263,12 +312,14 @@ fn labels(name: &str) -> u32 {
     name.bytes().fold(1, |labels, byte| labels + u32::from(byte == b'.'))
 }
 
-/// 126 suffixes of a name of 127 labels, the name itself, and the rules that list no name.
-const FOUND_MAX: usize = 128;
+/// The name itself, two suffixes, and the rules that list no name.
+const FEW: usize = 4;
 
-/// What malloc adds to a name: an 8-byte header, and 8 bytes on average to the next 16.
-#[cfg(test)]
-const ALLOCATION_OVERHEAD_BYTES: usize = 16;
+/// No name has this number.
+const FREE: u32 = u32::MAX;
+
+/// More would be found sooner, at 4 bytes each.
+const PLACES_A_NAME: usize = 2;
 
 #[cfg(test)]
 mod tests {
@@ -310,15 +361,19 @@ mod tests {
     }
 
     #[test]
-    fn a_name_costs_less_than_a_hundred_bytes() {
-        // Just above 7/8 of 2^17 buckets is the worst number: the table is half empty.
-        for names in [100_000_u32, 114_689] {
-            let rules: Vec<[NamePattern; 1]> = (0..names)
-                .map(|n| [NamePattern::Exact(format!("host{n}.example").into())])
-                .collect();
+    fn a_name_costs_its_own_bytes_and_sixteen() {
+        for names in [1, 10_000, 114_689_usize] {
+            let text: Vec<String> = (0..names).map(|n| format!("host{n}.example")).collect();
+            let rules: Vec<[NamePattern; 1]> =
+                text.iter().map(|name| [NamePattern::Exact(name.as_str().into())]).collect();
             let index = NameIndex::new((0..).zip(rules.iter().map(|rule| &rule[..])));
-            let each = index.overhead_bytes() / names as usize;
-            assert!(each <= 80, "{names} names cost {each} bytes each");
+            let own: usize = text.iter().map(String::len).sum();
+            assert_eq!(index.heap_bytes(), own + names * (16 + 4));
+            for (number, name) in text.iter().enumerate() {
+                let mut found = Found::new();
+                index.find(name, &mut found);
+                assert_eq!(found.collect::<Vec<_>>(), [number as u32], "{name}");
+            }
         }
     }
 

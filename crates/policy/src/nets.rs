@@ -35,6 +35,24 @@ impl NetSet {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
+    /// Every address.
+    pub(crate) fn all() -> Self {
+        Self { v4: [(0, u32::MAX)].into(), v6: [(0, u128::MAX)].into() }
+    }
+
+    /// Whether it holds an address of `other`.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        meet(&self.v4, &other.v4) || meet(&self.v6, &other.v6)
+    }
+
+    /// The addresses that `other` does not hold.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        Self {
+            v4: cut(&self.v4, &other.v4, |n| n.checked_sub(1), |n| n.checked_add(1)),
+            v6: cut(&self.v6, &other.v6, |n| n.checked_sub(1), |n| n.checked_add(1)),
+        }
+    }
+
     /// The fewest networks that make it up.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + '_ {
         let v4 = self.v4.iter().flat_map(|(a, b)| Ipv4Subnets::new((*a).into(), (*b).into(), 0));
@@ -112,6 +130,15 @@ impl AddressSet {
         })
     }
 
+    /// What `other` does not hold.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        let left = self.0.iter().map(|(port, nets)| {
+            let wide = other.0.iter().filter(|(wide, _)| wide.is_none() || wide == port);
+            (*port, wide.fold(nets.clone(), |left, (_, nets)| left.without(nets)))
+        });
+        Self(left.filter(|(_, nets)| !nets.is_empty()).collect())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -138,6 +165,36 @@ fn spans<T: Ord + Copy>(ranges: &[(T, T)], (first, last): (T, T)) -> bool {
     before.is_some_and(|range| last <= range.1)
 }
 
+fn meet<T: Ord>(a: &[(T, T)], b: &[(T, T)]) -> bool {
+    let (few, many) = if a.len() < b.len() { (a, b) } else { (b, a) };
+    few.iter().any(|(first, last)| {
+        let from = many.partition_point(|range| range.1 < *first);
+        many.get(from).is_some_and(|range| range.0 <= *last)
+    })
+}
+
+/// `ranges` without those of `by`; `before` and `after` are the neighbours of an address.
+fn cut<T: Ord + Copy>(
+    ranges: &[(T, T)],
+    by: &[(T, T)],
+    before: impl Fn(T) -> Option<T>,
+    after: impl Fn(T) -> Option<T>,
+) -> Box<[(T, T)]> {
+    let mut left = Vec::new();
+    for (first, last) in ranges {
+        let mut next = Some(*first);
+        let from = by.partition_point(|range| range.1 < *first);
+        let within = by.iter().skip(from).take_while(|range| range.0 <= *last);
+        for (cut_first, cut_last) in within {
+            let kept = next.zip(before(*cut_first)).filter(|(first, last)| first <= last);
+            left.extend(kept);
+            next = after(*cut_last);
+        }
+        left.extend(next.map(|first| (first, *last)).filter(|(first, last)| first <= last));
+    }
+    left.into()
+}
+
 fn join<T: Ord + Copy>(mut ranges: Vec<(T, T)>, touch: impl Fn(T, T) -> bool) -> Box<[(T, T)]> {
     ranges.sort_unstable();
     let mut joined: Vec<(T, T)> = Vec::with_capacity(ranges.len());
@@ -148,4 +205,34 @@ fn join<T: Ord + Copy>(mut ranges: Vec<(T, T)>, touch: impl Fn(T, T) -> bool) ->
         }
     }
     joined.into()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_a_set_leaves_of_another() {
+        let set = |nets: &str| -> NetSet {
+            nets.split_whitespace().map(|net| net.parse::<IpNet>().unwrap()).collect()
+        };
+        for (of, without, left) in [
+            ("10.0.0.0/8", "", "10.0.0.0/8"),
+            ("10.0.0.0/8", "11.0.0.0/8 9.0.0.0/8", "10.0.0.0/8"),
+            ("10.0.0.0/8", "10.0.0.0/9", "10.128.0.0/9"),
+            ("10.0.0.0/8", "10.0.0.0/9 10.192.0.0/10", "10.128.0.0/10"),
+            ("10.0.0.0/31 10.0.0.4/30", "10.0.0.1/32 10.0.0.4/31", "10.0.0.0/32 10.0.0.6/31"),
+            ("10.0.0.0/8", "0.0.0.0/0", ""),
+            ("0.0.0.0/0 ::/0", "128.0.0.0/1 ::/1", "0.0.0.0/1 8000::/1"),
+            ("0.0.0.0/0 ::/0", "0.0.0.0/1 8000::/1", "128.0.0.0/1 ::/1"),
+        ] {
+            let (of, without, left) = (set(of), set(without), set(left));
+            assert_eq!(of.without(&without), left, "{of:?} {without:?}");
+            assert_eq!(of.meets(&without), left != of);
+            assert_eq!(of.without(&of), NetSet::default());
+        }
+        assert_eq!(NetSet::all(), set("0.0.0.0/0 ::/0"));
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 
 use eyelet_wire::hello::{Hello, Sni};
 
@@ -64,7 +65,9 @@ pub struct Verdict {
 #[derive(Debug)]
 pub struct Rules {
     names: NameIndex,
-    /// One a rule.
+    /// One a rule: an index into `entries`.
+    rules: Box<[u32]>,
+    /// Each distinct one once, as their conditions.
     entries: Box<[Entry]>,
     /// Each distinct set of matchers once: 100,000 rules that list only names share one.
     conditions: Box<[Conditions]>,
@@ -84,7 +87,8 @@ pub struct Rules {
     asks_names: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// A rule without its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     /// Index into `Rules::conditions`.
     conditions: u32,
@@ -100,24 +104,10 @@ impl Rules {
     /// Indexes a list. What is beyond [`RULES_MAX`] rules is left out.
     pub fn new(rules: &[Rule]) -> Self {
         let rules = rules.get(..RULES_MAX).unwrap_or(rules);
-        let mut interned: HashMap<&Conditions, u32> = HashMap::new();
-        let mut conditions = Vec::new();
-        let mut entries = Vec::with_capacity(rules.len());
-        for rule in rules {
-            let id = *interned.entry(&rule.conditions).or_insert_with(|| {
-                conditions.push(rule.conditions.clone());
-                index_u32(conditions.len() - 1)
-            });
-            let named = !rule.sni.is_empty();
-            entries.push(Entry {
-                conditions: id,
-                refuse: rule.refuse,
-                shadow: rule.shadow,
-                named,
-                asks_hello: named || rule.needs != Needs::Nothing || rule.conditions.ask_hello(),
-                needs_name: rule.needs == Needs::Name,
-            });
-        }
+        let (conditions, ids) = distinct(rules.iter().map(|rule| &rule.conditions));
+        let written = rules.iter().zip(ids).map(|(rule, id)| Entry::new(rule, id));
+        let (entries, rule_entries) = distinct(written);
+        let conditions: Box<[Conditions]> = conditions.into_iter().cloned().collect();
         let numbered = || rules.iter().enumerate().map(|(id, rule)| (index_u32(id), rule));
         let unnamed_with = |malformed: bool| {
             let chosen = numbered().filter(move |(_, rule)| {
@@ -129,7 +119,7 @@ impl Rules {
         let named = numbered().filter(|(_, rule)| !rule.conditions.asks(Matcher::SniMalformed));
         Self {
             names: NameIndex::new(named.map(|(id, rule)| (id, &*rule.sni))),
-            before_hello: before_hello(&entries, &conditions),
+            before_hello: before_hello(&rule_entries, &entries, &conditions),
             unnamed: unnamed_with(false),
             malformed: unnamed_with(true),
             shadows: numbered().filter(|(_, rule)| rule.shadow).map(|(id, _)| id).collect(),
@@ -138,8 +128,9 @@ impl Rules {
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
             asks_names: entries.iter().any(|entry| entry.named || entry.needs_name),
+            rules: rule_entries.into(),
             entries: entries.into(),
-            conditions: conditions.into(),
+            conditions,
         }
     }
 
@@ -206,15 +197,26 @@ impl Rules {
     /// The verdicts of the shadow rules before the one that decides, whose every matcher holds,
     /// in order; none where a fact is still needed.
     pub fn shadowed<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Verdict> + 'a {
-        let end = match self.decide(facts) {
-            _ if self.shadows.is_empty() => 0,
-            Decision::Verdict(verdict) => verdict.rule.map_or(u32::MAX, |rule| rule.0),
-            Decision::Need(_) => 0,
+        let before = match self.shadows.first().map(|_| self.decide(facts)) {
+            Some(Decision::Verdict(verdict)) => {
+                let end = verdict.rule.map_or(u32::MAX, |rule| rule.0);
+                self.shadows.get(..self.shadows.partition_point(|id| *id < end))
+            }
+            None | Some(Decision::Need(_)) => None,
         };
+        // Few lists have shadow rules, and none pays for what only those ask.
+        before.into_iter().flat_map(|before| self.shadowed_of(before, facts))
+    }
+
+    /// Those of `shadows` whose every matcher holds.
+    fn shadowed_of<'a>(
+        &'a self,
+        shadows: &'a [u32],
+        facts: &'a Facts<'a>,
+    ) -> impl Iterator<Item = Verdict> + 'a {
         let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
         let first_peek = self.first_peek(facts);
-        let before = self.shadows.iter().copied().take_while(move |id| *id < end);
-        before.filter_map(move |id| {
+        shadows.iter().filter_map(move |&id| {
             let by_name = candidates.as_mut().is_none_or(|candidates| {
                 while candidates.next_if(|candidate| *candidate < id).is_some() {}
                 candidates.peek() == Some(&id)
@@ -233,12 +235,12 @@ impl Rules {
 
     /// How many rules there are.
     pub const fn len(&self) -> usize {
-        self.entries.len()
+        self.rules.len()
     }
 
     /// Whether there is no rule.
     pub const fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.rules.is_empty()
     }
 
     fn decide_before_hello(&self, facts: &Facts<'_>) -> Decision {
@@ -341,7 +343,7 @@ impl Rules {
     }
 
     pub(crate) fn rule(&self, id: u32) -> Option<(Entry, &Conditions)> {
-        let entry = *self.entries.get(id as usize)?;
+        let entry = *self.entries.get(*self.rules.get(id as usize)? as usize)?;
         Some((entry, self.conditions.get(entry.conditions as usize)?))
     }
 
@@ -356,6 +358,18 @@ impl Rules {
 }
 
 impl Entry {
+    fn new(rule: &Rule, conditions: u32) -> Self {
+        let named = !rule.sni.is_empty();
+        Self {
+            conditions,
+            refuse: rule.refuse,
+            shadow: rule.shadow,
+            named,
+            asks_hello: named || rule.needs != Needs::Nothing || rule.conditions.ask_hello(),
+            needs_name: rule.needs == Needs::Name,
+        }
+    }
+
     pub(crate) const fn refuse(self) -> bool {
         self.refuse
     }
@@ -380,7 +394,20 @@ impl fmt::Display for RuleId {
     }
 }
 
-fn before_hello(entries: &[Entry], conditions: &[Conditions]) -> Box<[u32]> {
+/// Each distinct item once, and for each item the index of its like.
+fn distinct<T: Copy + Eq + Hash>(items: impl Iterator<Item = T>) -> (Vec<T>, Vec<u32>) {
+    let (mut all, mut known) = (Vec::new(), HashMap::new());
+    let ids = items.map(|item| {
+        *known.entry(item).or_insert_with(|| {
+            all.push(item);
+            index_u32(all.len() - 1)
+        })
+    });
+    let ids = ids.collect();
+    (all, ids)
+}
+
+fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> Box<[u32]> {
     // Conditions without the hello's matchers, numbered: equal ones fail or hold together, so
     // of several such rules only the first can be the one that decides or asks.
     let mut cheap_ids: HashMap<Conditions, usize> = HashMap::new();
@@ -396,7 +423,8 @@ fn before_hello(entries: &[Entry], conditions: &[Conditions]) -> Box<[u32]> {
     // they count apart.
     let mut asked = vec![[false; 8]; cheap_ids.len()];
     let mut chosen = Vec::new();
-    for (id, entry) in entries.iter().enumerate() {
+    let entries = rules.iter().filter_map(|entry| entries.get(*entry as usize));
+    for (id, entry) in entries.enumerate() {
         let Some(cheap) = cheap.get(entry.conditions as usize).copied() else { continue };
         let asks_in_shadow = entry.shadow && entry.asks_hello;
         let kind = [entry.refuse, entry.shadow, asks_in_shadow];
@@ -416,7 +444,7 @@ const fn no_rule(why: Refusal) -> Decision {
     Decision::Verdict(Verdict { rule: None, refuse: Some(why) })
 }
 
-fn index_u32(index: usize) -> u32 {
+pub(crate) fn index_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 

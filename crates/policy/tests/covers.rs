@@ -105,6 +105,73 @@ fn rules_that_never_match_by_their_other_matchers() {
 }
 
 #[test]
+fn rules_that_several_cover_together_by_address() {
+    let client = |net| rule().client(&[net]);
+    let shadow = |rule: Rule| Rule { shadow: true, ..rule };
+    let (low, high, whole) = ("10.0.0.0/9", "10.128.0.0/9", "10.0.0.0/8");
+    let destination = |net, port| rule().destination(&[(net, port)]);
+    for (rules, by) in [
+        (vec![client(low), client(high), client(whole)], vec![0, 1]),
+        (vec![client(low), client("10.192.0.0/10"), client(whole)], vec![]),
+        (vec![client(low), client("::1/128"), client(high), client(whole)], vec![0, 2]),
+        (vec![client(low), shadow(rule().client(&[high])), client(whole)], vec![]),
+        (vec![client("0.0.0.0/0"), client("::/0"), rule()], vec![0, 1]),
+        (vec![client("0.0.0.0/0"), client("::/1"), rule()], vec![]),
+        (vec![client(low), client(high), refuse().client(&[whole])], vec![0, 1]),
+        (
+            vec![
+                client(low).sni(&["*.a"]),
+                client(high).sni(&["b.a"]),
+                client(whole).sni(&["b.a"]),
+            ],
+            vec![0, 1],
+        ),
+        (
+            vec![
+                client(low).sni(&["*.a"]),
+                client(high).sni(&["b.a"]),
+                client(whole).sni(&["*.a"]),
+            ],
+            vec![],
+        ),
+        (
+            vec![
+                destination(low, None),
+                destination(high, Some(443)),
+                destination(whole, Some(443)),
+            ],
+            vec![0, 1],
+        ),
+        (
+            vec![destination(low, None), destination(high, Some(443)), destination(whole, None)],
+            vec![],
+        ),
+        (vec![destination(low, None), destination(high, None), client(whole)], vec![]),
+        // Those without a destination pass by both.
+        (vec![destination("0.0.0.0/0", None), destination("::/0", None), rule()], vec![]),
+        (
+            vec![
+                destination(low, None),
+                destination(high, None),
+                refuse().destination(&[(whole, None)]),
+            ],
+            vec![],
+        ),
+        // Halves of two matchers do not make a whole.
+        (
+            vec![
+                client(low).destination(&[(whole, None)]),
+                client(whole).destination(&[(low, None)]),
+                client(whole).destination(&[(whole, None)]),
+            ],
+            vec![],
+        ),
+    ] {
+        assert_eq!(covering(&rules), by, "{rules:#?}");
+    }
+}
+
+#[test]
 fn a_hundred_thousand_names_are_analysed_by_look_ups() {
     let mut rules: Vec<Rule> = (0..100_000)
         .map(|n| Rule {

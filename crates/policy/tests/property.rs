@@ -29,7 +29,8 @@ struct Written {
 const NAMES: [&str; 6] = ["a.x", "b.x", "a.b.x", "c.a.b.x", "x", "a.y"];
 const PATTERNS: [&str; 8] = ["a.x", "b.x", "a.b.x", "*.x", "*.b.x", "*.a.b.x", "", "a.y"];
 const CLIENTS: [&str; 3] = ["10.0.0.1", "10.1.0.1", "::1"];
-const NETS: [&str; 4] = ["10.0.0.0/8", "10.1.0.0/16", "::/0", "10.0.0.1/32"];
+const NETS: [&str; 6] =
+    ["10.0.0.0/8", "10.1.0.0/16", "::/0", "10.0.0.1/32", "0.0.0.0/0", "10.0.0.0/16"];
 const ALPN: [&str; 2] = ["h2", "x"];
 const JA4: [&str; 2] = ["one", "two"];
 

@@ -15,19 +15,19 @@ use crate::relay::{Flow, Relay};
 use crate::story::{End, Story};
 use crate::upstream::{self, Target};
 
-/// Terminates the connection.
+/// Terminates the connection. `peeked` is the hello, and whether it announces early data.
 pub async fn terminate(
     active: &Active,
     story: &mut Story,
     rule: u32,
     terminate: &Terminate,
-    peeked: Vec<u8>,
+    (peeked, early_data): (Vec<u8>, bool),
 ) -> Result<(), End> {
     let edge = &active.worker.edge;
-    let config = match edge.tls.of(rule, terminate) {
+    let config = match edge.tls.of(&edge.config.rules, rule) {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!("rule {:?}: {error}", edge.config.rules[rule as usize].name);
+            tracing::error!("rule {:?}: {error}", edge.config.rules.at(rule).name);
             return refuse::fail(active, End::failed(error.to_string()));
         }
     };
@@ -37,7 +37,7 @@ pub async fn terminate(
         return refuse::refuse(active, &answer, end);
     }
     active.due_in(edge.config.limits.handshake_timeout);
-    let done = match handshake(active, config, peeked).await {
+    let done = match handshake(active, config, peeked, early_data).await {
         Ok(done) => done,
         Err(failure) => {
             park::last_words(active, &failure.alert);
@@ -73,14 +73,14 @@ fn version_min(terminate: &Terminate) -> u16 {
 pub async fn dial_later(active: Active, mut story: Story, relay: Relay) {
     let edge = active.worker.edge.clone();
     let rule = story.decided.rule.unwrap_or(u32::MAX);
-    let action = edge.config.rules.get(rule as usize).map(|rule| &*rule.action);
+    let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
     let (Some(crate::config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
         (action, relay)
     else {
         return active.worker.tell(&story, &End::failed("only terminated connections dial late"));
     };
     if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
-        return Box::pin(crate::http::serve(active, story, terminated)).await;
+        return crate::http::serve(active, story, terminated).await;
     }
     match dial(&active, &mut story, &terminate.upstream, &mut terminated).await {
         Ok(()) => park::park(&active, &mut story, Relay::Terminate(terminated)),

@@ -22,6 +22,7 @@ use eyelet_compress::pool::Pool;
 use eyelet_compress::{Accepted, Coding, WhyNot};
 use http::{Method, Response, StatusCode, request::Parts};
 
+use crate::budget::{Budget, Counted};
 use crate::config::Config;
 
 pub use coder::Coder;
@@ -39,6 +40,11 @@ struct Inner {
     shared: Arc<Shared>,
     pace: pace::Pace,
     tags: RefCell<tags::WeakTags>,
+    budget: Arc<Budget>,
+    /// What the pool holds, as far as it was looked at.
+    counted: RefCell<Counted>,
+    /// What the pool may hold however much is left.
+    bytes_max: usize,
 }
 
 /// What is known of a body when its response's head is there.
@@ -64,20 +70,37 @@ pub struct Told {
 impl Compressors {
     /// Those of one worker, with its share of the memory budget.
     #[must_use]
-    pub fn new(config: &Config, shared: &Arc<Shared>) -> Self {
+    pub fn new(config: &Config, shared: &Arc<Shared>, budget: &Arc<Budget>) -> Self {
         let workers = config.workers.unwrap_or_else(cores).max(1);
         let bytes_max = config.limits.memory_max / MEMORY_SHARE / workers;
-        Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared)
+        Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, budget)
     }
 
-    fn with_budget(bytes_max: usize, shared: &Arc<Shared>) -> Self {
+    fn with_budget(bytes_max: usize, shared: &Arc<Shared>, budget: &Arc<Budget>) -> Self {
         let inner = Inner {
             pool: Pool::new(bytes_max),
             shared: shared.clone(),
             pace: pace::Pace::default(),
             tags: RefCell::default(),
+            budget: budget.clone(),
+            counted: RefCell::new(Counted::new(budget, 0)),
+            bytes_max,
         };
         Self { inner: Rc::new(inner) }
+    }
+
+    /// Counts what the pool holds, and lets it take no more than the budget has left.
+    pub fn recount(&self) {
+        let Inner { pool, budget, counted, bytes_max, .. } = &*self.inner;
+        counted.borrow_mut().set(pool.bytes());
+        pool.limit((pool.bytes() + budget.left()).min(*bytes_max));
+        counted.borrow_mut().set(pool.bytes());
+    }
+
+    /// Gives up what rests: nothing has come for a while, or memory is short.
+    pub fn rest(&self) {
+        self.inner.pool.clear();
+        self.recount();
     }
 
     /// Eyelet's own answer: a trained dictionary, at the path that `Link` names. `None`: the

@@ -42,7 +42,10 @@ impl Compressors {
         let coder = match body {
             Some(body) => {
                 let beginning = Beginning { length: body.length, complete: body.complete, first };
-                self.of_body(asked.rule, &wanted, head, &beginning)
+                self.recount();
+                let coder = self.of_body(asked.rule, &wanted, head, &beginning);
+                self.recount();
+                coder
             }
             None => {
                 let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());

@@ -20,6 +20,7 @@ use http::header::{ETAG, LAST_MODIFIED};
 use super::coder::{Capture, hash};
 use super::disk::{Folder, Found};
 use super::trained::Trained;
+use crate::budget::{Budget, Counted};
 use crate::config::{Action, Config, TerminateUpstream};
 
 /// Shared by all workers. Without rules with dictionaries it is empty: no file, no thread.
@@ -32,6 +33,7 @@ pub struct Shared {
     jobs: Option<SyncSender<Job>>,
     /// What was captured at a path last: a response with the same validators is not read again.
     recent: Mutex<HashMap<u64, u64>>,
+    budget: Arc<Budget>,
 }
 
 type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
@@ -46,7 +48,8 @@ pub(super) struct Seen {
 }
 
 enum Job {
-    Seen(Family, Box<str>, Bytes),
+    /// What was seen, counted until it is in the store.
+    Seen(Family, Box<str>, Bytes, Counted),
     Delta(Family, Step),
 }
 
@@ -56,23 +59,29 @@ impl Shared {
     /// # Errors
     /// The thread cannot be started. A folder that cannot be used is a warning: dictionaries are
     /// kept in memory then.
-    pub fn start(config: &Config) -> io::Result<Arc<Self>> {
+    pub fn start(config: &Config, budget: &Arc<Budget>) -> io::Result<Arc<Self>> {
         let mut names = HashMap::new();
         let mut wanted = false;
-        for (index, rule) in (0..).zip(&config.rules) {
-            if let Action::Terminate(terminate) = &*rule.action
+        for (index, rule) in (0..).zip(config.rules.iter()) {
+            if let Action::Terminate(terminate) = rule.action
                 && matches!(terminate.upstream, TerminateUpstream::Http(_))
                 && terminate.compression.on
             {
-                names.insert(index, rule.name.clone());
+                names.insert(index, rule.name.into());
                 wanted |= !terminate.compression.dictionary.is_empty();
             }
         }
         let settings = &config.dictionaries;
         let trained_before = settings.path.as_deref().is_some_and(std::path::Path::is_dir);
-        let store = Arc::new(Mutex::new(Store::new(settings.bytes_max)));
-        let trained = Arc::default();
-        let mut shared = Self { store, trained, names, jobs: None, recent: Mutex::default() };
+        let bytes_max = settings.bytes_max.min(config.limits.memory_max / MEMORY_PARTS);
+        let mut shared = Self {
+            store: Arc::new(Mutex::new(Store::new(bytes_max))),
+            trained: Arc::default(),
+            names,
+            jobs: None,
+            recent: Mutex::default(),
+            budget: budget.clone(),
+        };
         if (wanted || trained_before) && !shared.names.is_empty() {
             let folder = settings.path.as_deref().and_then(|path| match Folder::open(path) {
                 Ok(folder) => Some(folder),
@@ -85,6 +94,9 @@ impl Shared {
                 }
             });
             shared.jobs = Some(shared.start_keeper(folder)?);
+        } else {
+            // Nobody asks for them, and they are some 70 bytes a rule.
+            shared.names = HashMap::new();
         }
         Ok(Arc::new(shared))
     }
@@ -99,6 +111,8 @@ impl Shared {
             wanted: VecDeque::new(),
             unsaved: VecDeque::new(),
             refine: Vec::new(),
+            counted: Counted::new(&self.budget, 0),
+            budget: self.budget.clone(),
         };
         // Before the first request: a client that comes back after a restart finds its dictionary.
         keeper.load();
@@ -177,7 +191,8 @@ impl Shared {
 
     /// Takes a whole response.
     pub(super) fn see(&self, seen: Seen, body: Bytes) {
-        if !self.send(Job::Seen(seen.family, seen.path, body)) {
+        let counted = Counted::new(&self.budget, body.len());
+        if !self.send(Job::Seen(seen.family, seen.path, body, counted)) {
             return;
         }
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,6 +238,9 @@ struct Keeper {
     unsaved: VecDeque<Unsaved>,
     /// Deltas that are ready and could be smaller.
     refine: Vec<Step>,
+    budget: Arc<Budget>,
+    /// The store, and what was trained.
+    counted: Counted,
 }
 
 enum Unsaved {
@@ -237,7 +255,7 @@ impl Keeper {
                 self.wanted.is_empty() && self.unsaved.is_empty() && self.refine.is_empty();
             let wait = if is_idle { LOOK_INTERVAL } else { Duration::ZERO };
             match jobs.recv_timeout(wait) {
-                Ok(Job::Seen(family, path, body)) => self.see(family, &path, body),
+                Ok(Job::Seen(family, path, body, _counted)) => self.see(family, &path, body),
                 Ok(Job::Delta(family, step)) => self.want_asked(&family, step),
                 Err(RecvTimeoutError::Timeout) => self.work(),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -247,6 +265,7 @@ impl Keeper {
                     return;
                 }
             }
+            self.recount();
         }
     }
 
@@ -268,6 +287,12 @@ impl Keeper {
         }
     }
 
+    fn recount(&mut self) {
+        let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
+        let trained: usize = trained.values().flat_map(|all| all.iter()).map(|t| t.bytes()).sum();
+        self.counted.set(lock(&self.store).bytes() + trained);
+    }
+
     fn load(&mut self) {
         self.look_for_trained();
         let Some(folder) = &self.folder else { return };
@@ -285,6 +310,7 @@ impl Keeper {
         let changed = store.settle();
         drop(store);
         self.forget(&changed);
+        self.recount();
     }
 
     /// A training run writes its result into the folder: no restart is needed to offer it.
@@ -384,6 +410,12 @@ impl Keeper {
         if known.is_some_and(|(known, _)| known >= level) {
             return;
         }
+        let work = work_bytes(from.body.len(), to.body.len());
+        if self.budget.is_tight(work) {
+            // Who needs it asks again.
+            return;
+        }
+        let _counted = Counted::new(&self.budget, work);
         let coded = match delta(&from, &to, step.coding, level) {
             Ok(coded) => coded,
             Err(error) => return tracing::warn!("delta to {}: {error}", to.path),
@@ -441,6 +473,16 @@ fn delta(from: &Version, to: &Version, coding: Coding, level: u8) -> Result<Vec<
     Ok(coded)
 }
 
+/// What making a delta takes: at the highest levels two tables of four bytes for each byte of the
+/// window, and the output.
+fn work_bytes(from: usize, to: usize) -> usize {
+    8 * (from + to).next_power_of_two().min(TABLE_ENTRIES_MAX) + to
+}
+
+/// Entries of a coder's table.
+const TABLE_ENTRIES_MAX: usize = 16 << 20;
+/// The part of `limits.memory_max` that the store may take, whatever `[dictionary]` says.
+const MEMORY_PARTS: usize = 4;
 /// Jobs that wait for the thread; each holds a body at most.
 const JOBS_MAX: usize = 16;
 /// Deltas that a new version is given before anybody asks: from the versions that returning

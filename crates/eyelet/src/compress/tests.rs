@@ -40,9 +40,10 @@ impl Edge {
 
     fn with_budget(terms: &str, folder: &Path, budget: usize) -> Self {
         let config = config(terms, folder);
-        let shared = Shared::start(&config).unwrap();
-        let compressors = Compressors::with_budget(budget, &shared);
-        let crate::config::Action::Terminate(terminate) = &*config.rules[0].action else {
+        let memory = Arc::new(Budget::new(1 << 30, 0));
+        let shared = Shared::start(&config, &memory).unwrap();
+        let compressors = Compressors::with_budget(budget, &shared, &memory);
+        let crate::config::Action::Terminate(terminate) = config.rules.at(0).action else {
             panic!("a terminate rule")
         };
         Self { compressors, terminate: terminate.clone() }

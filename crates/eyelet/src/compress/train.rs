@@ -163,9 +163,9 @@ fn held_out(bodies: &[Vec<u8>], bytes_max: usize) -> Result<HeldOut, String> {
 }
 
 fn upstream<'a>(config: &'a Config, name: &str) -> Result<&'a HttpUpstream, String> {
-    let rule = config.rules.iter().find(|rule| &*rule.name == name);
+    let rule = config.rules.iter().find(|rule| rule.name == name);
     let rule = rule.ok_or_else(|| format!("no rule has the name \"{name}\""))?;
-    match &*rule.action {
+    match rule.action {
         Action::Terminate(Terminate { upstream: TerminateUpstream::Http(http), .. }) => Ok(http),
         _ => Err(format!("rule \"{name}\" has no HTTP upstream")),
     }

@@ -38,6 +38,11 @@ impl Trained {
         Some(Self { hash, rule, pattern, content, prepared, br: br.into() })
     }
 
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.content.len() + self.prepared.bytes() + self.br.len()
+    }
+
     /// The dictionary itself, as a response.
     pub(super) fn response(&self, is_br: bool) -> Response<Bytes> {
         let body = if is_br { self.br.clone() } else { self.content.clone() };

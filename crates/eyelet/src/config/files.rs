@@ -49,7 +49,7 @@ impl Files {
         certificate: Text<'_>,
         key: Text<'_>,
         names: &[&NamePattern],
-    ) -> CertificateFiles {
+    ) {
         let files = CertificateFiles {
             certificate: self.folder.join(certificate.text),
             key: self.folder.join(key.text),
@@ -57,7 +57,7 @@ impl Files {
         let certificate_is_there = self.check_present(report, certificate.at, &files.certificate);
         let key_is_there = self.check_present(report, key.at, &files.key);
         if self.depth == Depth::Files || !certificate_is_there || !key_is_there {
-            return files;
+            return;
         }
         let loaded = self.pairs.entry(files.clone()).or_insert_with(|| load(&files));
         match loaded {
@@ -74,7 +74,6 @@ impl Files {
             }
             Ok(None) => {}
         }
-        files
     }
 
     /// The authorities of client certificates.

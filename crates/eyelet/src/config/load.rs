@@ -1,11 +1,11 @@
 //! From a file to a checked configuration, or to every mistake in it.
 //! Coordinates the reading; each part of it is in a file beside.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use eyelet_policy::Rules;
@@ -15,7 +15,8 @@ use super::diagnostic::{Diagnostic, Severity};
 use super::files::Files;
 use super::listeners::Listeners;
 use super::reader::{Report, Section};
-use super::{Action, Config, Rule, compression, rule, settings};
+use super::rules::Reading;
+use super::{Config, compression, rule, settings};
 
 /// How far the files that a configuration names are looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,7 @@ pub(super) fn parse(
     let listeners = Listeners::read(&mut report, &document);
     let mut files = Files::new(folder, depth, now);
     let (rules, policy) = read_rules(&mut report, &document, &listeners, &mut files);
+    let rules = rules.finish(folder);
     let config = Config {
         listeners: listeners.list,
         rules,
@@ -79,12 +81,12 @@ pub(super) fn parse(
     if fatal { Err(diagnostics) } else { Ok(Loaded { config, warnings: diagnostics }) }
 }
 
-fn read_rules(
+fn read_rules<'t>(
     report: &mut Report<'_>,
-    document: &Section<'_, '_>,
+    document: &Section<'t, '_>,
     listeners: &Listeners,
     files: &mut Files,
-) -> (Vec<Rule>, Rules) {
+) -> (Reading<'t>, Rules) {
     let sections = document.sections(report, "rule", "[[rule]]");
     if sections.is_empty() && document.value("rule").is_none() {
         report.warning(0, "no rule; every connection will be refused");
@@ -92,31 +94,24 @@ fn read_rules(
     if let Some(beyond) = sections.get(eyelet_policy::RULES_MAX) {
         report.error(beyond.at, format!("more than {} rules", eyelet_policy::RULES_MAX));
     }
-    let mut actions: HashSet<Arc<Action>> = HashSet::new();
-    let (mut rules, mut matchers, mut read) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rules, mut matchers, mut read) = (Reading::default(), Vec::new(), Vec::new());
     for (index, section) in sections.iter().enumerate() {
         let name = match section.text(report, "name") {
             Some(name) if name.text.is_empty() => {
                 report.error(name.at, "a rule's name is what log lines show; it is empty");
                 continue;
             }
-            Some(name) => name.text.into(),
-            None => format!("rule {}", index + 1).into(),
+            Some(name) => Cow::Borrowed(name.text),
+            None => Cow::Owned(format!("rule {}", index + 1)),
         };
         let Some(written) = rule::read(report, section, listeners, files) else { continue };
-        let action = match actions.get(&written.action) {
-            Some(shared) => Arc::clone(shared),
-            None => Arc::new(written.action),
-        };
-        actions.insert(Arc::clone(&action));
-        rules.push(Rule { name, action });
+        rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
         read.push(*section);
     }
     check_names(report, &sections);
     let policy = Rules::new(&matchers);
     check_coverage(report, &policy, &matchers, &rules, &read);
-    rules.shrink_to_fit();
     (rules, policy)
 }
 
@@ -138,7 +133,7 @@ fn check_coverage(
     report: &mut Report<'_>,
     policy: &Rules,
     matchers: &[eyelet_policy::Rule],
-    rules: &[Rule],
+    rules: &Reading<'_>,
     sections: &[Section<'_, '_>],
 ) {
     let coverage = policy.coverage(matchers);
@@ -146,8 +141,8 @@ fn check_coverage(
         let Some(section) = sections.get(covered.rule.0 as usize) else { continue };
         let earlier = covered.by.iter().take(COVERING_SHOWN).filter_map(|by| {
             let index = by.0 as usize;
-            let (rule, place) = (rules.get(index)?, sections.get(index)?);
-            Some(format!("\"{}\" (line {})", rule.name, report.line(place.at)))
+            let (name, place) = (rules.name(index)?, sections.get(index)?);
+            Some(format!("\"{name}\" (line {})", report.line(place.at)))
         });
         let earlier = earlier.collect::<Vec<_>>().join(", ");
         let more = covered.by.len().saturating_sub(COVERING_SHOWN);

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_wire::alert::AlertDescription;
@@ -18,6 +17,7 @@ mod load;
 mod matchers;
 mod reader;
 mod rule;
+mod rules;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -26,6 +26,7 @@ mod values;
 pub use compression::{Compression, Dictionaries};
 pub use diagnostic::{Diagnostic, Severity};
 pub use load::{Depth, Loaded, load};
+pub use rules::{Rule, RuleList};
 pub(crate) use values::tls_version_code;
 
 /// A whole configuration, checked and indexed.
@@ -34,7 +35,7 @@ pub struct Config {
     /// At least one, in the order of the file; `Facts::listener` is an index into this.
     pub listeners: Vec<Listener>,
     /// In the order of the file; a `RuleId` is an index into this.
-    pub rules: Vec<Rule>,
+    pub rules: RuleList,
     /// The matchers of `rules`, indexed.
     pub policy: eyelet_policy::Rules,
     /// Bounds.
@@ -90,16 +91,6 @@ impl Listener {
         !matches!(self.kind, ListenerKind::Direct | ListenerKind::HttpRedirect)
             || !self.proxy_protocol_from.is_empty()
     }
-}
-
-/// What a rule does; its matchers are in `Config::policy`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// As given, or "rule N" counted from 1.
-    pub name: Box<str>,
-    /// Equal actions are one allocation: 10,000 rules that share a certificate hold it once,
-    /// and `Arc::as_ptr` is a key to whatever is built of it.
-    pub action: Arc<Action>,
 }
 
 /// The three things that can be done with a connection.
@@ -171,11 +162,10 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// `action = "terminate"`.
+/// `action = "terminate"`. The certificates are not here but in [`RuleList::certificates`]: 10,000
+/// rules that differ in nothing else share this.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terminate {
-    /// At least one; several are of different key types (ECDSA and RSA).
-    pub certificates: Vec<CertificateFiles>,
     /// The application.
     pub upstream: TerminateUpstream,
     /// ALPN protocols to choose from, most wanted first; empty: ALPN is not negotiated.

@@ -11,14 +11,16 @@ use super::listeners::{Listeners, called};
 use super::matchers::{self, Matchers};
 use super::reader::{Report, Section, Text};
 use super::{
-    Action, CertificateFiles, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream,
-    Terminate, TerminateUpstream, TlsVersion, compression, values,
+    Action, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream, Terminate,
+    TerminateUpstream, TlsVersion, compression, values,
 };
 
 /// A rule that was read.
-pub(super) struct Written {
+pub(super) struct Written<'t> {
     pub(super) matchers: eyelet_policy::Rule,
     pub(super) action: Action,
+    /// Each with its key, as written; none but for terminate rules.
+    pub(super) certificates: Vec<[&'t str; 2]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,16 +31,17 @@ enum Kind {
 }
 
 /// `None` where a mistake leaves no rule; its mistakes are all in `report`.
-pub(super) fn read(
+pub(super) fn read<'t>(
     report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'t, '_>,
     listeners: &Listeners,
     files: &mut Files,
-) -> Option<Written> {
+) -> Option<Written<'t>> {
     section.check_keys(report, &known_keys());
     let matchers = matchers::read(report, section, listeners);
     let kind = read_kind(report, section)?;
     check_fit(report, section, kind);
+    let mut shown = Vec::new();
     let (action, needs) = match kind {
         Kind::Splice => {
             let splice = splice(report, section, &matchers, listeners)?;
@@ -47,6 +50,7 @@ pub(super) fn read(
             (Action::Splice(splice), needs)
         }
         Kind::Terminate => {
+            shown = certificates(report, section, &matchers, files);
             let terminate = terminate(report, section, &matchers, files)?;
             (Action::Terminate(terminate), Needs::Hello)
         }
@@ -60,7 +64,7 @@ pub(super) fn read(
     let (refuse, conditions) = (kind == Kind::Refuse, matchers.conditions);
     let shadow = section.flag(report, "shadow").unwrap_or(false);
     let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, conditions };
-    Some(Written { matchers, action })
+    Some(Written { matchers, action, certificates: shown })
 }
 
 fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind> {
@@ -182,7 +186,6 @@ fn terminate(
     matchers: &Matchers<'_>,
     files: &mut Files,
 ) -> Option<Terminate> {
-    let certificates = certificates(report, section, matchers, files);
     let client_ca = section.text(report, "client_ca");
     let client_ca = client_ca.map(|text| files.check_authorities(report, text));
     let proxy_protocol = proxy_protocol(report, section);
@@ -203,7 +206,6 @@ fn terminate(
         compression::check_unused(report, section);
     }
     Some(Terminate {
-        certificates,
         upstream,
         alpn_select,
         client_ca,
@@ -247,12 +249,12 @@ fn read_http_keys(
     tls.ca = ca.map(|text| files.check_authorities(report, text));
 }
 
-fn certificates(
+fn certificates<'t>(
     report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'t, '_>,
     matchers: &Matchers<'_>,
     files: &mut Files,
-) -> Vec<CertificateFiles> {
+) -> Vec<[&'t str; 2]> {
     for (key, example) in [("certificate", "\"app.pem\""), ("key", "\"app.key\"")] {
         if section.value(key).is_none() {
             let message = format!("a terminate rule needs a `{key}`, such as {example}");
@@ -274,8 +276,11 @@ fn certificates(
         return Vec::new();
     }
     let names: Vec<&NamePattern> = matchers.sni.iter().map(|(_, pattern)| pattern).collect();
-    let pairs = certificates.into_iter().zip(keys);
-    pairs.map(|(certificate, key)| files.check_pair(report, certificate, key, &names)).collect()
+    let pairs = certificates.into_iter().zip(keys).map(|(certificate, key)| {
+        files.check_pair(report, certificate, key, &names);
+        [certificate.text, key.text]
+    });
+    pairs.collect()
 }
 
 /// An empty list is an answer here: no ALPN.

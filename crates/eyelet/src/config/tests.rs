@@ -492,7 +492,7 @@ fn a_whole_configuration() {
     assert_eq!(inner.address, "127.0.0.1:8443".parse::<SocketAddr>().unwrap());
     assert_eq!((inner.name.as_deref(), inner.reuse_port), (Some("inner"), true));
     assert_eq!(outer.proxy_protocol_from, ["10.0.0.0/8".parse().unwrap()]);
-    let names: Vec<&str> = config.rules.iter().map(|rule| &*rule.name).collect();
+    let names: Vec<&str> = config.rules.iter().map(|rule| rule.name).collect();
     assert_eq!(names, ["bank", "rule 2", "rule 3", "rule 4"]);
     let host_port = |host, port| HostPort { host, port };
     let bank = host_port(Host::Ip("10.0.0.7".parse().unwrap()), 443);
@@ -505,13 +505,13 @@ fn a_whole_configuration() {
             forbid_tls_compression: false,
         })
     };
-    assert_eq!(*config.rules[0].action, splice(SpliceUpstream::HostPort(bank), vec![]));
+    assert_eq!(*config.rules.at(0).action, splice(SpliceUpstream::HostPort(bank), vec![]));
     let by_name = SpliceUpstream::Sni { port: 8443 };
     let allow = vec!["192.168.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()];
-    assert_eq!(*config.rules[1].action, splice(by_name, allow));
-    assert!(Arc::ptr_eq(&config.rules[2].action, &config.rules[3].action));
+    assert_eq!(*config.rules.at(1).action, splice(by_name, allow));
+    assert_eq!(config.rules.at(2).action_number, config.rules.at(3).action_number);
     let alert = Some(AlertDescription::AccessDenied);
-    assert_eq!(*config.rules[2].action, Action::Refuse(Refuse { alert }));
+    assert_eq!(*config.rules.at(2).action, Action::Refuse(Refuse { alert }));
     let limits = Limits {
         hello_bytes_max: 16_384,
         idle_timeout: Duration::from_secs(90),

@@ -100,13 +100,13 @@ pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -
     for Verdict { rule, refuse } in config.policy.shadowed(facts) {
         let Some(id) = rule else { continue };
         let Some(rule) = config.rules.get(id.0 as usize) else { continue };
-        let would = match &*rule.action {
+        let would = match rule.action {
             _ if refuse.is_some() => "refuse",
             Action::Splice(_) => "splice",
             Action::Terminate(_) => "terminate",
             Action::Refuse(_) => "refuse",
         };
-        writeln!(out, "shadow:  {} would {would}", label(id, &rule.name))?;
+        writeln!(out, "shadow:  {} would {would}", label(id, rule.name))?;
     }
     Ok(())
 }

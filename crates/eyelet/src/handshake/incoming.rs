@@ -10,7 +10,8 @@ use eyelet_wire::hello::Hello;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
-const APPLICATION_DATA: u8 = 23;
+/// Application data from outside.
+pub const APPLICATION_DATA: u8 = 23;
 
 /// The most that may follow a header (RFC 5246 section 6.2.3, RFC 8446 section 5.2).
 const FRAGMENT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 2048;

@@ -19,6 +19,7 @@ use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::{Upstream, dial};
 use super::websocket;
+use crate::budget::Counted;
 use crate::compress::{Asked, Body, Compressors};
 
 /// What is left when an exchange is over.
@@ -150,6 +151,8 @@ async fn serve(
     let compressors = &front.worker.compressors;
     let wanted = compressors.request(front.rule, terminate, &host, &mut request);
     let head = fields::write_request(&request, &host);
+    // It is here three times: read, in fields, and written again.
+    let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head.len()));
     // RFC 9110 9.2.2: what may be sent again without harm, and can be.
     let again = method.is_idempotent() && length == Length::Empty && switch.is_none();
     let answered = ask(front, stream, &method, length, &head, again, record).await?;
@@ -166,7 +169,7 @@ async fn serve(
     if !upload.done {
         stream.close_after();
     }
-    let mut download = Download::new(response_length);
+    let mut download = Download::new(&front.worker, response_length);
     let length = match response_length {
         Length::Empty => {
             download.through(compressors.response(wanted, &mut parts, None, &[]));
@@ -190,6 +193,11 @@ async fn serve(
         front.keep_idle(upstream);
     }
     Ok(Done::default())
+}
+
+/// What a request's head costs beyond what a connection or a stream is counted as.
+fn beyond(bytes: usize) -> usize {
+    bytes.saturating_sub(4 << 10)
 }
 
 /// What of a body there is to choose its coding by.
@@ -320,7 +328,7 @@ async fn ask(
         };
         front.note_upstream(&upstream.name);
         record.upstream = Some(upstream.name.clone());
-        let mut upload = Upload::new(first, length);
+        let mut upload = Upload::new(&front.worker, first, length);
         let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
         let waited = waited.await;
         if waited.is_err() {
@@ -400,11 +408,10 @@ async fn wait_for_head(
     method: &Method,
     record: &mut Record,
 ) -> Result<Response, NoHead> {
-    let http = &front.worker.edge.config.http;
-    let (body_timeout, upstream_timeout) = (http.body_timeout, http.upstream_timeout);
+    let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let mut scanner = Scanner::default();
     let mut began = Instant::now();
-    stream.due_in(body_timeout);
+    stream.due_in(front.patience());
     loop {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
@@ -415,9 +422,14 @@ async fn wait_for_head(
                 began = Instant::now();
                 stream.due_in(upstream_timeout);
             } else if upload.written > before {
-                stream.due_in(body_timeout);
+                began = Instant::now();
+                stream.due_in(front.patience());
             }
-            poll_head(task, stream, upstream, upload, &mut scanner, method)
+            let head = poll_head(task, stream, upstream, &mut scanner, method);
+            if head.is_ready() {
+                return head;
+            }
+            poll_too_late(task, front, stream, upload, began).map(Err)
         };
         let response = poll_fn(&mut wait).await?;
         if !response.parts.status.is_informational()
@@ -440,7 +452,6 @@ fn poll_head(
     task: &mut Context<'_>,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
-    upload: &Upload,
     scanner: &mut Scanner,
     method: &Method,
 ) -> Poll<Result<Response, NoHead>> {
@@ -464,14 +475,31 @@ fn poll_head(
     if let Poll::Ready(trouble) = stream.poll_gone(task) {
         return Poll::Ready(Err(trouble.into()));
     }
-    if stream.poll_late(task).is_ready() {
-        return Poll::Ready(Err(match upload.done {
-            true => {
-                let reason = "upstream: upstream_timeout".into();
-                Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason).into()
+    Poll::Pending
+}
+
+/// Waits until the upstream has had its time, or the request's body has not moved for too long.
+fn poll_too_late(
+    task: &mut Context<'_>,
+    front: &Front,
+    stream: &mut Stream<'_>,
+    upload: &Upload,
+    moved: Instant,
+) -> Poll<NoHead> {
+    while stream.poll_late(task).is_ready() {
+        if upload.done {
+            let reason = "upstream: upstream_timeout".into();
+            let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+            return Poll::Ready(failure.into());
+        }
+        match front.gives_up(moved) {
+            None => stream.due_in(front.patience()),
+            Some(reason) if reason.starts_with("shed") => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                return Poll::Ready(Failure::Answer(status, reason.into()).into());
             }
-            false => Trouble::Request(RequestFault::SlowBody).into(),
-        }));
+            Some(_) => return Poll::Ready(Trouble::Request(RequestFault::SlowBody).into()),
+        }
     }
     Poll::Pending
 }
@@ -484,8 +512,8 @@ async fn pass_down(
     upload: &mut Upload,
     download: &mut Download,
 ) -> Result<(), Failure> {
-    let body_timeout = front.worker.edge.config.http.body_timeout;
-    stream.due_in(body_timeout);
+    let mut moved = Instant::now();
+    stream.due_in(front.patience());
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
         // A request whose end does not come any more costs only itself.
@@ -504,13 +532,17 @@ async fn pass_down(
             Poll::Pending => {}
         }
         if before != (download.taken, stream.queued(), upload.written) {
-            stream.due_in(body_timeout);
+            moved = Instant::now();
+            stream.due_in(front.patience());
         }
         if let Poll::Ready(trouble) = stream.poll_gone(task) {
             return Poll::Ready(Err(trouble.into()));
         }
-        if stream.poll_late(task).is_ready() {
-            return Poll::Ready(Err(Failure::Cut("body_timeout".into())));
+        while stream.poll_late(task).is_ready() {
+            match front.gives_up(moved) {
+                Some(reason) => return Poll::Ready(Err(Failure::Cut(reason.into()))),
+                None => stream.due_in(front.patience()),
+            }
         }
         Poll::Pending
     })

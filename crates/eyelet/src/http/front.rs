@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use eyelet_policy::{Facts, RuleId};
 use http::uri::Authority;
@@ -19,6 +19,9 @@ use crate::worker::Worker;
 
 /// Paths are cut in the log: a line is for reading.
 const PATH_CHARS_MAX: usize = 2048;
+
+/// How long an exchange may hold memory that others want while nothing of its bodies moves.
+const STALLED: Duration = Duration::from_secs(3);
 
 /// A connection's requests.
 pub struct Front {
@@ -72,7 +75,7 @@ impl Front {
     /// `None` if the rule is not one with an HTTP upstream.
     pub fn new(worker: Rc<Worker>, story: Story, preface: Vec<u8>) -> Option<Self> {
         let rule = story.decided.rule?;
-        let action = worker.edge.config.rules.get(rule as usize)?.action.clone();
+        let action = worker.edge.config.rules.shared_action(rule)?;
         let Action::Terminate(Terminate { upstream: TerminateUpstream::Http(_), .. }) = &*action
         else {
             return None;
@@ -128,9 +131,25 @@ impl Front {
     /// Keeps a connection for the next request.
     pub fn keep_idle(&self, upstream: Upstream) {
         match self.is_private() {
+            _ if self.worker.edge.budget.is_tight(0) => drop(upstream),
             true => self.own.borrow_mut().push(upstream),
             false => self.worker.pool.keep(self.pool_key(), upstream),
         }
+    }
+
+    /// How long an exchange waits for a byte of a body before it is looked at.
+    pub fn patience(&self) -> Duration {
+        self.worker.edge.config.http.body_timeout.min(STALLED)
+    }
+
+    /// Why an exchange whose bodies have not moved since then is given up, if it is.
+    pub fn gives_up(&self, moved: Instant) -> Option<&'static str> {
+        if moved.elapsed() >= self.worker.edge.config.http.body_timeout
+            || self.worker.is_cutting.get()
+        {
+            return Some("body_timeout");
+        }
+        self.worker.edge.budget.is_tight(0).then_some("shed: memory_max, and no body moved")
     }
 
     /// Notes who was dialled.

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -13,15 +14,19 @@ use eyelet_record::{
     CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, Session, alert,
 };
 use eyelet_sys::epoll::FAILED;
+use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::active::{Active, Stop};
-use crate::lot::{CLIENT, READ, UPSTREAM, WRITE};
+use crate::budget::{Counted, HELLO_BYTES};
+use crate::lot::{CLIENT, Entry, READ, UPSTREAM, WRITE};
 use crate::relay::Flow;
-use crate::relay::terminate::Terminated;
+use crate::relay::terminate::{Terminated, whole_records};
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of it.
-const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
+pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
+/// The same while memory is short: a whole record.
+const TIGHT_BYTES: usize = PAYLOAD_BYTES_MAX + 261;
 /// Records sealed at once: what a slow reader makes us hold is at most 64 KiB.
 const RECORDS: usize = 4;
 const _: () = assert!(READ_BYTES + PAYLOAD_BYTES_MAX + 2048 <= 16 * PAYLOAD_BYTES_MAX);
@@ -75,26 +80,65 @@ impl Gone {
     }
 }
 
-/// Pieces that wait to be written, shared with where they came from.
+/// Pieces that wait to be written, shared with where they came from. Small ones are copied
+/// together: a peer that sends single bytes must not have each of them cost a hundred.
 #[derive(Debug, Default)]
 pub struct Queue {
     pieces: VecDeque<Bytes>,
+    /// Behind the pieces.
+    small: BytesMut,
     bytes: usize,
 }
+
+/// A piece below this is a small one.
+const SMALL_BYTES: usize = 1 << 10;
+/// What becomes of them: a buffer that grew would hold up to twice what is in it.
+const GATHERED_BYTES: usize = 8 << 10;
 
 impl Queue {
     /// Adds a piece.
     pub fn push(&mut self, piece: impl Into<Bytes>) {
         let piece = piece.into();
-        if !piece.is_empty() {
-            self.bytes += piece.len();
-            self.pieces.push_back(piece);
+        self.bytes += piece.len();
+        if piece.len() < SMALL_BYTES {
+            if self.small.len() + piece.len() > GATHERED_BYTES {
+                self.gather();
+            }
+            return self.small.extend_from_slice(&piece);
         }
+        self.gather();
+        self.pieces.push_back(piece);
+    }
+
+    /// Makes one piece of the small ones.
+    fn gather(&mut self) {
+        if !self.small.is_empty() {
+            self.pieces.push_back(std::mem::take(&mut self.small).freeze());
+        }
+    }
+
+    /// Takes a piece of at most `bytes_max` off the front.
+    pub fn take(&mut self, bytes_max: usize) -> Option<Bytes> {
+        if self.pieces.is_empty() {
+            self.gather();
+        }
+        let front = self.pieces.front_mut()?;
+        let piece = front.split_to(front.len().min(bytes_max));
+        self.bytes -= piece.len();
+        if front.is_empty() {
+            self.pieces.pop_front();
+        }
+        Some(piece)
     }
 
     /// Bytes in it.
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of memory.
+    pub fn held(&self) -> usize {
+        self.bytes + self.small.capacity() - self.small.len()
     }
 
     /// Whether there is none.
@@ -105,9 +149,8 @@ impl Queue {
     /// Fills `room` from the front; how many bytes it took.
     fn fill(&mut self, room: &mut [u8]) -> usize {
         let mut filled = 0;
-        while filled < room.len()
-            && let Some(piece) = self.pieces.front()
-        {
+        while filled < room.len() && !self.is_empty() {
+            let piece = self.pieces.front().map_or(&self.small[..], |piece| &piece[..]);
             let len = piece.len().min(room.len() - filled);
             room[filled..filled + len].copy_from_slice(&piece[..len]);
             filled += len;
@@ -119,7 +162,9 @@ impl Queue {
     /// The pieces as a vectored write takes them.
     pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
-        for (slice, piece) in into.iter_mut().zip(&self.pieces) {
+        let small = (!self.small.is_empty()).then_some(&self.small[..]);
+        let pieces = self.pieces.iter().map(|piece| &piece[..]).chain(small);
+        for (slice, piece) in into.iter_mut().zip(pieces) {
             *slice = IoSlice::new(piece);
             count += 1;
         }
@@ -136,7 +181,17 @@ impl Queue {
             written -= piece.len();
             self.pieces.pop_front();
         }
+        self.small.advance(written);
     }
+}
+
+/// What an HTTP/2 connection's streams share of its memory.
+#[derive(Debug, Default)]
+pub struct Load {
+    /// Bytes read that nothing has come of yet: the beginning of a head, or of a frame.
+    pub unseen: Cell<usize>,
+    /// Bytes of requests' bodies that their upstreams have not taken yet.
+    pub held: Cell<usize>,
 }
 
 /// The client of an active terminated connection.
@@ -147,6 +202,9 @@ pub struct Client {
     pub plain: BytesMut,
     /// Bytes of payload written.
     pub bytes_to_client: Rc<Cell<u64>>,
+    /// What its streams hold of it, where it speaks HTTP/2.
+    pub load: Rc<Load>,
+    counted: Counted,
     session: Session,
     keys: Keys,
     partial: Vec<u8>,
@@ -163,8 +221,11 @@ impl Client {
     pub fn new(active: Active, terminated: Terminated) -> (Self, Vec<u8>) {
         let Terminated { session, flow } = terminated;
         let rest = flow.into_rest();
-        let client = Self {
+        let counted = Counted::new(&active.worker.edge.budget, 0);
+        let mut client = Self {
             active: Rc::new(active),
+            load: Rc::default(),
+            counted,
             plain: BytesMut::from(&rest.to_upstream[..]),
             bytes_to_client: Rc::default(),
             ended: session.read_closed(),
@@ -176,6 +237,7 @@ impl Client {
             sent: 0,
             truncated: false,
         };
+        client.recount();
         (client, rest.preface)
     }
 
@@ -207,8 +269,23 @@ impl Client {
         self.truncated
     }
 
-    /// Reads and opens; how many bytes came into `plain`. 0 is the end.
-    pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&self) -> bool {
+        let mut lot = self.active.worker.lot.borrow_mut();
+        let entry = lot.entry(self.active.key());
+        // A socket that is not there takes everything.
+        let is_sent = |entry: &mut Entry| socket::unsent(&entry.client).is_ok_and(|left| left == 0);
+        self.sealed.is_empty() && entry.is_none_or(is_sent)
+    }
+
+    /// Counts what it holds, beyond what every active connection is counted as.
+    fn recount(&mut self) {
+        let held = self.plain.capacity() + self.partial.capacity() + self.sealed.capacity();
+        self.counted.set(held.saturating_sub(HELLO_BYTES));
+    }
+
+    /// Reads and opens, some `max` bytes at most; how many came into `plain`. 0 is the end.
+    pub fn poll_fill(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<usize, Gone>> {
         loop {
             if !self.fresh {
                 if self.ended {
@@ -216,7 +293,8 @@ impl Client {
                 }
                 ready!(self.active.poll_ready(task, &[CLIENT], READ))?;
             }
-            let read = self.read_records();
+            let read = self.read_records(max);
+            self.recount();
             // The answer to a KeyUpdate need not wait for a response.
             if !self.sealed.is_empty()
                 && let Poll::Ready(Err(gone)) = self.poll_flush_sealed(task)
@@ -224,8 +302,14 @@ impl Client {
                 return Poll::Ready(Err(gone));
             }
             match read {
-                Ok(0) if !self.ended => {}
-                Ok(opened) => return Poll::Ready(Ok(opened)),
+                Ok(None) => {
+                    // Its clock runs on.
+                    self.active.in_time()?;
+                    self.active.worker.wants_memory(task);
+                    return Poll::Pending;
+                }
+                Ok(Some(0)) if !self.ended => {}
+                Ok(Some(opened)) => return Poll::Ready(Ok(opened)),
                 Err(gone) => {
                     if let Gone::Fault(fault) = &gone {
                         self.seal_alert(fault.alert());
@@ -241,14 +325,27 @@ impl Client {
         self.truncated || self.active.has(CLIENT, FAILED)
     }
 
-    fn read_records(&mut self) -> Result<usize, Gone> {
+    /// How far the input may be filled. While memory is short the beginning of a record is left
+    /// where it is: `None`, there is no whole one.
+    fn room(&self, input: &mut [u8], filled: usize, max: usize) -> Option<usize> {
+        if let Some(piece) = self.active.worker.edge.budget.piece() {
+            return Some(filled + max.clamp(1, READ_BYTES).min(piece));
+        }
+        let mut lot = self.active.worker.lot.borrow_mut();
+        let Some(entry) = lot.entry(self.active.key()) else { return Some(filled + 1) };
+        whole_records(entry.client.as_fd(), &mut input[..filled + TIGHT_BYTES], filled)
+    }
+
+    /// Reads and opens what is there. `None`: memory is too short for what is there.
+    fn read_records(&mut self, max: usize) -> Result<Option<usize>, Gone> {
         let worker = self.active.worker.clone();
         let input = &mut *worker.buffers.borrow_mut().input;
         let mut filled = self.partial.len();
         input[..filled].copy_from_slice(&self.partial);
         if !std::mem::take(&mut self.fresh) {
-            match self.active.recv_now(&mut input[filled..][..READ_BYTES])? {
-                None => return Ok(0),
+            let Some(room) = self.room(input, filled, max) else { return Ok(None) };
+            match self.active.recv_now(&mut input[filled..room])? {
+                None => return Ok(Some(0)),
                 Some(0) => {
                     self.ended = true;
                     self.truncated = !self.session.read_closed();
@@ -273,9 +370,8 @@ impl Client {
             at += consumed;
         }
         self.ended |= self.session.read_closed();
-        self.partial.clear();
-        self.partial.extend_from_slice(&input[at..filled]);
-        Ok(opened)
+        self.partial = input[at..filled].to_vec();
+        Ok(Some(opened))
     }
 
     fn seal_control(&mut self) -> Result<(), Fault> {
@@ -297,6 +393,11 @@ impl Client {
     pub fn goodbye(&mut self) -> Vec<u8> {
         self.seal_alert(alert::CLOSE_NOTIFY);
         self.unsent()
+    }
+
+    /// Bytes that are sealed and were not sent.
+    pub fn unsent_bytes(&self) -> usize {
+        self.sealed.len() - self.sent
     }
 
     /// What is sealed and was not sent.
@@ -327,6 +428,9 @@ impl Client {
             false => 0,
         };
         self.sealed.extend_from_slice(&output[sent..at]);
+        if sent < at {
+            self.recount();
+        }
         Ok(payload)
     }
 
@@ -341,6 +445,9 @@ impl Client {
 
     /// Sends all that is sealed.
     pub fn poll_flush_sealed(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        if self.sealed.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         while self.sent < self.sealed.len() {
             let sent = self.send_now(&self.sealed[self.sent..])?;
             self.sent += sent;
@@ -349,6 +456,7 @@ impl Client {
             }
         }
         (self.sealed, self.sent) = (Vec::new(), 0);
+        self.recount();
         Poll::Ready(Ok(()))
     }
 
@@ -382,7 +490,13 @@ impl AsyncRead for Client {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.plain.is_empty() {
-            match ready!(self.poll_fill(task)) {
+            let worker = &self.active.worker;
+            if self.load.held.get() > 0 && worker.edge.budget.piece().is_none() {
+                // Its streams have not got rid of what came before.
+                worker.wants_memory(task);
+                return Poll::Pending;
+            }
+            match ready!(self.poll_fill(task, READ_BYTES)) {
                 // The owner watches the clock: it has a last frame to send.
                 Err(Gone::Stop(Stop::Late | Stop::Drained | Stop::Shed)) => return Poll::Pending,
                 filled => _ = filled.map_err(as_io)?,
@@ -392,6 +506,9 @@ impl AsyncRead for Client {
             }
         }
         let len = self.plain.len().min(buffer.remaining());
+        // Beyond a head's length it is the beginning of none.
+        let head_bytes_max = self.active.worker.edge.config.http.head_bytes_max;
+        self.load.unseen.update(|bytes| (bytes + len).min(head_bytes_max));
         buffer.put_slice(&self.plain[..len]);
         self.plain.advance(len);
         Poll::Ready(Ok(()))

@@ -20,6 +20,8 @@ mod upgrade;
 pub mod upstream;
 mod websocket;
 
+use std::pin::Pin;
+
 use crate::active::Active;
 use crate::relay::terminate::Terminated;
 use crate::story::Story;
@@ -28,7 +30,10 @@ use front::Front;
 use io::Client;
 
 /// Serves a connection whose client's first bytes are here, until it rests or has ended.
-pub async fn serve(active: Active, mut story: Story, terminated: Terminated) {
+///
+/// What it becomes is boxed before anything waits: a task that keeps what it was made of, or both
+/// versions of HTTP, would be twice as large.
+pub fn serve(active: Active, mut story: Story, terminated: Terminated) -> Served {
     let worker = active.worker.clone();
     let http2 = story.decided.http2;
     let (client, preface) = Client::new(active, terminated);
@@ -36,9 +41,16 @@ pub async fn serve(active: Active, mut story: Story, terminated: Terminated) {
     let first = client.plain.len() as u64;
     story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
     let told = story.id;
-    match Front::new(worker.clone(), story, preface) {
-        Some(front) if http2 => Box::pin(two::serve(client, front)).await,
-        Some(front) => Box::pin(one::serve(client, front)).await,
-        None => tracing::error!("connection {told} has no HTTP upstream"),
+    let serving = worker.serves(story.client.ip());
+    match Front::new(worker, story, preface) {
+        Some(front) if http2 => Box::pin(two::serve(client, front, serving)),
+        Some(front) => Box::pin(one::serve(client, front, serving)),
+        None => {
+            tracing::error!("connection {told} has no HTTP upstream");
+            Box::pin(std::future::ready(()))
+        }
     }
 }
+
+/// A connection that is being served.
+type Served = Pin<Box<dyn Future<Output = ()>>>;

@@ -11,12 +11,15 @@ use super::exchange::{Done, answer, exchange};
 use super::fault::RequestFault;
 use super::front::{Front, Record};
 use super::head::{Length, Request, Scanner, take_request};
-use super::io::{Client, Gone, Queue};
+use super::io::{Client, Gone, Queue, READ_BYTES};
 use super::stream::Stream;
 use super::upgrade;
 use crate::active::Stop;
+use crate::budget::HELLO_BYTES;
+use crate::lot::Phase;
 use crate::park;
 use crate::relay::Relay;
+use crate::shed::Serving;
 use crate::story::{End, Outcome};
 
 /// How long the task waits for the next request before the connection is parked. A page's next
@@ -46,7 +49,7 @@ enum Last {
 }
 
 /// Serves a connection until it is at rest, or has ended.
-pub async fn serve(mut client: Client, front: Front) {
+pub async fn serve(mut client: Client, front: Front, _serving: Serving) {
     let (reason, last) = loop {
         match next(&mut client, &front).await {
             Next::Request(request) => {
@@ -102,7 +105,7 @@ async fn next(client: &mut Client, front: &Front) -> Next {
             return Next::End("drained".into());
         }
         client.active.due_in(AWAKE);
-        match poll_fn(|task| client.poll_fill(task)).await {
+        match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
             Ok(0) if client.is_truncated() => return Next::Gone(Gone::Truncated),
             Ok(0) => return Next::End("client closed".into()),
             Ok(_) => {}
@@ -115,11 +118,22 @@ async fn next(client: &mut Client, front: &Front) -> Next {
     let mut scanner = Scanner::default();
     loop {
         match take_request(&mut client.plain, &mut scanner, http.head_bytes_max) {
-            Ok(Some(request)) => return Next::Request(Box::new(request)),
+            Ok(Some(request)) => {
+                front.worker.enters(client.active.key(), Phase::Busy);
+                if let Err(shed @ Stop::Shed) = client.active.in_time() {
+                    return Next::Gone(shed.into());
+                }
+                return Next::Request(Box::new(request));
+            }
             Ok(None) => {}
             Err(fault) => return Next::Fault(fault),
         }
-        match poll_fn(|task| client.poll_fill(task)).await {
+        // Until its head is whole it is one of those that make room for others.
+        front.worker.enters(client.active.key(), Phase::HalfOpen);
+        if client.plain.len() > HELLO_BYTES && !front.worker.relieve(client.plain.len()) {
+            return Next::Gone(Gone::Stop(Stop::Shed));
+        }
+        match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
             Ok(0) => return Next::End("client closed in a request's head".into()),
             Ok(_) => {}
             Err(Gone::Stop(Stop::Late)) => return Next::Fault(RequestFault::SlowHead),
@@ -137,7 +151,8 @@ async fn step(client: &mut Client, front: &Front, request: Request) -> Step {
     let Request { parts, length, keep_alive } = request;
     let close = !keep_alive || front.worker.is_draining();
     let mut stream = Stream::one(client, length, parts.version, close);
-    let done = exchange(front, &mut stream, parts, length).await;
+    // Boxed: a connection that waits for its next request, or the rest of one, is smaller.
+    let done = Box::pin(exchange(front, &mut stream, parts, length)).await;
     let close = stream.as_one().is_none_or(|one| one.close);
     Step { close, done }
 }

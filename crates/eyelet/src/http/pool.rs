@@ -48,7 +48,7 @@ impl Pool {
     /// Keeps a connection whose last response has ended.
     pub fn keep(self: &Rc<Self>, key: PoolKey, mut upstream: Upstream) {
         // What it has read is taken; its buffer is not kept.
-        upstream.received = bytes::BytesMut::new();
+        upstream.rest();
         let mut idle = self.idle.borrow_mut();
         let list = idle.entry(key).or_default();
         if list.len() < IDLE_MAX {

@@ -22,8 +22,8 @@ impl ClientConfigs {
     /// Reads every file that a rule names, and the system's roots where a rule names none.
     pub fn new(config: &Config) -> Result<Self, TlsError> {
         let mut by_roots = HashMap::new();
-        for rule in &config.rules {
-            let Action::Terminate(terminate) = &*rule.action else { continue };
+        for rule in config.rules.iter() {
+            let Action::Terminate(terminate) = rule.action else { continue };
             let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
             let Some(tls) = &upstream.tls else { continue };
             if !by_roots.contains_key(&tls.ca) {

@@ -1,9 +1,9 @@
 //! The client's side of one exchange, whichever version of HTTP it came by: the request's body is
 //! read from it, the response is written to it. It must not know the upstream.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,11 +15,15 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::body::{Decoder, Encoder, Piece, write_fields};
 use super::fault::RequestFault;
 use super::head::{Length, has_no_body};
-use super::io::{Client, Gone, Queue};
+use super::io::{Client, Gone, Load, Queue};
 use crate::active::Stop;
+use crate::budget::PIECE_BYTES_MIN;
 
 /// Bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
+pub const SEND_BYTES_MAX: usize = 16 << 10;
 
 /// Why an exchange cannot go on.
 #[derive(Debug)]
@@ -75,7 +79,10 @@ pub struct Two {
     respond: h2::server::SendResponse<Bytes>,
     responded: bool,
     send: Option<h2::SendStream<Bytes>>,
-    pieces: VecDeque<Bytes>,
+    queue: Queue,
+    /// Of the request's body: its client may send as much again once they are given back.
+    held: usize,
+    load: Rc<Load>,
     end: Option<Option<HeaderMap>>,
     due: Pin<Box<Sleep>>,
     sent: u64,
@@ -95,25 +102,48 @@ impl<'a> Stream<'a> {
     }
 
     /// An exchange on a stream.
-    pub fn two(receive: h2::RecvStream, respond: h2::server::SendResponse<Bytes>) -> Self {
+    pub fn two(
+        receive: h2::RecvStream,
+        respond: h2::server::SendResponse<Bytes>,
+        load: Rc<Load>,
+    ) -> Self {
         Self::Two(Box::new(Two {
             data_ended: receive.is_end_stream(),
             receive,
             respond,
             responded: false,
             send: None,
-            pieces: VecDeque::new(),
+            queue: Queue::default(),
+            held: 0,
+            load,
             end: None,
             due: Box::pin(sleep(Duration::from_hours(1))),
             sent: 0,
         }))
     }
 
-    /// The next piece of the request's body.
-    pub fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+    /// Whether pieces of the request's body come only as they are asked for. HTTP/2's are here
+    /// already, within the stream's window.
+    pub fn waits_to_be_read(&self) -> bool {
+        matches!(self, Self::One(_))
+    }
+
+    /// The next piece of the request's body, for which some `max` bytes may be read.
+    pub fn poll_piece(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Piece, Trouble>> {
         match self {
-            Self::One(one) => one.poll_piece(task),
+            Self::One(one) => one.poll_piece(task, max),
             Self::Two(two) => two.poll_piece(task),
+        }
+    }
+
+    /// Notes that bytes of pieces are gone: the client may send as many again.
+    pub fn release(&mut self, bytes: usize) {
+        if let Self::Two(two) = self {
+            two.release(bytes);
         }
     }
 
@@ -184,7 +214,7 @@ impl<'a> Stream<'a> {
             Self::Two(_) if piece.is_empty() => {}
             Self::Two(two) => {
                 two.sent += piece.len() as u64;
-                two.pieces.push_back(piece);
+                two.queue.push(piece);
             }
         }
     }
@@ -200,8 +230,27 @@ impl<'a> Stream<'a> {
     /// Bytes queued.
     pub fn queued(&self) -> usize {
         match self {
-            Self::One(one) => one.queue.len(),
-            Self::Two(two) => two.pieces.iter().map(Bytes::len).sum(),
+            Self::One(one) => one.queue.len() + one.client.unsent_bytes(),
+            Self::Two(two) => two.queue.len(),
+        }
+    }
+
+    /// Bytes of memory that the response holds beyond what is counted elsewhere.
+    pub fn held(&self) -> usize {
+        match self {
+            Self::One(one) => one.queue.held(),
+            Self::Two(two) => two.queue.held(),
+        }
+    }
+
+    /// How much the client takes at once, as far as can be seen: for when memory is too short to
+    /// hold any of it.
+    pub fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
+        match self {
+            Self::One(one) if one.queue.is_empty() && one.client.takes() => PIECE_BYTES_MIN,
+            Self::One(_) => 0,
+            Self::Two(two) if two.queue.is_empty() => two.poll_room(task),
+            Self::Two(_) => 0,
         }
     }
 
@@ -258,14 +307,14 @@ impl<'a> Stream<'a> {
 }
 
 impl One<'_> {
-    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+    fn poll_piece(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<Piece, Trouble>> {
         loop {
             match self.decoder.next(&mut self.client.plain) {
                 Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
                 Ok(None) => {}
                 Err(_) => return Poll::Ready(Err(Trouble::Request(RequestFault::Chunk))),
             }
-            match ready!(self.client.poll_fill(task)) {
+            match ready!(self.client.poll_fill(task, max)) {
                 Ok(0) => return Poll::Ready(Err(Trouble::Request(RequestFault::Cut))),
                 Ok(_) => {}
                 // The clock is the exchange's.
@@ -277,11 +326,13 @@ impl One<'_> {
 
     fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
         // Reading is the only way to learn of an end; what is read ahead is the next request's.
+        // While memory is short nothing is, and an end is learnt of later.
         while self.decoder.is_done()
             && !self.client.has_ended()
             && self.client.plain.len() < AHEAD_BYTES_MAX
+            && self.client.active.worker.edge.budget.piece().is_some()
         {
-            match ready!(self.client.poll_fill(task)) {
+            match ready!(self.client.poll_fill(task, AHEAD_BYTES_MAX)) {
                 Ok(_) => {}
                 Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
                 Err(gone) => return Poll::Ready(gone.into()),
@@ -323,7 +374,31 @@ impl One<'_> {
     }
 }
 
+impl Drop for Two {
+    fn drop(&mut self) {
+        self.load.held.update(|held| held - self.held);
+    }
+}
+
 impl Two {
+    fn release(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.held);
+        self.held -= bytes;
+        self.load.held.update(|held| held - bytes);
+        // It fails for a stream that is gone, whose bytes the library has given back.
+        let _ = self.receive.flow_control().release_capacity(bytes);
+    }
+
+    fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
+        let Some(send) = &mut self.send else { return 0 };
+        send.reserve_capacity(SEND_BYTES_MAX);
+        if send.capacity() == 0 {
+            // What comes of it is looked at when it has come.
+            let _ = send.poll_capacity(task);
+        }
+        send.capacity()
+    }
+
     fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
         let reset = match &mut self.send {
             Some(send) => ready!(send.poll_reset(task)),
@@ -338,10 +413,11 @@ impl Two {
         if !self.data_ended {
             match ready!(self.receive.poll_data(task)) {
                 Some(Ok(data)) => {
-                    // What is taken goes into a bounded queue, and no more is taken before that
-                    // is written.
-                    let _ = self.receive.flow_control().release_capacity(data.len());
                     if !data.is_empty() {
+                        // The window opens again when the upstream has taken it.
+                        self.held += data.len();
+                        self.load.held.update(|held| held + data.len());
+                        self.load.unseen.update(|unseen| unseen.saturating_sub(data.len()));
                         return Poll::Ready(Ok(Piece::Data(data)));
                     }
                     // An empty frame: others first.
@@ -376,8 +452,8 @@ impl Two {
             let error = reset.map_or_else(|error| error, h2::Error::from);
             return Poll::Ready(Err(Trouble::Reset(error)));
         }
-        while let Some(piece) = self.pieces.front_mut() {
-            send.reserve_capacity(piece.len());
+        while !self.queue.is_empty() {
+            send.reserve_capacity(self.queue.len().min(SEND_BYTES_MAX));
             while send.capacity() == 0 {
                 match ready!(send.poll_capacity(task)) {
                     Some(Ok(_)) => {}
@@ -385,12 +461,9 @@ impl Two {
                     None => return Poll::Ready(Err(Trouble::Reset(h2::Reason::CANCEL.into()))),
                 }
             }
-            let part = piece.split_to(piece.len().min(send.capacity()));
-            if piece.is_empty() {
-                self.pieces.pop_front();
-            }
-            let last = self.pieces.is_empty() && matches!(self.end, Some(None));
-            send.send_data(part, last).map_err(Trouble::Reset)?;
+            let Some(piece) = self.queue.take(send.capacity()) else { break };
+            let last = self.queue.is_empty() && matches!(self.end, Some(None));
+            send.send_data(piece, last).map_err(Trouble::Reset)?;
             if last {
                 self.end = None;
                 return Poll::Ready(Ok(()));

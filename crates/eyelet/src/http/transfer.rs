@@ -2,6 +2,7 @@
 //! bounded, both at once. It must not know heads.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -14,10 +15,16 @@ use super::head::Length;
 use super::io::Queue;
 use super::stream::{Stream, Trouble};
 use super::upstream::Upstream;
+use crate::budget::{Counted, PIECE_BYTES_MIN};
 use crate::compress::Coder;
+use crate::worker::Worker;
 
 /// Bytes on their way in one direction: beyond it the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a response that are coded in one turn: the worker has others.
+const TURN_BYTES: usize = 256 << 10;
+/// What of them every active connection is counted as.
+const SMALL_BYTES: usize = 2 << 10;
 /// Bytes of a response that are looked at before its coding is chosen, if they are here.
 const FIRST_BYTES: usize = 4 << 10;
 
@@ -32,16 +39,29 @@ pub struct Upload {
     read: bool,
     /// Bytes written.
     pub written: u64,
+    worker: Rc<Worker>,
+    counted: Counted,
 }
 
 impl Upload {
     /// A request with its head, and a body of that length.
-    pub fn new(head: Vec<u8>, length: Length) -> Self {
+    pub fn new(worker: &Rc<Worker>, head: Vec<u8>, length: Length) -> Self {
         let mut queue = Queue::default();
         queue.push(head);
         let encoder = if length == Length::Chunked { Encoder::Chunked } else { Encoder::Plain };
         let read = length == Length::Empty;
-        Self { queue, encoder, done: false, broken: false, read, written: 0 }
+        let counted = Counted::new(&worker.edge.budget, 0);
+        let worker = worker.clone();
+        Self { queue, encoder, done: false, broken: false, read, written: 0, worker, counted }
+    }
+
+    /// How much of the body may be on its way now.
+    fn room(&self, upstream: &Upstream) -> usize {
+        match self.worker.edge.budget.piece() {
+            Some(piece) => piece.min(QUEUED_BYTES_MAX),
+            None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
+            None => 0,
+        }
     }
 
     /// Moves what can be moved; ready when all is written, or the upstream takes no more.
@@ -54,9 +74,24 @@ impl Upload {
         if self.done || self.broken {
             return Poll::Ready(Ok(()));
         }
+        let moved = self.poll_up(task, stream, upstream);
+        self.counted.set(self.queue.held().saturating_sub(SMALL_BYTES));
+        moved
+    }
+
+    fn poll_up(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Trouble>> {
         loop {
-            while !self.read && self.queue.len() < QUEUED_BYTES_MAX {
-                match stream.poll_piece(task) {
+            let room = if self.read { 0 } else { self.room(upstream) };
+            if room == 0 && !self.read {
+                self.worker.wants_memory(task);
+            }
+            while !self.read && (self.queue.len() < room || !stream.waits_to_be_read()) {
+                match stream.poll_piece(task, room) {
                     Poll::Pending => break,
                     Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
@@ -74,7 +109,9 @@ impl Upload {
             }
             let before = self.queue.len();
             let sent = upstream.poll_send(task, &mut self.queue);
-            self.written += (before - self.queue.len()) as u64;
+            let written = before - self.queue.len();
+            self.written += written as u64;
+            stream.release(written);
             if ready!(sent).is_err() {
                 // It may have answered before it closed: that is read.
                 self.broken = true;
@@ -107,11 +144,13 @@ pub struct Download {
     /// Bytes of the body taken from the upstream, and those given to the client.
     pub taken: u64,
     given: u64,
+    worker: Rc<Worker>,
+    counted: Counted,
 }
 
 impl Download {
     /// A body of that length.
-    pub fn new(length: Length) -> Self {
+    pub fn new(worker: &Rc<Worker>, length: Length) -> Self {
         Self {
             decoder: Decoder::new(length),
             first: VecDeque::new(),
@@ -120,7 +159,21 @@ impl Download {
             ended: false,
             taken: 0,
             given: 0,
+            worker: worker.clone(),
+            counted: Counted::new(&worker.edge.budget, 0),
         }
+    }
+
+    /// How much of the body may be on its way now.
+    fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>) -> usize {
+        if let Some(piece) = self.worker.edge.budget.piece() {
+            return piece.min(QUEUED_BYTES_MAX);
+        }
+        let room = stream.poll_room(task);
+        if room == 0 && stream.queued() == 0 {
+            self.worker.wants_memory(task);
+        }
+        room
     }
 
     /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
@@ -137,7 +190,7 @@ impl Download {
             if bytes >= FIRST_BYTES {
                 break false;
             }
-            match self.poll_upstream(task, upstream) {
+            match self.poll_upstream(task, upstream, FIRST_BYTES) {
                 Poll::Pending if wait && bytes == 0 => return Poll::Pending,
                 Poll::Pending => break false,
                 Poll::Ready(piece) => self.first.push_back(piece?),
@@ -178,11 +231,25 @@ impl Download {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Broken>> {
+        let moved = self.poll_down(task, stream, upstream);
+        self.counted.set(stream.held().saturating_sub(SMALL_BYTES));
+        upstream.recount();
+        moved
+    }
+
+    fn poll_down(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Broken>> {
+        let turn = self.taken + TURN_BYTES as u64;
         loop {
-            while !self.ended && stream.queued() < QUEUED_BYTES_MAX {
+            let room = self.poll_room(task, stream);
+            while !self.ended && stream.queued() < room && self.taken < turn {
                 let piece = match self.first.pop_front() {
                     Some(piece) => Poll::Ready(Ok(piece)),
-                    None => self.poll_upstream(task, upstream),
+                    None => self.poll_upstream(task, upstream, room),
                 };
                 let Poll::Ready(piece) = piece else { break };
                 let passed = piece.map_err(Broken::Upstream).and_then(|piece| {
@@ -198,6 +265,11 @@ impl Download {
             ready!(stream.poll_flush(task)).map_err(Broken::Client)?;
             if self.ended {
                 return Poll::Ready(Ok(()));
+            }
+            if self.taken >= turn {
+                // What compresses well would never fill the queue: others have their turn.
+                task.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if idle && !self.flush_coder(stream)? {
                 return Poll::Pending;
@@ -259,6 +331,7 @@ impl Download {
         &mut self,
         task: &mut Context<'_>,
         upstream: &mut Upstream,
+        max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
         loop {
             match self.decoder.next(&mut upstream.received) {
@@ -266,7 +339,7 @@ impl Download {
                 Ok(None) => {}
                 Err(_) => return Poll::Ready(Err(ResponseFault::Chunk)),
             }
-            match ready!(upstream.poll_fill(task)) {
+            match ready!(upstream.poll_fill_by(task, max)) {
                 Ok(1..) => {}
                 Ok(0) if self.decoder.ended().is_ok() => {
                     return Poll::Ready(Ok(Piece::End(None)));

@@ -16,11 +16,14 @@ use http::{Request, StatusCode, Uri, request};
 use super::exchange::{answer, exchange};
 use super::front::{Front, Record};
 use super::head::{Length, read_authority};
-use super::io::{Client, Gone};
-use super::stream::Stream;
+use super::io::{Client, Gone, Load};
+use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
+use crate::budget::{Counted, HTTP2_BYTES, STREAM_BYTES};
+use crate::lot::Phase;
 use crate::park;
+use crate::shed::Serving;
 use crate::story::{End, Outcome};
 
 /// Streams at once: what RFC 9113 6.5.2 calls the least that is useful.
@@ -28,8 +31,6 @@ const STREAMS_MAX: u32 = 100;
 /// Bytes that a stream's client may send ahead, and those of all streams together.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Bytes of responses that wait in the library for a stream's window.
-const SEND_BYTES_MAX: usize = 64 << 10;
 /// Streams that the client reset and nobody has looked at yet: beyond it it is the rapid-reset
 /// flood (CVE-2023-44487), and the connection ends.
 const RESETS_PENDING_MAX: usize = 20;
@@ -42,9 +43,12 @@ const DROPS_MAX: u32 = 500;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
-pub async fn serve(client: Client, front: Front) {
+pub async fn serve(client: Client, front: Front, _serving: Serving) {
     let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
+    let load = client.load.clone();
     let front = Rc::new(front);
+    let counted = Counted::new(&front.worker.edge.budget, HTTP2_BYTES);
+    front.worker.enters(active.key(), Phase::HalfOpen);
     let http = &front.worker.edge.config.http;
     let mut builder = Builder::new();
     builder
@@ -57,15 +61,18 @@ pub async fn serve(client: Client, front: Front) {
         .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
     active.due_in(http.head_timeout);
-    let mut handshake = std::pin::pin!(builder.handshake::<_, Bytes>(client));
+    // Boxed, and one after the other: the task need not hold a connection twice.
+    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(client));
     let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
         Poll::Ready(shaken) => Poll::Ready(Some(shaken)),
         Poll::Pending => active.poll_ready(task, &[], 0).map(|_| None),
     });
-    let reason = match shaken.await {
+    let shaken = shaken.await.map(|shaken| shaken.map(Box::new));
+    drop(handshake);
+    let reason = match shaken {
         None => "head_timeout".to_owned(),
         Some(Err(error)) => format!("client: {error}"),
-        Some(Ok(connection)) => run(connection, &active, &front).await,
+        Some(Ok(connection)) => run(connection, &active, &front, &load, counted).await,
     };
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
@@ -85,9 +92,11 @@ enum Event {
 }
 
 async fn run(
-    mut connection: Connection<Client, Bytes>,
+    mut connection: Box<Connection<Client, Bytes>>,
     active: &Active,
     front: &Rc<Front>,
+    load: &Rc<Load>,
+    mut counted: Counted,
 ) -> String {
     let idle = front.worker.edge.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
@@ -95,9 +104,11 @@ async fn run(
     let alive = Rc::new(Cell::new(0));
     let mut goodbye: Option<&'static str> = None;
     let mut was_busy = true;
+    let mut has_served = false;
     loop {
         let event = poll_fn(|task| {
             let accepted = connection.poll_accept(task);
+            counted.set(HTTP2_BYTES + load.unseen.get());
             let busy = Rc::strong_count(&alive) > 1;
             if front.worker.is_draining() && goodbye.is_none() {
                 goodbye = Some("drained");
@@ -106,6 +117,10 @@ async fn run(
             }
             if busy != was_busy {
                 was_busy = busy;
+                // Until its first stream it is half-open.
+                if !busy && has_served {
+                    front.worker.enters(active.key(), Phase::Idle);
+                }
                 active.due_in(if goodbye.is_some() { GOODBYE } else { idle });
             }
             if alive.get() > DROPS_MAX {
@@ -126,14 +141,19 @@ async fn run(
         });
         match event.await {
             Event::Stream(stream) => {
-                let (request, respond) = *stream;
-                let task = one_stream(front.clone(), request, respond, alive.clone());
-                tokio::task::spawn_local(task);
+                has_served = true;
+                front.worker.enters(active.key(), Phase::Busy);
+                begin(front, *stream, &alive, load);
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => return Gone::Stop(Stop::Shed).reason(),
+            Event::Shed => {
+                // By GOAWAY, so that its client knows that no request of its was lost.
+                connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+                poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
+                return Gone::Stop(Stop::Shed).reason();
+            }
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -146,15 +166,47 @@ async fn run(
     }
 }
 
+/// Has a stream served, if there is room for it.
+fn begin(
+    front: &Rc<Front>,
+    (request, respond): (Request<h2::RecvStream>, SendResponse<Bytes>),
+    alive: &Rc<Cell<u32>>,
+    load: &Rc<Load>,
+) {
+    load.unseen.set(0);
+    let (worker, source) = (&front.worker, front.story.client.ip());
+    if !worker.make_room_to_serve(source, STREAM_BYTES) {
+        return refuse(front, &request.into_parts().0, respond);
+    }
+    // Counted before the next stream is looked at, and that is before this one's task runs.
+    let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
+    let share = (counted, worker.serves(source));
+    let (front, alive, load) = (front.clone(), alive.clone(), load.clone());
+    tokio::task::spawn_local(async move {
+        one_stream(front, request, respond, alive, load).await;
+        drop(share);
+    });
+}
+
+/// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
+fn refuse(front: &Front, request: &request::Parts, mut respond: SendResponse<Bytes>) {
+    respond.send_reset(h2::Reason::REFUSED_STREAM);
+    let mut record = Record::new(front, request);
+    record.failed = true;
+    record.reason = "shed: memory_max, a stream".into();
+    front.tell(record);
+}
+
 async fn one_stream(
     front: Rc<Front>,
     request: Request<h2::RecvStream>,
     respond: SendResponse<Bytes>,
     drops: Rc<Cell<u32>>,
+    load: Rc<Load>,
 ) {
     let (mut parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
-    let mut stream = Stream::two(receive, respond);
+    let mut stream = Stream::two(receive, respond, load);
     // What a WebSocket says is no body of the request.
     let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
     if target(&mut parts).is_some() {

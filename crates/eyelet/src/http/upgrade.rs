@@ -8,6 +8,7 @@ use super::front::Front;
 use super::io::{Client, Gone, Queue};
 use super::one::send_all;
 use super::upstream::Upstream;
+use crate::budget::PIECE_BYTES_MIN;
 use crate::lot::UPSTREAM;
 use crate::park;
 use crate::relay::Relay;
@@ -99,7 +100,7 @@ fn poll_up(
             return Poll::Ready(Ok(()));
         }
         if client.plain.is_empty() {
-            match ready!(client.poll_fill(task)) {
+            match ready!(client.poll_fill(task, PIECE_BYTES_MIN)) {
                 Ok(0) => way.ended = true,
                 Ok(_) => {}
                 Err(Gone::Stop(crate::active::Stop::Late)) => return Poll::Pending,

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
@@ -12,19 +13,25 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use eyelet_sys::socket;
 use rustls_pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::io::Queue;
+use crate::budget::{Counted, UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use crate::config::{Host, HttpAddress, HttpUpstream};
 use crate::worker::{Edge, Worker};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
+/// The same while memory is short, unless the client takes more at once: a head, mostly.
+const TIGHT_BYTES: usize = 4 << 10;
+/// What a TLS connection holds of what it sends.
+const SEALED_BYTES_MAX: usize = 16 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
 /// How often an upstream that is not there is dialled again while it is waited for.
@@ -42,8 +49,9 @@ pub struct Upstream {
     /// Who was dialled.
     pub name: Arc<str>,
     socket: Socket,
+    counted: Counted,
     // Counted as long as it lives.
-    _counted: Counted,
+    descriptor: Descriptor,
 }
 
 enum Socket {
@@ -52,9 +60,18 @@ enum Socket {
     Unix(UnixStream),
 }
 
-struct Counted(Arc<Edge>);
+impl Socket {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => UPSTREAM_BYTES,
+            Self::Tls(_) => UPSTREAM_TLS_BYTES,
+        }
+    }
+}
 
-impl Drop for Counted {
+struct Descriptor(Arc<Edge>);
+
+impl Drop for Descriptor {
     fn drop(&mut self) {
         self.0.descriptors.fetch_sub(1, Relaxed);
     }
@@ -96,8 +113,10 @@ async fn dial_once(worker: &Worker, to: &HttpUpstream) -> Result<Upstream, DialF
     match dialled {
         Ok(socket) => {
             worker.edge.descriptors.fetch_add(1, Relaxed);
-            let _counted = Counted(worker.edge.clone());
-            Ok(Upstream { received: BytesMut::new(), reused: false, name, socket, _counted })
+            let descriptor = Descriptor(worker.edge.clone());
+            let counted = Counted::new(&worker.edge.budget, socket.bytes());
+            let received = BytesMut::new();
+            Ok(Upstream { received, reused: false, name, socket, counted, descriptor })
         }
         Err((reason, late)) => Err(DialFailure { name, reason, late }),
     }
@@ -130,7 +149,8 @@ async fn connect(
     let Some(tls) = &to.tls else { return Ok(Socket::Tcp(tcp)) };
     let config = worker.edge.upstream_tls.of(tls).ok_or("no TLS configuration")?;
     let server = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
-    let connected = TlsConnector::from(config).connect(server, tcp).await;
+    let bounded = |tls: &mut rustls::ClientConnection| tls.set_buffer_limit(Some(SEALED_BYTES_MAX));
+    let connected = TlsConnector::from(config).connect_with(server, tcp, bounded).await;
     connected.map(|tls| Socket::Tls(Box::new(tls))).map_err(|error| format!("TLS: {error}"))
 }
 
@@ -175,13 +195,51 @@ async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
 
 impl Upstream {
     /// Reads into `received`; how many bytes came. 0 is the end.
+    ///
+    /// Through the stack, so that a connection holds what it received and no more.
     pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.received.reserve(READ_BYTES);
-        match &mut self.socket {
-            Socket::Tcp(socket) => pin!(socket.read_buf(&mut self.received)).poll(task),
-            Socket::Tls(socket) => pin!(socket.read_buf(&mut self.received)).poll(task),
-            Socket::Unix(socket) => pin!(socket.read_buf(&mut self.received)).poll(task),
-        }
+        let max = match self.descriptor.0.budget.piece() {
+            Some(_) => READ_BYTES,
+            None => TIGHT_BYTES,
+        };
+        self.poll_fill_by(task, max)
+    }
+
+    /// The same for at most `max` bytes.
+    pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
+        let mut room = [MaybeUninit::uninit(); READ_BYTES];
+        let mut read = ReadBuf::uninit(&mut room[..max.clamp(1, READ_BYTES)]);
+        ready!(match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_read(task, &mut read),
+            Socket::Tls(socket) => Pin::new(socket).poll_read(task, &mut read),
+            Socket::Unix(socket) => Pin::new(socket).poll_read(task, &mut read),
+        })?;
+        self.received.extend_from_slice(read.filled());
+        let read = read.filled().len();
+        self.recount();
+        Poll::Ready(Ok(read))
+    }
+
+    /// Counts what it holds, also after it was taken.
+    pub fn recount(&mut self) {
+        let beyond = self.received.len().saturating_sub(TIGHT_BYTES);
+        self.counted.set(self.socket.bytes() + beyond);
+    }
+
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&self) -> bool {
+        let unsent = match &self.socket {
+            Socket::Tcp(socket) => socket::unsent(socket),
+            Socket::Tls(socket) => socket::unsent(socket.get_ref().0),
+            Socket::Unix(socket) => socket::unsent(socket),
+        };
+        unsent.is_ok_and(|unsent| unsent == 0)
+    }
+
+    /// Gives its buffer back, for it may be kept for a while.
+    pub fn rest(&mut self) {
+        self.received = BytesMut::new();
+        self.counted.set(self.socket.bytes());
     }
 
     /// Writes all of a queue.

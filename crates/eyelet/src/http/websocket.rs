@@ -57,8 +57,8 @@ pub async fn copy(
     written: &mut u64,
 ) -> Result<(), End> {
     let idle_timeout = front.worker.edge.config.limits.idle_timeout;
-    let mut up = Upload::new(Vec::new(), Length::UntilClose);
-    let mut down = Download::new(Length::UntilClose);
+    let mut up = Upload::new(&front.worker, Vec::new(), Length::UntilClose);
+    let mut down = Download::new(&front.worker, Length::UntilClose);
     let mut told = false;
     stream.due_in(idle_timeout);
     let ended = poll_fn(|task| {

@@ -134,6 +134,8 @@ const WATCH_UP: u16 = 1 << 9;
 const WATCH_DOWN: u16 = 1 << 10;
 /// A server that chooses TLS compression is not passed on.
 const FORBID_COMPRESSION: u16 = 1 << 11;
+/// The client's FIN was read: nothing can follow.
+const CLIENT_FIN: u16 = 1 << 12;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -311,6 +313,11 @@ impl Flow {
         }
     }
 
+    fn note_fin(&mut self) {
+        self.flags |= CLIENT_FIN;
+        self.note_end(CLIENT);
+    }
+
     fn drop_empty(&mut self) {
         if let Some(pending) = &self.pending
             && pending.to_client.is_empty()
@@ -356,10 +363,13 @@ pub enum Progress {
     Dial,
     /// Both directions have ended.
     Closed(End),
+    /// The same, but the client may still send what nobody reads: a reset that answers it must
+    /// not overtake what the client was sent last.
+    Linger(End),
     /// A side was reset, or has failed: reset the other.
     Reset(End),
-    /// The client was sent an alert: let it be read.
-    Linger(End),
+    /// The client was sent an alert: let it be read. What it had sent so far was cut.
+    Cut(End),
 }
 
 /// A side's socket failed.

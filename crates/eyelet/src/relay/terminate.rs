@@ -2,6 +2,7 @@
 //! It must not know how the handshake was done.
 
 use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
 
 use eyelet_record::{
     CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, RECORD_BYTES_MAX, Session, alert,
@@ -9,8 +10,8 @@ use eyelet_record::{
 use eyelet_sys::socket;
 
 use super::{
-    Buffers, CLIENT_ENDED, Failed, Flow, More, PAYLOAD, Progress, SHARE_BYTES, SLOTS, Sockets,
-    TRUNCATED, UPSTREAM_ENDED, conclude,
+    Buffers, CLIENT_ENDED, CLIENT_FIN, Failed, Flow, More, PAYLOAD, Progress, SHARE_BYTES, SLOTS,
+    Sockets, TRUNCATED, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, UPSTREAM};
 use crate::story::{End, Outcome, Parked};
@@ -69,7 +70,11 @@ pub fn run(
     if dial {
         return Progress::Dial;
     }
-    conclude(&mut terminated.flow, up, down, Outcome::Terminated)
+    match conclude(&mut terminated.flow, up, down, Outcome::Terminated) {
+        // Its close_notify came without a FIN.
+        Progress::Closed(end) if !terminated.flow.has(CLIENT_FIN) => Progress::Linger(end),
+        progress => progress,
+    }
 }
 
 fn ended_badly(
@@ -93,7 +98,7 @@ fn ended_badly(
             // If the client does not read, the alert is lost with the connection.
             let _ = sockets.flush(flow, CLIENT, buffers);
             let reason = format!("client: {fault}").into();
-            Progress::Linger(End { outcome: Outcome::Terminated, reason })
+            Progress::Cut(End { outcome: Outcome::Terminated, reason })
         }
     }
 }
@@ -152,7 +157,7 @@ fn upward(
             let Some(room) = sockets.room(UPSTREAM, buffers) else { break More::Later };
             let mut room = (filled + room).min(buffers.input.len());
             if buffers.piece.is_none() {
-                match whole_records(sockets, &mut buffers.input[..], filled)? {
+                match whole_records(sockets.client, &mut buffers.input[..], filled) {
                     Some(whole) => room = whole,
                     None => break More::Later,
                 }
@@ -163,7 +168,7 @@ fn upward(
                     if !terminated.session.read_closed() {
                         terminated.flow.flags |= TRUNCATED;
                     }
-                    terminated.flow.note_end(CLIENT);
+                    terminated.flow.note_fin();
                     filled = 0;
                     break More::No;
                 }
@@ -200,30 +205,25 @@ fn upward(
 /// Where the last whole record ends of those that have come, `filled` bytes of which were read:
 /// when memory is short the beginning of a record is left where it is. `None`: there is no whole
 /// one yet. An end of the stream, and a header that no record may have, are read as they are.
-fn whole_records(
-    sockets: &mut Sockets<'_>,
-    input: &mut [u8],
-    filled: usize,
-) -> Result<Option<usize>, Failed> {
-    let peeked = match socket::peek(sockets.client, &mut input[filled..]) {
-        Ok(0) => return Ok(Some(filled + 1)),
-        Ok(peeked) => peeked,
+pub fn whole_records(client: BorrowedFd<'_>, input: &mut [u8], filled: usize) -> Option<usize> {
+    let peeked = match socket::peek(client, &mut input[filled..]) {
         // The read that follows notes it.
-        Err(_) => return Ok(Some(filled + 1)),
+        Ok(0) | Err(_) => return Some(filled + 1),
+        Ok(peeked) => peeked,
     };
     let seen = &input[..filled + peeked];
     let mut end = 0;
     while let Some([_, _, _, high, low]) = seen.get(end..end + 5) {
         let fragment = usize::from(u16::from_be_bytes([*high, *low]));
         if fragment > RECORD_BYTES_MAX {
-            return Ok(Some(seen.len()));
+            return Some(seen.len());
         }
         if end + 5 + fragment > seen.len() {
             break;
         }
         end += 5 + fragment;
     }
-    Ok((end > filled).then_some(end))
+    (end > filled).then_some(end)
 }
 
 fn take_partial(flow: &mut Flow, buffers: &mut Buffers) -> (usize, bool) {

@@ -11,6 +11,7 @@ use eyelet_sys::socket;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+use crate::budget::Counted;
 use crate::config::Config;
 use crate::worker::Worker;
 
@@ -28,8 +29,10 @@ pub mod told;
 const MEMORY_PARTS: usize = 64;
 /// Questions to DNS at once, each with a descriptor a resolver.
 const QUESTIONS_MAX: usize = 128;
-/// Side handshakes at once, each with a descriptor and up to some 150 KiB.
+/// Side handshakes at once, each with a descriptor.
 const HANDSHAKES_MAX: usize = 64;
+/// What one of them may come to hold.
+const HANDSHAKE_BYTES: usize = 150 << 10;
 /// How soon a destination with which no handshake could be made is tried again.
 const FAULT_FRESH_MS: u64 = 5_000;
 /// How soon one whose certificate is not valid is looked at again.
@@ -245,6 +248,7 @@ async fn side_handshake(worker: &Worker, key: &Visit, hash: u64) -> Arc<Attempt>
     let ask = async {
         // It is never closed.
         let _turn = truth.handshakes.acquire().await;
+        let _counted = Counted::new(&worker.edge.budget, HANDSHAKE_BYTES);
         let stream = dial(worker, key.0).await.map_err(|why| why.to_string())?;
         asker.ask(stream, key.0.ip(), key.1.as_deref(), worker.now_unix_ms()).await
     };

@@ -179,6 +179,10 @@ pub enum Manner {
     Endless,
     /// Never reads and never sends.
     Stalled,
+    /// Answers each request with a short page.
+    Page,
+    /// Answers a request with this head, and then sends this without end.
+    Download { head: &'static str, piece: &'static [u8] },
 }
 
 /// An upstream for thousands, on one thread. Dropping it closes all of its connections.
@@ -195,7 +199,8 @@ impl Multitude {
         match manner {
             Manner::Stalled => listener.set_recv_buffer_size(SMALL_BUFFER).unwrap(),
             Manner::Endless => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
-            Manner::Echo | Manner::Answer => {}
+            Manner::Download { .. } => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
+            Manner::Echo | Manner::Answer | Manner::Page => {}
         }
         listener.set_tcp_mss(SEGMENT).unwrap();
         listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -249,12 +254,28 @@ async fn serve(mut stream: tokio::net::TcpStream, manner: Manner) {
             {}
         }
         Manner::Answer => {
-            let mut asked = Vec::new();
-            while !asked.ends_with(b"\r\n\r\n") {
-                let Ok(1..) = stream.read_buf(&mut asked).await else { return };
+            if head(&mut stream).await {
+                let answer = b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nyes";
+                let _ = stream.write_all(answer).await;
             }
-            let answer = b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nyes";
-            let _ = stream.write_all(answer).await;
+        }
+        Manner::Page => {
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes";
+            while head(&mut stream).await && stream.write_all(answer).await.is_ok() {}
+        }
+        Manner::Download { head: answer, piece } => {
+            if head(&mut stream).await && stream.write_all(answer.as_bytes()).await.is_ok() {
+                while stream.write_all(piece).await.is_ok() {}
+            }
         }
     }
+}
+
+/// Reads a head to its empty line.
+async fn head(stream: &mut tokio::net::TcpStream) -> bool {
+    let mut asked = Vec::new();
+    while !asked.ends_with(b"\r\n\r\n") {
+        let Ok(1..) = stream.read_buf(&mut asked).await else { return false };
+    }
+    true
 }

@@ -81,7 +81,7 @@ fn identity(folder: &Path) -> Arc<rustls::ServerConfig> {
 fn train_from_log(scratch: &super::super::tests::Scratch, name: Option<&str>) {
     let terms = "[dictionary]\npath = \"store\"";
     let mut config = super::super::tests::config(terms, &scratch.0);
-    let action = Arc::make_mut(&mut config.rules[0].action);
+    let action = config.rules.action_mut(0);
     let Action::Terminate(terminate) = action else { panic!("a terminate rule") };
     let TerminateUpstream::Http(http) = &mut terminate.upstream else { panic!("http") };
     let host = config::Host::Ip("127.0.0.1".parse().unwrap());

@@ -85,7 +85,6 @@ fn a_terminate_rule() {
     };
     let host = Host::Ip("127.0.0.1".parse().unwrap());
     let expected = Terminate {
-        certificates: vec![files("app"), files("two")],
         upstream: TerminateUpstream::Http(HttpUpstream {
             address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
             tls: None,
@@ -97,7 +96,10 @@ fn a_terminate_rule() {
         tls_version_min: TlsVersion::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),
     };
-    assert_eq!(*loaded.config.rules[0].action, Action::Terminate(expected));
+    let rule = loaded.config.rules.at(0);
+    assert_eq!(*rule.action, Action::Terminate(expected));
+    let shown = loaded.config.rules.certificates(rule.certificates_number);
+    assert_eq!(shown.collect::<Vec<_>>(), [files("app"), files("two")]);
     assert!(loaded.config.policy.asks_hello());
 }
 
@@ -109,7 +111,7 @@ fn what_a_terminate_rule_negotiates() {
         let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more);
         let text = text.replace("http://127.0.0.1:3000", upstream);
         let loaded = folder.read(Depth::Files, &text).unwrap();
-        let Action::Terminate(terminate) = &*loaded.config.rules[0].action else { panic!() };
+        let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
         terminate.alpn_select.iter().map(|p| String::from_utf8(p.clone()).unwrap()).collect()
     };
     let none: Vec<String> = vec![];
@@ -312,7 +314,7 @@ fn upstreams_with_http() {
     let upstream = |upstream: &str, more: &str| {
         let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more);
         folder.read(Depth::Files, &text.replace("http://127.0.0.1:3000", upstream)).map(|loaded| {
-            let Action::Terminate(terminate) = &*loaded.config.rules[0].action else { panic!() };
+            let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
             let TerminateUpstream::Http(http) = &terminate.upstream else { panic!() };
             http.clone()
         })

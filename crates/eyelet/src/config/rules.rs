@@ -1,0 +1,264 @@
+//! The rules, held so that 100,000 of them are small: what several have in common is there once,
+//! and texts lie behind each other. Knows nothing of TOML, or of what a rule matches.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Action, CertificateFiles};
+
+/// What each rule is called and does; its matchers are in `Config::policy`. A rule costs its name
+/// and 12 bytes. Its action costs nothing where another rule does the same, and its certificates
+/// where another one shows them; else each file of them costs its path and 4 bytes.
+#[derive(Debug)]
+pub struct RuleList {
+    names: Texts,
+    rows: Box<[Row]>,
+    actions: Box<[Arc<Action>]>,
+    /// A certificate, its key, the next certificate: as written, relative to `folder`.
+    files: Texts,
+    /// Where in `files` the certificates end that a rule shows.
+    sets: Box<[u32]>,
+    folder: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    action: u32,
+    certificates: u32,
+}
+
+/// A rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule<'a> {
+    /// As given, or "rule N" counted from 1.
+    pub name: &'a str,
+    /// What it does.
+    pub action: &'a Action,
+    /// Equal actions have one number, of those below [`RuleList::actions_len`].
+    pub action_number: u32,
+    /// Likewise of the certificates that a terminate rule shows, for [`RuleList::certificates`].
+    /// Others show none, which is a number too.
+    pub certificates_number: u32,
+}
+
+impl RuleList {
+    /// How many rules there are.
+    pub const fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// A rule by its `RuleId`.
+    pub fn get(&self, index: usize) -> Option<Rule<'_>> {
+        (index < self.len()).then(|| self.at(index as u32))
+    }
+
+    /// A rule that there is.
+    ///
+    /// # Panics
+    /// As every index does, where there is none.
+    pub fn at(&self, rule: u32) -> Rule<'_> {
+        let row = self.rows[rule as usize];
+        Rule {
+            name: self.names.get(rule),
+            action: &self.actions[row.action as usize],
+            action_number: row.action,
+            certificates_number: row.certificates,
+        }
+    }
+
+    /// All of them, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = Rule<'_>> + '_ {
+        (0..self.len() as u32).map(|rule| self.at(rule))
+    }
+
+    /// The action of a rule, for those who outlive the list.
+    pub fn shared_action(&self, rule: u32) -> Option<Arc<Action>> {
+        let row = self.rows.get(rule as usize)?;
+        self.actions.get(row.action as usize).cloned()
+    }
+
+    /// How many actions differ.
+    pub const fn actions_len(&self) -> usize {
+        self.actions.len()
+    }
+
+    /// How many sets of certificates differ, the empty one included.
+    pub const fn certificates_len(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// The files of a set of certificates. Several are of different key types (ECDSA and RSA).
+    pub fn certificates(&self, number: u32) -> impl Iterator<Item = CertificateFiles> + '_ {
+        let before = number.checked_sub(1).and_then(|before| self.sets.get(before as usize));
+        let end = self.sets.get(number as usize).copied().unwrap_or(0);
+        (before.copied().unwrap_or(0)..end).step_by(2).map(|file| CertificateFiles {
+            certificate: self.folder.join(self.files.get(file)),
+            key: self.folder.join(self.files.get(file + 1)),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn action_mut(&mut self, rule: u32) -> &mut Action {
+        Arc::make_mut(&mut self.actions[self.rows[rule as usize].action as usize])
+    }
+
+    /// Without what actions hold: there is one here, or there are as many as differ.
+    #[cfg(test)]
+    fn heap_bytes(&self) -> usize {
+        let lists = size_of_val(&*self.rows) + size_of_val(&*self.sets);
+        self.names.heap_bytes() + self.files.heap_bytes() + lists
+    }
+}
+
+/// A list that is being read.
+#[derive(Default)]
+pub(super) struct Reading<'t> {
+    names: Texts,
+    rows: Vec<Row>,
+    actions: Vec<Arc<Action>>,
+    action_numbers: HashMap<Arc<Action>, u32>,
+    files: Texts,
+    sets: Vec<u32>,
+    set_numbers: HashMap<Vec<[&'t str; 2]>, u32>,
+}
+
+impl<'t> Reading<'t> {
+    /// `certificates`: each with its key, as written.
+    pub(super) fn push(&mut self, name: &str, action: Action, certificates: Vec<[&'t str; 2]>) {
+        self.names.push(name);
+        let action = match self.action_numbers.get(&action) {
+            Some(known) => *known,
+            None => {
+                let (number, action) = (self.actions.len() as u32, Arc::new(action));
+                self.actions.push(action.clone());
+                self.action_numbers.insert(action, number);
+                number
+            }
+        };
+        let next = self.sets.len() as u32;
+        let certificates = *self.set_numbers.entry(certificates).or_insert_with_key(|pairs| {
+            pairs.as_flattened().iter().for_each(|file| self.files.push(file));
+            self.sets.push(self.files.len());
+            next
+        });
+        self.rows.push(Row { action, certificates });
+    }
+
+    pub(super) fn name(&self, rule: usize) -> Option<&str> {
+        (rule < self.rows.len()).then(|| self.names.get(rule as u32))
+    }
+
+    /// The paths are relative to `folder`.
+    pub(super) fn finish(mut self, folder: &Path) -> RuleList {
+        self.names.shrink();
+        self.files.shrink();
+        RuleList {
+            names: self.names,
+            rows: self.rows.into(),
+            actions: self.actions.into(),
+            files: self.files,
+            sets: self.sets.into(),
+            folder: folder.to_owned(),
+        }
+    }
+}
+
+/// Texts behind each other. The file they come from has at most 256 MiB, so 32 bits say where one
+/// ends.
+#[derive(Debug, Default)]
+struct Texts {
+    text: String,
+    ends: Vec<u32>,
+}
+
+impl Texts {
+    fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.ends.push(self.text.len() as u32);
+    }
+
+    fn len(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    fn get(&self, number: u32) -> &str {
+        let number = number as usize;
+        let start = number.checked_sub(1).and_then(|before| self.ends.get(before));
+        let start = start.copied().unwrap_or(0) as usize;
+        let end = self.ends.get(number).copied().unwrap_or(0) as usize;
+        self.text.get(start..end).unwrap_or_default()
+    }
+
+    fn shrink(&mut self) {
+        self.text.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+
+    #[cfg(test)]
+    fn heap_bytes(&self) -> usize {
+        self.text.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Refuse;
+    use super::*;
+
+    const RULES: usize = 10_000;
+
+    #[test]
+    fn a_rule_costs_its_texts_and_a_few_bytes() {
+        let refuse = || Action::Refuse(Refuse { alert: None });
+        let (mut shared, mut own) = (Reading::default(), Reading::default());
+        let names: Vec<String> = (0..RULES).map(|n| format!("rule {n}")).collect();
+        let files: Vec<String> = (0..2 * RULES).map(|n| format!("certs/{n}.pem")).collect();
+        for (name, pair) in names.iter().zip(files.as_chunks::<2>().0) {
+            shared.push(name, refuse(), vec![["app.pem", "app.key"]]);
+            own.push(name, refuse(), vec![[&pair[0], &pair[1]]]);
+        }
+        let length = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
+        let shared = shared.finish(Path::new("/etc"));
+        assert_eq!((shared.actions_len(), shared.certificates_len()), (1, 1));
+        // The one pair of files: their texts, their ends, the set.
+        let pair = 7 + 7 + 2 * 4 + 4;
+        assert_eq!(shared.heap_bytes(), length(&names) + RULES * (4 + 8) + pair);
+        let own = own.finish(Path::new("/etc"));
+        assert_eq!((own.actions_len(), own.certificates_len()), (1, RULES));
+        let texts = length(&names) + length(&files);
+        assert_eq!(own.heap_bytes(), texts + RULES * (4 + 8 + 2 * 4 + 4));
+    }
+
+    #[test]
+    fn rules_are_found_again() {
+        let mut rules = Reading::default();
+        let alert = Some(eyelet_wire::alert::AlertDescription::AccessDenied);
+        rules.push("a", Action::Refuse(Refuse { alert: None }), vec![]);
+        rules.push("", Action::Refuse(Refuse { alert }), vec![["b.pem", "b.key"]]);
+        let both = vec![["c.pem", "c.key"], ["/d.pem", "b.key"]];
+        rules.push("long name", Action::Refuse(Refuse { alert: None }), both);
+        rules.push("d", Action::Refuse(Refuse { alert }), vec![["b.pem", "b.key"]]);
+        let rules = rules.finish(Path::new("/etc"));
+        let told = |rule: Rule<'_>| {
+            let files = rules.certificates(rule.certificates_number);
+            let files =
+                files.map(|pair| [pair.certificate, pair.key].map(|f| f.display().to_string()));
+            (rule.name.to_owned(), rule.action_number, files.collect::<Vec<_>>().concat().join(" "))
+        };
+        let expected = [
+            ("a", 0, ""),
+            ("", 1, "/etc/b.pem /etc/b.key"),
+            ("long name", 0, "/etc/c.pem /etc/c.key /d.pem /etc/b.key"),
+            ("d", 1, "/etc/b.pem /etc/b.key"),
+        ];
+        let expected = expected.map(|(name, action, files)| (name.into(), action, files.into()));
+        assert_eq!(rules.iter().map(told).collect::<Vec<_>>(), expected);
+        assert!(rules.get(4).is_none());
+    }
+}

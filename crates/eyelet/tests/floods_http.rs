@@ -1,0 +1,292 @@
+//! Floods of HTTP against `limits.memory_max`: the process stays below it and serves those who
+//! behave. Must not know how memory is counted, only what the kernel says of it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use support::client::TLS13;
+use support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
+use support::memory::{Memory, Watch, mib};
+use support::{Edge, Pki, Tls, noise};
+
+/// `memory_max` in all of these.
+const MEMORY_MAX: u64 = 64 << 20;
+/// Who floods: 127.0.0.2 to 127.0.0.9.
+const SOURCES: usize = 8;
+/// A client that was served later than this was not served: those that hold memory and do not
+/// move are given up after three seconds.
+const SERVED: Duration = Duration::from_secs(5);
+
+/// What an edge does not take in this time it does not take.
+const TAKEN: Duration = Duration::from_millis(200);
+
+/// Sizes are for a machine that is busy with other tests; `EYELET_FLOOD=10` makes them ten times
+/// as large.
+fn sized(count: usize) -> usize {
+    let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
+    count * times.unwrap_or(1)
+}
+
+const PAGE: &[u8] = &[b'a'; 16 << 10];
+/// A download that nobody needs to read the end of.
+const ENDLESS: Manner = Manner::Download {
+    head: "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 1000000000000\r\n\r\n",
+    piece: PAGE,
+};
+/// The same as text: each piece is coded to nearly nothing.
+const BOMB: Manner =
+    Manner::Download { head: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", piece: PAGE };
+
+/// An edge with a name for those who behave, and one that leads to a flood's upstream.
+struct Scene {
+    _pki: Pki,
+    _calm: Multitude,
+    _flooded: Multitude,
+    edge: Edge,
+    one: Arc<ClientConfig>,
+    two: Arc<ClientConfig>,
+}
+
+impl Scene {
+    fn new(manner: Manner) -> Self {
+        let pki = Pki::new();
+        let (calm, flooded) = (Multitude::start(Manner::Page), Multitude::start(manner));
+        let terminate = |name: &str, upstream: &Multitude| {
+            let rule = pki.terminate(&format!("http://{}", upstream.address), "");
+            rule.replace("app.test", name).replace("\"app\"", &format!("\"{name}\""))
+        };
+        let rules = format!(
+            "{}{}[limits]\nmemory_max = \"64MiB\"\n",
+            terminate("calm.app.test", &calm),
+            terminate("app.test", &flooded),
+        );
+        let edge = Edge::start(&pki.folder, &rules);
+        let one = light(TLS13, Resumption::disabled());
+        let mut two = ClientConfig::clone(&one);
+        two.alpn_protocols = vec![b"h2".to_vec()];
+        Self { _pki: pki, _calm: calm, _flooded: flooded, edge, one, two: Arc::new(two) }
+    }
+
+    /// Opens so many connections that say this. One that was shed may not take it all.
+    fn open(&self, config: &Arc<ClientConfig>, count: usize, says: &[u8]) -> Vec<Tls> {
+        let begin = |n: usize| {
+            let source = From::loopback(2 + u8::try_from(n % SOURCES).unwrap()).small();
+            let mut client = source.tls(self.edge.address(), config, "app.test").ok()?;
+            client.sock.set_write_timeout(Some(TAKEN)).unwrap();
+            let _ = client.write_all(says);
+            Some(client)
+        };
+        many(count, begin).into_iter().flatten().collect()
+    }
+
+    /// Runs a flood and holds what it opened: memory stays below the bound, a client that was
+    /// there before is served all the time, and so are most who come.
+    fn withstands<T>(&self, label: &str, flood: impl FnOnce() -> T) -> T {
+        let steady = Asking::start(self, false);
+        let newcomers = Asking::start(self, true);
+        let watch = Watch::start(self.edge.pid());
+        let held = flood();
+        // The flood stands for a while: it is then that who does not move is given up.
+        thread::sleep(Duration::from_secs(4));
+        let Memory { resident, resident_peak, anonymous } = watch.finish();
+        let (steady, newcomers) = (steady.finish(), newcomers.finish());
+        let shed = self.edge.count(|line| line["reason"].as_str().unwrap().starts_with("shed"));
+        eprintln!(
+            "{label}: at most {:.1} MiB resident (peak {:.1}), {:.1} anonymous; steady {steady:?}, \
+             newcomers {newcomers:?}, {shed} shed",
+            mib(resident),
+            mib(resident_peak),
+            mib(anonymous),
+        );
+        assert!(resident_peak < MEMORY_MAX, "{label}: {:.1} MiB", mib(resident_peak));
+        assert!(steady.asked > 0 && steady.served == steady.asked, "{label}: {steady:?}");
+        assert!(4 * newcomers.served >= 3 * newcomers.asked, "{label}: {newcomers:?}");
+        held
+    }
+}
+
+/// What became of requests.
+#[derive(Debug, Default)]
+struct Served {
+    asked: usize,
+    served: usize,
+    slowest_ms: u128,
+}
+
+/// A client that behaves: it asks each 100 ms, on one connection or each time on a new one.
+struct Asking {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Served>,
+}
+
+impl Asking {
+    fn start(scene: &Scene, anew: bool) -> Self {
+        let (address, config) = (scene.edge.address(), scene.one.clone());
+        let connect = move || From::loopback(1).tls(address, &config, "calm.app.test");
+        let mut kept = if anew { None } else { connect().ok() };
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut seen = Served::default();
+            while !stopped.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                let client = if anew { connect().ok() } else { kept.take() };
+                kept = client.and_then(ask);
+                seen.asked += 1;
+                seen.served += usize::from(kept.is_some());
+                seen.slowest_ms = seen.slowest_ms.max(began.elapsed().as_millis());
+                thread::sleep(Duration::from_millis(100));
+            }
+            seen
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) -> Served {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Asks for a page; the connection, if it came.
+fn ask(mut client: Tls) -> Option<Tls> {
+    client.sock.set_read_timeout(Some(SERVED)).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: calm.app.test\r\n\r\n").ok()?;
+    let mut got = Vec::new();
+    let mut piece = [0; 512];
+    while !got.ends_with(b"\r\n\r\nyes") {
+        match client.read(&mut piece) {
+            Ok(length @ 1..) => got.extend_from_slice(&piece[..length]),
+            _ => return None,
+        }
+    }
+    Some(client)
+}
+
+/// A frame of HTTP/2 (RFC 9113 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap();
+    let mut frame = length.to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The preface, with windows of so many bytes for each stream, and 1 GiB for all.
+fn preface(window: u32) -> Vec<u8> {
+    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    said.extend(frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat()));
+    said.extend(frame(8, 0, 0, &(1_u32 << 30).to_be_bytes()));
+    said
+}
+
+/// HEADERS of a request, by the static table (RFC 7541 appendix A) but for :authority.
+fn request(method: u8, flags: u8, stream: u32) -> Vec<u8> {
+    let fields = [&[method, 0x87, 0x84, 0x41, 8][..], b"app.test"].concat();
+    frame(1, 4 | flags, stream, &fields)
+}
+const GET: u8 = 0x82;
+const POST: u8 = 0x83;
+const END_STREAM: u8 = 1;
+
+/// Clients that send half a head and no more, each as long as half of what may be.
+#[test]
+fn half_a_head() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Page);
+    let mut says = b"GET / HTTP/1.1\r\nHost: app.test\r\nX-Long: ".to_vec();
+    says.resize(32 << 10, b'x');
+    let held = scene.withstands("half a head", || scene.open(&scene.one, sized(1_500), &says));
+    drop(held);
+}
+
+/// The same by HTTP/2: HEADERS without END_HEADERS.
+#[test]
+fn half_a_head_by_http2() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Page);
+    let mut says = preface(65_535);
+    let fields = [&[GET, 0x87, 0x84, 0x41, 8][..], b"app.test\x00\x01x\x7f\x81\x7f"].concat();
+    says.extend(frame(1, 0, 1, &[&fields[..], &vec![b'x'; 16_000]].concat()));
+    let held =
+        scene.withstands("half a head by h2", || scene.open(&scene.two, sized(1_500), &says));
+    drop(held);
+}
+
+/// Clients that ask for what has no end and never read.
+#[test]
+fn downloads_that_nobody_reads() {
+    let _alone = alone();
+    let scene = Scene::new(ENDLESS);
+    let says = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";
+    let held = scene.withstands("downloads", || scene.open(&scene.one, sized(500), says));
+    drop(held);
+}
+
+/// The same by HTTP/2, a hundred streams each.
+#[test]
+fn downloads_that_nobody_reads_by_http2() {
+    let _alone = alone();
+    let scene = Scene::new(ENDLESS);
+    let mut says = preface(1 << 30);
+    (0..100).for_each(|n| says.extend(request(GET, END_STREAM, 2 * n + 1)));
+    let held = scene.withstands("downloads by h2", || scene.open(&scene.two, sized(50), &says));
+    drop(held);
+}
+
+/// Uploads that the upstream does not take.
+#[test]
+fn uploads_to_a_stalled_upstream() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let says = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000000\r\n\r\n";
+    let flood = || {
+        let mut held = scene.open(&scene.one, sized(200), says);
+        each(&mut held, |client| client.sock.set_nonblocking(true).unwrap());
+        stuff(&mut held, &noise(16 << 10, 5));
+        held
+    };
+    drop(scene.withstands("uploads", flood));
+}
+
+/// The same by HTTP/2, as much as the windows allow on twenty streams each, in small frames.
+#[test]
+fn uploads_to_a_stalled_upstream_by_http2() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let mut says = preface(65_535);
+    for stream in (0..20).map(|n| 2 * n + 1) {
+        says.extend(request(POST, 0, stream));
+        (0..50).for_each(|_| says.extend(frame(0, 0, stream, &PAGE[..1_000])));
+    }
+    let held = scene.withstands("uploads by h2", || scene.open(&scene.two, sized(50), &says));
+    drop(held);
+}
+
+/// Many who are sent what compresses well, without end, and read it; and who do not.
+#[test]
+fn bombs_from_the_upstream() {
+    let _alone = alone();
+    let scene = Scene::new(BOMB);
+    let says = b"GET / HTTP/1.1\r\nHost: app.test\r\nAccept-Encoding: br, zstd, gzip\r\n\r\n";
+    let flood = || {
+        let mut held = scene.open(&scene.one, sized(100), says);
+        let mut read = vec![0; 64 << 10];
+        held.iter_mut().step_by(2).for_each(|client| {
+            client.sock.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let _ = client.read(&mut read);
+        });
+        held
+    };
+    drop(scene.withstands("bombs", flood));
+}
