@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::Duplex;
 use crate::lab::host_name;
 
 /// How a client is to shake hands.
@@ -65,8 +66,16 @@ pub async fn open(
     i: usize,
     names: usize,
 ) -> io::Result<TlsStream<TcpStream>> {
-    let stream = super::connect(target, i).await?;
-    let name = ServerName::try_from(host_name(i % names.max(1))).map_err(io::Error::other)?;
+    over(config, &host_name(i % names.max(1)), super::connect(target, i).await?).await
+}
+
+/// Shakes hands over a connection that is there.
+pub async fn over<S: Duplex>(
+    config: &Arc<ClientConfig>,
+    name: &str,
+    stream: S,
+) -> io::Result<TlsStream<S>> {
+    let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
     TlsConnector::from(Arc::clone(config)).connect(name, stream).await
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::accept::Coding;
 use crate::coder::zstd::Prepared;
-use crate::coder::{Br, CodingError, Effort, Gzip, Zstd};
+use crate::coder::{Br, BrMemory, CodingError, Effort, Gzip, Zstd};
 
 /// A worker's compressors. Clones are the same pool.
 #[derive(Clone)]
@@ -18,6 +18,7 @@ pub struct Pool {
 struct Shelf {
     zstd: Vec<Zstd>,
     gzip: Vec<Gzip>,
+    br: Vec<BrMemory>,
     /// Bytes of contexts at work and idle; at most `bytes_max`.
     bytes: usize,
     bytes_max: usize,
@@ -40,6 +41,8 @@ impl Shelf {
             self.bytes -= zstd.bytes();
         } else if self.gzip.pop().is_some() {
             self.bytes -= Gzip::BYTES;
+        } else if let Some(memory) = self.br.pop() {
+            self.bytes -= memory.bytes();
         } else {
             return false;
         }
@@ -51,7 +54,8 @@ impl Pool {
     /// A pool that never holds more than `bytes_max`, as far as contexts say or were measured.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        let shelf = Shelf { zstd: Vec::new(), gzip: Vec::new(), bytes: 0, bytes_max, lent: 0 };
+        let (zstd, gzip, br) = (Vec::new(), Vec::new(), Vec::new());
+        let shelf = Shelf { zstd, gzip, br, bytes: 0, bytes_max, lent: 0 };
         Self { shelf: Rc::new(RefCell::new(shelf)) }
     }
 
@@ -67,8 +71,10 @@ impl Pool {
                 Some(Lent { work: Some(Work::Zstd(zstd)), share })
             }
             Coding::Br => {
-                let share = self.share(Br::bytes(effort, length))?;
-                Some(Lent { work: Some(Work::Br(Box::new(Br::new(effort, length)))), share })
+                let memory = self.take_br();
+                let share = self.share(Br::bytes(effort, length).max(memory.bytes()))?;
+                let br = Br::new(effort, length, memory);
+                Some(Lent { work: Some(Work::Br(Box::new(br))), share })
             }
             Coding::Gzip => {
                 let share = self.share(Gzip::BYTES)?;
@@ -154,6 +160,13 @@ impl Pool {
     #[must_use]
     pub fn lent(&self) -> usize {
         self.shelf.borrow().lent
+    }
+
+    fn take_br(&self) -> BrMemory {
+        let mut shelf = self.shelf.borrow_mut();
+        let memory = shelf.br.pop().unwrap_or_default();
+        shelf.bytes -= memory.bytes();
+        memory
     }
 
     fn take_zstd(&self, bytes: usize) -> Option<(Zstd, Share)> {
@@ -275,8 +288,17 @@ impl Drop for Lent {
                     shelf.gzip.push(gzip);
                 }
             }
-            // The library has no reset.
-            Some(Work::Br(_)) | None => {}
+            Some(Work::Br(br)) => {
+                let memory = br.into_memory();
+                let mut shelf = self.share.shelf.borrow_mut();
+                let bytes = memory.bytes();
+                let left = shelf.bytes - self.share.bytes;
+                if left + bytes <= shelf.bytes_max && shelf.br.len() < BR_IDLE_MAX {
+                    shelf.bytes += bytes;
+                    shelf.br.push(memory);
+                }
+            }
+            None => {}
         }
     }
 }
@@ -286,6 +308,9 @@ const ENDED: CodingError = CodingError { coder: "pool", why: "used after its end
 
 /// Contexts on the shelf: more than are at work at once on a busy worker do not pay.
 const IDLE_MAX: usize = 8;
+
+/// Of brotli, whose tables are the largest: two megabytes.
+const BR_IDLE_MAX: usize = 2;
 
 /// Where it is not precomputed: a tenth more bytes than 9 for a quarter of the time.
 pub const DCB_QUALITY: u32 = 5;

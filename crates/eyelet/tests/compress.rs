@@ -11,8 +11,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use support::web::head;
+use support::client::Offer;
+use support::web::{ask, head};
 use support::{Edge, Pki, Upstream, need, noise, output, until};
 
 /// A bundle of some size: most of it the same in each version.
@@ -23,6 +26,17 @@ fn bundle(version: u32) -> String {
         text += &format!("function f{n}(a) {{ return a * {number} + {}; }}\n", number % 97);
     }
     text + "fetch('/ran?' + window.version + f7(0));\n"
+}
+
+/// A small answer of its own, with much that all of them have.
+fn record(path: &str) -> Vec<u8> {
+    let n: u32 = path.trim_start_matches("/api/").parse().unwrap_or(0);
+    let mut text = format!("{{\"self\":\"{path}\",\"fields\":{{");
+    for field in 0..12_u32 {
+        let value = (n * 31 + field).wrapping_mul(2_654_435_761) >> 9;
+        text += &format!("\"the field that has the number {field}\":{{\"value\":{value}}},");
+    }
+    (text + "\"end\":null}}").into_bytes()
 }
 
 /// A page a version, its script, and what is no text.
@@ -37,6 +51,7 @@ fn application(mut stream: TcpStream) {
                 let version = rest.trim_end_matches(".js").parse().unwrap_or(1);
                 ("text/javascript", bundle(version).into_bytes())
             }
+            None if path.starts_with("/api/") => ("application/json", record(&path)),
             None if path.starts_with("/noise") => ("application/octet-stream", noise(9_000, 3)),
             None => {
                 let version = path.trim_start_matches('/');
@@ -50,7 +65,8 @@ fn application(mut stream: TcpStream) {
              Cache-Control: public, max-age=600\r\nETag: \"{path}\"\r\n\r\n",
             body.len()
         );
-        if stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(&body)).is_err() {
+        let written = stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(&body));
+        if written.is_err() || asked.contains("HTTP/1.0") {
             return;
         }
     }
@@ -113,6 +129,71 @@ fn curl_decodes_every_coding_over_both_https() {
     );
     assert!(said.status.success(), "{}", said.text);
     assert_eq!(asked(&edge, "/noise")["why_not"], "looks compressed");
+}
+
+#[test]
+fn a_trained_dictionary_reaches_clients_of_a_running_edge() {
+    let (pki, app) = (Pki::new(), Upstream::serve(application));
+    std::fs::create_dir(pki.file("store")).unwrap();
+    let config = format!(
+        "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n{}[dictionary]\npath = \"store\"\n",
+        pki.terminate(&format!("http://{}", app.address), "")
+    );
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let mut get = |path: &str, fields: &str| {
+        ask(&mut client, &format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n"))
+    };
+    for n in 0..200 {
+        assert_eq!(get(&format!("/api/{n}"), "").field("link"), None);
+    }
+    asked(&edge, "/api/199");
+    let log: String = edge.lines().iter().map(|line| format!("{line}\n")).collect();
+    let said = output(
+        Command::new(env!("CARGO_BIN_EXE_eyelet"))
+            .args(["dictionary", "train"])
+            .arg(pki.folder.write("train.toml", &config))
+            .args(["--rule", "app", "--bytes-max", "4096", "--from"])
+            .arg(pki.folder.write("access.log", log)),
+    );
+    assert!(said.status.success(), "{}", said.text);
+    assert!(said.text.starts_with("200 samples of 200 paths"), "{}", said.text);
+
+    let link = until("the offer", || {
+        let link = get("/api/1", "Accept-Encoding: gzip\r\n").field("link").map(str::to_owned);
+        link.or_else(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            None
+        })
+    });
+    let path = link.split(['<', '>']).nth(1).unwrap();
+    let fetched = get(path, "");
+    assert_eq!(fetched.field("use-as-dictionary"), Some("match=\"/api/*\""));
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &fetched.body);
+    let has = STANDARD.encode(hash);
+    let fields = format!("Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{has}:\r\n");
+    let got = get("/api/9999", &fields);
+    assert_eq!(got.field("content-encoding"), Some("dcz"));
+    assert_eq!(got.field("vary"), Some("accept-encoding, available-dictionary"));
+    let mut context = zstd_safe::DCtx::create();
+    context.ref_prefix(&fetched.body).unwrap();
+    let mut decoded = Vec::with_capacity(64 << 10);
+    // The first 40 bytes are a frame that decoders skip.
+    context.decompress(&mut decoded, &got.body[40..]).unwrap();
+    assert!(decoded == record("/api/9999"));
+    let plain = get("/api/9999", "Accept-Encoding: gzip\r\n").body.len();
+    assert!(got.body.len() < plain, "{} of {plain}", got.body.len());
+    let line = edge.line("/api/9999", |line| line["coding"] == "dcz");
+    assert_eq!(line["bytes_sent"], got.body.len(), "{line}");
+
+    // A dictionary that nobody has is as none, and a path that is none's is the upstream's.
+    let nobodys = format!(
+        "Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{}:\r\n",
+        "A".repeat(43) + "="
+    );
+    assert_eq!(get("/api/9999", &nobodys).field("content-encoding"), Some("gzip"));
+    let other = format!("{}{}", &path[..path.len() - 64], "0".repeat(64));
+    assert_eq!(get(&other, "").field("use-as-dictionary"), None);
 }
 
 /// A browser with a profile of its own, which trusts the test's authority.

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use aws_lc_rs::digest::SHA256;
 use serde_json::Value;
 
 /// Bodies by path.
@@ -65,25 +66,82 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// The pages of a folder, in an order that does not follow their names.
+pub fn pages(folder: &Path) -> io::Result<Files> {
+    let mut pages: Vec<Vec<u8>> = Vec::new();
+    for path in files_in(folder)? {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        if name.is_some_and(|name| name.contains(".html")) {
+            pages.push(fs::read(path)?);
+        }
+    }
+    // Empty ones and those that only point elsewhere are no pages.
+    pages.retain(|page| page.len() >= PAGE_BYTES_MIN);
+    pages.sort_by_cached_key(|page| aws_lc_rs::digest::digest(&SHA256, page).as_ref().to_vec());
+    Ok((0..).zip(pages).map(|(n, page)| (format!("/pages/{n}"), page)).collect())
+}
+
 /// The files of a tree, empty ones left out.
 pub fn tree(root: &Path) -> io::Result<Files> {
     let mut files = Files::new();
+    for path in files_in(root)? {
+        let body = fs::read(path)?;
+        if !body.is_empty() {
+            files.insert(format!("/tree/{}", files.len()), body);
+        }
+    }
+    Ok(files)
+}
+
+/// Regular files below a folder, in the order of their names.
+fn files_in(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
+        for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
             let kind = fs::symlink_metadata(&path)?.file_type();
             if kind.is_dir() && path.file_name().is_some_and(|name| name != ".git") {
                 folders.push(path);
             } else if kind.is_file() {
-                let body = fs::read(&path)?;
-                if !body.is_empty() {
-                    files.insert(format!("/tree/{}", files.len()), body);
-                }
+                files.push(path);
             }
         }
     }
+    files.sort_unstable();
     Ok(files)
+}
+
+/// A tree that is made up, for where none is given: sources in folders, about 8 MB. They repeat
+/// themselves as sources do, but nobody wrote them: figures are for comparing rows only.
+pub fn made_up(folder: &Path) -> io::Result<PathBuf> {
+    let root = folder.join("made-up");
+    let mut n: u32 = 1;
+    let mut next = |below: u32| {
+        n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (n >> 16) % below
+    };
+    for module in 0..MADE_UP_MODULES {
+        let place = root.join(format!("module{module}"));
+        fs::create_dir_all(&place)?;
+        for file in 0..MADE_UP_FILES {
+            let mut text = format!("/* module{module}/file{file}.c: made up */\n\n");
+            for _ in 0..20 + next(120) {
+                let (name, other) = (WORDS[next(24) as usize], WORDS[next(24) as usize]);
+                text += &format!(
+                    "static int\n{name}_{other}_{}(struct {name} *{name}, int {other})\n{{\n  \
+                     if ({other} > {})\n    return {name}->{other} + {};\n  return {}({name});\n\
+                     }}\n\n",
+                    next(9_999),
+                    next(200),
+                    next(70),
+                    WORDS[next(24) as usize],
+                );
+            }
+            fs::write(place.join(format!("file{file}.c")), text)?;
+        }
+    }
+    Ok(root)
 }
 
 /// Asks the npm registry for a package through its own client, and unpacks it.
@@ -116,6 +174,16 @@ const BUNDLES: [Bundle; 3] = [
     ("react-dom", "react-dom", ["18.2.0", "18.3.1"], "umd/react-dom.production.min.js"),
     ("three", "three", ["0.169.0", "0.170.0"], "build/three.module.min.js"),
     ("plotly", "plotly.js-dist-min", ["2.34.0", "2.35.0"], "plotly.min.js"),
+];
+
+/// Bytes: with less a page has no content.
+const PAGE_BYTES_MIN: usize = 1_000;
+const MADE_UP_MODULES: usize = 24;
+const MADE_UP_FILES: usize = 25;
+const WORDS: [&str; 24] = [
+    "access", "buffer", "cache", "delta", "entry", "field", "group", "handle", "index", "journal",
+    "key", "lock", "merge", "node", "offset", "pool", "queue", "record", "stream", "table",
+    "update", "value", "window", "zone",
 ];
 
 const RECORDS: (&str, &str) = ("@mdn/browser-compat-data", "8.1.9");

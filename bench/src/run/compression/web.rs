@@ -35,7 +35,11 @@ async fn converse(stream: TcpStream, files: &Files) -> io::Result<()> {
             Some(body) => ("200 OK", &body[..]),
             None => ("404 Not Found", &b"no"[..]),
         };
-        let kind = if path.starts_with("/api/") { "application/json" } else { "text/javascript" };
+        let kind = match path.split('/').nth(1) {
+            Some("api") => "application/json",
+            Some("pages") => "text/html",
+            _ => "text/javascript",
+        };
         let answer = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
              Cache-Control: public, max-age=3600\r\n\r\n",

@@ -1,23 +1,38 @@
 //! brotli (RFC 7932), plain or with a raw dictionary (shared brotli). The library has no reset:
-//! an encoder is made for each body. Must not know the dcb header, which is the caller's to write.
+//! an encoder is made for each body, of memory that outlives it. Must not know the dcb header,
+//! which is the caller's to write.
 
+mod memory;
+
+use brotli::enc::BrotliEncoderParams;
 use brotli::enc::encode::{
     BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct,
 };
-use brotli::enc::{BrotliEncoderParams, StandardAlloc};
 
 use super::{CodingError, Effort, Step};
+use memory::Alloc;
+pub use memory::BrMemory;
 
 /// An encoder, for one body.
 pub struct Br {
-    state: BrotliEncoderStateStruct<StandardAlloc>,
+    state: BrotliEncoderStateStruct<Alloc>,
+    memory: BrMemory,
 }
 
 impl Br {
     /// A few kilobytes until the first byte. `length` where it is known: the tables fit it.
     #[must_use]
-    pub fn new(effort: Effort, length: Option<u64>) -> Self {
-        Self { state: state(quality(effort), window_log(length), length) }
+    pub fn new(effort: Effort, length: Option<u64>, memory: BrMemory) -> Self {
+        let state = state(quality(effort, length), window_log(length), length, &memory);
+        Self { state, memory }
+    }
+
+    /// What the next encoder may be made of.
+    #[must_use]
+    pub fn into_memory(self) -> BrMemory {
+        let Self { state, memory } = self;
+        drop(state);
+        memory
     }
 
     /// With a raw dictionary, and brotli's own `quality`, 2 to 11.
@@ -27,9 +42,10 @@ impl Br {
         let reach = length.map(|length| length + dictionary.len() as u64);
         let window_log =
             reach.map_or(WINDOW_LOG_MAX, wanted_log).clamp(WINDOW_LOG_MIN, WINDOW_LOG_MAX);
-        let mut state = state(quality, window_log, length);
+        let memory = BrMemory::default();
+        let mut state = state(quality, window_log, length, &memory);
         state.set_custom_dictionary(dictionary.len(), dictionary);
-        Self { state }
+        Self { state, memory }
     }
 
     /// Takes a piece of the body.
@@ -108,8 +124,9 @@ fn state(
     quality: u32,
     window_log: u32,
     length: Option<u64>,
-) -> BrotliEncoderStateStruct<StandardAlloc> {
-    let mut state = BrotliEncoderStateStruct::new(StandardAlloc::default());
+    memory: &BrMemory,
+) -> BrotliEncoderStateStruct<Alloc> {
+    let mut state = BrotliEncoderStateStruct::new(memory.allocator());
     state.params = BrotliEncoderParams::default();
     state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_QUALITY, quality);
     state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_LGWIN, window_log);
@@ -118,9 +135,10 @@ fn state(
     state
 }
 
-const fn quality(effort: Effort) -> u32 {
+fn quality(effort: Effort, length: Option<u64>) -> u32 {
     match effort {
         Effort::Fast | Effort::Even => 4,
+        Effort::Small if length.is_some_and(|length| length <= LENGTH_SMALL_MAX) => 5,
         Effort::Small => 6,
     }
 }
@@ -136,6 +154,8 @@ fn wanted_log(length: u64) -> u32 {
 
 const BROKEN: CodingError = CodingError { coder: "br", why: "the stream is in no state to go on" };
 
+/// Bytes: for shorter bodies 6 finds 0.2 % more than 5 does, with tables twice as large to clear.
+const LENGTH_SMALL_MAX: u64 = 16 << 10;
 /// 1 MiB: a tenth fewer bytes of long bodies than 2^18, and memory is taken as a body grows; more
 /// is not worth it.
 const WINDOW_LOG: u32 = 20;

@@ -5,7 +5,7 @@ mod br;
 mod gzip;
 pub mod zstd;
 
-pub use br::Br;
+pub use br::{Br, BrMemory};
 pub use gzip::Gzip;
 pub use zstd::Zstd;
 

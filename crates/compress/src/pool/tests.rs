@@ -130,6 +130,33 @@ fn a_context_that_was_dropped_in_the_middle_serves_the_next_body() {
     }
 }
 
+#[test]
+fn brotli_is_made_of_the_same_memory_again() {
+    let pool = Pool::new(16 << 20);
+    let code = |effort, length: usize| {
+        let mut coder = pool.lend(Coding::Br, effort, Some(length as u64)).unwrap();
+        let mut out = Vec::new();
+        coder.push(&body(length), &mut out).unwrap();
+        coder.finish(&mut out).unwrap();
+        out
+    };
+    let first = code(Effort::Small, 20_000);
+    let resting = pool.bytes();
+    assert!((1 << 20..4 << 20).contains(&resting), "{resting}");
+    for _ in 0..3 {
+        assert!(code(Effort::Small, 20_000) == first, "whatever was there before");
+        assert_eq!(pool.bytes(), resting);
+    }
+    // Other tables take the place of those that do not fit.
+    for (effort, length) in [(Effort::Even, 20_000), (Effort::Small, 900), (Effort::Small, 300_000)]
+    {
+        assert!(decode(Coding::Br, &code(effort, length)) == body(length));
+        assert!(pool.bytes() < 4 << 20, "{}", pool.bytes());
+    }
+    let room = pool.share(16 << 20);
+    assert!(room.is_some(), "what rests makes room");
+}
+
 /// Estimates are what the budget counts: they must not be below the truth.
 #[test]
 fn zstd_contexts_hold_no_more_than_is_accounted() {

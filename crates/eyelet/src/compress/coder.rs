@@ -233,10 +233,15 @@ fn finish_held(
             }
             shared.ask_for_step(family, step);
             dictionary::header(coding, version.hash, out);
+            // The head has promised this coding for the delta of another body of this length: one
+            // that is too large to be made now goes without a look at its history.
+            let is_small = version.body.len() + body.len() <= DELTA_NOW_BYTES_MAX;
+            let history = if is_small { &version.body[..] } else { b"" };
             match coding {
-                Coding::Dcb => whole_br(&version.body, body, out),
+                Coding::Dcb if is_small => whole_br(DCB_QUALITY, history, body, out),
+                Coding::Dcb => whole_br(DCB_QUALITY_LARGE, history, body, out),
                 _ => {
-                    let delta = zstd::delta(&version.body, body, DELTA_NOW_LEVEL)?;
+                    let delta = zstd::delta(history, body, DELTA_NOW_LEVEL)?;
                     out.extend_from_slice(&delta);
                     Ok(())
                 }
@@ -245,15 +250,20 @@ fn finish_held(
         History::Trained(trained) => {
             dictionary::header(coding, trained.hash, out);
             match coding {
-                Coding::Dcb => whole_br(&trained.content, body, out),
+                Coding::Dcb => whole_br(DCB_QUALITY, &trained.content, body, out),
                 _ => whole_trained(&compressors.inner.pool, trained, body, out),
             }
         }
     }
 }
 
-fn whole_br(dictionary: &[u8], body: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-    let mut br = Br::with_dictionary(DCB_QUALITY, dictionary, Some(body.len() as u64));
+fn whole_br(
+    quality: u32,
+    dictionary: &[u8],
+    body: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), CodingError> {
+    let mut br = Br::with_dictionary(quality, dictionary, Some(body.len() as u64));
     br.push(body, out)?;
     br.finish(out)
 }
@@ -313,6 +323,10 @@ impl Capture {
     }
 }
 
+/// Bytes of dictionary and body together: some milliseconds of a worker's time.
+pub(super) const DELTA_NOW_BYTES_MAX: usize = 2 << 20;
+/// The lowest that looks for matches at all: a quarter of the time of [`DCB_QUALITY`].
+const DCB_QUALITY_LARGE: u32 = 2;
 /// Level 3 with the large hash tables of [`zstd::delta`].
 const DELTA_NOW_LEVEL: i32 = 3;
 /// Bytes that may wait for a body's end although the upstream has paused.

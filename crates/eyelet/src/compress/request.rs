@@ -6,7 +6,9 @@ use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::available::{AVAILABLE_DICTIONARY, DICTIONARY_ID, available};
 use eyelet_compress::dictionary::store::Family;
 use eyelet_compress::{Accepted, Coding, Effort, validators};
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+};
 use http::{Method, request::Parts};
 
 use super::Compressors;
@@ -23,6 +25,8 @@ pub struct Asked {
 pub(super) struct Wanted {
     pub(super) accepted: Accepted,
     pub(super) breach: Option<Breach>,
+    /// The client asks for the response as the upstream makes it (RFC 9111 section 5.2.1.6).
+    pub(super) no_transform: bool,
     pub(super) effort: Option<Effort>,
     pub(super) event_streams: bool,
     pub(super) length_hiding: usize,
@@ -59,6 +63,7 @@ impl Compressors {
         let mut wanted = Wanted {
             accepted,
             breach,
+            no_transform: validators::lists(&head.headers, &CACHE_CONTROL, "no-transform"),
             effort: terms.effort,
             event_streams: terms.event_streams,
             length_hiding: terms.length_hiding,

@@ -12,7 +12,7 @@ use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode, response::Parts};
 
-use super::coder::{Capture, Coder, Held};
+use super::coder::{Capture, Coder, DELTA_NOW_BYTES_MAX, Held};
 use super::request::{Asked, Wanted};
 use super::trained::Trained;
 use super::{Body, Compressors, is_bodiless};
@@ -48,7 +48,8 @@ impl Compressors {
                 coder
             }
             None => {
-                bodiless(&wanted, head);
+                let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
+                bodiless(&wanted, effort, head);
                 Coder::as_is(self, WhyNot::NoContent)
             }
         };
@@ -67,9 +68,10 @@ impl Compressors {
             return Coder::as_is(self, why);
         }
         // From here on another client, or the same with another dictionary, may get another body.
-        if let Some(why) = wanted.breach {
+        let why = wanted.breach.map(WhyNot::Breach);
+        if let Some(why) = why.or(wanted.no_transform.then_some(WhyNot::NoTransform)) {
             validators::vary(headers, &[ACCEPT_ENCODING]);
-            return Coder::as_is(self, WhyNot::Breach(why));
+            return Coder::as_is(self, why);
         }
         let capture = self.offer(rule, wanted, status, headers, length);
         if wanted.dictionaries {
@@ -157,8 +159,8 @@ impl Compressors {
         length: Option<u64>,
     ) -> Option<History> {
         let hash = wanted.available?;
-        let takes = [Coding::Dcz, Coding::Dcb].map(|coding| wanted.accepted.takes(coding));
-        if takes == [false, false] || !offer::may_use(&wanted.fields, headers) {
+        let coding = wanted.accepted.choose(&[Coding::Dcz, Coding::Dcb])?;
+        if !offer::may_use(&wanted.fields, headers) {
             return None;
         }
         let shared = &self.inner.shared;
@@ -174,12 +176,11 @@ impl Compressors {
         // length is that of the version last seen at this path; its hash is checked at the end.
         let ready = version.body.len() + length <= DELTA_NOW_BYTES_MAX
             || shared.last_at(family, &wanted.path).is_some_and(|last| {
-                let step = |coding| Step { from: hash, to: last.hash, coding };
                 last.body.len() == length
-                    && (shared.has_delta(step(Coding::Dcz)) || shared.has_delta(step(Coding::Dcb)))
+                    && shared.has_delta(Step { from: hash, to: last.hash, coding })
             });
         if !ready {
-            shared.ask_for_delta(family, hash, &wanted.path);
+            shared.ask_for_delta(family, hash, &wanted.path, coding);
         }
         ready.then_some(History::Version(version))
     }
@@ -234,12 +235,12 @@ impl Compressors {
 }
 
 /// Which coding first, of those that a client likes equally. Hard work: brotli has fewer bytes
-/// than zstd at the same cost. Else zstd has a third of gzip's cost at no more bytes.
+/// than zstd at the same cost. Else zstd has half of gzip's cost at no more bytes, and gzip half of
+/// brotli's.
 const fn preference(effort: Effort) -> [Coding; 3] {
     match effort {
         Effort::Small => [Coding::Br, Coding::Zstd, Coding::Gzip],
-        Effort::Even => [Coding::Zstd, Coding::Br, Coding::Gzip],
-        Effort::Fast => [Coding::Zstd, Coding::Gzip, Coding::Br],
+        Effort::Even | Effort::Fast => [Coding::Zstd, Coding::Gzip, Coding::Br],
     }
 }
 
@@ -253,7 +254,7 @@ const fn no_harder_than(effort: Effort) -> &'static [Effort] {
 
 /// HEAD gets the fields that GET would have (RFC 9110 section 9.3.2), as far as they can be known
 /// without a body; 304 those that its 200 had.
-fn bodiless(wanted: &Wanted, head: &mut Parts) {
+fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     let headers = &mut head.headers;
     if is_bodiless(head.status) {
         if head.status == StatusCode::NOT_MODIFIED && wanted.tags_restored {
@@ -268,8 +269,8 @@ fn bodiless(wanted: &Wanted, head: &mut Parts) {
         return;
     }
     validators::vary(headers, &[ACCEPT_ENCODING]);
-    let effort = wanted.effort.unwrap_or(Effort::Even);
     if wanted.breach.is_none()
+        && !wanted.no_transform
         && let Some(coding) = wanted.accepted.choose(&preference(effort))
     {
         validators::code(headers, coding);
@@ -294,7 +295,5 @@ fn hide_length(headers: &mut HeaderMap, bytes_max: usize) {
 
 const PADDING: HeaderName = HeaderName::from_static("x-padding");
 
-/// Bytes of dictionary and body together: some milliseconds of a worker's time.
-const DELTA_NOW_BYTES_MAX: usize = 2 << 20;
 /// Bytes of a body that is held to be coded in one step with a prepared dictionary.
 const WHOLE_BYTES_MAX: usize = 256 << 10;

@@ -1,7 +1,7 @@
 //! What workers share of compression: the dictionary store, trained dictionaries, and the thread
 //! that makes deltas and keeps them on disk. It must not know requests beyond their paths.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -108,6 +108,8 @@ impl Shared {
             trained: self.trained.clone(),
             folder,
             trained_names: Vec::new(),
+            wanted: VecDeque::new(),
+            unsaved: VecDeque::new(),
             refine: Vec::new(),
             counted: Counted::new(&self.budget, 0),
             budget: self.budget.clone(),
@@ -148,9 +150,8 @@ impl Shared {
     }
 
     /// Asks for the delta from `hash` to what was last seen at a path.
-    pub(super) fn ask_for_delta(&self, family: &Family, hash: Hash, path: &str) {
+    pub(super) fn ask_for_delta(&self, family: &Family, hash: Hash, path: &str, coding: Coding) {
         if let Some(last) = self.last_at(family, path) {
-            let coding = Coding::Dcz;
             self.ask_for_step(family, Step { from: hash, to: last.hash, coding });
         }
     }
@@ -230,6 +231,11 @@ struct Keeper {
     trained: Arc<RwLock<TrainedOfRules>>,
     folder: Option<Folder>,
     trained_names: Vec<String>,
+    /// Deltas to be made, the next one first: those of the version that was seen last, since its
+    /// clients are about to come.
+    wanted: VecDeque<Step>,
+    /// In memory, and not on disk yet: a disk may take its time, clients do not wait for it.
+    unsaved: VecDeque<Unsaved>,
     /// Deltas that are ready and could be smaller.
     refine: Vec<Step>,
     budget: Arc<Budget>,
@@ -237,20 +243,47 @@ struct Keeper {
     counted: Counted,
 }
 
+enum Unsaved {
+    Version(Hash),
+    Delta(Step),
+}
+
 impl Keeper {
     fn run(mut self, jobs: &Receiver<Job>) {
         loop {
-            let wait = if self.refine.is_empty() { LOOK_INTERVAL } else { Duration::ZERO };
+            let is_idle =
+                self.wanted.is_empty() && self.unsaved.is_empty() && self.refine.is_empty();
+            let wait = if is_idle { LOOK_INTERVAL } else { Duration::ZERO };
             match jobs.recv_timeout(wait) {
                 Ok(Job::Seen(family, path, body, _counted)) => self.see(family, &path, body),
-                Ok(Job::Delta(family, step)) => self.make_asked(&family, step),
-                Err(RecvTimeoutError::Timeout) => match self.refine.pop() {
-                    Some(step) => self.make(step, Pass::Small),
-                    None => self.look_for_trained(),
-                },
-                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Job::Delta(family, step)) => self.want_asked(&family, step),
+                Err(RecvTimeoutError::Timeout) => self.work(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    while let Some(unsaved) = self.unsaved.pop_front() {
+                        self.save(&unsaved);
+                    }
+                    return;
+                }
             }
             self.recount();
+        }
+    }
+
+    /// A delta and a file, while nobody sends anything; smaller deltas when there is nothing else.
+    fn work(&mut self) {
+        let (step, unsaved) = (self.wanted.pop_front(), self.unsaved.pop_front());
+        let is_idle = step.is_none() && unsaved.is_none();
+        if let Some(step) = step {
+            self.make(step, Pass::Ready);
+        }
+        if let Some(unsaved) = unsaved {
+            self.save(&unsaved);
+        }
+        match self.refine.pop() {
+            Some(step) if is_idle => self.make(step, Pass::Small),
+            Some(step) => self.refine.push(step),
+            None if is_idle => self.look_for_trained(),
+            None => {}
         }
     }
 
@@ -302,30 +335,68 @@ impl Keeper {
         let hash = hash(&body);
         let mut store = lock(&self.store);
         let changed = store.see(family.clone(), path, hash, body);
-        let version = changed.added.and_then(|hash| store.any_version(hash));
+        let is_new = changed.added.is_some();
         let others = store.family(&family);
         drop(store);
-        let Some(version) = version else { return };
-        if let Some(folder) = &self.folder
-            && let Err(error) = folder.save_version(&version)
-        {
-            tracing::warn!("{}: {error}", folder.path().display());
+        if !is_new {
+            return;
         }
+        self.save_soon(Unsaved::Version(hash));
         self.forget(&changed);
-        for other in others.iter().filter(|other| other.hash != hash).take(DELTAS_AT_ONCE) {
-            let step = Step { from: other.hash, to: hash, coding: Coding::Dcz };
-            self.make(step, Pass::Ready);
-        }
+        let others = others.iter().filter(|other| other.hash != hash).take(DELTAS_AT_ONCE);
+        let steps: Vec<Step> =
+            others.map(|other| Step { from: other.hash, to: hash, coding: Coding::Dcz }).collect();
+        steps.into_iter().rev().for_each(|step| self.want(step));
     }
 
     /// Only within a family: a hash that a client names must not reach another origin's bytes.
-    fn make_asked(&mut self, family: &Family, step: Step) {
+    fn want_asked(&mut self, family: &Family, step: Step) {
         let store = lock(&self.store);
         let both = [step.from, step.to].iter().all(|hash| store.version(family, *hash).is_some());
         let is_there = store.delta(step).is_some();
         drop(store);
         if both && !is_there {
-            self.make(step, Pass::Ready);
+            self.want(step);
+        }
+    }
+
+    /// Before all others.
+    fn want(&mut self, step: Step) {
+        self.wanted.retain(|other| *other != step);
+        self.wanted.push_front(step);
+        self.wanted.truncate(WANTED_MAX);
+    }
+
+    fn save_soon(&mut self, unsaved: Unsaved) {
+        if self.folder.is_none() {
+            return;
+        }
+        self.unsaved.push_back(unsaved);
+        if self.unsaved.len() > UNSAVED_MAX
+            && let Some(oldest) = self.unsaved.pop_front()
+        {
+            self.save(&oldest);
+        }
+    }
+
+    /// What has left the store in the meantime is not saved.
+    fn save(&self, unsaved: &Unsaved) {
+        let Some(folder) = &self.folder else { return };
+        let store = lock(&self.store);
+        let saved = match unsaved {
+            Unsaved::Version(hash) => {
+                let version = store.any_version(*hash);
+                drop(store);
+                version.map(|version| folder.save_version(&version))
+            }
+            Unsaved::Delta(step) => {
+                let delta = store.delta(*step).cloned();
+                drop(store);
+                delta.map(|delta| folder.save_delta(*step, &delta))
+            }
+        };
+        if let Some(Err(error)) = saved {
+            tracing::warn!("{}: {error}", folder.path().display());
         }
     }
 
@@ -352,15 +423,10 @@ impl Keeper {
         if known.is_some_and(|(_, bytes)| bytes <= coded.len()) {
             return;
         }
-        let delta = Delta { coded: coded.into(), level };
-        if !lock(&self.store).keep(step, delta.clone()) {
+        if !lock(&self.store).keep(step, Delta { coded: coded.into(), level }) {
             return;
         }
-        if let Some(folder) = &self.folder
-            && let Err(error) = folder.save_delta(step, &delta)
-        {
-            tracing::warn!("{}: {error}", folder.path().display());
-        }
+        self.save_soon(Unsaved::Delta(step));
         let small = from.body.len() + to.body.len() <= REFINE_BYTES_MAX;
         if pass == Pass::Ready && small && self.refine.len() < REFINE_MAX {
             self.refine.push(step);
@@ -422,6 +488,10 @@ const JOBS_MAX: usize = 16;
 /// Deltas that a new version is given before anybody asks: from the versions that returning
 /// clients most likely have.
 const DELTAS_AT_ONCE: usize = 4;
+/// Deltas that wait to be made; what is dropped is asked for again by those who come for it.
+const WANTED_MAX: usize = 64;
+/// Versions and deltas that wait for the disk.
+const UNSAVED_MAX: usize = 64;
 /// Bytes of both ends: above, level 19 takes seconds, which a new version may not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;
 const REFINE_MAX: usize = 64;

@@ -91,10 +91,11 @@ fn train_rule(args: &TrainArgs, config: &Config, out: &mut impl Write) -> Result
         let rule = &args.rule;
         return Err(format!("the log has no GET of rule \"{rule}\" that was answered with 200"));
     }
+    let source = sample::Source::new(config, upstream)?;
     let mut samples = Vec::new();
     for visit in &picked {
         // One that cannot be had is one sample less.
-        samples.extend(sample::fetch(upstream, visit).map(|body| (visit, body)));
+        samples.extend(source.fetch(visit).map(|body| (visit, body)));
     }
     let paths: Vec<&str> = samples.iter().map(|(visit, _)| &*visit.path).collect();
     let pattern = match &args.pattern {
@@ -165,12 +166,7 @@ fn upstream<'a>(config: &'a Config, name: &str) -> Result<&'a HttpUpstream, Stri
     let rule = config.rules.iter().find(|rule| rule.name == name);
     let rule = rule.ok_or_else(|| format!("no rule has the name \"{name}\""))?;
     match rule.action {
-        Action::Terminate(Terminate { upstream: TerminateUpstream::Http(http), .. }) => {
-            if http.tls.is_some() {
-                return Err("samples are asked of http:// and http+unix: upstreams only".into());
-            }
-            Ok(http)
-        }
+        Action::Terminate(Terminate { upstream: TerminateUpstream::Http(http), .. }) => Ok(http),
         _ => Err(format!("rule \"{name}\" has no HTTP upstream")),
     }
 }

@@ -1,8 +1,14 @@
 //! What is changed in a message's fields on its way: hop-by-hop fields go (RFC 9110 7.6.1), who
 //! asked is told to the upstream (RFC 7239). It must not know sockets.
 
+use std::cell::RefCell;
+use std::fmt;
+use std::io::Write;
 use std::net::IpAddr;
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, Uri, Version, request, response};
@@ -107,21 +113,41 @@ fn tell_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
     for name in spoken {
         headers.remove(name);
     }
-    let (client, quoted) = match asker.client {
-        IpAddr::V4(ip) => (ip.to_string(), ip.to_string()),
-        // RFC 7239 section 6: brackets, and therefore quotes.
-        IpAddr::V6(ip) => (ip.to_string(), format!("\"[{ip}]\"")),
-    };
-    let forwarded = format!("for={quoted};host=\"{}\";proto=https", asker.host);
-    append_to_list(headers, header::FORWARDED, &forwarded);
-    append_to_list(headers, X_FORWARDED_FOR, &client);
-    for (name, value) in [(X_FORWARDED_HOST, asker.host), (X_FORWARDED_PROTO, "https")] {
-        if !headers.contains_key(&name)
-            && let Ok(value) = HeaderValue::from_str(value)
-        {
-            headers.insert(name, value);
+    // The other values are parts of this one, and share its memory.
+    let mut text = Vec::with_capacity(64 + asker.host.len());
+    text.extend_from_slice(b"for=");
+    let client = match asker.client {
+        IpAddr::V4(ip) => write_part(&mut text, format_args!("{ip}")),
+        IpAddr::V6(ip) => {
+            // RFC 7239 section 6: brackets, and therefore quotes.
+            text.extend_from_slice(b"\"[");
+            let client = write_part(&mut text, format_args!("{ip}"));
+            text.extend_from_slice(b"]\"");
+            client
         }
+    };
+    text.extend_from_slice(b";host=\"");
+    let host = write_part(&mut text, format_args!("{}", asker.host));
+    text.extend_from_slice(b"\";proto=https");
+    let text = Bytes::from(text);
+    append_to_list(headers, header::FORWARDED, text.clone());
+    append_to_list(headers, X_FORWARDED_FOR, text.slice(client));
+    if !headers.contains_key(&X_FORWARDED_HOST)
+        && let Ok(host) = HeaderValue::from_maybe_shared(text.slice(host))
+    {
+        headers.insert(X_FORWARDED_HOST, host);
     }
+    if !headers.contains_key(&X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("https"));
+    }
+}
+
+/// Appends, and says where it stands.
+fn write_part(out: &mut Vec<u8>, part: fmt::Arguments<'_>) -> Range<usize> {
+    let from = out.len();
+    // A vector takes whatever is written.
+    let _ = out.write_fmt(part);
+    from..out.len()
 }
 
 /// Applications read `X_Forwarded_For` as the other one, so it is never let through.
@@ -138,14 +164,16 @@ fn is_about_others(name: &str) -> bool {
     name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
 }
 
-fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: &str) {
-    let before = headers.get_all(&name).iter().filter_map(|value| value.to_str().ok());
-    let mut list = before.collect::<Vec<_>>().join(", ");
-    if !list.is_empty() {
-        list.push_str(", ");
-    }
-    list.push_str(element);
-    if let Ok(list) = HeaderValue::from_str(&list) {
+fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: Bytes) {
+    let list = if headers.contains_key(&name) {
+        let before = headers.get_all(&name).iter().filter(|value| value.to_str().is_ok());
+        let before = before.map(HeaderValue::as_bytes).filter(|value| !value.is_empty());
+        let all: Vec<&[u8]> = before.chain([&element[..]]).collect();
+        HeaderValue::from_bytes(&all.join(&b", "[..]))
+    } else {
+        HeaderValue::from_maybe_shared(element)
+    };
+    if let Ok(list) = list {
         headers.insert(name, list);
     }
 }
@@ -179,12 +207,31 @@ pub fn to_client(response: &mut response::Parts) {
 /// Gives a response the date that it lacks (RFC 9110 6.6.1).
 pub fn stamp(response: &mut response::Parts) {
     let headers = &mut response.headers;
-    if !headers.contains_key(header::DATE) {
-        let now = httpdate::fmt_http_date(std::time::SystemTime::now());
-        if let Ok(now) = HeaderValue::from_str(&now) {
-            headers.insert(header::DATE, now);
-        }
+    if !headers.contains_key(header::DATE)
+        && let Some(now) = date()
+    {
+        headers.insert(header::DATE, now);
     }
+}
+
+/// Now, as a field's value.
+fn date() -> Option<HeaderValue> {
+    thread_local! {
+        /// Written once a second: it costs as much as the rest of a small response's fields.
+        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
+    LAST.with_borrow_mut(|last| {
+        if let Some((of, value)) = last
+            && *of == second
+        {
+            return Some(value.clone());
+        }
+        let value = HeaderValue::from_str(&httpdate::fmt_http_date(now)).ok()?;
+        *last = Some((second, value.clone()));
+        Some(value)
+    })
 }
 
 /// Removes what is meant for the next hop alone.

@@ -246,7 +246,10 @@ impl Record {
             started_unix_ms: front.worker.now_unix_ms(),
             told: Told {
                 method: method.as_str().into(),
-                path: path.chars().take(PATH_CHARS_MAX).collect(),
+                path: match path.char_indices().nth(PATH_CHARS_MAX) {
+                    Some((end, _)) => path[..end].into(),
+                    None => path.into(),
+                },
                 status: None,
                 upstream_ms: None,
                 coded: Coded::default(),

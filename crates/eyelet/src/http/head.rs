@@ -10,6 +10,8 @@ use super::fault::{RequestFault, ResponseFault};
 
 /// Fields of a request or of a response: what Apache and hyper allow too.
 pub const FIELDS_MAX: usize = 100;
+/// What is added to a head on its way: growing the map would hash all of it again.
+const FIELDS_ADDED: usize = 6;
 /// Bytes of a request target: browsers stop at 32 KiB at the latest, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a response's head.
@@ -190,7 +192,7 @@ fn version_fault(head: &[u8]) -> RequestFault {
 }
 
 fn headers(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
-    let mut map = HeaderMap::with_capacity(fields.len());
+    let mut map = HeaderMap::with_capacity(fields.len() + FIELDS_ADDED);
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;

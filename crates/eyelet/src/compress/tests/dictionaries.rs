@@ -75,20 +75,16 @@ fn a_returning_client_gets_a_delta_also_after_a_restart() {
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
     assert!(decode(&got.headers, &got.body, &one) == two);
     assert!(got.body.len() <= made_now && got.body.len() < 2_000, "{}", got.body.len());
+    let (from, to) = (coder::hash(&one), coder::hash(&two));
+    let file = scratch.0.join("store").join(format!("{from}-{to}.dcz"));
+    until("the delta is on disk", || file.is_file());
     let got = get(&edge, "/assets/app.2.js", "br, dcb", &has, &two);
     assert_eq!(got.told.coding, Some("dcb"));
     assert!(decode(&got.headers, &got.body, &one) == two);
     drop(edge);
 
-    // The thread of the first may still be at its last write.
-    let mut edge = Edge::new(TERMS, &scratch.0);
-    until("kept over a restart", || {
-        let is_kept = knows(&edge, &one) && has_delta(&edge, &one, &two);
-        if !is_kept {
-            edge = Edge::new(TERMS, &scratch.0);
-        }
-        is_kept
-    });
+    let edge = Edge::new(TERMS, &scratch.0);
+    assert!(knows(&edge, &one) && has_delta(&edge, &one, &two), "kept over a restart");
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
     assert_eq!(got.told.coding, Some("dcz"));
     assert!(decode(&got.headers, &got.body, &one) == two);
@@ -111,9 +107,24 @@ fn a_large_delta_is_made_beside_the_path() {
     assert!(decode(&got.headers, &got.body, &one) == two);
     assert!(got.body.len() < 3_000, "{}", got.body.len());
 
+    // A delta in the one coding is none in the other.
+    let dcb = "gzip, dcb";
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
+    assert_eq!(got.told.coding, Some("gzip"), "too large to make while the client waits");
+    until("the other delta is ready", || {
+        get(&edge, "/assets/app.2.js", dcb, &has, &two).told.coding == Some("dcb")
+    });
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
+    assert!(decode(&got.headers, &got.body, &one) == two);
+    assert!(got.body.len() < 3_000, "{}", got.body.len());
+
     // The same length, other bytes, the same path: the hash decides, not the length.
     let mut other = two.clone();
     other[1_000..1_010].copy_from_slice(b"0123456789");
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &other);
+    assert_eq!(got.told.coding, Some("dcb"), "as was promised");
+    assert!(decode(&got.headers, &got.body, &one) == other);
+    other[1_000..1_010].copy_from_slice(b"9876543210");
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &other);
     assert!(decode(&got.headers, &got.body, &one) == other);
 }
@@ -205,7 +216,10 @@ fn broken_files_are_left_out_at_start() {
     until("the delta is ready", || has_delta(&edge, &one, &two));
     let name = format!("{}.version", coder::hash(&one));
     let file = scratch.0.join("store").join(&name);
-    until("it is on disk", || file.is_file());
+    // Written last.
+    let (from, to) = (coder::hash(&one), coder::hash(&two));
+    let delta = scratch.0.join("store").join(format!("{from}-{to}.dcz"));
+    until("all are on disk", || delta.is_file());
     drop(edge);
     let mut bytes = std::fs::read(&file).unwrap();
     let middle = bytes.len() / 2;

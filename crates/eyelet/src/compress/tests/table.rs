@@ -226,6 +226,12 @@ fn head_has_the_fields_of_get() {
     assert_eq!(got.headers["etag"], "W/\"a\"");
     assert_eq!(got.headers["vary"], "accept-encoding");
     assert!(got.headers.get("content-length").is_none());
+    for accept in ["gzip", "gzip, br, zstd"] {
+        let [head, get] = ["HEAD", "GET"].map(|method| {
+            edge.exchange(&[(":method", method), ("accept-encoding", accept)], &answer)
+        });
+        assert_eq!(head.headers["content-encoding"], get.headers["content-encoding"]);
+    }
     let got = edge.exchange(&[(":method", "HEAD")], &answer);
     assert_eq!(got.headers["content-length"], "5000");
     assert_eq!(got.headers["etag"], "\"a\"");

@@ -3,57 +3,95 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_compress::dictionary::offer;
 use eyelet_compress::eligible::{self, LENGTH_MIN_TRAINED};
 use http::StatusCode;
-use http::header::{HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls_pki_types::ServerName;
 
 use super::log::Visit;
-use crate::config::{Host, HttpAddress, HttpUpstream};
+use crate::config::{Config, Host, HttpAddress, HttpUpstream};
+use crate::http::roots::ClientConfigs;
 
-/// The body, if it may be shown to everybody and is worth compressing.
-pub(super) fn fetch(upstream: &HttpUpstream, visit: &Visit) -> Option<Vec<u8>> {
-    let answer = ask(&upstream.address, visit).ok()?;
-    let (status, headers, body) = split(&answer)?;
-    let length = Some(body.len() as u64);
-    let whole = body.len() <= BODY_BYTES_MAX && !headers.contains_key(TRANSFER_ENCODING);
-    let public = offer::may_be_sample(status, &headers);
-    let worth = eligible::by_head(status, &headers, length, LENGTH_MIN_TRAINED, false).is_ok();
-    (whole && public && worth).then(|| body.to_vec())
+/// Where samples come from.
+pub(super) struct Source<'a> {
+    address: &'a HttpAddress,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
-fn ask(address: &HttpAddress, visit: &Visit) -> io::Result<Vec<u8>> {
+impl<'a> Source<'a> {
+    /// The upstream of a rule, verified as its requests verify it.
+    pub(super) fn new(config: &Config, upstream: &'a HttpUpstream) -> Result<Self, String> {
+        let address = &upstream.address;
+        let Some(tls) = &upstream.tls else { return Ok(Self { address, tls: None }) };
+        let configs = ClientConfigs::new(config).map_err(|error| error.to_string())?;
+        let client = configs.of(tls).ok_or("no TLS configuration")?;
+        let mut client = Arc::unwrap_or_clone(client);
+        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let name = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
+        Ok(Self { address, tls: Some((Arc::new(client), name)) })
+    }
+
+    /// The body, if it may be shown to everybody and is worth compressing.
+    pub(super) fn fetch(&self, visit: &Visit) -> Option<Vec<u8>> {
+        let (answer, is_closed) = self.ask(visit).ok()?;
+        let (status, headers, body) = split(&answer)?;
+        let length = Some(body.len() as u64);
+        let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
+        // What is cut short would teach half a response; nothing tells it from a whole one where
+        // TLS did not end as it should and no length was told.
+        let whole = told.map_or(is_closed, |told: u64| Some(told) == length)
+            && body.len() <= BODY_BYTES_MAX
+            && !headers.contains_key(TRANSFER_ENCODING);
+        let public = offer::may_be_sample(status, &headers);
+        let worth = eligible::by_head(status, &headers, length, LENGTH_MIN_TRAINED, false).is_ok();
+        (whole && public && worth).then(|| body.to_vec())
+    }
+
+    fn ask(&self, visit: &Visit) -> io::Result<(Vec<u8>, bool)> {
+        let address = match self.address {
+            HttpAddress::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(TIMEOUT))?;
+                return converse(stream, visit);
+            }
+            HttpAddress::Tcp(address) => address,
+        };
+        let name = match &address.host {
+            Host::Ip(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        };
+        let first = (name.as_str(), address.port).to_socket_addrs()?.next();
+        let first = first.ok_or(io::ErrorKind::NotFound)?;
+        let stream = TcpStream::connect_timeout(&first, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        let Some((config, name)) = &self.tls else { return converse(stream, visit) };
+        let client = ClientConnection::new(config.clone(), name.clone());
+        converse(StreamOwned::new(client.map_err(io::Error::other)?, stream), visit)
+    }
+}
+
+/// What comes back, and whether it ended as it should.
+fn converse(mut stream: impl Read + Write, visit: &Visit) -> io::Result<(Vec<u8>, bool)> {
     // HTTP/1.0: the connection's end is the body's, and nothing is chunked.
     let request = format!(
         "GET {} HTTP/1.0\r\nHost: {}\r\nAccept-Encoding: identity\r\nX-Forwarded-Proto: https\r\n\
          Connection: close\r\n\r\n",
         visit.path, visit.host
     );
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     let bytes_max = (BODY_BYTES_MAX + HEAD_BYTES_MAX) as u64;
-    match address {
-        HttpAddress::Unix(path) => {
-            let mut stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            stream.write_all(request.as_bytes())?;
-            stream.take(bytes_max).read_to_end(&mut answer)?;
-        }
-        HttpAddress::Tcp(address) => {
-            let name = match &address.host {
-                Host::Ip(ip) => ip.to_string(),
-                Host::Name(name) => name.clone(),
-            };
-            let first = (name.as_str(), address.port).to_socket_addrs()?.next();
-            let first = first.ok_or(io::ErrorKind::NotFound)?;
-            let mut stream = TcpStream::connect_timeout(&first, TIMEOUT)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            stream.write_all(request.as_bytes())?;
-            stream.take(bytes_max).read_to_end(&mut answer)?;
-        }
+    match stream.take(bytes_max).read_to_end(&mut answer) {
+        Ok(_) => Ok((answer, true)),
+        // Without close_notify.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok((answer, false)),
+        Err(error) => Err(error),
     }
-    Ok(answer)
 }
 
 fn split(answer: &[u8]) -> Option<(StatusCode, HeaderMap, &[u8])> {

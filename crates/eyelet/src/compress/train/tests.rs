@@ -1,56 +1,94 @@
 //! Training from a log, against an upstream in a thread.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use super::*;
 
-/// Answers each path with a record of its number; some are not for everybody.
-fn upstream() -> u16 {
+/// Answers each path with a record of its number; some are not for everybody, some are cut short.
+fn upstream(tls: Option<Arc<rustls::ServerConfig>>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut head = String::new();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            while reader.read_line(&mut head).unwrap() > 2 {}
-            assert!(!head.to_lowercase().contains("cookie"), "{head}");
-            let path = head.split(' ').nth(1).unwrap();
-            let n: u32 = path.trim_start_matches("/api/readings/").parse().unwrap_or(0);
-            let more = if n % 10 == 9 { "Set-Cookie: secret=1\r\n" } else { "" };
-            let secret = if n % 10 == 9 { "SECRET-SECRET-SECRET-SECRET" } else { "" };
-            let name = n.wrapping_mul(2_654_435_761);
-            let body = format!(
-                "{{\"id\":\"{name:08x}\",\"self\":\"{path}\",\
-                 \"place\":\"hall {}\",\"x\":\"{secret}\",\
-                 \"words\":\"the same words are in each of these records, which is what a \
-                 dictionary is for: {}\"}}",
-                n % 13,
-                "field names and phrases that come again; ".repeat(12)
-            );
-            let length = body.len();
-            let answer = format!(
-                "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
-                 {more}\r\n{body}"
-            );
-            stream.write_all(answer.as_bytes()).unwrap();
+            let stream = stream.unwrap();
+            match &tls {
+                None => answer(stream),
+                Some(tls) => {
+                    let server = rustls::ServerConnection::new(tls.clone()).unwrap();
+                    answer(rustls::StreamOwned::new(server, stream));
+                }
+            }
         }
     });
     port
 }
 
+/// Ends without close_notify, as many servers do.
+fn answer(stream: impl Read + Write) {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while reader.read_line(&mut head).unwrap() > 2 {}
+    assert!(!head.to_lowercase().contains("cookie"), "{head}");
+    let path = head.split(' ').nth(1).unwrap();
+    let n: u32 = path.trim_start_matches("/api/readings/").parse().unwrap_or(0);
+    let more = if n % 10 == 9 { "Set-Cookie: secret=1\r\n" } else { "" };
+    let secret = if n % 10 == 9 { "SECRET-SECRET-SECRET-SECRET" } else { "" };
+    let name = n.wrapping_mul(2_654_435_761);
+    let body = format!(
+        "{{\"id\":\"{name:08x}\",\"self\":\"{path}\",\"place\":\"hall {}\",\
+         \"x\":\"{secret}\",\
+         \"words\":\"the same words are in each of these records, which is what a \
+         dictionary is for: {}\"}}",
+        n % 13,
+        "field names and phrases that come again; ".repeat(12)
+    );
+    let length = if n % 10 == 8 { body.len() + 1 } else { body.len() };
+    let answer = format!(
+        "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+         {more}\r\n{body}"
+    );
+    reader.get_mut().write_all(answer.as_bytes()).unwrap();
+}
+
 #[test]
 fn a_log_becomes_a_dictionary_without_secrets() {
     let scratch = super::super::tests::Scratch::new("train");
+    train_from_log(&scratch, None);
+}
+
+#[test]
+fn samples_are_asked_over_tls_where_requests_are() {
+    let scratch = super::super::tests::Scratch::new("train-tls");
+    train_from_log(&scratch, Some("app.example"));
+}
+
+/// The identity that the scratch configuration's rule has.
+fn identity(folder: &Path) -> Arc<rustls::ServerConfig> {
+    use rustls_pki_types::pem::PemObject;
+    let chain = rustls_pki_types::CertificateDer::from_pem_file(folder.join("app.pem")).unwrap();
+    let key = rustls_pki_types::PrivateKeyDer::from_pem_file(folder.join("app.key")).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(crate::tls::PROVIDER.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key);
+    Arc::new(config.unwrap())
+}
+
+fn train_from_log(scratch: &super::super::tests::Scratch, name: Option<&str>) {
     let terms = "[dictionary]\npath = \"store\"";
     let mut config = super::super::tests::config(terms, &scratch.0);
     let action = config.rules.action_mut(0);
     let Action::Terminate(terminate) = action else { panic!("a terminate rule") };
     let TerminateUpstream::Http(http) = &mut terminate.upstream else { panic!("http") };
     let host = config::Host::Ip("127.0.0.1".parse().unwrap());
-    http.address = config::HttpAddress::Tcp(config::HostPort { host, port: upstream() });
+    let port = upstream(name.map(|_| identity(&scratch.0)));
+    http.address = config::HttpAddress::Tcp(config::HostPort { host, port });
+    http.tls = name
+        .map(|name| config::UpstreamTls { name: name.into(), ca: Some(scratch.0.join("app.pem")) });
     let line = |rule: &str, method: &str, path: &str, status: u16| {
         format!(
             "{{\"time\":\"x\",\"rule\":\"{rule}\",\"sni\":\"app.example\",\"http\":{{\"method\":\
@@ -83,7 +121,7 @@ fn a_log_becomes_a_dictionary_without_secrets() {
     let mut out = Vec::new();
     train_rule(&args, &config, &mut out).unwrap();
     let said = String::from_utf8(out).unwrap();
-    assert!(said.starts_with("270 samples of 300 paths, "), "{said}");
+    assert!(said.starts_with("240 samples of 300 paths, "), "{said}");
     assert!(said.contains(" bytes for /api/readings/*: "), "{said}");
     let folder = Folder::open(&scratch.0.join("store")).unwrap();
     let trained = folder.load_trained().unwrap();
