@@ -15,7 +15,7 @@ use rustls_pki_types::ServerName;
 
 use super::log::Visit;
 use crate::config::{Config, Host, HttpAddress, HttpUpstream};
-use crate::http::roots::ClientConfigs;
+use crate::http::roots::{ClientConfigs, Spoken};
 
 /// Where samples come from.
 pub(super) struct Source<'a> {
@@ -29,11 +29,9 @@ impl<'a> Source<'a> {
         let address = &upstream.address;
         let Some(tls) = &upstream.tls else { return Ok(Self { address, tls: None }) };
         let configs = ClientConfigs::new(config).map_err(|error| error.to_string())?;
-        let client = configs.of(tls).ok_or("no TLS configuration")?;
-        let mut client = Arc::unwrap_or_clone(client);
-        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let client = configs.of(tls, Spoken::One).ok_or("no TLS configuration")?;
         let name = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
-        Ok(Self { address, tls: Some((Arc::new(client), name)) })
+        Ok(Self { address, tls: Some((client, name)) })
     }
 
     /// The body, if it may be shown to everybody and is worth compressing.
