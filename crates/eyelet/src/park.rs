@@ -53,6 +53,9 @@ pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     wake(worker, active.key());
 }
 
+/// The shortest request in a TLS record: header, `GET / HTTP/1.1` with its two line ends, tag.
+const REQUEST_BYTES_MIN: usize = 5 + 18 + 16;
+
 /// How long a parked connection may be idle until it is looked at: to settle, or to be closed.
 fn idle_for(worker: &Worker, settled: bool) -> Duration {
     let idle_timeout = worker.edge.config.limits.idle_timeout;
@@ -120,14 +123,24 @@ fn is_to_wait(worker: &Worker, key: Key) -> bool {
     }
     let (source, http2) = {
         let mut lot = worker.lot.borrow_mut();
-        let Some(Entry { upstream: None, ready, role, .. }) = lot.entry(key) else { return false };
+        let Some(Entry { client, upstream: None, ready, role, .. }) = lot.entry(key) else {
+            return false;
+        };
         let Role::Parked { story, relay: Relay::Terminate(_) } = role else { return false };
-        if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) {
+        if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
             return false;
         }
         (story.client_ip(), story.is_http2())
     };
     !worker.make_room_to_serve(source, ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 })
+}
+
+/// Whether a client that has ended its stream said less before than a request takes: its
+/// close_notify at most.
+fn says_no_more(client: &impl AsFd) -> bool {
+    let mut unread = [0; REQUEST_BYTES_MIN];
+    // An error is for the wake to see.
+    !socket::peek(client, &mut unread).is_ok_and(|length| length == unread.len())
 }
 
 /// Takes story and relay out of an entry that gets another role.

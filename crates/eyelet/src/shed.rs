@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry as Place;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -60,14 +60,14 @@ impl Worker {
         if !budget.is_filling(bytes) {
             return true;
         }
+        // Nobody else is ended for those who have many already.
         let few = self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW;
-        let is_full = || if few { budget.is_over(bytes) } else { budget.is_filling(bytes) };
         for _ in 0..SHED_A_NEW_ONE {
-            if !is_full() || !self.shed_oldest() {
+            if !few || !budget.is_over(bytes) || !self.shed_oldest() {
                 break;
             }
         }
-        !is_full()
+        few && !budget.is_over(bytes)
     }
 
     /// Notes that a task serves `source`, until what is given is dropped.
@@ -193,20 +193,23 @@ impl Worker {
         greedy.extend(counts.into_iter().filter(|(_, n)| is_greedy(*n)).map(|(ip, _)| ip));
     }
 
-    /// Drops keys of connections that are not there any more, or further.
+    /// Drops keys of connections that are not there any more, or further, and of each that came
+    /// back all but the newest.
     fn tidy(&self, queue: &RefCell<VecDeque<Key>>, of: Phase) {
         let mut queue = queue.borrow_mut();
-        if queue.len() < STALE_MAX {
+        if queue.len() < STALE_MAX && !self.edge.budget.is_tight(NEW_BYTES) {
             return;
         }
         let mut lot = self.lot.borrow_mut();
-        let is_there = |key: &Key| {
+        let mut is_there = |key: &Key| {
             lot.entry(*key).is_some_and(
                 |entry| matches!(entry.role, Role::Active { phase, .. } if phase == of),
             )
         };
-        queue.retain(is_there);
-        queue.shrink_to_fit();
+        let mut seen = HashSet::new();
+        let newest_first = queue.drain(..).rev().filter(|key| is_there(key) && seen.insert(*key));
+        let kept: VecDeque<Key> = newest_first.collect::<Vec<Key>>().into_iter().rev().collect();
+        *queue = kept;
     }
 }
 

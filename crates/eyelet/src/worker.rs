@@ -457,7 +457,10 @@ impl Worker {
         for key in due {
             self.guarded(key, || self.late(key));
         }
-        let later = std::mem::take(&mut *self.later.borrow_mut());
+        let mut later = std::mem::take(&mut *self.later.borrow_mut());
+        // Each edge of a connection that waits has put it there once more.
+        later.sort_unstable_by_key(|key| (key.index, key.generation));
+        later.dedup();
         for key in later {
             self.guarded(key, || park::wake(self, key));
         }

@@ -63,12 +63,15 @@ pub fn forget_code() {
     for line in smaps.lines() {
         if let Some(mapping) = constant_mapping(line) {
             current = mapping;
-        } else if line.starts_with("Anonymous:") && line.ends_with(" 0 kB") {
+        } else if line.starts_with("Anonymous:") && !line.ends_with(" 0 kB") {
+            current = None;
+        } else if line.starts_with("Swap:") && line.ends_with(" 0 kB") {
             let Some((start, length)) = current.take() else { continue };
             // SAFETY: it is a private mapping of a file that nobody may write and nobody has
-            // written (it has no anonymous page), so that its pages are the file's now and when
-            // they are touched next. That nothing relocates it any more is why only code and the
-            // file's first segment are taken: the loader has written the others, or may.
+            // written (it has no anonymous page, in memory or swapped out), so that its pages are
+            // the file's now and when they are touched next. That nothing relocates it any more is
+            // why only code and the file's first segment are taken: the loader has written the
+            // others, or may.
             unsafe {
                 libc::madvise(std::ptr::without_provenance_mut(start), length, libc::MADV_DONTNEED);
             }

@@ -79,8 +79,9 @@ impl Talk {
     pub fn hear(&mut self, text: &str) {
         let began = std::time::Instant::now();
         while !self.said().contains(text) {
-            let ended = self.child.try_wait().unwrap();
-            let over = began.elapsed() > super::SOON || ended.is_some();
+            // What it said last may still be on its way here when it has ended.
+            let ended = self.readers.iter().all(thread::JoinHandle::is_finished);
+            let over = began.elapsed() > super::SOON || ended;
             assert!(!over || self.said().contains(text), "no {text:?} in:\n{}", self.said());
             thread::sleep(super::POLL);
         }
