@@ -89,6 +89,7 @@ pub struct Running {
     addresses: Vec<SocketAddr>,
     drain: watch::Sender<bool>,
     workers: Vec<JoinHandle<()>>,
+    compress: Arc<compress::Shared>,
     writer: Writer,
 }
 
@@ -118,7 +119,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let resident = eyelet_sys::memory::resident_bytes();
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
     let compress = compress::Shared::start(&config, &budget).map_err(StartError::Dictionaries)?;
-    let shared = Shared { tls, upstream_tls, compress, truth, budget };
+    let shared = Shared { tls, upstream_tls, compress: compress.clone(), truth, budget };
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
@@ -141,7 +142,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     for address in &addresses {
         tracing::info!("listening on {address}");
     }
-    Ok(Running { addresses, drain, workers, writer })
+    Ok(Running { addresses, drain, workers, compress, writer })
 }
 
 fn turn(
@@ -249,7 +250,8 @@ impl Running {
         self.workers.iter().all(JoinHandle::is_finished)
     }
 
-    /// Stops accepting, closes what is idle, and waits for the rest, `drain_timeout` at most.
+    /// Stops accepting, closes what is idle, and waits for the rest, `drain_timeout` at most. Then
+    /// what was learnt and logged goes to disk.
     pub fn drain(self) {
         // Without a worker left there is nothing to drain.
         let _ = self.drain.send(true);
@@ -257,6 +259,7 @@ impl Running {
             // A worker that panicked has said so.
             let _ = worker.join();
         }
+        self.compress.finish();
         self.writer.finish();
     }
 }

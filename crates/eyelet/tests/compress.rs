@@ -28,6 +28,9 @@ fn bundle(version: u32) -> String {
     text + "fetch('/ran?' + window.version + f7(0));\n"
 }
 
+/// Versions from here on have six megabytes more.
+const LARGE: u32 = 100;
+
 /// A small answer of its own, with much that all of them have.
 fn record(path: &str) -> Vec<u8> {
     let n: u32 = path.trim_start_matches("/api/").parse().unwrap_or(0);
@@ -49,7 +52,11 @@ fn application(mut stream: TcpStream) {
         let (kind, body) = match path.split_once("/assets/app.") {
             Some((_, rest)) => {
                 let version = rest.trim_end_matches(".js").parse().unwrap_or(1);
-                ("text/javascript", bundle(version).into_bytes())
+                let mut body = bundle(version).into_bytes();
+                if version >= LARGE {
+                    body.extend(noise(6 << 20, 5));
+                }
+                ("text/javascript", body)
             }
             None if path.starts_with("/api/") => ("application/json", record(&path)),
             None if path.starts_with("/noise") => ("application/octet-stream", noise(9_000, 3)),
@@ -194,6 +201,36 @@ fn a_trained_dictionary_reaches_clients_of_a_running_edge() {
     assert_eq!(get("/api/9999", &nobodys).field("content-encoding"), Some("gzip"));
     let other = format!("{}{}", &path[..path.len() - 64], "0".repeat(64));
     assert_eq!(get(&other, "").field("use-as-dictionary"), None);
+}
+
+#[test]
+fn what_was_seen_right_before_sigterm_is_there_after_a_restart() {
+    let (pki, app) = (Pki::new(), Upstream::serve(application));
+    let config = format!(
+        "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n{}[dictionary]\npath = \"store\"\n",
+        pki.terminate(&format!("http://{}", app.address), "dictionary = \"/assets/app.*.js\"")
+    );
+    let get = |edge: &Edge, version: u32, fields: &str| {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let head = format!("GET /assets/app.{version}.js HTTP/1.1\r\nHost: app.test\r\n");
+        ask(&mut client, &format!("{head}{fields}\r\n"))
+    };
+    let mut one = Edge::start_whole(&pki.folder, &config, |_| ());
+    // Deltas of large ones are in the making when it is told to end.
+    for version in [LARGE, LARGE + 1, LARGE + 2, 1] {
+        assert!(get(&one, version, "").field("use-as-dictionary").is_some());
+    }
+    one.signal(rustix::process::Signal::TERM);
+    assert!(one.wait_exit().success());
+    drop(one);
+
+    let two = Edge::start_whole(&pki.folder, &config, |_| ());
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bundle(1).as_bytes());
+    let has = STANDARD.encode(hash);
+    let fields = format!("Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{has}:\r\n");
+    let got = get(&two, 2, &fields);
+    assert_eq!(got.field("content-encoding"), Some("dcz"));
+    assert!(got.body.len() < 1_000, "{}", got.body.len());
 }
 
 /// A browser with a profile of its own, which trusts the test's authority.

@@ -6,7 +6,8 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eyelet_compress::coder::{Br, zstd};
@@ -30,13 +31,19 @@ pub struct Shared {
     trained: Arc<RwLock<TrainedOfRules>>,
     /// The names of rules that speak HTTP, by index.
     names: HashMap<u32, Box<str>>,
-    jobs: Option<SyncSender<Job>>,
+    keeping: Option<Keeping>,
     /// What was captured at a path last: a response with the same validators is not read again.
     recent: Mutex<HashMap<u64, u64>>,
     budget: Arc<Budget>,
 }
 
 type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
+
+/// The thread, and what is sent to it.
+struct Keeping {
+    jobs: SyncSender<Job>,
+    thread: JoinHandle<()>,
+}
 
 /// A response that is to become a dictionary.
 #[derive(Debug)]
@@ -51,6 +58,8 @@ enum Job {
     /// What was seen, counted until it is in the store.
     Seen(Family, Box<str>, Bytes, Counted),
     Delta(Family, Step),
+    /// The last one.
+    End,
 }
 
 impl Shared {
@@ -78,7 +87,7 @@ impl Shared {
             store: Arc::new(Mutex::new(Store::new(bytes_max))),
             trained: Arc::default(),
             names,
-            jobs: None,
+            keeping: None,
             recent: Mutex::default(),
             budget: budget.clone(),
         };
@@ -93,7 +102,7 @@ impl Shared {
                     None
                 }
             });
-            shared.jobs = Some(shared.start_keeper(folder)?);
+            shared.keeping = Some(shared.start_keeper(folder)?);
         } else {
             // Nobody asks for them, and they are some 70 bytes a rule.
             shared.names = HashMap::new();
@@ -101,7 +110,7 @@ impl Shared {
         Ok(Arc::new(shared))
     }
 
-    fn start_keeper(&self, folder: Option<Folder>) -> io::Result<SyncSender<Job>> {
+    fn start_keeper(&self, folder: Option<Folder>) -> io::Result<Keeping> {
         let (jobs, receiver) = sync_channel(JOBS_MAX);
         let mut keeper = Keeper {
             store: self.store.clone(),
@@ -116,19 +125,36 @@ impl Shared {
         };
         // Before the first request: a client that comes back after a restart finds its dictionary.
         keeper.load();
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("dictionaries".into())
             .spawn(move || keeper.run(&receiver))?;
-        Ok(jobs)
+        Ok(Keeping { jobs, thread })
+    }
+
+    /// Has what is not on disk yet written, and waits for that, [`FINISH_TIMEOUT`] at most. For the
+    /// time when no worker is left: what was sent before is taken too.
+    pub fn finish(&self) {
+        let Some(Keeping { jobs, thread }) = &self.keeping else { return };
+        let end = Instant::now() + FINISH_TIMEOUT;
+        let mut is_told = false;
+        while !thread.is_finished() {
+            if Instant::now() >= end {
+                let waited = FINISH_TIMEOUT.as_secs();
+                return tracing::warn!("dictionaries are not all on disk after {waited} s: left");
+            }
+            // A full queue only gets shorter now.
+            is_told = is_told || jobs.try_send(Job::End).is_ok();
+            std::thread::park_timeout(FINISH_STEP);
+        }
     }
 
     pub(super) fn rule_name(&self, rule: u32) -> Option<Box<str>> {
-        self.jobs.as_ref()?;
+        self.keeping.as_ref()?;
         self.names.get(&rule).cloned()
     }
 
     pub(super) fn trained(&self, rule: u32) -> Option<Arc<[Arc<Trained>]>> {
-        self.jobs.as_ref()?;
+        self.keeping.as_ref()?;
         let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
         trained.get(self.names.get(&rule)?).cloned()
     }
@@ -170,7 +196,7 @@ impl Shared {
         headers: &HeaderMap,
         length: Option<u64>,
     ) -> Option<Capture> {
-        self.jobs.as_ref()?;
+        self.keeping.as_ref()?;
         let place = fingerprint(&(family, path));
         let fields = [ETAG, LAST_MODIFIED].map(|name| headers.get(name).map(|v| v.as_bytes()));
         let known = fields.iter().any(Option::is_some);
@@ -206,7 +232,7 @@ impl Shared {
 
     fn send(&self, job: Job) -> bool {
         // A full queue loses the job: the next response asks again.
-        self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
+        self.keeping.as_ref().is_some_and(|keeping| keeping.jobs.try_send(job).is_ok())
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -258,19 +284,19 @@ impl Keeper {
                 Ok(Job::Seen(family, path, body, _counted)) => self.see(family, &path, body),
                 Ok(Job::Delta(family, step)) => self.want_asked(&family, step),
                 Err(RecvTimeoutError::Timeout) => self.work(),
-                Err(RecvTimeoutError::Disconnected) => {
-                    while let Some(unsaved) = self.unsaved.pop_front() {
-                        self.save(&unsaved);
-                    }
-                    return;
-                }
+                Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return self.save_all(),
             }
             self.recount();
         }
     }
 
-    /// A delta and a file, while nobody sends anything; smaller deltas when there is nothing else.
+    /// Versions first, which are seen once, while a delta can be made again: the small ones, whose
+    /// writing no client's delta notices. Then a delta and a file at a time: a large version after
+    /// the delta that leads to it, before the others. Smaller deltas when there is nothing else.
     fn work(&mut self) {
+        if let Some(unsaved) = self.small_version() {
+            return self.save(&unsaved);
+        }
         let (step, unsaved) = (self.wanted.pop_front(), self.unsaved.pop_front());
         let is_idle = step.is_none() && unsaved.is_none();
         if let Some(step) = step {
@@ -284,6 +310,28 @@ impl Keeper {
             Some(step) => self.refine.push(step),
             None if is_idle => self.look_for_trained(),
             None => {}
+        }
+    }
+
+    fn small_version(&mut self) -> Option<Unsaved> {
+        let store = lock(&self.store);
+        let at = self.unsaved.iter().position(|unsaved| match unsaved {
+            Unsaved::Version(hash) => {
+                let version = store.any_version(*hash);
+                version.is_none_or(|version| version.body.len() <= SMALL_BYTES_MAX)
+            }
+            Unsaved::Delta(_) => false,
+        })?;
+        drop(store);
+        self.unsaved.remove(at)
+    }
+
+    /// Versions before deltas: there may be no time for all.
+    fn save_all(mut self) {
+        let unsaved = self.unsaved.make_contiguous();
+        unsaved.sort_by_key(|unsaved| matches!(unsaved, Unsaved::Delta(_)));
+        while let Some(unsaved) = self.unsaved.pop_front() {
+            self.save(&unsaved);
         }
     }
 
@@ -492,6 +540,12 @@ const DELTAS_AT_ONCE: usize = 4;
 const WANTED_MAX: usize = 64;
 /// Versions and deltas that wait for the disk.
 const UNSAVED_MAX: usize = 64;
+/// Bytes of a version that is written before the next delta is made: some milliseconds.
+const SMALL_BYTES_MAX: usize = 1 << 20;
+/// At the end of the program: time for a delta that is being made, and for what waits for the disk.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it is looked whether the thread has ended.
+const FINISH_STEP: Duration = Duration::from_millis(2);
 /// Bytes of both ends: above, level 19 takes seconds, which a new version may not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;
 const REFINE_MAX: usize = 64;
