@@ -23,6 +23,8 @@ struct Shelf {
     bytes: usize,
     bytes_max: usize,
     lent: usize,
+    /// Whether anything was lent since it was last asked.
+    used: bool,
 }
 
 impl Shelf {
@@ -55,7 +57,7 @@ impl Pool {
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let (zstd, gzip, br) = (Vec::new(), Vec::new(), Vec::new());
-        let shelf = Shelf { zstd, gzip, br, bytes: 0, bytes_max, lent: 0 };
+        let shelf = Shelf { zstd, gzip, br, bytes: 0, bytes_max, lent: 0, used: false };
         Self { shelf: Rc::new(RefCell::new(shelf)) }
     }
 
@@ -134,6 +136,7 @@ impl Pool {
         }
         shelf.bytes += bytes;
         shelf.lent += 1;
+        shelf.used = true;
         Some(Share { shelf: self.shelf.clone(), bytes })
     }
 
@@ -148,6 +151,15 @@ impl Pool {
     pub fn clear(&self) {
         let mut shelf = self.shelf.borrow_mut();
         while shelf.drop_one() {}
+    }
+
+    /// Whether something rests, and nothing was lent since this was last asked.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let mut shelf = self.shelf.borrow_mut();
+        let used = std::mem::take(&mut shelf.used);
+        let rests = !(shelf.zstd.is_empty() && shelf.gzip.is_empty() && shelf.br.is_empty());
+        rests && !used
     }
 
     /// Bytes accounted for now.

@@ -65,8 +65,10 @@ struct Burst {
     quiet: u32,
     /// All ticks.
     ticks: u32,
+    /// Ticks that compressors have rested for.
+    rested: u32,
     /// Whether anything changed at all: handshakes leave memory behind, connections that stay
-    /// or not.
+    /// or not, and so do compressors that were given up.
     dirty: bool,
 }
 
@@ -480,7 +482,7 @@ impl Worker {
 
     /// Has the allocator return what a burst of connections left, once it is over: when half of
     /// the most that were open are gone, or when nothing has come or gone for [`QUIET_TICKS`];
-    /// and every so often while memory is short.
+    /// and every so often while memory is short. Compressors that rest for so long are given up.
     fn give_memory_back(&self) {
         let open = self.edge.open.load(Relaxed);
         let mut burst = self.burst.get();
@@ -488,6 +490,12 @@ impl Worker {
         burst.dirty |= open != burst.open;
         burst.open = open;
         burst.peak = burst.peak.max(open);
+        burst.rested = if self.compressors.is_idle() { burst.rested.saturating_add(1) } else { 0 };
+        if burst.rested >= QUIET_TICKS {
+            // However many connections come, go or stay. What that frees goes with the next trim.
+            self.compressors.rest();
+            (burst.rested, burst.dirty) = (0, true);
+        }
         let halved = burst.peak >= BURST && open <= burst.peak / 2;
         let settled = burst.dirty && burst.quiet >= QUIET_TICKS;
         burst.ticks = burst.ticks.wrapping_add(1);

@@ -54,6 +54,22 @@ const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
 const EFFORTS: [Effort; 3] = [Effort::Fast, Effort::Even, Effort::Small];
 
 #[test]
+fn what_nobody_takes_is_idle() {
+    let pool = Pool::new(64 << 20);
+    assert!(!pool.is_idle(), "nothing rests");
+    for coding in CODINGS {
+        let lent = pool.lend(coding, Effort::Small, Some(4096));
+        assert!(!pool.is_idle() && !pool.is_idle(), "{coding:?} is at work");
+        drop(lent);
+        assert!(pool.is_idle(), "{coding:?} rests");
+        drop(pool.lend(coding, Effort::Small, Some(4096)));
+        assert!(!pool.is_idle() && pool.is_idle(), "{coding:?} was used, then not");
+        pool.clear();
+        assert_eq!((pool.bytes(), pool.is_idle()), (0, false));
+    }
+}
+
+#[test]
 fn every_coder_gives_back_what_it_took() {
     let pool = Pool::new(64 << 20);
     for len in [0, 1, 511, 4096, 70_000, 700_000] {

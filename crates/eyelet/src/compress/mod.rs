@@ -97,6 +97,12 @@ impl Compressors {
         counted.borrow_mut().set(pool.bytes());
     }
 
+    /// Whether compressors rest that nobody took since this was last asked.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.inner.pool.is_idle()
+    }
+
     /// Gives up what rests: nothing has come for a while, or memory is short.
     pub fn rest(&self) {
         self.inner.pool.clear();
