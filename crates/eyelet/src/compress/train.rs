@@ -85,13 +85,13 @@ fn train_rule(args: &TrainArgs, config: &Config, out: &mut impl Write) -> Result
     let upstream = upstream(config, &args.rule)?;
     let path = config.dictionaries.path.as_deref();
     let path = path.ok_or("`path = \"off\"` in [dictionary]: there is no folder to write to")?;
+    let source = sample::Source::new(config, upstream)?;
     let visits = visits(args, config)?;
     let picked = pick(visits, args);
     if picked.is_empty() {
         let rule = &args.rule;
         return Err(format!("the log has no GET of rule \"{rule}\" that was answered with 200"));
     }
-    let source = sample::Source::new(config, upstream)?;
     let mut samples = Vec::new();
     for visit in &picked {
         // One that cannot be had is one sample less.

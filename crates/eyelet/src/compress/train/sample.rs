@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
 use super::log::Visit;
-use crate::config::{Config, Host, HttpAddress, HttpUpstream};
+use crate::config::{Config, Host, HttpAddress, HttpUpstream, UpstreamHttp2};
 use crate::http::roots::{ClientConfigs, Spoken};
 
 /// Where samples come from.
@@ -26,6 +26,9 @@ pub(super) struct Source<'a> {
 impl<'a> Source<'a> {
     /// The upstream of a rule, verified as its requests verify it.
     pub(super) fn new(config: &Config, upstream: &'a HttpUpstream) -> Result<Self, String> {
+        if upstream.http2 == UpstreamHttp2::On {
+            return Err(HTTP2_ONLY.into());
+        }
         let address = &upstream.address;
         let Some(tls) = &upstream.tls else { return Ok(Self { address, tls: None }) };
         let configs = ClientConfigs::new(config).map_err(|error| error.to_string())?;
@@ -104,6 +107,9 @@ fn split(answer: &[u8]) -> Option<(StatusCode, HeaderMap, &[u8])> {
     }
     Some((status, headers, answer.get(end..)?))
 }
+
+const HTTP2_ONLY: &str = "samples are asked by HTTP/1 only; with `upstream_http2 = \"on\"` this \
+    upstream may not understand that. Train with a configuration that names it without";
 
 /// What is longer is no small response.
 const BODY_BYTES_MAX: usize = 256 << 10;

@@ -136,6 +136,26 @@ fn train_from_log(scratch: &super::super::tests::Scratch, name: Option<&str>) {
 }
 
 #[test]
+fn an_upstream_of_http2_alone_is_not_asked() {
+    let scratch = super::super::tests::Scratch::new("train-http2");
+    let mut config = super::super::tests::config("[dictionary]\npath = \"store\"", &scratch.0);
+    let Action::Terminate(terminate) = config.rules.action_mut(0) else { panic!("terminates") };
+    let TerminateUpstream::Http(http) = &mut terminate.upstream else { panic!("http") };
+    http.http2 = config::UpstreamHttp2::On;
+    let args = TrainArgs {
+        file: scratch.0.join("edge.toml"),
+        rule: "app".into(),
+        from: Some(scratch.0.join("access.log")),
+        live: None,
+        pattern: None,
+        queries: false,
+        bytes_max: DICTIONARY_BYTES,
+    };
+    let why = train_rule(&args, &config, &mut Vec::new()).unwrap_err();
+    assert!(why.starts_with("samples are asked by HTTP/1 only; "), "{why}");
+}
+
+#[test]
 fn a_live_log_is_followed() {
     let scratch = super::super::tests::Scratch::new("follow");
     let path = scratch.0.join("access.log");
