@@ -174,6 +174,9 @@ const CODINGS: [(&str, &str); 4] =
 /// What a browser sends that has a dictionary.
 const EVERY_CODING: &str = "gzip, deflate, br, zstd, dcb, dcz";
 
+/// Whatever the load is while it is measured.
+const SMALL: &str = "compress_effort = \"small\"\n";
+
 /// What the program promises for a version's delta, and for a trained dictionary's offer.
 const READY: Duration = Duration::from_secs(2);
 

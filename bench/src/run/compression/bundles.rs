@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::web::{self, Got};
-use super::{CODINGS, EVERY_CODING, Edge, READY, available, column, material};
+use super::{CODINGS, EVERY_CODING, Edge, READY, SMALL, available, column, material};
 use crate::board::{Board, Column, Sample};
 use crate::lab::Lab;
 
@@ -13,11 +13,12 @@ pub async fn run(lab: &Lab) -> io::Result<(Board, Vec<String>)> {
     let pairs = material::bundles(lab.folder())?;
     let served = Arc::new(pairs.served);
     let origin = web::serve(Arc::clone(&served)).await?;
-    let edge = Edge::start(lab, origin, "dictionary = \"/bundles/*\"\n")?;
+    let edge = Edge::start(lab, origin, &format!("{SMALL}dictionary = \"/bundles/*\"\n"))?;
     let mut client = edge.client().await?;
     let columns: Vec<Column> =
         pairs.names.iter().map(|name| column(name, &format!("{name} bytes"), 0)).collect();
-    let mut board = Board::new("version 2 of bundles, bytes of bodies by coding", &columns);
+    let mut board =
+        Board::new("version 2 of bundles, bytes of bodies by coding, effort small", &columns);
     for (label, accept) in CODINGS {
         let mut figures = Vec::new();
         for name in &pairs.names {

@@ -8,7 +8,7 @@ use super::apache::{self, Apache};
 use super::replay::{self, Browser, Done, Request};
 use super::tap::{self, Squeezed, Tap};
 use super::web::Client;
-use super::{EVERY_CODING, Edge, Options, available, material};
+use super::{EVERY_CODING, Edge, Options, SMALL, available, material};
 use crate::board::{Board, Column, Sample};
 use crate::lab::Lab;
 use crate::run::settle;
@@ -141,6 +141,5 @@ const COLUMNS: [Column; 4] = [
     Column { key: "seconds", heading: "seconds", decimals: 1 },
 ];
 
-const SMALL: &str = "compress_effort = \"small\"\n";
 const TRUNK: &str = "trunk";
 const OLDER: &str = "older";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::material::Files;
 use super::web::{self, Client};
-use super::{CODINGS, EVERY_CODING, Edge, Meter, available, column, material};
+use super::{CODINGS, EVERY_CODING, Edge, Meter, SMALL, available, column, material};
 use crate::board::{Board, Sample};
 use crate::lab::Lab;
 
@@ -32,7 +32,7 @@ async fn family(
     served: Files,
 ) -> io::Result<(Board, Vec<String>)> {
     let served = Arc::new(served);
-    let edge = Edge::start(lab, web::serve(Arc::clone(&served)).await?, "")?;
+    let edge = Edge::start(lab, web::serve(Arc::clone(&served)).await?, SMALL)?;
     let mut client = edge.client().await?;
     for n in (0..served.len()).step_by(2) {
         client.get(&format!("{prefix}{n}"), "identity", None).await?;
@@ -40,7 +40,8 @@ async fn family(
     // Before the others are asked for: the log would name them too.
     let said = edge.train(lab, &[]).await?;
     let columns = [column("bytes", "bytes", 0), column("cpu", "CPU-ms a MB", 1)];
-    let mut board = Board::new(format!("{what}, bytes of bodies by coding"), &columns);
+    let mut board =
+        Board::new(format!("{what}, bytes of bodies by coding, effort small"), &columns);
     let measured: Vec<String> =
         (1..served.len()).step_by(2).map(|n| format!("{prefix}{n}")).collect();
     let identity: usize = measured.iter().filter_map(|path| served.get(path)).map(Vec::len).sum();
