@@ -232,7 +232,7 @@ async fn one_stream(
         _ => StatusCode::BAD_REQUEST,
     };
     // A client that is gone needs no answer.
-    let _ = answer(&front, &mut stream, status, &parts.method, &mut record).await;
+    answer(&front, &mut stream, status, &parts.method, &mut record).await;
     front.tell(record);
 }
 
