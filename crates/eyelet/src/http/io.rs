@@ -289,7 +289,8 @@ impl Client {
         self.counted.set(held.saturating_sub(HELLO_BYTES));
     }
 
-    /// Reads and opens, some `max` bytes or one record at most; how many came into `plain`. 0 is the end.
+    /// Reads and opens, some `max` bytes or one record at most; how many came into `plain`. 0 is
+    /// the end.
     pub fn poll_fill(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<usize, Gone>> {
         loop {
             if !self.fresh {
