@@ -155,12 +155,17 @@ async fn run(
             Event::Stream(stream) => {
                 has_served = true;
                 front.worker.enters(active.key(), Phase::Busy);
-                begin(front, *stream, &alive, load);
+                if let Err(Stop::Shed) = active.in_time() {
+                    // It came in the turn in which its connection's memory went to others.
+                    refuse(front, *stream);
+                    return send_away(connection, front).await;
+                }
+                begin(front, active, *stream, &alive, load);
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => return send_away(connection).await,
+            Event::Shed => return send_away(connection, front).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -174,19 +179,32 @@ async fn run(
 }
 
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
-async fn send_away(mut connection: Box<Connection<Client, Bytes>>) -> String {
+async fn send_away(mut connection: Box<Connection<Client, Bytes>>, front: &Front) -> String {
+    // GOAWAY would name as looked at what has come already.
+    for _ in 0..STREAMS_MAX {
+        match poll_fn(|task| Poll::Ready(connection.poll_accept(task))).await {
+            Poll::Ready(Some(Ok(stream))) => refuse(front, stream),
+            Poll::Pending => break,
+            Poll::Ready(_) => return Gone::Stop(Stop::Shed).reason(),
+        }
+    }
     connection.abrupt_shutdown(h2::Reason::NO_ERROR);
     poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
     Gone::Stop(Stop::Shed).reason()
 }
 
 /// Has a stream served, if there is room for it.
-fn begin(front: &Rc<Front>, (request, respond): Asked, alive: &Rc<Cell<u32>>, load: &Rc<Load>) {
+fn begin(front: &Rc<Front>, active: &Active, asked: Asked, alive: &Rc<Cell<u32>>, load: &Rc<Load>) {
     load.unseen.set(0);
     let (worker, source) = (&front.worker, front.story.client.ip());
     if !worker.make_room_to_serve(source, STREAM_BYTES) {
-        return refuse(front, &request.into_parts().0, respond);
+        if Rc::strong_count(alive) == 1 {
+            // It is without a stream as before, and makes room for others.
+            worker.enters(active.key(), Phase::Idle);
+        }
+        return refuse(front, asked);
     }
+    let (request, respond) = asked;
     // Counted before the next stream is looked at, and that is before this one's task runs.
     let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
     let share = (counted, worker.serves(source));
@@ -198,9 +216,9 @@ fn begin(front: &Rc<Front>, (request, respond): Asked, alive: &Rc<Cell<u32>>, lo
 }
 
 /// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
-fn refuse(front: &Front, request: &request::Parts, mut respond: SendResponse<Bytes>) {
+fn refuse(front: &Front, (request, mut respond): Asked) {
     respond.send_reset(h2::Reason::REFUSED_STREAM);
-    let mut record = Record::new(front, request);
+    let mut record = Record::new(front, &request.into_parts().0);
     record.failed = true;
     record.reason = "shed: memory_max, a stream".into();
     front.tell(record);
