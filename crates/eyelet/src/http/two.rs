@@ -154,13 +154,9 @@ async fn run(
         match event.await {
             Event::Stream(stream) => {
                 has_served = true;
-                front.worker.enters(active.key(), Phase::Busy);
-                if let Err(Stop::Shed) = active.in_time() {
-                    // It came in the turn in which its connection's memory went to others.
-                    refuse(front, *stream);
+                if !begin(front, active, *stream, &alive, load) {
                     return send_away(connection, front).await;
                 }
-                begin(front, active, *stream, &alive, load);
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
@@ -193,16 +189,29 @@ async fn send_away(mut connection: Box<Connection<Client, Bytes>>, front: &Front
     Gone::Stop(Stop::Shed).reason()
 }
 
-/// Has a stream served, if there is room for it.
-fn begin(front: &Rc<Front>, active: &Active, asked: Asked, alive: &Rc<Cell<u32>>, load: &Rc<Load>) {
+/// Has a stream served, if there is room for it. `false`: its connection is shed.
+fn begin(
+    front: &Rc<Front>,
+    active: &Active,
+    asked: Asked,
+    alive: &Rc<Cell<u32>>,
+    load: &Rc<Load>,
+) -> bool {
     load.unseen.set(0);
+    front.worker.enters(active.key(), Phase::Busy);
+    if let Err(Stop::Shed) = active.in_time() {
+        // It came in the turn in which its connection's memory went to others.
+        refuse(front, asked);
+        return false;
+    }
     let (worker, source) = (&front.worker, front.story.client.ip());
     if !worker.make_room_to_serve(source, STREAM_BYTES) {
         if Rc::strong_count(alive) == 1 {
             // It is without a stream as before, and makes room for others.
             worker.enters(active.key(), Phase::Idle);
         }
-        return refuse(front, asked);
+        refuse(front, asked);
+        return true;
     }
     let (request, respond) = asked;
     // Counted before the next stream is looked at, and that is before this one's task runs.
@@ -213,6 +222,7 @@ fn begin(front: &Rc<Front>, active: &Active, asked: Asked, alive: &Rc<Cell<u32>>
         one_stream(front, request, respond, alive, load).await;
         drop(share);
     });
+    true
 }
 
 /// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
