@@ -1,7 +1,6 @@
 //! One request and its response: checked, passed to the upstream, answered, told.
 //! It must not know which version of HTTP the client speaks.
 
-use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -10,6 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{Method, StatusCode, header, request, response};
 
+use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields::{self, Asker};
 use super::front::{Front, Record};
@@ -36,22 +36,6 @@ pub struct Done {
     pub switched: Option<Box<one::Connection>>,
     /// The client is gone.
     pub gone: bool,
-}
-
-/// Why there is no response of the upstream's to pass on.
-enum Failure {
-    /// The client's doing: it is gone, or its request is broken.
-    Client(Trouble),
-    /// An answer of ours, and its cause.
-    Answer(StatusCode, Cow<'static, str>),
-    /// The response was cut behind its head.
-    Cut(Cow<'static, str>),
-}
-
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        Self::Client(trouble)
-    }
 }
 
 /// Does an exchange to its end, whatever that is, and writes its access line.
@@ -483,44 +467,6 @@ async fn reach(
         front.note_upstream(&failure.name);
         Failure::Answer(failure.status, format!("upstream: {}", failure.reason).into())
     })
-}
-
-enum NoHead {
-    Failure(Failure),
-    Upstream(NoAnswer),
-}
-
-impl From<Failure> for NoHead {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
-    }
-}
-
-impl From<Trouble> for NoHead {
-    fn from(trouble: Trouble) -> Self {
-        Self::Failure(Failure::Client(trouble))
-    }
-}
-
-impl From<ResponseFault> for Failure {
-    fn from(fault: ResponseFault) -> Self {
-        Self::Answer(StatusCode::BAD_GATEWAY, format!("upstream: {fault}").into())
-    }
-}
-
-impl From<NoAnswer> for Failure {
-    fn from(why: NoAnswer) -> Self {
-        let (status, reason) = match why {
-            NoAnswer::Broken(reason) => (StatusCode::BAD_GATEWAY, reason),
-            NoAnswer::Dead => return ResponseFault::Cut.into(),
-            NoAnswer::Fault(fault) => return fault.into(),
-            NoAnswer::OneWanted => (StatusCode::BAD_GATEWAY, "it wants HTTP/1.1".to_owned()),
-            NoAnswer::Unread => {
-                (StatusCode::SERVICE_UNAVAILABLE, "the request was not taken".to_owned())
-            }
-        };
-        Self::Answer(status, format!("upstream: {reason}").into())
-    }
 }
 
 async fn wait_for_head(
