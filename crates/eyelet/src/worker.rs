@@ -213,9 +213,7 @@ impl Worker {
     /// Writes the access line of a connection and counts its outcome.
     pub fn tell(&self, story: &Story, end: &End) {
         self.count(end.outcome);
-        if end.reason.starts_with(SHED) {
-            self.counters.shed.up();
-        }
+        self.count_shed(&end.reason);
         let measured = story.measured(self.now_unix_ms());
         let config = &self.edge.config;
         let mut log = self.log.borrow_mut();
@@ -224,12 +222,16 @@ impl Worker {
 
     /// Writes the access line of a request on a connection that goes on.
     pub fn tell_request(&self, story: &Story, end: &End, told: &Told) {
-        if end.reason.starts_with(SHED) {
-            self.counters.shed.up();
-        }
         let measured = story.measured(self.now_unix_ms());
         let mut log = self.log.borrow_mut();
         log.line(&self.edge.config, &story.decided, &measured, end, Some(told));
+    }
+
+    /// Counts what ended for want of memory.
+    pub fn count_shed(&self, reason: &str) {
+        if reason.starts_with(SHED) {
+            self.counters.shed.up();
+        }
     }
 
     /// Writes a line about no rule and no story yet: a connection that ended at accept.

@@ -530,6 +530,23 @@ fn a_client_that_stops_reading_is_cut() {
     assert_eq!(web.request_line("/slow")["outcome"], "terminated");
 }
 
+/// While there is memory enough a reader has `body_timeout`, however often it is looked at.
+#[test]
+fn a_client_that_pauses_is_not_cut() {
+    let app = Upstream::serve(|mut stream| {
+        answer(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n");
+        let _ = stream.write_all(&vec![7; 64 << 20]);
+    });
+    let web = Web::with(app, "", "");
+    let mut paused = web.connect();
+    paused.write_all(b"GET /paused HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    head(&mut paused);
+    thread::sleep(Duration::from_secs(4));
+    let mut whole = vec![0; 64 << 20];
+    paused.read_exact(&mut whole).unwrap();
+    assert_eq!(web.request_line("/paused")["outcome"], "terminated");
+}
+
 #[test]
 fn keys_are_updated_between_requests() {
     let web = Web::with(Upstream::http(), "", "");

@@ -1,7 +1,6 @@
 //! One request and its response: checked, passed to the upstream, answered, told.
 //! It must not know which version of HTTP the client speaks.
 
-use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -10,10 +9,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{Method, StatusCode, header, request, response};
 
+use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields::{self, Asker};
 use super::front::{Front, Record};
 use super::head::{Length, Response, lists};
+use super::io::Gone;
 use super::page::page;
 use super::roots::Spoken;
 use super::stream::{Stream, Trouble};
@@ -21,6 +22,7 @@ use super::transfer::{Broken, Download, Upload};
 use super::upstream::dial::{Dialled, dial, spoken};
 use super::upstream::{NoAnswer, Question, Upstream, one};
 use super::websocket;
+use crate::active::Stop;
 use crate::budget::Counted;
 use crate::compress::{Asked, Body, Compressors};
 
@@ -34,22 +36,6 @@ pub struct Done {
     pub switched: Option<Box<one::Connection>>,
     /// The client is gone.
     pub gone: bool,
-}
-
-/// Why there is no response of the upstream's to pass on.
-enum Failure {
-    /// The client's doing: it is gone, or its request is broken.
-    Client(Trouble),
-    /// An answer of ours, and its cause.
-    Answer(StatusCode, Cow<'static, str>),
-    /// The response was cut behind its head.
-    Cut(Cow<'static, str>),
-}
-
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        Self::Client(trouble)
-    }
 }
 
 /// Does an exchange to its end, whatever that is, and writes its access line.
@@ -105,31 +91,76 @@ async fn fail(
         stream.cut();
         return Done { gone: true, ..Done::default() };
     }
-    let gone = answer(front, stream, status, method, record).await.is_err();
+    let gone = !answer(front, stream, status, method, record).await;
     Done { gone, ..Done::default() }
 }
 
-/// Answers with a page of ours.
+/// Answers with a page of ours; whether the client took it.
 pub async fn answer(
     front: &Front,
     stream: &mut Stream<'_>,
     status: StatusCode,
     method: &Method,
     record: &mut Record,
-) -> Result<(), Trouble> {
+) -> bool {
     if !stream.is_request_done() {
         stream.close_after();
     }
     let (mut head, length, body) = page(status, method);
     fields::to_client(&mut head);
-    stream.due_in(front.worker.edge.config.http.body_timeout);
-    stream.respond(head, length)?;
+    if stream.respond(head, length).is_err() {
+        return false;
+    }
     record.told.status = Some(status.as_u16());
     stream.push(body);
     if length != Length::Empty {
         stream.finish(None);
     }
-    poll_fn(|task| stream.poll_flush(task)).await
+    let flushed = flush(front, stream).await;
+    if let Err(Failure::Cut(reason)) = &flushed {
+        record.reason = reason.clone();
+    }
+    if flushed.is_err() {
+        stream.cut();
+    }
+    flushed.is_ok()
+}
+
+/// Writes all that is queued, as long as the client takes some of it in time.
+async fn flush(front: &Front, stream: &mut Stream<'_>) -> Result<(), Failure> {
+    let mut moved = Instant::now();
+    stream.due_in(front.patience());
+    poll_fn(|task| {
+        let before = stream.queued();
+        if let Poll::Ready(flushed) = stream.poll_flush(task) {
+            return Poll::Ready(flushed.map_err(Failure::from));
+        }
+        if stream.queued() != before {
+            moved = Instant::now();
+            stream.due_in(front.patience());
+        }
+        poll_stalled(task, front, stream, moved).map(Err)
+    })
+    .await
+}
+
+/// Waits until nothing has moved for too long, or memory is wanted by others.
+fn poll_stalled(
+    task: &mut Context<'_>,
+    front: &Front,
+    stream: &mut Stream<'_>,
+    moved: Instant,
+) -> Poll<Failure> {
+    while let Poll::Ready(stop) = stream.poll_late(task) {
+        if matches!(stop, Stop::Shed) {
+            return Poll::Ready(Trouble::Gone(Gone::Stop(stop)).into());
+        }
+        match front.gives_up(moved) {
+            Some(reason) => return Poll::Ready(Failure::Cut(reason.into())),
+            None => stream.due_in(front.patience()),
+        }
+    }
+    Poll::Pending
 }
 
 async fn serve(
@@ -283,14 +314,13 @@ async fn answer_own(
         Method::HEAD => Length::Empty,
         _ => Length::Known(body.len() as u64),
     };
-    stream.due_in(front.worker.edge.config.http.body_timeout);
     stream.respond(head, length)?;
     if length != Length::Empty {
         record.told.coded.bytes_sent = body.len() as u64;
         stream.push(body);
         stream.finish(None);
     }
-    poll_fn(|task| stream.poll_flush(task)).await?;
+    flush(front, stream).await?;
     Ok(Done::default())
 }
 
@@ -439,44 +469,6 @@ async fn reach(
     })
 }
 
-enum NoHead {
-    Failure(Failure),
-    Upstream(NoAnswer),
-}
-
-impl From<Failure> for NoHead {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
-    }
-}
-
-impl From<Trouble> for NoHead {
-    fn from(trouble: Trouble) -> Self {
-        Self::Failure(Failure::Client(trouble))
-    }
-}
-
-impl From<ResponseFault> for Failure {
-    fn from(fault: ResponseFault) -> Self {
-        Self::Answer(StatusCode::BAD_GATEWAY, format!("upstream: {fault}").into())
-    }
-}
-
-impl From<NoAnswer> for Failure {
-    fn from(why: NoAnswer) -> Self {
-        let (status, reason) = match why {
-            NoAnswer::Broken(reason) => (StatusCode::BAD_GATEWAY, reason),
-            NoAnswer::Dead => return ResponseFault::Cut.into(),
-            NoAnswer::Fault(fault) => return fault.into(),
-            NoAnswer::OneWanted => (StatusCode::BAD_GATEWAY, "it wants HTTP/1.1".to_owned()),
-            NoAnswer::Unread => {
-                (StatusCode::SERVICE_UNAVAILABLE, "the request was not taken".to_owned())
-            }
-        };
-        Self::Answer(status, format!("upstream: {reason}").into())
-    }
-}
-
 async fn wait_for_head(
     front: &Front,
     stream: &mut Stream<'_>,
@@ -505,11 +497,7 @@ async fn wait_for_head(
             if head.is_ready() {
                 return head;
             }
-            let late = poll_too_late(task, front, stream, upload, began);
-            if late.is_ready() {
-                upstream.distrust();
-            }
-            late.map(Err)
+            poll_too_late(task, front, stream, upload, upstream, began).map(Err)
         };
         let response = poll_fn(&mut wait).await?;
         if !response.parts.status.is_informational()
@@ -522,7 +510,12 @@ async fn wait_for_head(
             let mut head = response.parts;
             fields::to_client(&mut head);
             stream.inform(head)?;
-            poll_fn(|task| stream.poll_flush(task)).await?;
+            // Its clock runs on.
+            poll_fn(|task| match stream.poll_flush(task) {
+                Poll::Ready(flushed) => Poll::Ready(flushed),
+                Poll::Pending => stream.poll_late(task).map(|stop| Err(Gone::Stop(stop).into())),
+            })
+            .await?;
         }
     }
 }
@@ -544,15 +537,18 @@ fn poll_head(
 }
 
 /// Waits until the upstream has had its time, or the request's body has not moved for too long.
+/// An upstream that did not do what was its to do may be gone without a word.
 fn poll_too_late(
     task: &mut Context<'_>,
     front: &Front,
     stream: &mut Stream<'_>,
     upload: &Upload,
+    upstream: &Upstream,
     moved: Instant,
 ) -> Poll<NoHead> {
     while stream.poll_late(task).is_ready() {
         if upload.done {
+            upstream.distrust();
             let reason = "upstream: upstream_timeout".into();
             let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
             return Poll::Ready(failure.into());
@@ -564,6 +560,7 @@ fn poll_too_late(
                 return Poll::Ready(Failure::Answer(status, reason.into()).into());
             }
             Some(_) if upload.is_stalled() => {
+                upstream.distrust();
                 let reason = "upstream: body_timeout".into();
                 let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
                 return Poll::Ready(failure.into());
@@ -608,13 +605,7 @@ async fn pass_down(
         if let Poll::Ready(trouble) = stream.poll_gone(task) {
             return Poll::Ready(Err(trouble.into()));
         }
-        while stream.poll_late(task).is_ready() {
-            match front.gives_up(moved) {
-                Some(reason) => return Poll::Ready(Err(Failure::Cut(reason.into()))),
-                None => stream.due_in(front.patience()),
-            }
-        }
-        Poll::Pending
+        poll_stalled(task, front, stream, moved).map(Err)
     })
     .await
 }
@@ -634,7 +625,6 @@ async fn switched(
     };
     record.told.status = Some(head.status.as_u16());
     record.reason = "switched protocols".into();
-    stream.due_in(front.worker.edge.config.http.body_timeout);
     let Some(one) = stream.as_one() else {
         return over_two(front, stream, head, upstream, record).await;
     };
@@ -642,7 +632,7 @@ async fn switched(
     head.headers.insert(header::CONNECTION, connection);
     head.headers.insert(header::UPGRADE, protocol);
     one.switch(&head);
-    poll_fn(|task| stream.poll_flush(task)).await?;
+    flush(front, stream).await?;
     Ok(Done { switched: Some(upstream), ..Done::default() })
 }
 

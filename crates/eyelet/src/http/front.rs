@@ -190,8 +190,9 @@ impl Front {
         story
     }
 
-    /// Writes the access line of a request.
+    /// Writes the access line of a request, if anybody reads it.
     pub fn tell(&self, record: Record) {
+        self.worker.count_shed(&record.reason);
         if !self.worker.logs() {
             return;
         }

@@ -25,7 +25,8 @@ use crate::relay::terminate::{Terminated, whole_records};
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of it.
 pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
-/// The same while memory is short: a whole record.
+/// The least at once, and the most while memory is short: a whole record. Less would have its
+/// beginning copied again for each piece of it.
 const TIGHT_BYTES: usize = PAYLOAD_BYTES_MAX + 261;
 /// Records sealed at once: what a slow reader makes us hold is at most 64 KiB.
 const RECORDS: usize = 4;
@@ -288,7 +289,8 @@ impl Client {
         self.counted.set(held.saturating_sub(HELLO_BYTES));
     }
 
-    /// Reads and opens, some `max` bytes at most; how many came into `plain`. 0 is the end.
+    /// Reads and opens, some `max` bytes or one record at most; how many came into `plain`. 0 is
+    /// the end.
     pub fn poll_fill(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<usize, Gone>> {
         loop {
             if !self.fresh {
@@ -333,7 +335,7 @@ impl Client {
     /// where it is: `None`, there is no whole one.
     fn room(&self, input: &mut [u8], filled: usize, max: usize) -> Option<usize> {
         if let Some(piece) = self.active.worker.edge.budget.piece() {
-            return Some(filled + max.clamp(1, READ_BYTES).min(piece));
+            return Some(filled + max.clamp(TIGHT_BYTES, READ_BYTES).min(piece));
         }
         let mut lot = self.active.worker.lot.borrow_mut();
         let Some(entry) = lot.entry(self.active.key()) else { return Some(filled + 1) };

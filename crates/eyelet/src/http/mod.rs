@@ -3,7 +3,8 @@
 
 pub mod body;
 mod exchange;
-pub mod fault;
+pub mod failure;
+mod fault;
 pub mod fields;
 pub mod front;
 pub mod head;

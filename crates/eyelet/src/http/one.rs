@@ -166,7 +166,7 @@ async fn refuse(client: &mut Client, front: &Front, fault: RequestFault) {
     let sent = client.bytes_to_client.get();
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
     // A client that does not read its answer has no other.
-    let _ = answer(front, &mut stream, fault.status(), &Method::GET, &mut record).await;
+    answer(front, &mut stream, fault.status(), &Method::GET, &mut record).await;
     record.bytes_to_client = stream.sent() - sent;
     front.tell(record);
 }

@@ -261,10 +261,13 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Writes all that is queued.
+    /// Writes all that is queued. Until when is [`Stream::poll_late`]'s to say.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         match self {
-            Self::One(one) => one.client.poll_send(task, &mut one.queue).map_err(Trouble::Gone),
+            Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
+                Err(Gone::Stop(Stop::Late)) => Poll::Pending,
+                sent => Poll::Ready(sent.map_err(Trouble::Gone)),
+            },
             Self::Two(two) => two.poll_flush(task),
         }
     }

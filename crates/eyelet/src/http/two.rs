@@ -154,13 +154,14 @@ async fn run(
         match event.await {
             Event::Stream(stream) => {
                 has_served = true;
-                front.worker.enters(active.key(), Phase::Busy);
-                begin(front, *stream, &alive, load);
+                if !begin(front, active, *stream, &alive, load) {
+                    return send_away(connection, front).await;
+                }
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => return send_away(connection).await,
+            Event::Shed => return send_away(connection, front).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -174,19 +175,45 @@ async fn run(
 }
 
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
-async fn send_away(mut connection: Box<Connection<Client, Bytes>>) -> String {
+async fn send_away(mut connection: Box<Connection<Client, Bytes>>, front: &Front) -> String {
+    // GOAWAY would name as looked at what has come already.
+    for _ in 0..STREAMS_MAX {
+        match poll_fn(|task| Poll::Ready(connection.poll_accept(task))).await {
+            Poll::Ready(Some(Ok(stream))) => refuse(front, stream),
+            Poll::Pending => break,
+            Poll::Ready(_) => return Gone::Stop(Stop::Shed).reason(),
+        }
+    }
     connection.abrupt_shutdown(h2::Reason::NO_ERROR);
     poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
     Gone::Stop(Stop::Shed).reason()
 }
 
-/// Has a stream served, if there is room for it.
-fn begin(front: &Rc<Front>, (request, respond): Asked, alive: &Rc<Cell<u32>>, load: &Rc<Load>) {
+/// Has a stream served, if there is room for it. `false`: its connection is shed.
+fn begin(
+    front: &Rc<Front>,
+    active: &Active,
+    asked: Asked,
+    alive: &Rc<Cell<u32>>,
+    load: &Rc<Load>,
+) -> bool {
     load.unseen.set(0);
+    front.worker.enters(active.key(), Phase::Busy);
+    if let Err(Stop::Shed) = active.in_time() {
+        // It came in the turn in which its connection's memory went to others.
+        refuse(front, asked);
+        return false;
+    }
     let (worker, source) = (&front.worker, front.story.client.ip());
     if !worker.make_room_to_serve(source, STREAM_BYTES) {
-        return refuse(front, &request.into_parts().0, respond);
+        if Rc::strong_count(alive) == 1 {
+            // It is without a stream as before, and makes room for others.
+            worker.enters(active.key(), Phase::Idle);
+        }
+        refuse(front, asked);
+        return true;
     }
+    let (request, respond) = asked;
     // Counted before the next stream is looked at, and that is before this one's task runs.
     let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
     let share = (counted, worker.serves(source));
@@ -195,12 +222,13 @@ fn begin(front: &Rc<Front>, (request, respond): Asked, alive: &Rc<Cell<u32>>, lo
         one_stream(front, request, respond, alive, load).await;
         drop(share);
     });
+    true
 }
 
 /// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
-fn refuse(front: &Front, request: &request::Parts, mut respond: SendResponse<Bytes>) {
+fn refuse(front: &Front, (request, mut respond): Asked) {
     respond.send_reset(h2::Reason::REFUSED_STREAM);
-    let mut record = Record::new(front, request);
+    let mut record = Record::new(front, &request.into_parts().0);
     record.failed = true;
     record.reason = "shed: memory_max, a stream".into();
     front.tell(record);
@@ -232,7 +260,7 @@ async fn one_stream(
         _ => StatusCode::BAD_REQUEST,
     };
     // A client that is gone needs no answer.
-    let _ = answer(&front, &mut stream, status, &parts.method, &mut record).await;
+    answer(&front, &mut stream, status, &parts.method, &mut record).await;
     front.tell(record);
 }
 
