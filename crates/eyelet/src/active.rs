@@ -121,7 +121,7 @@ impl Active {
     }
 
     fn why_late(&self, shed: bool) -> Stop {
-        match (shed, self.worker.is_draining()) {
+        match (shed, self.worker.is_cutting.get()) {
             (true, _) => Stop::Shed,
             (false, true) => Stop::Drained,
             (false, false) => Stop::Late,

@@ -547,6 +547,25 @@ fn a_client_that_pauses_is_not_cut() {
     assert_eq!(web.request_line("/paused")["outcome"], "terminated");
 }
 
+/// A drain waits for what was begun, also where its body pauses.
+#[test]
+fn a_response_that_pauses_while_draining_is_not_cut() {
+    let app = Upstream::serve(|mut stream| {
+        answer(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst");
+        // Longer than an exchange looks away, shorter than a drain.
+        thread::sleep(Duration::from_millis(3600));
+        let _ = stream.write_all(b"later");
+    });
+    let web = Web::with(app, "", "");
+    let mut client = web.connect();
+    client.write_all(b"GET /paused HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    head(&mut client);
+    web.edge.signal(rustix::process::Signal::TERM);
+    let mut whole = [0; 10];
+    client.read_exact(&mut whole).unwrap();
+    assert_eq!(&whole, b"firstlater");
+}
+
 #[test]
 fn keys_are_updated_between_requests() {
     let web = Web::with(Upstream::http(), "", "");
