@@ -131,7 +131,7 @@ impl Shared {
         Ok(Keeping { jobs, thread })
     }
 
-    /// Has what is not on disk yet written, and waits for that, [`FINISH_TIMEOUT`] at most. For the
+    /// Has what is not on disk yet written, and waits for that, `FINISH_TIMEOUT` at most. For the
     /// time when no worker is left: what was sent before is taken too.
     pub fn finish(&self) {
         let Some(Keeping { jobs, thread }) = &self.keeping else { return };
