@@ -137,7 +137,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
         workers.push(thread.map_err(StartError::Worker)?);
     }
-    // Of the program, what only its start needed.
+    // Of memory and of the program, what only this start needed.
+    eyelet_sys::memory::trim();
     eyelet_sys::memory::forget_code();
     for address in &addresses {
         tracing::info!("listening on {address}");
