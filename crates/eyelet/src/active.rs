@@ -14,7 +14,7 @@ use eyelet_sys::epoll::ENDED;
 use eyelet_sys::{socket, transparent};
 
 use crate::budget::HELLO_BYTES;
-use crate::lot::{CLIENT, READ, Role, Side, Token, UPSTREAM, WRITE};
+use crate::lot::{CLIENT, READ, Role, Side, WRITE};
 use crate::slab::Key;
 use crate::worker::Worker;
 
@@ -98,7 +98,8 @@ impl Active {
                     Some(known) if known.will_wake(task.waker()) => {}
                     _ => *waker = Some(task.waker().clone()),
                 }
-                Poll::Pending
+                lot.watch(self.key)
+                    .map_or_else(|error| Poll::Ready(Err(error.into())), |()| Poll::Pending)
             }
             _ => Poll::Ready(Err(Stop::Late)),
         }
@@ -213,27 +214,19 @@ impl Active {
         transparent::original_destination(&entry.client, listener).ok()
     }
 
-    /// Registers a socket as a side of this connection.
-    pub fn register(&self, socket: impl AsFd, side: Side) -> io::Result<()> {
-        let mut lot = self.worker.lot.borrow_mut();
-        if let Some(entry) = lot.entry(self.key) {
-            entry.ready.clear(side, 15);
-        }
-        lot.epoll.add_stream(socket, Token::Connection(self.key, side).encode())
+    /// Has the end of a connect told, as a side of this connection.
+    pub fn watch_attempt(&self, socket: impl AsFd, side: Side) -> io::Result<()> {
+        self.worker.lot.borrow_mut().watch_attempt(self.key, socket, side)
     }
 
-    /// Makes a registered socket the upstream.
+    /// Makes a socket the upstream whose connect was told as this side.
     pub fn set_upstream(&self, socket: OwnedFd, side: Side) -> io::Result<()> {
-        let mut lot = self.worker.lot.borrow_mut();
-        if side != UPSTREAM {
-            let token = Token::Connection(self.key, UPSTREAM).encode();
-            lot.epoll.rename_stream(&socket, token)?;
-            if let Some(entry) = lot.entry(self.key) {
-                entry.ready.rename(side, UPSTREAM);
-            }
-        }
-        lot.set_upstream(self.key, socket);
-        Ok(())
+        self.worker.lot.borrow_mut().set_upstream(self.key, socket, side)
+    }
+
+    /// Makes a socket the upstream that was connected at once.
+    pub fn set_connected(&self, socket: OwnedFd) {
+        self.worker.lot.borrow_mut().set_connected(self.key, socket);
     }
 }
 

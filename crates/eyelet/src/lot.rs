@@ -98,6 +98,8 @@ pub struct Entry {
     pub upstream: Option<OwnedFd>,
     /// Edges not yet used up.
     pub ready: Ready,
+    /// The sides whose edges the kernel tells, a bit each.
+    watched: u8,
     links: Links,
     /// Who moves its bytes.
     pub role: Role,
@@ -198,25 +200,34 @@ impl Lot {
         self.entries.is_empty()
     }
 
-    /// Takes in an accepted connection as an active one.
-    pub fn insert(&mut self, client: OwnedFd) -> io::Result<Key> {
-        let key = self.entries.insert(Entry {
+    /// Takes in an accepted connection as an active one. Its hello may be here already: that it
+    /// can be read is supposed until a read has shown otherwise.
+    pub fn insert(&mut self, client: OwnedFd) -> Key {
+        let mut ready = Ready::default();
+        ready.add(CLIENT, READ | WRITE);
+        self.entries.insert(Entry {
             client,
             upstream: None,
-            ready: Ready::default(),
+            ready,
+            watched: 0,
             links: Links::default(),
             role: Role::active(Phase::HalfOpen),
-        });
-        let token = Token::Connection(key, CLIENT).encode();
-        let added = match self.entries.entry(key) {
-            Some(entry) => self.epoll.add_stream(&entry.client, token),
-            None => Ok(()),
-        };
-        if let Err(error) = added {
-            self.entries.remove(key);
-            return Err(error);
+        })
+    }
+
+    /// Has the kernel tell of a connection's sockets from now on: of how they are now, and of
+    /// each change. Done when something must be waited for, so that what came before is no event.
+    pub fn watch(&mut self, key: Key) -> io::Result<()> {
+        let Some(entry) = self.entries.entry(key) else { return Ok(()) };
+        for side in [CLIENT, UPSTREAM] {
+            if entry.watched & 1 << side == 0
+                && let Some(socket) = entry.socket(side)
+            {
+                self.epoll.add_stream(socket, Token::Connection(key, side).encode())?;
+                entry.watched |= 1 << side;
+            }
         }
-        Ok(key)
+        Ok(())
     }
 
     /// The entry of this key, if it is still there.
@@ -273,11 +284,35 @@ impl Lot {
         Some(entry)
     }
 
-    /// Makes a connecting socket the upstream of a connection.
-    pub fn set_upstream(&mut self, key: Key, socket: OwnedFd) {
-        if let Some(entry) = self.entries.entry(key) {
-            entry.upstream = Some(socket);
+    /// Has the kernel tell of a socket that may become the upstream.
+    pub fn watch_attempt(&mut self, key: Key, socket: impl AsFd, side: Side) -> io::Result<()> {
+        let Some(entry) = self.entries.entry(key) else { return Ok(()) };
+        entry.ready.clear(side, 15);
+        self.epoll.add_stream(socket, Token::Connection(key, side).encode())?;
+        entry.watched |= 1 << side;
+        Ok(())
+    }
+
+    /// Makes such a socket the upstream.
+    pub fn set_upstream(&mut self, key: Key, socket: OwnedFd, side: Side) -> io::Result<()> {
+        let Some(entry) = self.entries.entry(key) else { return Ok(()) };
+        if side != UPSTREAM {
+            let token = Token::Connection(key, UPSTREAM).encode();
+            self.epoll.rename_stream(&socket, token)?;
+            entry.ready.rename(side, UPSTREAM);
+            entry.watched |= 1 << UPSTREAM;
         }
+        entry.upstream = Some(socket);
+        Ok(())
+    }
+
+    /// Makes a socket the upstream that is connected and not watched yet.
+    pub fn set_connected(&mut self, key: Key, socket: OwnedFd) {
+        let Some(entry) = self.entries.entry(key) else { return };
+        entry.ready.clear(UPSTREAM, 15);
+        entry.ready.add(UPSTREAM, WRITE);
+        entry.watched &= !(1 << UPSTREAM);
+        entry.upstream = Some(socket);
     }
 }
 

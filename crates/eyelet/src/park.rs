@@ -51,6 +51,16 @@ pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     worker.keeps(0, held);
     // What came while it was active has its edge behind it.
     wake(worker, active.key());
+    watch(worker, active.key());
+}
+
+/// Has the kernel tell of what is still to come, unless that is not the case any more.
+fn watch(worker: &Rc<Worker>, key: Key) {
+    let watched = worker.lot.borrow_mut().watch(key);
+    if let Err(error) = watched {
+        tracing::error!("a connection cannot be watched and is closed: {error}");
+        abandon(worker, key);
+    }
 }
 
 /// The shortest request in a TLS record: header, `GET / HTTP/1.1` with its two line ends, tag.
@@ -159,7 +169,7 @@ fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
     Some((story.wake(&mut worker.shared.borrow_mut()), relay))
 }
 
-/// Ends a connection in whose wake a fault of ours showed.
+/// Ends a connection in whose wake a fault of ours showed, or that cannot be watched.
 pub fn abandon(worker: &Rc<Worker>, key: Key) {
     end_parked(worker, key, &End::failed("a fault of ours"), Last::Reset);
     // One that was not parked is not there any more, or has no line to come.
@@ -240,6 +250,7 @@ fn linger(worker: &Rc<Worker>, key: Key) {
     lot.due_in(key, LINGER);
     drop(lot);
     wake(worker, key);
+    watch(worker, key);
 }
 
 /// Reads and drops what a lingering client still sends; whether it lingers on.

@@ -296,8 +296,8 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
     loop {
         match socket::connect_unix(path) {
             Ok(upstream) => {
-                active.register(&upstream, UPSTREAM)?;
-                return Ok(active.set_upstream(upstream, UPSTREAM)?);
+                active.set_connected(upstream);
+                return Ok(());
             }
             // The backlog is full, and no edge will tell when it is not: the deadline bounds it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -315,7 +315,7 @@ async fn dial_one(
     manner: Manner,
 ) -> Result<SocketAddr, Stop> {
     let (upstream, at_once) = loop {
-        match start(active, address, manner, UPSTREAM) {
+        match start(active, address, manner) {
             // Others will give descriptors back, and no edge will tell: the deadline bounds it.
             Err(error) if is_out_of_descriptors(&error) => {
                 active.in_time()?;
@@ -324,13 +324,15 @@ async fn dial_one(
             started => break started?,
         }
     };
-    if at_once {
-        active.worker.lot.borrow_mut().note(active.key(), UPSTREAM, WRITABLE);
-    } else {
-        active.ready(&[UPSTREAM], WRITABLE).await?;
-        if active.has(UPSTREAM, FAILED) {
-            socket::pending_error(&upstream)?;
-        }
+    // Within this host the handshake is over when the connect returns.
+    if at_once || address.ip().is_loopback() && socket::is_connected(&upstream) {
+        active.set_connected(upstream);
+        return Ok(address);
+    }
+    active.watch_attempt(&upstream, UPSTREAM)?;
+    active.ready(&[UPSTREAM], WRITABLE).await?;
+    if active.has(UPSTREAM, FAILED) {
+        socket::pending_error(&upstream)?;
     }
     active.set_upstream(upstream, UPSTREAM)?;
     Ok(address)
@@ -342,12 +344,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
-fn start(
-    active: &Active,
-    address: SocketAddr,
-    manner: Manner,
-    side: Side,
-) -> io::Result<(OwnedFd, bool)> {
+fn start(active: &Active, address: SocketAddr, manner: Manner) -> io::Result<(OwnedFd, bool)> {
     let upstream = socket::tcp(address)?;
     if manner.fast_open {
         socket::fast_open(&upstream)?;
@@ -360,7 +357,6 @@ fn start(
     }
     let at_once = socket::connect(&upstream, address)?;
     active.worker.edge.intercept.dialled(&upstream, address);
-    active.register(&upstream, side)?;
     Ok((upstream, at_once))
 }
 
@@ -379,8 +375,8 @@ async fn dial_any(
         let mut exhausted = false;
         match waiting.next() {
             None => exhausted = true,
-            Some((address, side)) => match start(active, address, manner, side) {
-                Ok((upstream, _)) => attempts.push((side, address, upstream)),
+            Some((address, side)) => match attempt(active, address, manner, side) {
+                Ok(upstream) => attempts.push((side, address, upstream)),
                 Err(error) => last = error,
             },
         }
@@ -403,6 +399,17 @@ async fn dial_any(
             return Ok(address);
         }
     }
+}
+
+fn attempt(
+    active: &Active,
+    address: SocketAddr,
+    manner: Manner,
+    side: Side,
+) -> io::Result<OwnedFd> {
+    let (upstream, _) = start(active, address, manner)?;
+    active.watch_attempt(&upstream, side)?;
+    Ok(upstream)
 }
 
 /// Drops the attempts that have failed and takes the first that has connected.

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::Waker;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eyelet_sys::epoll::Events;
@@ -356,18 +356,19 @@ impl Worker {
 
     fn begin(self: &Rc<Self>, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let story = self.story(listener, peer);
-        let inserted = self.lot.borrow_mut().insert(client);
-        match inserted {
-            Ok(key) => {
-                self.edge.open.fetch_add(1, Relaxed);
-                self.edge.budget.take(size_of::<Entry>() + ACTIVE_BYTES);
-                self.half_open.borrow_mut().push_back(key);
-                self.uses_descriptors(2);
-                self.counters.connections.up();
-                let active = Active::new(self.clone(), key);
-                tokio::task::spawn_local(connection(active, story));
-            }
-            Err(error) => self.tell(&story, &End::failed(format!("cannot be watched: {error}"))),
+        let key = self.lot.borrow_mut().insert(client);
+        self.edge.open.fetch_add(1, Relaxed);
+        self.edge.budget.take(size_of::<Entry>() + ACTIVE_BYTES);
+        self.half_open.borrow_mut().push_back(key);
+        self.uses_descriptors(2);
+        self.counters.connections.up();
+        let active = Active::new(self.clone(), key);
+        let mut connection = Box::pin(connection(active, story));
+        // One that never has to wait, because its hello is here and its upstream too, never
+        // becomes a task. The others are polled anew by theirs: a first waker is none's.
+        let mut first = Context::from_waker(Waker::noop());
+        if connection.as_mut().poll(&mut first).is_pending() {
+            tokio::task::spawn_local(connection);
         }
     }
 

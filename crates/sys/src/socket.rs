@@ -124,6 +124,11 @@ pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<bool> {
     }
 }
 
+/// Whether a connect has ended well. `false`: it has failed, or is still under way.
+pub fn is_connected(fd: impl AsFd) -> bool {
+    rustix::net::getpeername(fd).is_ok()
+}
+
 /// A Unix stream socket connected to `path`. Unlike TCP it is connected at once or not at all;
 /// `WouldBlock` says that the listener's backlog is full.
 pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {

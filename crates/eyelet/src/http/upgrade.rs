@@ -9,7 +9,6 @@ use super::io::{Client, Gone, Queue};
 use super::one::send_all;
 use super::upstream::one::Connection;
 use crate::budget::PIECE_BYTES_MIN;
-use crate::lot::UPSTREAM;
 use crate::park;
 use crate::relay::Relay;
 use crate::story::{End, Outcome};
@@ -45,8 +44,8 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connecti
 fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {
     let Some(socket) = upstream.into_socket() else { return Ok(()) };
     let socket = socket?;
-    client.active.register(&socket, UPSTREAM)?;
-    client.active.set_upstream(socket, UPSTREAM)
+    client.active.set_connected(socket);
+    Ok(())
 }
 
 /// Both directions, until both have ended or one fails; gives the reason.
