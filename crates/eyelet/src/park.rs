@@ -16,7 +16,7 @@ use crate::lot::{CLIENT, Entry, Phase, READ, Role};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::slab::Key;
-use crate::story::{End, Outcome, Story};
+use crate::story::{End, Outcome, Parked, Story};
 use crate::worker::Worker;
 
 /// How long a client may take to read the last words and close.
@@ -34,7 +34,11 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let story = story.take().park(&mut worker.shared.borrow_mut());
+    let mut story = story.take();
+    if let Relay::Splice(spliced) = &mut relay {
+        spliced.take_name(&mut story.decided.sni);
+    }
+    let story = story.park(&mut worker.shared.borrow_mut());
     let held = relay.flow().held_bytes();
     {
         let mut lot = worker.lot.borrow_mut();
@@ -119,6 +123,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((story, relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
+    let story = story.wake(&mut worker.shared.borrow_mut());
     worker.uses_descriptors(1);
     worker.edge.budget.take(ACTIVE_BYTES);
     let active = Active::new(worker.clone(), key);
@@ -154,7 +159,7 @@ fn says_no_more(client: &impl AsFd) -> bool {
 }
 
 /// Takes story and relay out of an entry that gets another role.
-fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
+fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Parked, Relay)> {
     let mut lot = worker.lot.borrow_mut();
     let entry = lot.entry(key)?;
     let Role::Parked { story, mut relay } = std::mem::replace(&mut entry.role, role) else {
@@ -166,7 +171,7 @@ fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
     for _ in 0..relay.flow().pipes() {
         worker.buffers.borrow_mut().lost_pipe();
     }
-    Some((story.wake(&mut worker.shared.borrow_mut()), relay))
+    Some((story, relay))
 }
 
 /// Ends a connection in whose wake a fault of ours showed, or that cannot be watched.
@@ -192,9 +197,13 @@ enum Last {
 
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     let Some((story, relay)) = unpark(worker, key, Role::Lingering) else { return };
+    let name = match &relay {
+        Relay::Splice(spliced) => spliced.name(),
+        Relay::Terminate(_) => None,
+    };
+    worker.tell_parked(story, name, end);
     // Pipes and bytes that are held go before the sockets that they were for.
     drop(relay);
-    worker.tell(&story, end);
     match last {
         Last::Linger | Last::Cut => {
             if let Some(entry) = worker.lot.borrow_mut().entry(key)
@@ -381,7 +390,6 @@ pub fn cut_all(worker: &Rc<Worker>) {
 mod tests {
     use super::*;
     use crate::relay::terminate::Terminated;
-    use crate::story::Parked;
 
     /// What an idle connection costs in this process: its entry, and four bytes for the entry's
     /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline

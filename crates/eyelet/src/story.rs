@@ -213,6 +213,11 @@ impl Parked {
         }
     }
 
+    /// The end of a story that nobody is told.
+    pub fn forget(self, shared: &mut Shared) {
+        shared.forget(&self.decided);
+    }
+
     /// Notes that the connection is one that stays.
     pub fn settle(&mut self) {
         self.settled = true;
@@ -262,15 +267,20 @@ impl Shared {
     }
 
     fn unshare(&mut self, decided: Rc<Decided>) -> Decided {
-        // Two are left when this is the last connection: the set's and this one.
-        if Rc::strong_count(&decided) == 2 {
-            self.set.remove(&decided);
+        self.forget(&decided);
+        Rc::unwrap_or_clone(decided)
+    }
+
+    /// Gives one up, if this is the last connection that has it.
+    fn forget(&mut self, decided: &Rc<Decided>) {
+        // Two are left then: the set's and this one.
+        if Rc::strong_count(decided) == 2 {
+            self.set.remove(decided);
             // A table that held a burst's names would keep its size for life.
             if self.set.len() * 4 < self.set.capacity() {
                 self.set.shrink_to(self.set.len() * 2);
             }
         }
-        Rc::unwrap_or_clone(decided)
     }
 }
 

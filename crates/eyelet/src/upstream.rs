@@ -119,6 +119,7 @@ pub async fn dial_so(
     manner: Manner,
 ) -> Result<(), End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
+    let (one, found);
     // What most connections do not need is boxed, so that their tasks stay small.
     let addresses = match target {
         Target::Unix(path) => {
@@ -126,29 +127,34 @@ pub async fn dial_so(
             story.decided.upstream = Some(Upstream::Name(name.into()));
             return Box::pin(dial_unix(active, path)).await.map_err(failed);
         }
-        Target::Address(address) => vec![*address],
+        Target::Address(address) => std::slice::from_ref(address),
         Target::Chosen(address, guard) => {
             story.decided.upstream = Some(Upstream::Address(*address));
             check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
-            vec![*address]
+            std::slice::from_ref(address)
         }
         Target::Configured(HostPort { host: Host::Ip(ip), port }) => {
-            vec![SocketAddr::new(*ip, *port)]
+            one = SocketAddr::new(*ip, *port);
+            std::slice::from_ref(&one)
         }
-        Target::Configured(host_port) => Box::pin(resolve(active, story, host_port, None)).await?,
+        Target::Configured(host_port) => {
+            found = Box::pin(resolve(active, story, host_port, None)).await?;
+            &found
+        }
         Target::Named(host_port, guard) => {
-            Box::pin(resolve(active, story, host_port, Some(*guard))).await?
+            found = Box::pin(resolve(active, story, host_port, Some(*guard))).await?;
+            &found
         }
     };
     let configured = matches!(target, Target::Configured(_));
-    for address in &addresses {
+    for address in addresses {
         intercept::check_loop(active, story, *address, configured)?;
     }
-    let dialled = match &addresses[..] {
+    let dialled = match addresses {
         [] => Err(io::Error::other("the name has no address").into()),
         [address] => dial_one(active, *address, manner).await,
         // By fast open the first of them would seem to answer, whether it does or not.
-        _ => Box::pin(dial_any(active, &addresses, manner.source)).await,
+        _ => Box::pin(dial_any(active, addresses, manner.source)).await,
     };
     match dialled {
         Ok(address) => {

@@ -33,7 +33,7 @@ use crate::lot::{Entry, Lot, Role, Token};
 use crate::park;
 use crate::relay::Buffers;
 use crate::slab::Key;
-use crate::story::{Decided, End, Outcome, Shared, Story};
+use crate::story::{Decided, End, Outcome, Parked, Shared, Story};
 use crate::tls::ServerConfigs;
 use crate::truth::Truth;
 use crate::truth::dns::Resolvers;
@@ -212,12 +212,25 @@ impl Worker {
 
     /// Writes the access line of a connection and counts its outcome.
     pub fn tell(&self, story: &Story, end: &End) {
-        self.count(end.outcome);
-        self.count_shed(&end.reason);
+        self.count(end);
         let measured = story.measured(self.now_unix_ms());
         let config = &self.edge.config;
         let mut log = self.log.borrow_mut();
         log.line(config, &story.decided, &measured, end, None);
+    }
+
+    /// The same for a parked one, which may have a `name` by itself.
+    pub fn tell_parked(&self, story: Parked, name: Option<&str>, end: &End) {
+        let shared = &mut self.shared.borrow_mut();
+        if !self.logs() {
+            self.count(end);
+            return story.forget(shared);
+        }
+        let mut story = story.wake(shared);
+        if let Some(name) = name {
+            story.decided.sni = Some(name.into());
+        }
+        self.tell(&story, end);
     }
 
     /// Writes the access line of a request on a connection that goes on.
@@ -234,9 +247,9 @@ impl Worker {
         }
     }
 
-    /// Writes a line about no rule and no story yet: a connection that ended at accept.
-    fn count(&self, outcome: Outcome) {
-        match outcome {
+    fn count(&self, end: &End) {
+        self.count_shed(&end.reason);
+        match end.outcome {
             Outcome::Failed => self.counters.failed.up(),
             Outcome::Redirected => self.counters.redirected.up(),
             Outcome::Refused => self.counters.refused.up(),

@@ -11,6 +11,7 @@ use crate::connect;
 use crate::lot::{CLIENT, UPSTREAM};
 use crate::park;
 use crate::proxy_protocol;
+use crate::relay::splice::Spliced;
 use crate::relay::{Flow, Relay};
 use crate::story::{End, Outcome, Story, TlsCompression};
 use crate::upstream::{self, Guard, Manner, Target};
@@ -46,12 +47,17 @@ pub async fn splice(
     }
     story.bytes_to_upstream += peeked.len() as u64;
     let behind = peeked.split_off(hello_bytes.min(peeked.len()));
+    if !peeked.is_empty() && flow.is_quiet() {
+        // Mostly the socket takes it at once; where it does not, its next event tells why.
+        let sent = active.send(UPSTREAM, &peeked).unwrap_or(0);
+        peeked.drain(..sent);
+    }
     flow.hold_all(UPSTREAM, peeked);
     if is_watched(story, rule) {
         flow.watch(rule.forbid_tls_compression);
     }
     pass_behind(active, story, &mut flow, &behind)?;
-    park::park(active, story, Relay::Splice(flow));
+    park::park(active, story, Relay::Splice(Spliced::new(flow)));
     Ok(())
 }
 

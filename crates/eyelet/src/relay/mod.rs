@@ -88,7 +88,7 @@ impl Buffers {
 /// How a parked connection's bytes are moved.
 pub enum Relay {
     /// Untouched.
-    Splice(Flow),
+    Splice(splice::Spliced),
     /// TLS towards the client, plain towards the upstream.
     Terminate(terminate::Terminated),
 }
@@ -97,7 +97,7 @@ impl Relay {
     /// The flow of either kind.
     pub fn flow(&mut self) -> &mut Flow {
         match self {
-            Self::Splice(flow) => flow,
+            Self::Splice(spliced) => &mut spliced.flow,
             Self::Terminate(terminated) => &mut terminated.flow,
         }
     }
@@ -401,7 +401,7 @@ pub fn run(
     buffers: &mut Buffers,
 ) -> Progress {
     match relay {
-        Relay::Splice(flow) => splice::run(flow, sockets, story, buffers),
+        Relay::Splice(spliced) => splice::run(spliced, sockets, story, buffers),
         Relay::Terminate(terminated) => terminate::run(terminated, sockets, story, buffers),
     }
 }

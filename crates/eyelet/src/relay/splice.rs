@@ -17,16 +17,55 @@ const COPY_BYTES: usize = 64 << 10;
 /// two copies.
 const BULK_BYTES_MIN: usize = 16 << 10;
 
+/// Bytes of a name that a spliced connection keeps by itself: the room that the keys of a
+/// terminated one take in the same entry. Names of hosts are mostly shorter than half of it.
+const NAME_BYTES: usize = 110;
+
+/// A spliced connection.
+pub struct Spliced {
+    /// What is on its way.
+    pub flow: Flow,
+    name_len: u8,
+    name: [u8; NAME_BYTES],
+}
+
+impl Spliced {
+    /// A connection whose name is not known here yet.
+    pub fn new(flow: Flow) -> Self {
+        Self { flow, name_len: 0, name: [0; NAME_BYTES] }
+    }
+
+    /// Takes over the name of the hello, if there is room for it: there are as many different
+    /// names as there are hosts, and what else is told is the same for many connections.
+    pub fn take_name(&mut self, sni: &mut Option<Box<str>>) {
+        if let Some(name) = sni.take_if(|name| (1..=NAME_BYTES).contains(&name.len())) {
+            self.name[..name.len()].copy_from_slice(name.as_bytes());
+            self.name_len = name.len() as u8;
+        }
+    }
+
+    /// The name, if it was taken over.
+    pub fn name(&self) -> Option<&str> {
+        name_of(&self.name, self.name_len)
+    }
+}
+
+fn name_of(name: &[u8; NAME_BYTES], len: u8) -> Option<&str> {
+    let name = name.get(..usize::from(len)).filter(|name| !name.is_empty())?;
+    std::str::from_utf8(name).ok()
+}
+
 /// Moves what can be moved, both ways.
 pub fn run(
-    flow: &mut Flow,
+    spliced: &mut Spliced,
     sockets: &mut Sockets<'_>,
     story: &mut Parked,
     buffers: &mut Buffers,
 ) -> Progress {
-    let up = direction(flow, sockets, CLIENT, buffers, story);
+    let up = direction(spliced, sockets, CLIENT, buffers, story);
     // Even where the upstream cannot be written any more, what it said before goes to the client.
-    let down = direction(flow, sockets, UPSTREAM, buffers, story);
+    let down = direction(spliced, sockets, UPSTREAM, buffers, story);
+    let flow = &mut spliced.flow;
     match (up, down) {
         (Ok(up), Ok(down)) => conclude(flow, up, down, Outcome::Spliced),
         (Err(failed), _) | (_, Err(failed)) => Progress::Reset(match flow.never(story) {
@@ -38,7 +77,7 @@ pub fn run(
 
 /// Moves one direction; whether its share of the turn was used up with more to come.
 fn direction(
-    flow: &mut Flow,
+    spliced: &mut Spliced,
     sockets: &mut Sockets<'_>,
     from: Side,
     buffers: &mut Buffers,
@@ -48,21 +87,25 @@ fn direction(
     let (ended, bulk) =
         if from == CLIENT { (CLIENT_ENDED, BULK_UP) } else { (UPSTREAM_ENDED, BULK_DOWN) };
     let mut share = SHARE_BYTES;
-    while sockets.flush(flow, to, buffers)? && !flow.has(ended) && sockets.ready.any(from, READ) {
+    loop {
+        let flow = &mut spliced.flow;
+        if !sockets.flush(flow, to, buffers)? || flow.has(ended) || !sockets.ready.any(from, READ) {
+            break;
+        }
         if share == 0 {
             return Ok(More::Again);
         }
         let Some(room) = sockets.room(to, buffers) else { return Ok(More::Later) };
         let read = if flow.has(bulk) {
-            pump(flow, sockets, from, buffers, room, story)?
+            pump(spliced, sockets, from, buffers, room, story)?
         } else {
-            copy(flow, sockets, from, buffers, room, story)?
+            copy(spliced, sockets, from, buffers, room, story)?
         };
         match read {
             None => {}
             Some(0) => {
-                flow.let_go(from);
-                flow.note_end(from);
+                spliced.flow.let_go(from);
+                spliced.flow.note_end(from);
             }
             Some(read) => {
                 match from {
@@ -73,12 +116,12 @@ fn direction(
             }
         }
     }
-    sockets.tell_end(flow, to)?;
+    sockets.tell_end(&mut spliced.flow, to)?;
     Ok(More::No)
 }
 
 fn copy(
-    flow: &mut Flow,
+    spliced: &mut Spliced,
     sockets: &mut Sockets<'_>,
     from: Side,
     buffers: &mut Buffers,
@@ -91,9 +134,11 @@ fn copy(
         return Ok(None);
     };
     let mut bytes = &buffers.input[..read];
+    let flow = &mut spliced.flow;
     if flow.is_watched(from) {
         let mut chosen = false;
-        let passed = flow.pass(from, bytes, story.sni(), &mut chosen);
+        let name = name_of(&spliced.name, spliced.name_len).or(story.sni());
+        let passed = flow.pass(from, bytes, name, &mut chosen);
         story.compression_chosen |= chosen;
         // The reason is the watch's: see `run`.
         let stopped = |_| Failed { side: from, error: io::ErrorKind::PermissionDenied.into() };
@@ -110,7 +155,7 @@ fn copy(
 }
 
 fn pump(
-    flow: &mut Flow,
+    spliced: &mut Spliced,
     sockets: &mut Sockets<'_>,
     from: Side,
     buffers: &mut Buffers,
@@ -119,10 +164,11 @@ fn pump(
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
     let bulk = if from == CLIENT { BULK_UP } else { BULK_DOWN };
+    let flow = &mut spliced.flow;
     let (Some(source), Some(pipe)) = (sockets.socket(from), buffers.pipe()) else {
         // Out of descriptors for pipes: copying still works.
         flow.flags &= !bulk;
-        return copy(flow, sockets, from, buffers, room, story);
+        return copy(spliced, sockets, from, buffers, room, story);
     };
     let filled = pipe.fill(source, PIPE_BYTES);
     // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.
