@@ -16,7 +16,7 @@ use crate::lot::{CLIENT, Entry, Phase, READ, Role};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::slab::Key;
-use crate::story::{End, Outcome, Parked, Story};
+use crate::story::{End, Outcome, Story};
 use crate::worker::Worker;
 
 /// How long a client may take to read the last words and close.
@@ -34,11 +34,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let mut story = story.take();
-    if let Relay::Splice(spliced) = &mut relay {
-        spliced.take_name(&mut story.decided.sni);
-    }
-    let story = story.park(&mut worker.shared.borrow_mut());
+    let story = story.take().park(&mut worker.shared.borrow_mut());
     let held = relay.flow().held_bytes();
     {
         let mut lot = worker.lot.borrow_mut();
@@ -123,7 +119,6 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((story, relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
-    let story = story.wake(&mut worker.shared.borrow_mut());
     worker.uses_descriptors(1);
     worker.edge.budget.take(ACTIVE_BYTES);
     let active = Active::new(worker.clone(), key);
@@ -159,19 +154,24 @@ fn says_no_more(client: &impl AsFd) -> bool {
 }
 
 /// Takes story and relay out of an entry that gets another role.
-fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Parked, Relay)> {
+fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
     let mut lot = worker.lot.borrow_mut();
     let entry = lot.entry(key)?;
     let Role::Parked { story, mut relay } = std::mem::replace(&mut entry.role, role) else {
         return None;
     };
+    uncount(worker, &mut relay);
+    Some((story.wake(&mut worker.shared.borrow_mut()), relay))
+}
+
+/// Counts a parked connection out.
+fn uncount(worker: &Worker, relay: &mut Relay) {
     worker.counters.parked.down();
     worker.holds(size_of::<Entry>(), 0);
     worker.keeps(relay.flow().held_bytes(), 0);
     for _ in 0..relay.flow().pipes() {
         worker.buffers.borrow_mut().lost_pipe();
     }
-    Some((story, relay))
 }
 
 /// Ends a connection in whose wake a fault of ours showed, or that cannot be watched.
@@ -196,35 +196,33 @@ enum Last {
 }
 
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
-    let Some((story, relay)) = unpark(worker, key, Role::Lingering) else { return };
-    let name = match &relay {
-        Relay::Splice(spliced) => spliced.name(),
-        Relay::Terminate(_) => None,
-    };
-    worker.tell_parked(story, name, end);
-    // Pipes and bytes that are held go before the sockets that they were for.
-    drop(relay);
+    let mut lot = worker.lot.borrow_mut();
+    let Some(Entry { client, upstream, role, .. }) = lot.entry(key) else { return };
+    let Role::Parked { story, relay } = role else { return };
+    uncount(worker, relay);
+    worker.tell_parked(story, relay, end);
     match last {
         Last::Linger | Last::Cut => {
-            if let Some(entry) = worker.lot.borrow_mut().entry(key)
-                && let Some(upstream) = &entry.upstream
-            {
+            if let Some(upstream) = upstream {
                 if last == Last::Cut {
                     let _ = socket::reset_on_close(upstream);
                 }
                 worker.uses_descriptors(-1);
             }
+            // Pipes and bytes that are held go before the sockets that they were for.
+            *role = Role::Lingering;
+            drop(lot);
             linger(worker, key);
         }
         Last::Close | Last::Reset => {
-            let removed = worker.lot.borrow_mut().remove(key);
-            if let Some(entry) = &removed
-                && last == Last::Reset
-            {
+            if last == Last::Reset {
                 // A socket that cannot be told to reset is closed all the same.
-                let _ = socket::reset_on_close(&entry.client);
-                let _ = entry.upstream.as_ref().map(socket::reset_on_close);
+                let _ = socket::reset_on_close(client);
+                let _ = upstream.as_ref().map(socket::reset_on_close);
             }
+            *role = Role::Lingering;
+            let removed = lot.remove(key);
+            drop(lot);
             worker.closed(removed);
         }
     }
@@ -390,6 +388,7 @@ pub fn cut_all(worker: &Rc<Worker>) {
 mod tests {
     use super::*;
     use crate::relay::terminate::Terminated;
+    use crate::story::Parked;
 
     /// What an idle connection costs in this process: its entry, and four bytes for the entry's
     /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline

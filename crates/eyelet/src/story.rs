@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use eyelet_wire::connect::Target;
@@ -81,7 +82,6 @@ pub struct Decided {
 /// Only what differs most between connections is hashed: equality compares all.
 impl Hash for Decided {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.rule.hash(state);
         self.sni.hash(state);
         self.ja4.hash(state);
     }
@@ -147,6 +147,8 @@ pub struct Parked {
     settled: bool,
     /// The server has chosen TLS compression.
     pub compression_chosen: bool,
+    /// The rule's index from 1: with it the others would be shared by fewer.
+    rule: Option<NonZeroU32>,
     decided: Rc<Decided>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -174,7 +176,8 @@ impl Story {
     }
 
     /// The few words that a parked connection keeps.
-    pub fn park(self, shared: &mut Shared) -> Parked {
+    pub fn park(mut self, shared: &mut Shared) -> Parked {
+        let rule = self.decided.rule.take().and_then(|rule| NonZeroU32::new(rule.wrapping_add(1)));
         let client_ip = match self.client.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -186,6 +189,7 @@ impl Story {
             client_port: self.client.port(),
             settled: false,
             compression_chosen: false,
+            rule,
             decided: shared.share(self.decided),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -194,28 +198,29 @@ impl Story {
 }
 
 impl Parked {
-    /// The story again, for a connection that becomes active or ends.
+    /// The story again, for a connection that becomes active.
     pub fn wake(self, shared: &mut Shared) -> Story {
-        let ip = self.client_ip();
-        let mut decided = shared.unshare(self.decided);
+        shared.forget(&self);
+        self.told()
+    }
+
+    /// The story again, to be told.
+    pub fn told(&self) -> Story {
+        let mut decided = Decided::clone(&self.decided);
+        decided.rule = self.rule.map(|rule| rule.get() - 1);
         if self.compression_chosen {
             decided.tls_compression = Some(TlsCompression::Chosen);
         }
         Story {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
-            client: SocketAddr::new(ip, self.client_port),
+            client: SocketAddr::new(self.client_ip(), self.client_port),
             connect: None,
             owes_answer: false,
             decided,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         }
-    }
-
-    /// The end of a story that nobody is told.
-    pub fn forget(self, shared: &mut Shared) {
-        shared.forget(&self.decided);
     }
 
     /// Notes that the connection is one that stays.
@@ -266,16 +271,11 @@ impl Shared {
         new
     }
 
-    fn unshare(&mut self, decided: Rc<Decided>) -> Decided {
-        self.forget(&decided);
-        Rc::unwrap_or_clone(decided)
-    }
-
-    /// Gives one up, if this is the last connection that has it.
-    fn forget(&mut self, decided: &Rc<Decided>) {
+    /// Forgets what this connection is the last one to have; it is about to end, or to wake.
+    pub fn forget(&mut self, story: &Parked) {
         // Two are left then: the set's and this one.
-        if Rc::strong_count(decided) == 2 {
-            self.set.remove(decided);
+        if Rc::strong_count(&story.decided) == 2 {
+            self.set.remove(&story.decided);
             // A table that held a burst's names would keep its size for life.
             if self.set.len() * 4 < self.set.capacity() {
                 self.set.shrink_to(self.set.len() * 2);
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// 8 id + 8 start + 16 + 2 client + 2 flags + 8 shared + 2 x 8 counters, rounded to 8.
+    /// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 8 shared + 2 x 8 counters.
     #[test]
     fn a_parked_story_is_small() {
         assert_eq!(size_of::<Parked>(), 64);

@@ -31,7 +31,7 @@ use crate::intercept::Intercept;
 use crate::log::Log;
 use crate::lot::{Entry, Lot, Role, Token};
 use crate::park;
-use crate::relay::Buffers;
+use crate::relay::{Buffers, Relay};
 use crate::slab::Key;
 use crate::story::{Decided, End, Outcome, Parked, Shared, Story};
 use crate::tls::ServerConfigs;
@@ -219,18 +219,18 @@ impl Worker {
         log.line(config, &story.decided, &measured, end, None);
     }
 
-    /// The same for a parked one, which may have a `name` by itself.
-    pub fn tell_parked(&self, story: Parked, name: Option<&str>, end: &End) {
-        let shared = &mut self.shared.borrow_mut();
-        if !self.logs() {
+    /// The same for a parked one.
+    pub fn tell_parked(&self, story: &Parked, relay: &Relay, end: &End) {
+        if self.logs() {
+            let mut story = story.told();
+            if let Relay::Splice(spliced) = relay {
+                spliced.tell(&mut story.decided);
+            }
+            self.tell(&story, end);
+        } else {
             self.count(end);
-            return story.forget(shared);
         }
-        let mut story = story.wake(shared);
-        if let Some(name) = name {
-            story.decided.sni = Some(name.into());
-        }
-        self.tell(&story, end);
+        self.shared.borrow_mut().forget(story);
     }
 
     /// Writes the access line of a request on a connection that goes on.

@@ -57,7 +57,8 @@ pub async fn splice(
         flow.watch(rule.forbid_tls_compression);
     }
     pass_behind(active, story, &mut flow, &behind)?;
-    park::park(active, story, Relay::Splice(Spliced::new(flow)));
+    let spliced = Spliced::new(flow, &mut story.decided);
+    park::park(active, story, Relay::Splice(spliced));
     Ok(())
 }
 

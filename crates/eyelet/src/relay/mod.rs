@@ -289,6 +289,12 @@ impl Flow {
         })
     }
 
+    /// Whether there is nothing to be moved: nothing can be read, and nothing is held. That a
+    /// socket can be written again is then no news.
+    fn is_still(&self, ready: &Ready) -> bool {
+        self.pending.is_none() && !ready.readable()
+    }
+
     /// Whether the upstream was told something and has not answered yet.
     pub fn is_asked(&self) -> bool {
         self.has(ASKED)

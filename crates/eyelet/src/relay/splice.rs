@@ -2,13 +2,14 @@
 //! It must not know what the bytes mean.
 
 use std::io;
+use std::net::SocketAddr;
 
 use super::{
     BULK_DOWN, BULK_UP, Buffers, CLIENT_ENDED, Failed, Flow, More, PIPE_BYTES, Progress,
     SHARE_BYTES, Sockets, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, Side, UPSTREAM};
-use crate::story::{End, Outcome, Parked};
+use crate::story::{Decided, End, Outcome, Parked, Upstream};
 
 /// Bytes read at once before a direction counts as bulk: what one read of a full default socket
 /// buffer gives; a TLS flight is smaller.
@@ -17,36 +18,51 @@ const COPY_BYTES: usize = 64 << 10;
 /// two copies.
 const BULK_BYTES_MIN: usize = 16 << 10;
 
-/// Bytes of a name that a spliced connection keeps by itself: the room that the keys of a
-/// terminated one take in the same entry. Names of hosts are mostly shorter than half of it.
-const NAME_BYTES: usize = 110;
+/// Bytes of a name that a spliced connection keeps by itself. Names of hosts are mostly shorter;
+/// longer ones are told all the same, at the price of memory.
+const NAME_BYTES: usize = 46;
 
-/// A spliced connection.
+/// A spliced connection. It is in nobody's way: a terminated one needs as much for its keys, in
+/// the same entry.
 pub struct Spliced {
     /// What is on its way.
     pub flow: Flow,
+    destination: Option<SocketAddr>,
+    upstream: Option<SocketAddr>,
     name_len: u8,
     name: [u8; NAME_BYTES],
 }
 
 impl Spliced {
-    /// A connection whose name is not known here yet.
-    pub fn new(flow: Flow) -> Self {
-        Self { flow, name_len: 0, name: [0; NAME_BYTES] }
-    }
-
-    /// Takes over the name of the hello, if there is room for it: there are as many different
-    /// names as there are hosts, and what else is told is the same for many connections.
-    pub fn take_name(&mut self, sni: &mut Option<Box<str>>) {
-        if let Some(name) = sni.take_if(|name| (1..=NAME_BYTES).contains(&name.len())) {
-            self.name[..name.len()].copy_from_slice(name.as_bytes());
-            self.name_len = name.len() as u8;
+    /// A connection that keeps by itself what differs most between connections: there are as many
+    /// names and addresses as there are hosts. What is left in `decided` many have in common.
+    pub fn new(flow: Flow, decided: &mut Decided) -> Self {
+        let mut spliced = Self {
+            flow,
+            destination: decided.destination.take(),
+            upstream: None,
+            name_len: 0,
+            name: [0; NAME_BYTES],
+        };
+        if let Some(Upstream::Address(address)) = decided.upstream {
+            (spliced.upstream, decided.upstream) = (Some(address), None);
         }
+        if let Some(name) = decided.sni.take_if(|name| (1..=NAME_BYTES).contains(&name.len())) {
+            spliced.name[..name.len()].copy_from_slice(name.as_bytes());
+            spliced.name_len = name.len() as u8;
+        }
+        spliced
     }
 
-    /// The name, if it was taken over.
-    pub fn name(&self) -> Option<&str> {
-        name_of(&self.name, self.name_len)
+    /// Gives back what it has taken, to be told.
+    pub fn tell(&self, decided: &mut Decided) {
+        decided.destination = self.destination;
+        if let Some(upstream) = self.upstream {
+            decided.upstream = Some(Upstream::Address(upstream));
+        }
+        if let Some(name) = name_of(&self.name, self.name_len) {
+            decided.sni = Some(name.into());
+        }
     }
 }
 
@@ -62,6 +78,9 @@ pub fn run(
     story: &mut Parked,
     buffers: &mut Buffers,
 ) -> Progress {
+    if spliced.flow.is_still(sockets.ready) {
+        return Progress::Rest;
+    }
     let up = direction(spliced, sockets, CLIENT, buffers, story);
     // Even where the upstream cannot be written any more, what it said before goes to the client.
     let down = direction(spliced, sockets, UPSTREAM, buffers, story);
