@@ -24,6 +24,7 @@ pub mod lot;
 pub mod overflows;
 pub mod park;
 pub mod peek;
+pub mod provider;
 pub mod proxy_protocol;
 pub mod relay;
 pub mod serve;

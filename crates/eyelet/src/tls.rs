@@ -9,9 +9,9 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::aws_lc_rs;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
 };
@@ -25,6 +25,7 @@ use zeroize::Zeroizing;
 
 use crate::certificate::{self, CertificateError};
 use crate::config::{Action, Config, RuleList, Terminate, TlsVersion};
+use crate::provider::PROVIDER;
 
 /// As many sets of certificates are loaded at the start, so that a bad file is found then. With
 /// more the start would take too long; `eyelet check` reads them all.
@@ -60,10 +61,6 @@ pub enum TlsError {
     #[error("{0}")]
     Rustls(#[from] rustls::Error),
 }
-
-/// The cryptography of every handshake, ours and with upstreams.
-pub static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-    LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
 /// What a loaded certificate is counted as beside its leaf: its key in Rust and in C, and the slot.
 /// Measured at 860 bytes for P-256.

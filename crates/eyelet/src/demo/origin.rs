@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::certificates::{Identity, ORIGIN_NAME};
 use super::turns::Turns;
+use crate::provider::PROVIDER;
 
 /// Connections served at a time, so that whoever loads the demo finds a bound and not the
 /// machine's last descriptor.
@@ -24,7 +25,7 @@ const CONNECTIONS_MAX: usize = 4096;
 /// # Errors
 /// As `Other`, when rustls takes the key for no match of the certificate.
 pub fn acceptor(identity: Identity) -> io::Result<TlsAcceptor> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = PROVIDER.clone();
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?

@@ -10,7 +10,8 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::config::{Action, Config, TerminateUpstream, UpstreamTls};
-use crate::tls::{PROVIDER, TlsError};
+use crate::provider::PROVIDER;
+use crate::tls::TlsError;
 
 /// Which versions of HTTP may be spoken on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,11 +4,10 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
     SignatureScheme,
@@ -20,6 +19,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::certificate;
+use crate::provider::PROVIDER;
 
 /// Bytes that a server may send until its handshake is done. rustls takes no message of more than
 /// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.
@@ -88,9 +88,6 @@ pub enum RootsError {
     #[error("roots: {0}")]
     Rustls(String),
 }
-
-static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-    LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
 impl Asker {
     /// Reads the roots in `ca`, or the system's.

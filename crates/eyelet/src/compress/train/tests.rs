@@ -70,7 +70,7 @@ fn identity(folder: &Path) -> Arc<rustls::ServerConfig> {
     use rustls_pki_types::pem::PemObject;
     let chain = rustls_pki_types::CertificateDer::from_pem_file(folder.join("app.pem")).unwrap();
     let key = rustls_pki_types::PrivateKeyDer::from_pem_file(folder.join("app.key")).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(crate::tls::PROVIDER.clone())
+    let config = rustls::ServerConfig::builder_with_provider(crate::provider::PROVIDER.clone())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
