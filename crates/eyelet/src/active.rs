@@ -1,4 +1,4 @@
-//! An active connection: what a task may await on its sockets, each wait bounded by the
+//! An active connection: what its story may await on its sockets, each wait bounded by the
 //! connection's deadline. It must not know TLS or rules.
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use crate::lot::{CLIENT, READ, Role, Side, WRITE};
 use crate::slab::Key;
 use crate::worker::Worker;
 
-/// A connection whose bytes a task moves. Dropping it closes the connection.
+/// A connection whose bytes its story's future moves. Dropping it closes the connection.
 pub struct Active {
     /// The worker it lives on.
     pub worker: Rc<Worker>,
@@ -98,8 +98,13 @@ impl Active {
                     Some(known) if known.will_wake(task.waker()) => {}
                     _ => *waker = Some(task.waker().clone()),
                 }
-                lot.watch(self.key)
-                    .map_or_else(|error| Poll::Ready(Err(error.into())), |()| Poll::Pending)
+                match lot.watch(self.key) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => {
+                        let told = format!("cannot be watched: {error}");
+                        Poll::Ready(Err(io::Error::new(error.kind(), told).into()))
+                    }
+                }
             }
             _ => Poll::Ready(Err(Stop::Late)),
         }

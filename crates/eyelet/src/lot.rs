@@ -56,7 +56,8 @@ impl Token {
     }
 }
 
-/// Edges seen and not yet used up, for each side.
+/// Edges seen and not yet used up, for each side; and what is supposed of a socket that no edge
+/// has told of yet, until a call shows otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready(u32);
 

@@ -1,6 +1,7 @@
 //! Park and wake: an idle connection is a value in the lot, and an event moves its bytes in place.
 //! It must not know rules or the handshake.
 
+use std::borrow::Cow;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ const DRAIN_IDLE: Duration = Duration::from_millis(500);
 /// edge are over by then, and never pay for what only those that stay need.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Leaves a connection to the lot: its task ends, and what is left of it is one entry.
+/// Leaves a connection to the lot: its story's future ends, and what is left of it is one entry.
 pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
@@ -58,8 +59,7 @@ pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
 fn watch(worker: &Rc<Worker>, key: Key) {
     let watched = worker.lot.borrow_mut().watch(key);
     if let Err(error) = watched {
-        tracing::error!("a connection cannot be watched and is closed: {error}");
-        abandon(worker, key);
+        give_up(worker, key, format!("cannot be watched: {error}").into());
     }
 }
 
@@ -174,9 +174,13 @@ fn uncount(worker: &Worker, relay: &mut Relay) {
     }
 }
 
-/// Ends a connection in whose wake a fault of ours showed, or that cannot be watched.
+/// Ends a connection in whose wake a fault of ours showed.
 pub fn abandon(worker: &Rc<Worker>, key: Key) {
-    end_parked(worker, key, &End::failed("a fault of ours"), Last::Reset);
+    give_up(worker, key, "a fault of ours".into());
+}
+
+fn give_up(worker: &Rc<Worker>, key: Key, reason: Cow<'static, str>) {
+    end_parked(worker, key, &End::failed(reason), Last::Reset);
     // One that was not parked is not there any more, or has no line to come.
     let removed = worker.lot.borrow_mut().remove(key);
     worker.closed(removed);
@@ -198,9 +202,16 @@ enum Last {
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     let mut lot = worker.lot.borrow_mut();
     let Some(Entry { client, upstream, role, .. }) = lot.entry(key) else { return };
-    let Role::Parked { story, relay } = role else { return };
-    uncount(worker, relay);
-    worker.tell_parked(story, relay, end);
+    if !matches!(role, Role::Parked { .. }) {
+        return;
+    }
+    // Taken out first: should the rest meet a fault of ours, nothing is counted out twice.
+    let parked = std::mem::replace(role, Role::Lingering);
+    if let Role::Parked { story, mut relay } = parked {
+        uncount(worker, &mut relay);
+        worker.tell_parked(&story, &relay, end);
+        // Pipes and bytes that are held go here, before the sockets that they were for.
+    }
     match last {
         Last::Linger | Last::Cut => {
             if let Some(upstream) = upstream {
@@ -209,8 +220,6 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
                 }
                 worker.uses_descriptors(-1);
             }
-            // Pipes and bytes that are held go before the sockets that they were for.
-            *role = Role::Lingering;
             drop(lot);
             linger(worker, key);
         }
@@ -220,7 +229,6 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
                 let _ = socket::reset_on_close(client);
                 let _ = upstream.as_ref().map(socket::reset_on_close);
             }
-            *role = Role::Lingering;
             let removed = lot.remove(key);
             drop(lot);
             worker.closed(removed);

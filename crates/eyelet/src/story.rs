@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -48,8 +47,8 @@ impl End {
 }
 
 /// What was decided of a connection and on what: the same for many connections, so parked ones
-/// share it through [`Shared`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// share through [`Shared`] what of it is not kept by each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
     /// Index of the listener.
     pub listener: u16,
@@ -79,16 +78,8 @@ pub struct Decided {
     pub evidence: Option<Box<Evidence>>,
 }
 
-/// Only what differs most between connections is hashed: equality compares all.
-impl Hash for Decided {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.sni.hash(state);
-        self.ja4.hash(state);
-    }
-}
-
 /// Who was dialled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Upstream {
     /// This address.
@@ -295,7 +286,7 @@ mod tests {
             client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
             connect: None,
             owes_answer: false,
-            decided: Decided { sni: Some(sni.into()), ..Decided::default() },
+            decided: Decided { sni: Some(sni.into()), rule: Some(0), ..Decided::default() },
             bytes_to_upstream: 2,
             bytes_to_client: 3,
         }

@@ -379,10 +379,12 @@ impl Worker {
         let mut connection = Box::pin(connection(active, story));
         // One that never has to wait, because its hello is here and its upstream too, never
         // becomes a task. The others are polled anew by theirs: a first waker is none's.
-        let mut first = Context::from_waker(Waker::noop());
-        if connection.as_mut().poll(&mut first).is_pending() {
-            tokio::task::spawn_local(connection);
-        }
+        self.guarded(key, || {
+            let mut first = Context::from_waker(Waker::noop());
+            if connection.as_mut().poll(&mut first).is_pending() {
+                tokio::task::spawn_local(connection);
+            }
+        });
     }
 
     /// The story of a connection that was accepted.
@@ -442,14 +444,16 @@ impl Worker {
         self.lot.borrow().epoll.poll(events)?;
         let mut left = events.is_full();
         for event in events.iter() {
-            match Token::decode(event.token) {
-                Token::Connection(key, side) => {
-                    self.guarded(key, || self.event(key, side, event.ready));
-                }
-                Token::Listener(index) if !accepting.paused => {
-                    left |= self.accept(accepting, index);
-                }
-                Token::Listener(_) => {}
+            if let Token::Connection(key, side) = Token::decode(event.token) {
+                self.guarded(key, || self.event(key, side, event.ready));
+            }
+        }
+        // Those that are here already do not wait for the handshakes of those that come.
+        for event in events.iter() {
+            if let Token::Listener(index) = Token::decode(event.token)
+                && !accepting.paused
+            {
+                left |= self.accept(accepting, index);
             }
         }
         let again = std::mem::take(&mut *self.again.borrow_mut());
@@ -460,8 +464,8 @@ impl Worker {
         Ok(more)
     }
 
-    /// A fault of ours costs the connection that met it, not its neighbours. (What a task does is
-    /// caught by tokio.)
+    /// A fault of ours costs the connection that met it, not its neighbours. (What a task does from
+    /// its first wait on is caught by tokio.)
     fn guarded(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
             tracing::error!("a connection met a fault of ours and is closed");

@@ -159,7 +159,11 @@ pub fn recv_vectored(fd: impl AsFd, buffers: &mut [IoSliceMut<'_>]) -> io::Resul
 
 /// Writes from `bytes`; how many were taken. A closed peer is an error, never a signal.
 pub fn send(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
-    Ok(rustix::net::send(fd, bytes, SendFlags::NOSIGNAL)?)
+    match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
+        // The connect that waited for these bytes is under way without them: see `fast_open`.
+        Err(Errno::INPROGRESS) => Err(io::ErrorKind::WouldBlock.into()),
+        sent => Ok(sent?),
+    }
 }
 
 /// Writes from several buffers, in order; how many bytes were taken.

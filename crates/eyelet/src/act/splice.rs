@@ -1,6 +1,8 @@
 //! Splice: dial the upstream, give it what was peeked, and leave the pair to the lot.
 //! It must not know TLS.
 
+use std::io::{self, ErrorKind};
+
 use eyelet_policy::Rules;
 use eyelet_wire::alert::AlertDescription;
 
@@ -48,9 +50,13 @@ pub async fn splice(
     story.bytes_to_upstream += peeked.len() as u64;
     let behind = peeked.split_off(hello_bytes.min(peeked.len()));
     if !peeked.is_empty() && flow.is_quiet() {
-        // Mostly the socket takes it at once; where it does not, its next event tells why.
-        let sent = active.send(UPSTREAM, &peeked).unwrap_or(0);
-        peeked.drain(..sent);
+        match send_hello(active, &peeked) {
+            Ok(sent) => drop(peeked.drain(..sent)),
+            Err(error) => {
+                let end = End::failed(format!("upstream: {error}"));
+                return failed(active, story, &peeked, end);
+            }
+        }
     }
     flow.hold_all(UPSTREAM, peeked);
     if is_watched(story, rule) {
@@ -60,6 +66,18 @@ pub async fn splice(
     let spliced = Spliced::new(flow, &mut story.decided);
     park::park(active, story, Relay::Splice(spliced));
     Ok(())
+}
+
+/// Mostly the socket takes it at once. A reset is for the relay, which passes it on.
+fn send_hello(active: &Active, hello: &[u8]) -> io::Result<usize> {
+    match active.send(UPSTREAM, hello) {
+        Err(error) => match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(0),
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Ok(0),
+            _ => Err(error),
+        },
+        sent => sent,
+    }
 }
 
 /// A server may choose compression that was offered, and in TLS 1.3 ask for a second hello. A list

@@ -206,3 +206,40 @@ fn pump(
     }
     Ok(filled)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a connection keeps by itself comes back, and what is left is the same for all.
+    #[test]
+    fn names_and_addresses_are_kept_and_told() {
+        let addresses = [SocketAddr::from(([192, 0, 2, 1], 443)), ([0; 16], 1).into()];
+        for (len, kept) in [(0, false), (1, true), (NAME_BYTES, true), (NAME_BYTES + 1, false)] {
+            for address in addresses {
+                let told = Decided {
+                    sni: Some("n".repeat(len).into()),
+                    destination: Some(address),
+                    upstream: Some(Upstream::Address(address)),
+                    ..Decided::default()
+                };
+                let mut left = told.clone();
+                let spliced = Spliced::new(Flow::default(), &mut left);
+                assert_eq!(left.sni.is_none(), kept);
+                assert_eq!(Decided { sni: None, ..left.clone() }, Decided::default());
+                spliced.tell(&mut left);
+                assert_eq!(left, told);
+            }
+        }
+    }
+
+    #[test]
+    fn an_upstream_without_an_address_stays_with_what_is_shared() {
+        let told = Decided { upstream: Some(Upstream::of("unix:/x")), ..Decided::default() };
+        let mut left = told.clone();
+        let spliced = Spliced::new(Flow::default(), &mut left);
+        assert_eq!(left, told);
+        spliced.tell(&mut left);
+        assert_eq!(left, told);
+    }
+}
