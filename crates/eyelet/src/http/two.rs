@@ -43,11 +43,10 @@ const DROPS_MAX: u32 = 500;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
-pub async fn serve(client: Client, front: Front, _serving: Serving) {
+pub async fn serve(client: Client, front: Front, counted: Counted, _serving: Serving) {
     let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
     let load = client.load.clone();
     let front = Rc::new(front);
-    let counted = Counted::new(&front.worker.edge.budget, HTTP2_BYTES);
     front.worker.enters(active.key(), Phase::HalfOpen);
     let http = &front.worker.edge.config.http;
     let mut builder = Builder::new();
