@@ -41,9 +41,10 @@ impl Worker {
             // At once, and then once a tick: a burst is over before the next one.
             self.weigh_sources();
         }
-        let greedy = self.greedy.borrow().contains(&source);
+        // The last eighth is for those who have little.
+        let much = self.greedy.borrow().contains(&source) || !self.is_served_in_few(source);
         let is_full = || {
-            if greedy { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
+            if much { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
         };
         for _ in 0..SHED_A_NEW_ONE {
             if !is_full() || !(self.shed_oldest() || self.shed_idle()) {
@@ -61,13 +62,17 @@ impl Worker {
             return true;
         }
         // Nobody else is ended for those who have many already.
-        let few = self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW;
+        let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
             if !few || !budget.is_over(bytes) || !self.shed_oldest() {
                 break;
             }
         }
         few && !budget.is_over(bytes)
+    }
+
+    fn is_served_in_few(&self, source: IpAddr) -> bool {
+        self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW
     }
 
     /// Notes that a task serves `source`, until what is given is dropped.

@@ -111,6 +111,21 @@ impl Scene {
             mib(resident_peak),
             mib(anonymous),
         );
+        if std::env::var("EYELET_WHY").is_ok() {
+            eprintln!("{}", self.edge.log());
+            let why = std::cell::RefCell::new(std::collections::BTreeMap::new());
+            let _ = self.edge.count(|line| {
+                let client = line["client"].as_str().unwrap().split(':').next().unwrap();
+                let is_ours = client == "127.0.0.1";
+                let http = !line["http"].is_null();
+                let reason = line["reason"].as_str().unwrap().to_owned();
+                *why.borrow_mut().entry((is_ours, http, reason)).or_insert(0) += 1;
+                false
+            });
+            for (what, count) in why.into_inner() {
+                eprintln!("  {count} {what:?}");
+            }
+        }
         assert!(resident_peak < MEMORY_MAX, "{label}: {:.1} MiB", mib(resident_peak));
         assert!(steady.asked > 0 && steady.served == steady.asked, "{label}: {steady:?}");
         assert!(4 * newcomers.served >= 3 * newcomers.asked, "{label}: {newcomers:?}");
