@@ -9,6 +9,7 @@ pub mod fields;
 pub mod front;
 pub mod head;
 pub mod io;
+mod load;
 mod one;
 mod page;
 pub mod pool;

@@ -16,11 +16,12 @@ use http::{Request, StatusCode, Uri, request};
 use super::exchange::{answer, exchange};
 use super::front::{Front, Record};
 use super::head::{Length, content_length, read_authority};
-use super::io::{Client, Gone, Load};
+use super::io::{Client, Gone};
+use super::load::Load;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
-use crate::budget::{Counted, HTTP2_BYTES, STREAM_BYTES};
+use crate::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
 use crate::lot::Phase;
 use crate::park;
 use crate::shed::Serving;
@@ -43,12 +44,13 @@ const DROPS_MAX: u32 = 500;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
-pub async fn serve(client: Client, front: Front, counted: Counted, _serving: Serving) {
+pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving: Serving) {
     let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
-    let load = client.load.clone();
     let front = Rc::new(front);
     front.worker.enters(active.key(), Phase::HalfOpen);
     let http = &front.worker.edge.config.http;
+    let load = Load::new(counted, http.head_bytes_max);
+    client.load = Some(load.clone());
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(STREAMS_MAX)
@@ -72,7 +74,7 @@ pub async fn serve(client: Client, front: Front, counted: Counted, _serving: Ser
         None | Some(Err(Stop::Late)) => "head_timeout".to_owned(),
         Some(Err(stop)) => Gone::Stop(stop).reason(),
         Some(Ok(Err(error))) => format!("client: {error}"),
-        Some(Ok(Ok(connection))) => run(connection, &active, &front, &load, counted).await,
+        Some(Ok(Ok(connection))) => run(connection, &active, &front, &load).await,
     };
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
@@ -109,7 +111,6 @@ async fn run(
     active: &Active,
     front: &Rc<Front>,
     load: &Rc<Load>,
-    mut counted: Counted,
 ) -> String {
     let idle = front.worker.edge.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
@@ -118,10 +119,13 @@ async fn run(
     let mut goodbye: Option<&'static str> = None;
     let mut was_busy = true;
     let mut has_served = false;
+    let mut began_some = false;
     loop {
         let event = poll_fn(|task| {
             let accepted = connection.poll_accept(task);
-            counted.set(HTTP2_BYTES + load.unseen.get());
+            if accepted.is_pending() {
+                load.settles(std::mem::take(&mut began_some));
+            }
             let busy = Rc::strong_count(&alive) > 1;
             if front.worker.is_draining() && goodbye.is_none() {
                 goodbye = Some("drained");
@@ -144,6 +148,10 @@ async fn run(
             }
             match accepted {
                 Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
+                // As by HTTP/1.1: the beginning of a head that has no room goes, or others do.
+                Poll::Pending if !busy && load.unseen() > HELLO_BYTES && !front.worker.relieve(0) => {
+                    Poll::Ready(Event::Shed)
+                }
                 Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| match stop {
                     Err(Stop::Shed) => Event::Shed,
                     _ => Event::Late,
@@ -152,7 +160,7 @@ async fn run(
         });
         match event.await {
             Event::Stream(stream) => {
-                has_served = true;
+                (has_served, began_some) = (true, true);
                 if !begin(front, active, *stream, &alive, load) {
                     return send_away(connection, front).await;
                 }
@@ -196,7 +204,6 @@ fn begin(
     alive: &Rc<Cell<u32>>,
     load: &Rc<Load>,
 ) -> bool {
-    load.unseen.set(0);
     front.worker.enters(active.key(), Phase::Busy);
     if let Err(Stop::Shed) = active.in_time() {
         // It came in the turn in which its connection's memory went to others.
@@ -213,12 +220,15 @@ fn begin(
         return true;
     }
     let (request, respond) = asked;
+    let (parts, receive) = request.into_parts();
+    let length = length(&parts, &receive);
     // Counted before the next stream is looked at, and that is before this one's task runs.
     let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
+    let stream = Stream::two(receive, respond, load.clone());
     let share = (counted, worker.serves(source));
-    let (front, alive, load) = (front.clone(), alive.clone(), load.clone());
+    let (front, alive) = (front.clone(), alive.clone());
     tokio::task::spawn_local(async move {
-        one_stream(front, request, respond, alive, load).await;
+        one_stream(front, parts, length, stream, alive).await;
         drop(share);
     });
     true
@@ -235,14 +245,11 @@ fn refuse(front: &Front, (request, mut respond): Asked) {
 
 async fn one_stream(
     front: Rc<Front>,
-    request: Request<h2::RecvStream>,
-    respond: SendResponse<Bytes>,
+    mut parts: request::Parts,
+    length: Length,
+    mut stream: Stream<'static>,
     drops: Rc<Cell<u32>>,
-    load: Rc<Load>,
 ) {
-    let (mut parts, receive) = request.into_parts();
-    let length = length(&parts, &receive);
-    let mut stream = Stream::two(receive, respond, load);
     // What a WebSocket says is no body of the request.
     let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
     if target(&mut parts).is_some() {
