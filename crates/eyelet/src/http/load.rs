@@ -20,6 +20,8 @@ pub struct Load {
     waiting: Cell<usize>,
     /// Bytes that nothing has come of yet: the beginning of a head, or of a frame.
     unseen: Cell<usize>,
+    /// Whether a head was whole since.
+    whole: Cell<bool>,
     /// Bytes of bodies that their upstreams have not taken yet: counted by who holds them.
     held: Cell<usize>,
     bodies: RefCell<Vec<Rc<Body>>>,
@@ -50,6 +52,7 @@ impl Load {
             fresh: Cell::default(),
             waiting: Cell::default(),
             unseen: Cell::default(),
+            whole: Cell::default(),
             held: Cell::default(),
             bodies: RefCell::default(),
             head_bytes_max,
@@ -73,6 +76,11 @@ impl Load {
     /// Bytes that nothing has come of yet.
     pub fn unseen(&self) -> usize {
         self.unseen.get()
+    }
+
+    /// Notes that the head of a request has come.
+    pub fn sees_head(&self) {
+        self.whole.set(true);
     }
 
     /// Notes a request's body, before the library is asked for more.
@@ -112,15 +120,15 @@ impl Load {
         self.recount();
     }
 
-    /// All that has come was looked at, and each stream in it has begun, or `some` have.
-    pub fn settles(&self, some: bool) {
+    /// Notes that all that has come was looked at, and each stream in it has begun.
+    pub fn settles(&self) {
         let fresh = self.fresh.take();
         if fresh == 0 {
             return;
         }
         let waiting = self.bodies.borrow().iter().map(|body| body.waiting()).sum::<usize>();
         let data = waiting.saturating_sub(self.waiting.replace(waiting));
-        let before = if some { 0 } else { self.unseen.get() };
+        let before = if self.whole.take() { 0 } else { self.unseen.get() };
         let rest = fresh.saturating_sub(data);
         self.unseen.set(match waiting {
             0 => (before + rest).min(self.head_bytes_max),

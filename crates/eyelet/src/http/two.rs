@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -119,12 +119,11 @@ async fn run(
     let mut goodbye: Option<&'static str> = None;
     let mut was_busy = true;
     let mut has_served = false;
-    let mut began_some = false;
     loop {
         let event = poll_fn(|task| {
             let accepted = connection.poll_accept(task);
             if accepted.is_pending() {
-                load.settles(std::mem::take(&mut began_some));
+                load.settles();
             }
             let busy = Rc::strong_count(&alive) > 1;
             if front.worker.is_draining() && goodbye.is_none() {
@@ -148,19 +147,12 @@ async fn run(
             }
             match accepted {
                 Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
-                // As by HTTP/1.1: the beginning of a head that has no room goes, or others do.
-                Poll::Pending if !busy && load.unseen() > HELLO_BYTES && !front.worker.relieve(0) => {
-                    Poll::Ready(Event::Shed)
-                }
-                Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| match stop {
-                    Err(Stop::Shed) => Event::Shed,
-                    _ => Event::Late,
-                }),
+                Poll::Pending => poll_stop(task, active, front, load, busy),
             }
         });
         match event.await {
             Event::Stream(stream) => {
-                (has_served, began_some) = (true, true);
+                has_served = true;
                 if !begin(front, active, *stream, &alive, load) {
                     return send_away(connection, front).await;
                 }
@@ -179,6 +171,24 @@ async fn run(
             }
         }
     }
+}
+
+/// What ends a connection beside its client.
+fn poll_stop(
+    task: &mut Context<'_>,
+    active: &Active,
+    front: &Front,
+    load: &Load,
+    busy: bool,
+) -> Poll<Event> {
+    // As by HTTP/1.1: the beginning of a head that has no room goes, or others do.
+    if !busy && load.unseen() > HELLO_BYTES && !front.worker.relieve(0) {
+        return Poll::Ready(Event::Shed);
+    }
+    active.poll_ready(task, &[], 0).map(|stop| match stop {
+        Err(Stop::Shed) => Event::Shed,
+        _ => Event::Late,
+    })
 }
 
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
@@ -204,6 +214,7 @@ fn begin(
     alive: &Rc<Cell<u32>>,
     load: &Rc<Load>,
 ) -> bool {
+    load.sees_head();
     front.worker.enters(active.key(), Phase::Busy);
     if let Err(Stop::Shed) = active.in_time() {
         // It came in the turn in which its connection's memory went to others.
