@@ -145,6 +145,11 @@ impl Active {
                 return Err(Stop::Shed);
             }
             let buffers = &mut *self.worker.buffers.borrow_mut();
+            // While memory is short what a client sends behind its handshake is left where it is.
+            let max = match self.worker.edge.budget.piece() {
+                Some(_) => max,
+                None => max.min(HELLO_BYTES),
+            };
             let limit = max.min(buffers.input.len());
             if let Some(read) = self.recv_now(&mut buffers.input[..limit])? {
                 // Doubling would hold up to twice what came.

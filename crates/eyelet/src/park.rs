@@ -12,7 +12,7 @@ use eyelet_sys::socket;
 
 use crate::act::terminate;
 use crate::active::Active;
-use crate::budget::{ACTIVE_BYTES, HTTP2_BYTES};
+use crate::budget::{ACTIVE_BYTES, Counted, HTTP2_BYTES};
 use crate::lot::{CLIENT, Entry, Phase, READ, Role};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
@@ -118,16 +118,19 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    let Some((story, relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
+    let Some((story, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
     worker.edge.budget.take(ACTIVE_BYTES);
+    // The others of this turn are woken before its task has run and counted what it holds.
+    let library = if story.decided.http2 { HTTP2_BYTES } else { 0 };
+    let counted = Counted::new(&worker.edge.budget, library + relay.flow().held_bytes());
     let active = Active::new(worker.clone(), key);
-    tokio::task::spawn_local(terminate::dial_later(active, story, relay));
+    tokio::task::spawn_local(terminate::dial_later(active, story, relay, counted));
 }
 
 /// Whether what a client says is to be left unread, because there is no room for the task that
 /// would serve it. It is looked at again in the next tick.
-fn is_to_wait(worker: &Worker, key: Key) -> bool {
+fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     if !worker.edge.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
         return false;
     }
@@ -142,7 +145,15 @@ fn is_to_wait(worker: &Worker, key: Key) -> bool {
         }
         (story.client_ip(), story.is_http2())
     };
-    !worker.make_room_to_serve(source, ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 })
+    if worker.make_room_to_serve(source, ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 }) {
+        return false;
+    }
+    if let Some(Entry { role: Role::Parked { relay, .. }, .. }) = worker.lot.borrow_mut().entry(key)
+        && relay.flow().begins_to_wait()
+    {
+        worker.half_open.borrow_mut().push_back(key);
+    }
+    true
 }
 
 /// Whether a client that has ended its stream said less before than a request takes: its
@@ -311,6 +322,19 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         }
         Some(Role::Active { .. }) | None => {}
     }
+}
+
+/// Ends a connection that waits to be served, because its memory is wanted for others. `false`:
+/// it does not wait any more.
+pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
+    let waits = match worker.lot.borrow_mut().entry(key).map(|entry| &mut entry.role) {
+        Some(Role::Parked { relay, .. }) => relay.flow().waits(),
+        _ => false,
+    };
+    if waits {
+        close(worker, key, "shed: memory_max, the oldest that was not done");
+    }
+    waits
 }
 
 /// Ends an idle connection because memory is short. `false`: it is not idle any more.

@@ -41,9 +41,10 @@ impl Worker {
             // At once, and then once a tick: a burst is over before the next one.
             self.weigh_sources();
         }
-        let greedy = self.greedy.borrow().contains(&source);
+        // The last eighth is for those who have little.
+        let much = self.greedy.borrow().contains(&source) || !self.is_served_in_few(source);
         let is_full = || {
-            if greedy { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
+            if much { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
         };
         for _ in 0..SHED_A_NEW_ONE {
             if !is_full() || !(self.shed_oldest() || self.shed_idle()) {
@@ -55,19 +56,23 @@ impl Worker {
 
     /// Whether a parked connection of `source`, or a stream of its, can have a task that serves it.
     /// The last quarter is for those who have few, and for what the others have begun.
-    pub fn make_room_to_serve(&self, source: IpAddr, bytes: usize) -> bool {
+    pub fn make_room_to_serve(self: &Rc<Self>, source: IpAddr, bytes: usize) -> bool {
         let budget = &self.edge.budget;
         if !budget.is_filling(bytes) {
             return true;
         }
         // Nobody else is ended for those who have many already.
-        let few = self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW;
+        let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
             if !few || !budget.is_over(bytes) || !self.shed_oldest() {
                 break;
             }
         }
         few && !budget.is_over(bytes)
+    }
+
+    fn is_served_in_few(&self, source: IpAddr) -> bool {
+        self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW
     }
 
     /// Notes that a task serves `source`, until what is given is dropped.
@@ -99,7 +104,7 @@ impl Worker {
     }
 
     /// Ends half-open connections until `bytes` more fit; whether they do.
-    pub fn relieve(&self, bytes: usize) -> bool {
+    pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
         while self.edge.budget.is_over(bytes) && self.shed_oldest() {}
         !self.edge.budget.is_over(bytes)
     }
@@ -114,35 +119,41 @@ impl Worker {
         false
     }
 
-    /// Has the oldest half-open connection end, or the HTTP/2 one that is without a stream for
-    /// longest. `false`: there is none.
-    fn shed_oldest(&self) -> bool {
+    /// Has the oldest half-open connection end, or one that waits to be served as long and holds
+    /// what came already; else the HTTP/2 one that is without a stream for longest. `false`: there
+    /// is none.
+    fn shed_oldest(self: &Rc<Self>) -> bool {
         self.shed_first(&self.half_open, Phase::HalfOpen)
             || self.shed_first(&self.unused, Phase::Idle)
     }
 
-    fn shed_first(&self, queue: &RefCell<VecDeque<Key>>, of: Phase) -> bool {
-        while let Some(key) = queue.borrow_mut().pop_front() {
-            let mut lot = self.lot.borrow_mut();
-            let Some(Entry { role: Role::Active { waker, late, shed, phase }, .. }) =
-                lot.entry(key)
-            else {
-                continue;
-            };
-            if *shed || *phase != of {
-                continue;
+    fn shed_first(self: &Rc<Self>, queue: &RefCell<VecDeque<Key>>, of: Phase) -> bool {
+        loop {
+            let Some(key) = queue.borrow_mut().pop_front() else { return false };
+            if self.shed_active(key, of) || of == Phase::HalfOpen && park::shed_waiting(self, key) {
+                return true;
             }
-            // Its memory counts as free from now on: its task ends in the next turn.
-            (*late, *shed) = (true, true);
-            let waker = waker.take();
-            self.edge.budget.give(ACTIVE_BYTES);
-            drop(lot);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-            return true;
         }
-        false
+    }
+
+    fn shed_active(&self, key: Key, of: Phase) -> bool {
+        let mut lot = self.lot.borrow_mut();
+        let Some(Entry { role: Role::Active { waker, late, shed, phase }, .. }) = lot.entry(key)
+        else {
+            return false;
+        };
+        if *shed || *phase != of {
+            return false;
+        }
+        // Its memory counts as free from now on: its task ends in the next turn.
+        (*late, *shed) = (true, true);
+        let waker = waker.take();
+        self.edge.budget.give(ACTIVE_BYTES);
+        drop(lot);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
     }
 
     /// Ends a new connection for which there is no room.
@@ -201,10 +212,10 @@ impl Worker {
             return;
         }
         let mut lot = self.lot.borrow_mut();
-        let mut is_there = |key: &Key| {
-            lot.entry(*key).is_some_and(
-                |entry| matches!(entry.role, Role::Active { phase, .. } if phase == of),
-            )
+        let mut is_there = |key: &Key| match lot.entry(*key).map(|entry| &mut entry.role) {
+            Some(Role::Active { phase, .. }) => *phase == of,
+            Some(Role::Parked { relay, .. }) => of == Phase::HalfOpen && relay.flow().waits(),
+            Some(Role::Lingering) | None => false,
         };
         let mut seen = HashSet::new();
         let newest_first = queue.drain(..).rev().filter(|key| is_there(key) && seen.insert(*key));

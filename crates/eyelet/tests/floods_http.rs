@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +46,9 @@ const ENDLESS: Manner = Manner::Download {
 /// The same as text: each piece is coded to nearly nothing.
 const BOMB: Manner =
     Manner::Download { head: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", piece: PAGE };
+
+/// How often clients look whether more is taken.
+const POURS: usize = 50;
 
 /// An edge with a name for those who behave, and one that leads to a flood's upstream.
 struct Scene {
@@ -111,10 +115,26 @@ impl Scene {
             mib(resident_peak),
             mib(anonymous),
         );
+        self.tell_ends();
         assert!(resident_peak < MEMORY_MAX, "{label}: {:.1} MiB", mib(resident_peak));
         assert!(steady.asked > 0 && steady.served == steady.asked, "{label}: {steady:?}");
         assert!(4 * newcomers.served >= 3 * newcomers.asked, "{label}: {newcomers:?}");
         held
+    }
+
+    /// How often which connections and requests ended how: of those who behave, and of the flood.
+    fn tell_ends(&self) {
+        let mut ends = BTreeMap::<_, usize>::new();
+        for line in self.edge.lines() {
+            let calm = line["client"].as_str().unwrap().starts_with("127.0.0.1:");
+            let reason = line["reason"].as_str().unwrap().to_owned();
+            *ends.entry((calm, line["http"].is_object(), reason)).or_default() += 1;
+        }
+        for ((calm, request, reason), count) in ends {
+            let who = if calm { "calm" } else { "flood" };
+            let what = if request { "requests" } else { "connections" };
+            eprintln!("  {who}: {count} {what}: {reason}");
+        }
     }
 }
 
@@ -267,14 +287,46 @@ fn uploads_to_a_stalled_upstream() {
 #[test]
 fn uploads_to_a_stalled_upstream_by_http2() {
     let _alone = alone();
-    let scene = Scene::new(Manner::Stalled);
-    let mut says = preface(65_535);
-    for stream in (0..20).map(|n| 2 * n + 1) {
-        says.extend(request(POST, 0, stream));
-        (0..50).for_each(|_| says.extend(frame(0, 0, stream, &PAGE[..1_000])));
-    }
-    let held = scene.withstands("uploads by h2", || scene.open(&scene.two, sized(50), &says));
-    drop(held);
+    uploads_by_http2("uploads by h2", Manner::Stalled);
+}
+
+/// The same while the upstream is being dialled.
+#[test]
+fn uploads_to_an_upstream_that_does_not_accept_by_http2() {
+    let _alone = alone();
+    uploads_by_http2("uploads to nobody by h2", Manner::Deaf);
+}
+
+fn uploads_by_http2(label: &str, manner: Manner) {
+    let scene = Scene::new(manner);
+    let streams = (0..20).map(|n| 2 * n + 1);
+    let data = |stream: u32, frames: usize| frame(0, 0, stream, &PAGE[..1_000]).repeat(frames);
+    // As much as a connection may be sent before it says more (RFC 9113 6.9.2).
+    let mut first = preface(65_535);
+    streams.clone().for_each(|stream| first.extend(request(POST, 0, stream)));
+    streams.clone().for_each(|stream| first.extend(data(stream, 3)));
+    let rest: Vec<u8> = streams.flat_map(|stream| data(stream, 47)).collect();
+    let flood = || {
+        let opened = scene.open(&scene.two, sized(50), &first);
+        let mut held: Vec<_> =
+            opened.into_iter().map(|client| (client, false, &rest[..])).collect();
+        each(&mut held, |(client, ..)| client.sock.set_nonblocking(true).unwrap());
+        for _ in 0..POURS {
+            each(&mut held, |(client, has_more, rest)| {
+                // More may be sent once the edge has spoken: it says so with its SETTINGS.
+                *has_more |= matches!(client.read(&mut [0; 512]), Ok(1..));
+                while *has_more && !rest.is_empty() {
+                    let Ok(taken) = client.write(&rest[..rest.len().min(PAGE.len())]) else {
+                        break;
+                    };
+                    *rest = &rest[taken..];
+                }
+            });
+            thread::sleep(Duration::from_millis(20));
+        }
+        held
+    };
+    drop(scene.withstands(label, flood));
 }
 
 /// Many who are sent what compresses well, without end, and read it; and who do not.

@@ -6,6 +6,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::act::refuse;
 use crate::active::Active;
+use crate::budget::Counted;
 use crate::config::{Terminate, TerminateUpstream, TlsVersion};
 use crate::handshake::{Handshaken, handshake};
 use crate::park;
@@ -70,7 +71,9 @@ fn version_min(terminate: &Terminate) -> u16 {
 }
 
 /// Goes on with a parked connection whose client has sent its first bytes.
-pub async fn dial_later(active: Active, mut story: Story, relay: Relay) {
+///
+/// `counted` is what it holds, and what it is about to.
+pub async fn dial_later(active: Active, mut story: Story, relay: Relay, counted: Counted) {
     let edge = active.worker.edge.clone();
     let rule = story.decided.rule.unwrap_or(u32::MAX);
     let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
@@ -80,7 +83,7 @@ pub async fn dial_later(active: Active, mut story: Story, relay: Relay) {
         return active.worker.tell(&story, &End::failed("only terminated connections dial late"));
     };
     if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
-        return crate::http::serve(active, story, terminated).await;
+        return crate::http::serve(active, story, terminated, counted).await;
     }
     match dial(&active, &mut story, &terminate.upstream, &mut terminated).await {
         Ok(()) => park::park(&active, &mut story, Relay::Terminate(terminated)),

@@ -17,6 +17,7 @@ use eyelet_sys::epoll::FAILED;
 use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::load::Load;
 use crate::active::{Active, Stop};
 use crate::budget::{Counted, HELLO_BYTES};
 use crate::lot::{CLIENT, Entry, READ, UPSTREAM, WRITE};
@@ -186,15 +187,6 @@ impl Queue {
     }
 }
 
-/// What an HTTP/2 connection's streams share of its memory.
-#[derive(Debug, Default)]
-pub struct Load {
-    /// Bytes read that nothing has come of yet: the beginning of a head, or of a frame.
-    pub unseen: Cell<usize>,
-    /// Bytes of requests' bodies that their upstreams have not taken yet.
-    pub held: Cell<usize>,
-}
-
 /// The client of an active terminated connection.
 pub struct Client {
     /// Its entry.
@@ -203,8 +195,8 @@ pub struct Client {
     pub plain: BytesMut,
     /// Bytes of payload written.
     pub bytes_to_client: Rc<Cell<u64>>,
-    /// What its streams hold of it, where it speaks HTTP/2.
-    pub load: Rc<Load>,
+    /// What was read and nobody has taken yet, where it speaks HTTP/2.
+    pub load: Option<Rc<Load>>,
     counted: Counted,
     session: Session,
     keys: Keys,
@@ -225,7 +217,7 @@ impl Client {
         let counted = Counted::new(&active.worker.edge.budget, 0);
         let mut client = Self {
             active: Rc::new(active),
-            load: Rc::default(),
+            load: None,
             counted,
             plain: BytesMut::from(&rest.to_upstream[..]),
             bytes_to_client: Rc::default(),
@@ -497,7 +489,8 @@ impl AsyncRead for Client {
     ) -> Poll<io::Result<()>> {
         if self.plain.is_empty() {
             let worker = &self.active.worker;
-            if self.load.held.get() > 0 && worker.edge.budget.piece().is_none() {
+            let waits = self.load.as_ref().is_some_and(|load| load.is_waiting());
+            if waits && worker.edge.budget.piece().is_none() {
                 // Its streams have not got rid of what came before.
                 worker.wants_memory(task);
                 return Poll::Pending;
@@ -512,9 +505,9 @@ impl AsyncRead for Client {
             }
         }
         let len = self.plain.len().min(buffer.remaining());
-        // Beyond a head's length it is the beginning of none.
-        let head_bytes_max = self.active.worker.edge.config.http.head_bytes_max;
-        self.load.unseen.update(|bytes| (bytes + len).min(head_bytes_max));
+        if let Some(load) = &self.load {
+            load.reads(len);
+        }
         buffer.put_slice(&self.plain[..len]);
         self.plain.advance(len);
         self.recount();

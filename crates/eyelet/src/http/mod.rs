@@ -9,6 +9,7 @@ pub mod fields;
 pub mod front;
 pub mod head;
 pub mod io;
+mod load;
 mod one;
 mod page;
 pub mod pool;
@@ -26,6 +27,7 @@ mod websocket;
 use std::pin::Pin;
 
 use crate::active::Active;
+use crate::budget::{Counted, HTTP2_BYTES};
 use crate::relay::terminate::Terminated;
 use crate::story::Story;
 
@@ -36,17 +38,24 @@ use io::Client;
 ///
 /// What it becomes is boxed before anything waits: a task that keeps what it was made of, or both
 /// versions of HTTP, would be twice as large.
-pub fn serve(active: Active, mut story: Story, terminated: Terminated) -> Served {
+pub fn serve(
+    active: Active,
+    mut story: Story,
+    terminated: Terminated,
+    mut counted: Counted,
+) -> Served {
     let worker = active.worker.clone();
     let http2 = story.decided.http2;
     let (client, preface) = Client::new(active, terminated);
+    // What was held is the client's now.
+    counted.set(if http2 { HTTP2_BYTES } else { 0 });
     // The first bytes were counted as the upstream's when they were opened.
     let first = client.plain.len() as u64;
     story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
     let told = story.id;
     let serving = worker.serves(story.client.ip());
     match Front::new(worker, story, preface) {
-        Some(front) if http2 => Box::pin(two::serve(client, front, serving)),
+        Some(front) if http2 => Box::pin(two::serve(client, front, counted, serving)),
         Some(front) => Box::pin(one::serve(client, front, serving)),
         None => {
             tracing::error!("connection {told} has no HTTP upstream");

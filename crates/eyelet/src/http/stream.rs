@@ -15,7 +15,8 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
 use super::fault::RequestFault;
 use super::head::{Length, has_no_body};
-use super::io::{Client, Gone, Load, Queue};
+use super::io::{Client, Gone, Queue};
+use super::load::{Body, Load};
 use crate::active::Stop;
 use crate::budget::PIECE_BYTES_MIN;
 
@@ -80,8 +81,8 @@ pub struct Two {
     responded: bool,
     send: Option<h2::SendStream<Bytes>>,
     queue: Queue,
-    /// Of the request's body: its client may send as much again once they are given back.
-    held: usize,
+    /// The request's body, where there is one.
+    body: Option<Rc<Body>>,
     load: Rc<Load>,
     end: Option<Option<HeaderMap>>,
     due: Pin<Box<Sleep>>,
@@ -103,18 +104,20 @@ impl<'a> Stream<'a> {
 
     /// An exchange on a stream.
     pub fn two(
-        receive: h2::RecvStream,
+        mut receive: h2::RecvStream,
         respond: h2::server::SendResponse<Bytes>,
         load: Rc<Load>,
     ) -> Self {
+        let has_body = !receive.is_end_stream();
+        let body = has_body.then(|| load.begins(receive.flow_control().clone()));
         Self::Two(Box::new(Two {
+            body,
             data_ended: receive.is_end_stream(),
             receive,
             respond,
             responded: false,
             send: None,
             queue: Queue::default(),
-            held: 0,
             load,
             end: None,
             due: Box::pin(sleep(Duration::from_hours(1))),
@@ -386,15 +389,16 @@ impl One<'_> {
 
 impl Drop for Two {
     fn drop(&mut self) {
-        self.load.held.update(|held| held - self.held);
+        if let Some(body) = &self.body {
+            self.load.ends(body);
+        }
     }
 }
 
 impl Two {
     fn release(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.held);
-        self.held -= bytes;
-        self.load.held.update(|held| held - bytes);
+        let Some(body) = &self.body else { return };
+        let bytes = self.load.releases(body, bytes);
         // It fails for a stream that is gone, whose bytes the library has given back.
         let _ = self.receive.flow_control().release_capacity(bytes);
     }
@@ -425,9 +429,9 @@ impl Two {
                 Some(Ok(data)) => {
                     if !data.is_empty() {
                         // The window opens again when the upstream has taken it.
-                        self.held += data.len();
-                        self.load.held.update(|held| held + data.len());
-                        self.load.unseen.update(|unseen| unseen.saturating_sub(data.len()));
+                        if let Some(body) = &self.body {
+                            self.load.takes(body, data.len());
+                        }
                         return Poll::Ready(Ok(Piece::Data(data)));
                     }
                     // An empty frame: others first.

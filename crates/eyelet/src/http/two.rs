@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,11 +16,12 @@ use http::{Request, StatusCode, Uri, request};
 use super::exchange::{answer, exchange};
 use super::front::{Front, Record};
 use super::head::{Length, content_length, read_authority};
-use super::io::{Client, Gone, Load};
+use super::io::{Client, Gone};
+use super::load::Load;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
-use crate::budget::{Counted, HTTP2_BYTES, STREAM_BYTES};
+use crate::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
 use crate::lot::Phase;
 use crate::park;
 use crate::shed::Serving;
@@ -43,13 +44,13 @@ const DROPS_MAX: u32 = 500;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
-pub async fn serve(client: Client, front: Front, _serving: Serving) {
+pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving: Serving) {
     let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
-    let load = client.load.clone();
     let front = Rc::new(front);
-    let counted = Counted::new(&front.worker.edge.budget, HTTP2_BYTES);
     front.worker.enters(active.key(), Phase::HalfOpen);
     let http = &front.worker.edge.config.http;
+    let load = Load::new(counted, http.head_bytes_max);
+    client.load = Some(load.clone());
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(STREAMS_MAX)
@@ -73,7 +74,7 @@ pub async fn serve(client: Client, front: Front, _serving: Serving) {
         None | Some(Err(Stop::Late)) => "head_timeout".to_owned(),
         Some(Err(stop)) => Gone::Stop(stop).reason(),
         Some(Ok(Err(error))) => format!("client: {error}"),
-        Some(Ok(Ok(connection))) => run(connection, &active, &front, &load, counted).await,
+        Some(Ok(Ok(connection))) => run(connection, &active, &front, &load).await,
     };
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
@@ -110,7 +111,6 @@ async fn run(
     active: &Active,
     front: &Rc<Front>,
     load: &Rc<Load>,
-    mut counted: Counted,
 ) -> String {
     let idle = front.worker.edge.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
@@ -122,7 +122,9 @@ async fn run(
     loop {
         let event = poll_fn(|task| {
             let accepted = connection.poll_accept(task);
-            counted.set(HTTP2_BYTES + load.unseen.get());
+            if accepted.is_pending() {
+                load.settles();
+            }
             let busy = Rc::strong_count(&alive) > 1;
             if front.worker.is_draining() && goodbye.is_none() {
                 goodbye = Some("drained");
@@ -145,10 +147,7 @@ async fn run(
             }
             match accepted {
                 Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
-                Poll::Pending => active.poll_ready(task, &[], 0).map(|stop| match stop {
-                    Err(Stop::Shed) => Event::Shed,
-                    _ => Event::Late,
-                }),
+                Poll::Pending => poll_stop(task, active, front, load, busy),
             }
         });
         match event.await {
@@ -174,6 +173,24 @@ async fn run(
     }
 }
 
+/// What ends a connection beside its client.
+fn poll_stop(
+    task: &mut Context<'_>,
+    active: &Active,
+    front: &Front,
+    load: &Load,
+    busy: bool,
+) -> Poll<Event> {
+    // As by HTTP/1.1: the beginning of a head that has no room goes, or others do.
+    if !busy && load.unseen() > HELLO_BYTES && !front.worker.relieve(0) {
+        return Poll::Ready(Event::Shed);
+    }
+    active.poll_ready(task, &[], 0).map(|stop| match stop {
+        Err(Stop::Shed) => Event::Shed,
+        _ => Event::Late,
+    })
+}
+
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
 async fn send_away(mut connection: Box<Connection<Client, Bytes>>, front: &Front) -> String {
     // GOAWAY would name as looked at what has come already.
@@ -197,7 +214,7 @@ fn begin(
     alive: &Rc<Cell<u32>>,
     load: &Rc<Load>,
 ) -> bool {
-    load.unseen.set(0);
+    load.sees_head();
     front.worker.enters(active.key(), Phase::Busy);
     if let Err(Stop::Shed) = active.in_time() {
         // It came in the turn in which its connection's memory went to others.
@@ -214,12 +231,15 @@ fn begin(
         return true;
     }
     let (request, respond) = asked;
+    let (parts, receive) = request.into_parts();
+    let length = length(&parts, &receive);
     // Counted before the next stream is looked at, and that is before this one's task runs.
     let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
+    let stream = Stream::two(receive, respond, load.clone());
     let share = (counted, worker.serves(source));
-    let (front, alive, load) = (front.clone(), alive.clone(), load.clone());
+    let (front, alive) = (front.clone(), alive.clone());
     tokio::task::spawn_local(async move {
-        one_stream(front, request, respond, alive, load).await;
+        one_stream(front, parts, length, stream, alive).await;
         drop(share);
     });
     true
@@ -236,14 +256,11 @@ fn refuse(front: &Front, (request, mut respond): Asked) {
 
 async fn one_stream(
     front: Rc<Front>,
-    request: Request<h2::RecvStream>,
-    respond: SendResponse<Bytes>,
+    mut parts: request::Parts,
+    length: Length,
+    mut stream: Stream<'static>,
     drops: Rc<Cell<u32>>,
-    load: Rc<Load>,
 ) {
-    let (mut parts, receive) = request.into_parts();
-    let length = length(&parts, &receive);
-    let mut stream = Stream::two(receive, respond, load);
     // What a WebSocket says is no body of the request.
     let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
     if target(&mut parts).is_some() {

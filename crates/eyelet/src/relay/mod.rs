@@ -136,6 +136,8 @@ const WATCH_DOWN: u16 = 1 << 10;
 const FORBID_COMPRESSION: u16 = 1 << 11;
 /// The client's FIN was read: nothing can follow.
 const CLIENT_FIN: u16 = 1 << 12;
+/// It waits for room to be served, and is one of those that make room.
+const WAITS: u16 = 1 << 13;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -298,6 +300,20 @@ impl Flow {
     /// Whether the upstream was told something and has not answered yet.
     pub fn is_asked(&self) -> bool {
         self.has(ASKED)
+    }
+
+    /// Notes that it waits to be served; whether that is new, and it holds anything the while.
+    pub fn begins_to_wait(&mut self) -> bool {
+        let is_new = !self.has(WAITS) && !self.is_quiet();
+        if is_new {
+            self.flags |= WAITS;
+        }
+        is_new
+    }
+
+    /// Whether it waits to be served and holds what came already.
+    pub fn waits(&self) -> bool {
+        self.has(WAITS)
     }
 
     fn note_moved(&mut self, to: Side) {

@@ -179,6 +179,8 @@ pub enum Manner {
     Endless,
     /// Never reads and never sends.
     Stalled,
+    /// Takes no connection: whoever dials waits.
+    Deaf,
     /// Answers each request with a short page.
     Page,
     /// Answers a request with this head, and then sends this without end.
@@ -200,21 +202,23 @@ impl Multitude {
             Manner::Stalled => listener.set_recv_buffer_size(SMALL_BUFFER).unwrap(),
             Manner::Endless => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
             Manner::Download { .. } => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
-            Manner::Echo | Manner::Answer | Manner::Page => {}
+            Manner::Echo | Manner::Answer | Manner::Page | Manner::Deaf => {}
         }
         listener.set_tcp_mss(SEGMENT).unwrap();
         listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
-        listener.listen(4096).unwrap();
+        listener.listen(if matches!(manner, Manner::Deaf) { 0 } else { 4096 }).unwrap();
         let listener = std::net::TcpListener::from(listener);
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
+        // A queue that is full drops who comes.
+        let full = matches!(manner, Manner::Deaf).then(|| TcpStream::connect(address).unwrap());
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 tokio::select! {
-                    () = accept(listener, manner) => {}
+                    () = accept(listener, manner), if full.is_none() => {}
                     _ = stopped => {}
                 }
             });
@@ -245,7 +249,7 @@ async fn accept(listener: tokio::net::TcpListener, manner: Manner) {
 async fn serve(mut stream: tokio::net::TcpStream, manner: Manner) {
     let _ = stream.set_nodelay(true);
     match manner {
-        Manner::Stalled => std::future::pending().await,
+        Manner::Stalled | Manner::Deaf => std::future::pending().await,
         Manner::Endless => while stream.write_all(&ENDLESS).await.is_ok() {},
         Manner::Echo => {
             let mut piece = [0; 512];
