@@ -147,7 +147,7 @@ impl Compressors {
             return Err(WhyNot::Short);
         }
         let (lent, coding) = self.lend(&wanted.accepted, effort, length)?;
-        Ok((Coder::stream(self, lent, coding, None, length), coding))
+        Ok((Coder::stream(self, lent, coding, None), coding))
     }
 
     /// What the client says that it has, if it is ours, of this origin, and may be used.
@@ -206,10 +206,9 @@ impl Compressors {
                 let share = pool.share(length)?;
                 Some(Coder::held(self, Held::trained(trained, coding, length, share)))
             }
-            (History::Trained(trained), length) => {
+            (History::Trained(trained), _) => {
                 let lent = pool.lend_with(coding, effort, &trained.content)?;
-                let length = length.map(|length| length as u64);
-                Some(Coder::stream(self, lent, coding, Some(trained.hash), length))
+                Some(Coder::stream(self, lent, coding, Some(trained.hash)))
             }
         }
     }
