@@ -13,8 +13,11 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use support::client::{Offer, Tls};
+use support::frames::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame, get, next,
+};
 use support::web::{ask, head, line};
-use support::{Edge, Pki, Upstream};
+use support::{A_WHILE, Edge, Pki, Talk, Upstream, need, noise};
 
 /// How long a client waits for what the upstream has flushed: far below the upstream's pause.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -206,4 +209,52 @@ fn small_pieces_compress_as_well_as_large_ones() {
         let percent = in_pieces * 100 / at_once;
         assert!(percent <= 115, "{accepted}: {at_once} bytes at once, {in_pieces} in pieces");
     }
+}
+
+/// A byte taken by the client is no reason to read a byte of its response.
+#[test]
+fn a_response_is_not_read_byte_by_byte() {
+    if !need("strace") {
+        return;
+    }
+    let scene = Scene::new("compress = \"off\"");
+    let offer = Offer { alpn: &["h2"], ..Offer::new(&scene.pki) };
+    let mut client = offer.connect(scene.edge.address(), "app.test");
+    let begin = [PREFACE.to_vec(), frame(SETTINGS, 0, 0, &[])].concat();
+    client.write_all(&begin).unwrap();
+    client.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &get("/"))).unwrap();
+    let mut app = scene.app.take();
+    head(&mut app);
+    let said = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1000000\r\n\r\n";
+    app.write_all(said.as_bytes()).unwrap();
+    let sent = thread::spawn(move || app.write_all(&noise(1_000_000, 3)).map(|()| app));
+    let mut taken = 0;
+    let mut take = |client: &mut Tls, wanted: usize| {
+        taken += wanted;
+        while taken > 0 {
+            let frame = next(client).unwrap();
+            taken -= if frame.kind == DATA { frame.payload.len() } else { 0 };
+        }
+    };
+    // The window that a client has from the start; then 200 bytes, each by itself.
+    take(&mut client, 65_535);
+    thread::sleep(A_WHILE);
+    let log = scene.pki.file("trace");
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-f", "-e", "trace=recvfrom", "-o", log.to_str().unwrap(), "-p"]);
+    let mut trace = Talk::start(strace.arg(scene.edge.pid().as_raw_nonzero().to_string()));
+    trace.hear("attached");
+    for _ in 0..200 {
+        let update = [0, 1].map(|id| frame(WINDOW_UPDATE, 0, id, &1_u32.to_be_bytes())).concat();
+        client.write_all(&update).unwrap();
+        take(&mut client, 1);
+    }
+    trace.signal(rustix::process::Signal::INT);
+    trace.finish();
+    let log = std::fs::read_to_string(log).unwrap();
+    let small = log.lines().filter(|line| line.contains(", 1, ") && line.ends_with("= 1")).count();
+    assert!(log.lines().count() > 100, "{log}");
+    assert!(small < 10, "{small} reads of a byte");
+    drop((client, scene));
+    let _ = sent.join();
 }
