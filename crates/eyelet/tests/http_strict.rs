@@ -278,6 +278,7 @@ const SAID: &[(&str, &str, &str, &str)] = &[
     ("GET / HTTP/1.1", "Keep-Alive: 5\r\n", "via: ", "keep-alive"),
     ("GET / HTTP/1.1", "HTTP2-Settings: AAMAAABk\r\n", "via: ", "settings"),
     ("GET / HTTP/1.1", "Proxy-Connection: x\r\n", "via: ", "proxy"),
+    ("POST / HTTP/1.1", "", "content-length: 0\r\n", "transfer-encoding"),
     ("POST / HTTP/1.1", "Content-Length: 00\r\n", "content-length: 0\r\n", "00"),
     (
         "PUT / HTTP/1.1",

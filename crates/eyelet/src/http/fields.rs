@@ -29,6 +29,8 @@ pub struct Asker<'a> {
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// Methods that define what their body means.
+const EXPECTS_BODY: [Method; 3] = [Method::POST, Method::PUT, Method::PATCH];
 /// A static: a constant would be made anew for each message.
 static HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
@@ -97,6 +99,10 @@ pub fn to_upstream(
     }
     join_cookies(headers);
     match length {
+        // RFC 9110 8.6: it says that a body that is expected is none; some servers want that.
+        Length::Empty if EXPECTS_BODY.contains(&request.method) => {
+            headers.insert(header::CONTENT_LENGTH, 0.into());
+        }
         Length::Empty | Length::UntilClose => {}
         Length::Known(bytes) => _ = headers.insert(header::CONTENT_LENGTH, bytes.into()),
         Length::Chunked => {
@@ -303,6 +309,13 @@ pub fn is_trailer(name: &HeaderName) -> bool {
         && !OF_RESPONSES.contains(name)
         && !HOP_BY_HOP.contains(name)
         && !speaks_of_others(name, false)
+}
+
+/// Whether no value begins or ends in a blank: by HTTP/2 that is malformed (RFC 9113 8.2.1), and
+/// HTTP/1.1 would read another value.
+pub fn are_trimmed(headers: &HeaderMap) -> bool {
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    headers.values().map(HeaderValue::as_bytes).all(|v| !blank(v.first()) && !blank(v.last()))
 }
 
 /// About how long a request's head is when it is written.

@@ -309,6 +309,9 @@ fn length(
     if head.headers.len() > FIELDS_MAX {
         return Err(ResponseFault::TooMany);
     }
+    if !fields::are_trimmed(&head.headers) {
+        return Err(ResponseFault::Field);
+    }
     // The library holds the data to it.
     let known = content_length(&head.headers).map_err(|_| ResponseFault::Length)?;
     if *method == Method::HEAD || has_no_body(head.status) {
