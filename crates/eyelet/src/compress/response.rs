@@ -74,11 +74,7 @@ impl Compressors {
             return Coder::as_is(self, why);
         }
         let capture = self.offer(rule, wanted, status, headers, length);
-        if wanted.dictionaries {
-            offer::vary_by_dictionary(headers);
-        } else {
-            validators::vary(headers, &[ACCEPT_ENCODING]);
-        }
+        vary(wanted, headers);
         let mut coder = match self.code(rule, wanted, headers, body) {
             Ok((coder, coding)) => {
                 validators::code(headers, coding);
@@ -251,6 +247,15 @@ const fn no_harder_than(effort: Effort) -> &'static [Effort] {
     }
 }
 
+/// What another response may have been chosen by.
+fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
+    if wanted.dictionaries {
+        offer::vary_by_dictionary(headers);
+    } else {
+        validators::vary(headers, &[ACCEPT_ENCODING]);
+    }
+}
+
 /// HEAD gets the fields that GET would have (RFC 9110 section 9.3.2), as far as they can be known
 /// without a body; 304 those that its 200 had.
 fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
@@ -258,7 +263,7 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     if is_bodiless(head.status) {
         if head.status == StatusCode::NOT_MODIFIED && wanted.tags_restored {
             validators::weaken(headers);
-            validators::vary(headers, &[ACCEPT_ENCODING]);
+            vary(wanted, headers);
         }
         return;
     }
@@ -267,11 +272,16 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
         return;
     }
-    validators::vary(headers, &[ACCEPT_ENCODING]);
-    if wanted.breach.is_none()
-        && !wanted.no_transform
-        && let Some(coding) = wanted.accepted.choose(&preference(effort))
+    if wanted.breach.is_some() || wanted.no_transform {
+        return validators::vary(headers, &[ACCEPT_ENCODING]);
+    }
+    vary(wanted, headers);
+    if let Some(family) = &wanted.family
+        && offer::may_become(&wanted.fields, head.status, headers, length)
     {
+        offer::offer(headers, &family.pattern);
+    }
+    if let Some(coding) = wanted.accepted.choose(&preference(effort)) {
         validators::code(headers, coding);
     }
 }

@@ -29,8 +29,6 @@ pub struct Asker<'a> {
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// Methods that define what their body means.
-const EXPECTS_BODY: [Method; 3] = [Method::POST, Method::PUT, Method::PATCH];
 /// A static: a constant would be made anew for each message.
 static HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
@@ -99,8 +97,9 @@ pub fn to_upstream(
     }
     join_cookies(headers);
     match length {
-        // RFC 9110 8.6: it says that a body that is expected is none; some servers want that.
-        Length::Empty if EXPECTS_BODY.contains(&request.method) => {
+        // RFC 9110 8.6: where a body means something it is said that there is none; some servers
+        // want that.
+        Length::Empty if matches!(request.method, Method::POST | Method::PUT | Method::PATCH) => {
             headers.insert(header::CONTENT_LENGTH, 0.into());
         }
         Length::Empty | Length::UntilClose => {}

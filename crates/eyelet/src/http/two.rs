@@ -300,7 +300,7 @@ fn target(parts: &mut request::Parts) -> Option<()> {
         return None;
     }
     content_length(&parts.headers).ok()?;
-    let known = |scheme: &Scheme| [Scheme::HTTPS, Scheme::HTTP].contains(scheme);
+    let known = |scheme: &Scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP;
     if !fields::are_trimmed(&parts.headers) || !parts.uri.scheme().is_none_or(known) {
         return None;
     }
