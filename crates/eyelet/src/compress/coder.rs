@@ -364,8 +364,9 @@ const DELTA_NOW_LEVEL: i32 = 3;
 /// that sends as fast as it can there is less, and a flush for each of them costs a tenth of the
 /// bytes and more.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The same for a body that is held: behind it nothing knows the whole any more.
-const HELD_PAUSE: Duration = Duration::from_millis(100);
+/// The same for a body that is held, which gives up its delta then: longer than the round trips of
+/// an upstream that is far away and begins slowly.
+const HELD_PAUSE: Duration = Duration::from_millis(300);
 
 const LONGER: CodingError = CodingError { coder: "held", why: "the body is longer than was told" };
 const OVER: CodingError = CodingError { coder: "coder", why: "used after its end" };
