@@ -17,7 +17,7 @@ use support::frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame, get, next,
 };
 use support::web::{ask, head, line};
-use support::{A_WHILE, Edge, Pki, Talk, Upstream, need, noise};
+use support::{A_WHILE, Edge, Pki, Talk, Upstream, need, noise, until};
 
 /// How long a client waits for what the upstream has flushed: far below the upstream's pause.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -158,6 +158,11 @@ fn a_delta_does_not_wait_for_a_pause_to_end() {
         });
         let get = "GET /app.1.js HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n";
         assert_eq!(ask(&mut client, get).text(), before);
+    });
+    until("the version in the store", || {
+        let names = std::fs::read_dir(scene.pki.file("store")).ok()?;
+        let is_one = |name: &str| name.ends_with(".version");
+        names.flatten().find(|entry| entry.file_name().to_str().is_some_and(is_one))
     });
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, before.as_bytes());
     let get = format!(

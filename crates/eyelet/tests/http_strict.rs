@@ -544,6 +544,29 @@ fn responses_that_are_none() {
     }
 }
 
+/// Some are passed on, and a stream of them is no response.
+#[test]
+fn interim_responses_come_to_an_end() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (count, status) in [(100, 200), (101, 502)] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let said = "HTTP/1.1 102 Processing\r\n\r\n".repeat(count);
+        let said = format!("{said}HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let mut app = app.take();
+        support::web::answer(&mut app, &said);
+        let last = loop {
+            let heard = hear(&mut client, "GET");
+            if heard.status != 102 {
+                break heard.status;
+            }
+        };
+        assert_eq!(last, status, "{count}");
+    }
+}
+
 #[test]
 fn many_requests_at_once_are_answered_in_order() {
     let pki = Pki::new();

@@ -28,6 +28,8 @@ use crate::compress::{Asked, Body, Compressors};
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;
+/// Interim responses to one request: each is a record to its client.
+const INTERIM_MAX: usize = 100;
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
@@ -485,7 +487,7 @@ async fn wait_for_head(
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let mut began = Instant::now();
     stream.due_in(front.patience());
-    loop {
+    for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
             if let Poll::Ready(Err(trouble)) = upload.poll(task, stream, upstream) {
@@ -523,6 +525,7 @@ async fn wait_for_head(
             .await?;
         }
     }
+    Err(Failure::from(ResponseFault::Interim).into())
 }
 
 /// The next response's head, interim ones too.
