@@ -30,6 +30,8 @@ fn bundle(version: u32) -> String {
 
 /// Versions from here on have six megabytes more.
 const LARGE: u32 = 100;
+/// And those from here on are seven bundles long.
+const HEAVY: u32 = 200;
 
 /// A small answer of its own, with much that all of them have.
 fn record(path: &str) -> Vec<u8> {
@@ -53,7 +55,9 @@ fn application(mut stream: TcpStream) {
             Some((_, rest)) => {
                 let version = rest.trim_end_matches(".js").parse().unwrap_or(1);
                 let mut body = bundle(version).into_bytes();
-                if version >= LARGE {
+                if version >= HEAVY {
+                    (0..6).for_each(|more| body.extend(bundle(version * 7 + more).bytes()));
+                } else if version >= LARGE {
                     body.extend(noise(6 << 20, 5));
                 }
                 ("text/javascript", body)
@@ -231,6 +235,57 @@ fn what_was_seen_right_before_sigterm_is_there_after_a_restart() {
     let got = get(&two, 2, &fields);
     assert_eq!(got.field("content-encoding"), Some("dcz"));
     assert!(got.body.len() < 1_000, "{}", got.body.len());
+}
+
+/// What a client was told that it may use is on disk a second later, however large it is and
+/// whatever else there is to do.
+#[test]
+fn what_was_seen_a_second_before_sigkill_is_there_after_a_restart() {
+    let (pki, app) = (Pki::new(), Upstream::serve(application));
+    let config = format!(
+        "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n{}[dictionary]\npath = \"store\"\n",
+        pki.terminate(&format!("http://{}", app.address), "dictionary = \"/assets/app.*.js\"")
+    );
+    let get = |edge: &Edge, version: u32, fields: &str| {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let head = format!("GET /assets/app.{version}.js HTTP/1.1\r\nHost: app.test\r\n");
+        ask(&mut client, &format!("{head}{fields}\r\n"))
+    };
+    let mut one = Edge::start_whole(&pki.folder, &config, |_| ());
+    let versions = [HEAVY, HEAVY + 1, LARGE, LARGE + 1, HEAVY + 2];
+    let mut hashes = Vec::new();
+    for version in versions {
+        if version == HEAVY + 2 {
+            // By now the smallest deltas are in the making, which takes seconds each.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let got = get(&one, version, "");
+        assert!(got.field("use-as-dictionary").is_some());
+        for hash in &hashes {
+            let has = STANDARD.encode(hash);
+            let fields = format!("Accept-Encoding: dcb\r\nAvailable-Dictionary: :{has}:\r\n");
+            get(&one, version, &fields);
+        }
+        hashes.push(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &got.body));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    one.signal(rustix::process::Signal::KILL);
+    one.wait_exit();
+    drop(one);
+
+    let two = Edge::start_whole(&pki.folder, &config, |_| ());
+    let names = std::fs::read_dir(pki.file("store")).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string()).collect();
+    for (version, hash) in versions.iter().zip(&hashes) {
+        let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(names.contains(&Ok(format!("{hex}.version"))), "version {version}: {names:?}");
+    }
+    let has = STANDARD.encode(hashes[2]);
+    let fields = format!("Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{has}:\r\n");
+    until("a delta of large versions", || {
+        let got = get(&two, LARGE + 1, &fields);
+        (got.field("content-encoding") == Some("dcz") && got.body.len() < 100_000).then_some(())
+    });
 }
 
 /// A browser with a profile of its own, which trusts the test's authority.

@@ -92,6 +92,10 @@ const TABLE: &[(&str, &str, u16)] = &[
         "100000000000000005\r\nhello\r\n0\r\n\r\n",
         400,
     ),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "FFFFFFFFFFFFFFFF\r\nhello\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "8000000000000000\r\nhello\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x\ry\r\nhello\r\n0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\nX: y\r\n z\r\n\r\n", 400),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\nX : y\r\n\r\n", 400),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\n\n", 400),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "\r\n0\r\n\r\n", 400),
@@ -274,6 +278,7 @@ const SAID: &[(&str, &str, &str, &str)] = &[
     ("GET / HTTP/1.1", "Keep-Alive: 5\r\n", "via: ", "keep-alive"),
     ("GET / HTTP/1.1", "HTTP2-Settings: AAMAAABk\r\n", "via: ", "settings"),
     ("GET / HTTP/1.1", "Proxy-Connection: x\r\n", "via: ", "proxy"),
+    ("POST / HTTP/1.1", "", "content-length: 0\r\n", "transfer-encoding"),
     ("POST / HTTP/1.1", "Content-Length: 00\r\n", "content-length: 0\r\n", "00"),
     (
         "PUT / HTTP/1.1",
@@ -390,6 +395,13 @@ const ANSWERED: &[(&str, &str, u16, &str, &str)] = &[
     ("HEAD", "200 OK\r\nContent-Length: 3\r\n\r\nabc", 200, "content-length: 3\r\n", "close"),
     ("HEAD", "200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, "date: ", "close"),
     ("GET", "100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 100, "", "date"),
+    (
+        "GET",
+        "426 No\r\nUpgrade: x/2\r\nConnection: upgrade\r\nContent-Length: 0\r\n\r\n",
+        426,
+        "upgrade: x/2\r\n",
+        "close",
+    ),
     ("GET", "299 \r\nContent-Length: 2\r\n\r\nok", 299, "date: ", "close"),
     ("GET", "200 OK\r\nContent-Length: 0\r\nA: b\r\nA: c\r\n\r\n", 200, "a: b\r\na: c\r\n", "b, c"),
 ];
@@ -410,6 +422,100 @@ fn responses_go_on_as_a_gateway_says_them() {
         assert_eq!(heard.text(), if body { "ok" } else { "" }, "{said:?}");
         assert!(heard.head.contains(told), "{said:?}: {heard:?}");
         assert!(!heard.head.to_lowercase().contains(untold), "{said:?}: {heard:?}");
+    }
+}
+
+/// A later minor version is the known one (RFC 9110 2.5), also on a kept connection.
+#[test]
+fn a_response_of_a_later_version_is_read() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let said = "HTTP/1.2 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut app = app.take();
+            support::web::answer(&mut app, said);
+            support::web::answer(&mut app, said);
+        });
+        for _ in 0..2 {
+            let heard = get(&mut client, "/");
+            assert!(heard.head.starts_with("HTTP/1.1 200 "), "{heard:?}");
+            assert_eq!(heard.text(), "ok");
+        }
+    });
+}
+
+/// Trailers that frame, route, condition or name somebody are nobody's (RFC 9110 6.5.1).
+#[test]
+fn trailers_say_nothing_that_a_head_must_say() {
+    const FORBIDDEN: &[&str] = &[
+        "Age",
+        "Authorization",
+        "Cache-Control",
+        "Connection",
+        "Content-Encoding",
+        "Content-Length",
+        "Content-Range",
+        "Content-Type",
+        "Cookie",
+        "Date",
+        "Expect",
+        "Expires",
+        "Forwarded",
+        "Host",
+        "HTTP2-Settings",
+        "If-Match",
+        "If-None-Match",
+        "If-Modified-Since",
+        "If-Unmodified-Since",
+        "If-Range",
+        "Keep-Alive",
+        "Location",
+        "Max-Forwards",
+        "Pragma",
+        "Proxy-Authenticate",
+        "Proxy-Authorization",
+        "Proxy-Connection",
+        "Range",
+        "Retry-After",
+        "Set-Cookie",
+        "TE",
+        "Trailer",
+        "Transfer-Encoding",
+        "Upgrade",
+        "Vary",
+        "Via",
+        "WWW-Authenticate",
+        "X-Forwarded-For",
+        "X_Forwarded_For",
+        "X-Real-IP",
+        "X_Real_IP",
+    ];
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for forbidden in FORBIDDEN.chunks(20) {
+        let body = format!("0\r\n{}: liar\r\nX-Sum: 7\r\n\r\n", forbidden.join(": liar\r\n"));
+        let post = "POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+        client.write_all(format!("{post}{body}").as_bytes()).unwrap();
+        let mut app = app.take();
+        support::web::head(&mut app);
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            app.read_exact(&mut byte).unwrap();
+            seen.extend(byte);
+        }
+        assert_eq!(String::from_utf8(seen).unwrap(), "0\r\nx-sum: 7\r\n\r\n");
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+        app.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        support::web::head(&mut client);
+        let mut end = [0; 15];
+        client.read_exact(&mut end).unwrap();
+        assert_eq!(&end, b"0\r\nx-sum: 7\r\n\r\n");
     }
 }
 
@@ -435,6 +541,29 @@ fn responses_that_are_none() {
         client.write_all(ask.as_bytes()).unwrap();
         support::web::answer(&mut app.take(), &format!("HTTP/1.1 {said}\r\n"));
         assert_eq!(hear(&mut client, "GET").status, 502, "{said:.60}");
+    }
+}
+
+/// Some are passed on, and a stream of them is no response.
+#[test]
+fn interim_responses_come_to_an_end() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (count, status) in [(100, 200), (101, 502)] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let said = "HTTP/1.1 102 Processing\r\n\r\n".repeat(count);
+        let said = format!("{said}HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let mut app = app.take();
+        support::web::answer(&mut app, &said);
+        let last = loop {
+            let heard = hear(&mut client, "GET");
+            if heard.status != 102 {
+                break heard.status;
+            }
+        };
+        assert_eq!(last, status, "{count}");
     }
 }
 

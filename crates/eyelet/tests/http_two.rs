@@ -98,6 +98,22 @@ fn bodies_and_trailers_go_both_ways() {
     });
 }
 
+/// HTTP/2 ends a request with its head; by HTTP/1.1 a POST says that it has no body.
+#[test]
+fn a_post_without_a_body_has_a_length() {
+    let web = Web::new(Upstream::http(), "");
+    run(async {
+        let mut client = Two::connect(&web.pki, web.edge.address()).await;
+        let post = Request::post("https://app.test/").body(()).unwrap();
+        let (_, text) = client.ask(post).await.unwrap();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        assert!(text.contains("\r\ncontent-length: 0\r\n"), "{text}");
+        let (_, text) = client.get("/").await.unwrap();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        assert!(!text.contains("content-length"), "{text}");
+    });
+}
+
 #[test]
 fn a_large_body_waits_for_its_window() {
     let web = Web::new(
@@ -316,6 +332,9 @@ fn what_is_no_request_is_answered_by_nobody() {
         (with(&[("x:", "z")]), None),
         (with(&[("x", "y\r\nz: a")]), None),
         (with(&[("x", "\0")]), None),
+        (with(&[("x", " y")]), None),
+        (with(&[("x", "y\t")]), None),
+        (but(":scheme", "ftp"), None),
         (with(&[(":path", "/other")]), None),
         (with(&[("x", "y"), (":path", "/other")]), None),
         (with(&[(":status", "200")]), None),

@@ -2,6 +2,7 @@
 //! it is held until it can be coded as a whole. It must not know heads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use eyelet_compress::{Coding, CodingError, WhyNot};
 
 use super::shared::Seen;
 use super::trained::Trained;
-use super::{Compressors, Told, told};
+use super::{Compressors, Inner, Told, told};
 
 /// How the body goes to the client.
 pub struct Coder {
@@ -31,8 +32,6 @@ enum Way {
         header: Vec<u8>,
         /// Identity bytes since the last flush.
         unflushed: u64,
-        /// Of a body that is known to be short.
-        is_short: bool,
     },
     Held(Box<Held>),
     /// Ended, or broken: a coder that failed must not go on.
@@ -86,14 +85,12 @@ impl Coder {
         lent: Lent,
         coding: Coding,
         dictionary: Option<Hash>,
-        length: Option<u64>,
     ) -> Self {
         let mut header = Vec::new();
         if let Some(hash) = dictionary {
             dictionary::header(coding, hash, &mut header);
         }
-        let is_short = length.is_some_and(|length| length <= UNFLUSHED_BYTES_MAX);
-        let way = Way::Stream { lent, header, unflushed: 0, is_short };
+        let way = Way::Stream { lent, header, unflushed: 0 };
         Self::new(compressors, way, told(Some(coding), None))
     }
 
@@ -139,22 +136,56 @@ impl Coder {
         self.over_if(done)
     }
 
-    /// The upstream has paused: everything so far must be decodable. A body that is short and
-    /// whose length is known is not cut into blocks for it: its end comes soon.
+    /// How long a pause is that [`Coder::flush`] is for. `None`: there is nothing to flush.
+    #[must_use]
+    pub fn pause(&self) -> Option<Duration> {
+        match &self.way {
+            Way::Stream { unflushed, .. } if *unflushed > 0 => Some(PAUSE),
+            Way::Held(held) if !held.body.is_empty() => Some(HELD_PAUSE),
+            Way::AsIs | Way::Stream { .. } | Way::Held(_) | Way::Over => None,
+        }
+    }
+
+    /// The upstream has paused: everything so far must be decodable.
     ///
     /// # Errors
     /// As [`Coder::push`].
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        let pace = &self.compressors.inner.pace;
         let done = match &mut self.way {
-            Way::Stream { lent, unflushed, is_short: false, .. } if *unflushed > 0 => {
+            Way::Held(held) if !held.body.is_empty() => self.let_go(out),
+            Way::AsIs | Way::Stream { .. } | Way::Held(_) | Way::Over => Ok(()),
+        };
+        let done = done.and_then(|()| match &mut self.way {
+            Way::Stream { lent, unflushed, .. } if *unflushed > 0 => {
                 *unflushed = 0;
-                pace.spend(|| lent.flush(out))
+                self.compressors.inner.pace.spend(|| lent.flush(out))
             }
             Way::Over => Err(OVER),
             Way::AsIs | Way::Stream { .. } | Way::Held(_) => Ok(()),
-        };
+        });
         self.over_if(done)
+    }
+
+    /// Goes on as a stream, with the same dictionary, from a body that was to be coded as a whole.
+    /// Where there is no room for that it goes on being held.
+    fn let_go(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        let Way::Held(held) = &mut self.way else { return Ok(()) };
+        let (hash, dictionary) = match &held.history {
+            History::Version(version, _) => (version.hash, &version.body[..]),
+            History::Trained(trained) => (trained.hash, &trained.content[..]),
+        };
+        // As at its end: what is too large to be looked at now is not.
+        let is_small = dictionary.len() + held.body.capacity() <= DELTA_NOW_BYTES_MAX;
+        let history = if is_small { dictionary } else { b"" };
+        let Inner { pool, pace, .. } = &*self.compressors.inner;
+        let Some(mut lent) = pool.lend_with(held.coding, pace.effort(), history) else {
+            return Ok(());
+        };
+        dictionary::header(held.coding, hash, out);
+        let pushed = pace.spend(|| lent.push(&held.body, out));
+        let unflushed = held.body.len() as u64;
+        self.way = Way::Stream { lent, header: Vec::new(), unflushed };
+        pushed
     }
 
     /// The body has ended as it should. One that was cut short drops the coder instead.
@@ -329,8 +360,13 @@ pub(super) const DELTA_NOW_BYTES_MAX: usize = 2 << 20;
 const DCB_QUALITY_LARGE: u32 = 2;
 /// Level 3 with the large hash tables of [`zstd::delta`].
 const DELTA_NOW_LEVEL: i32 = 3;
-/// Bytes that may wait for a body's end although the upstream has paused.
-const UNFLUSHED_BYTES_MAX: u64 = 64 << 10;
+/// How long an upstream is silent before what it sent is made decodable. Between the packets of one
+/// that sends as fast as it can there is less, and a flush for each of them costs a tenth of the
+/// bytes and more.
+const PAUSE: Duration = Duration::from_millis(2);
+/// The same for a body that is held, which gives up its delta then: longer than the round trips of
+/// an upstream that is far away and begins slowly.
+const HELD_PAUSE: Duration = Duration::from_millis(300);
 
 const LONGER: CodingError = CodingError { coder: "held", why: "the body is longer than was told" };
 const OVER: CodingError = CodingError { coder: "coder", why: "used after its end" };

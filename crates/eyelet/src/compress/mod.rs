@@ -3,6 +3,8 @@
 
 mod coder;
 mod disk;
+mod keeper;
+mod maker;
 mod pace;
 mod request;
 mod response;

@@ -56,7 +56,8 @@ impl Compressors {
         let accepted = Accepted::read(&head.headers);
         let breach = if terms.breach_rule { breach::breach(&head.headers, host) } else { None };
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let is_get = head.method == Method::GET;
+        // HEAD is asked, and answered, as GET would be.
+        let is_get = matches!(head.method, Method::GET | Method::HEAD);
         let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
         let trained = is_get && self.inner.shared.trained(rule).is_some();
         let dictionaries = family.is_some() || trained;

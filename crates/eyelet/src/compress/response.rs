@@ -74,11 +74,7 @@ impl Compressors {
             return Coder::as_is(self, why);
         }
         let capture = self.offer(rule, wanted, status, headers, length);
-        if wanted.dictionaries {
-            offer::vary_by_dictionary(headers);
-        } else {
-            validators::vary(headers, &[ACCEPT_ENCODING]);
-        }
+        vary(wanted, headers);
         let mut coder = match self.code(rule, wanted, headers, body) {
             Ok((coder, coding)) => {
                 validators::code(headers, coding);
@@ -147,7 +143,7 @@ impl Compressors {
             return Err(WhyNot::Short);
         }
         let (lent, coding) = self.lend(&wanted.accepted, effort, length)?;
-        Ok((Coder::stream(self, lent, coding, None, length), coding))
+        Ok((Coder::stream(self, lent, coding, None), coding))
     }
 
     /// What the client says that it has, if it is ours, of this origin, and may be used.
@@ -206,10 +202,9 @@ impl Compressors {
                 let share = pool.share(length)?;
                 Some(Coder::held(self, Held::trained(trained, coding, length, share)))
             }
-            (History::Trained(trained), length) => {
+            (History::Trained(trained), _) => {
                 let lent = pool.lend_with(coding, effort, &trained.content)?;
-                let length = length.map(|length| length as u64);
-                Some(Coder::stream(self, lent, coding, Some(trained.hash), length))
+                Some(Coder::stream(self, lent, coding, Some(trained.hash)))
             }
         }
     }
@@ -252,6 +247,15 @@ const fn no_harder_than(effort: Effort) -> &'static [Effort] {
     }
 }
 
+/// What another response may have been chosen by.
+fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
+    if wanted.dictionaries {
+        offer::vary_by_dictionary(headers);
+    } else {
+        validators::vary(headers, &[ACCEPT_ENCODING]);
+    }
+}
+
 /// HEAD gets the fields that GET would have (RFC 9110 section 9.3.2), as far as they can be known
 /// without a body; 304 those that its 200 had.
 fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
@@ -259,7 +263,7 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     if is_bodiless(head.status) {
         if head.status == StatusCode::NOT_MODIFIED && wanted.tags_restored {
             validators::weaken(headers);
-            validators::vary(headers, &[ACCEPT_ENCODING]);
+            vary(wanted, headers);
         }
         return;
     }
@@ -268,11 +272,16 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
         return;
     }
-    validators::vary(headers, &[ACCEPT_ENCODING]);
-    if wanted.breach.is_none()
-        && !wanted.no_transform
-        && let Some(coding) = wanted.accepted.choose(&preference(effort))
+    if wanted.breach.is_some() || wanted.no_transform {
+        return validators::vary(headers, &[ACCEPT_ENCODING]);
+    }
+    vary(wanted, headers);
+    if let Some(family) = &wanted.family
+        && offer::may_become(&wanted.fields, head.status, headers, length)
     {
+        offer::offer(headers, &family.pattern);
+    }
+    if let Some(coding) = wanted.accepted.choose(&preference(effort)) {
         validators::code(headers, coding);
     }
 }

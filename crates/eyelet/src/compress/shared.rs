@@ -1,25 +1,26 @@
-//! What workers share of compression: the dictionary store, trained dictionaries, and the thread
-//! that makes deltas and keeps them on disk. It must not know requests beyond their paths.
+//! What workers share of compression: the dictionary store, trained dictionaries, and the threads
+//! that keep them and make deltas. It must not know requests beyond their paths.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eyelet_compress::coder::{Br, zstd};
-use eyelet_compress::dictionary::store::{Changed, Delta, Family, Step, Store, Version};
-use eyelet_compress::dictionary::{self, DICTIONARY_BYTES_MAX, Hash};
+use eyelet_compress::Coding;
+use eyelet_compress::dictionary::store::{Family, Step, Store, Version};
+use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
 use eyelet_compress::pool::Pool;
-use eyelet_compress::{Coding, CodingError};
 use http::HeaderMap;
 use http::header::{ETAG, LAST_MODIFIED};
 
-use super::coder::{Capture, hash};
-use super::disk::{Folder, Found};
+use super::coder::Capture;
+use super::disk::Folder;
+use super::keeper::Keeper;
+use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
 use crate::budget::{Budget, Counted};
 use crate::config::{Action, Config, TerminateUpstream};
@@ -37,9 +38,9 @@ pub struct Shared {
     budget: Arc<Budget>,
 }
 
-type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
+pub(super) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
 
-/// The thread, and what is sent to it.
+/// The keeper's thread, and what is sent to it.
 struct Keeping {
     jobs: SyncSender<Job>,
     thread: JoinHandle<()>,
@@ -54,9 +55,10 @@ pub(super) struct Seen {
     validators: Option<u64>,
 }
 
-enum Job {
+pub(super) enum Job {
     /// What was seen, counted until it is in the store.
     Seen(Family, Box<str>, Bytes, Counted),
+    /// A delta that somebody came for.
     Delta(Family, Step),
     /// The last one.
     End,
@@ -110,24 +112,19 @@ impl Shared {
         Ok(Arc::new(shared))
     }
 
+    /// Two threads: what was seen is kept whether or not deltas of it are in the making, which
+    /// takes seconds, and deltas are made whether or not a disk takes its time.
     fn start_keeper(&self, folder: Option<Folder>) -> io::Result<Keeping> {
-        let (jobs, receiver) = sync_channel(JOBS_MAX);
-        let mut keeper = Keeper {
-            store: self.store.clone(),
-            trained: self.trained.clone(),
-            folder,
-            trained_names: Vec::new(),
-            wanted: VecDeque::new(),
-            unsaved: VecDeque::new(),
-            refine: Vec::new(),
-            counted: Counted::new(&self.budget, 0),
-            budget: self.budget.clone(),
-        };
+        let (jobs, received) = sync_channel(JOBS_MAX);
+        let (steps, wanted) = sync_channel(WANTED_MAX);
+        let maker = Maker::new(self.store.clone(), folder.clone(), self.budget.clone());
+        let (store, trained) = (self.store.clone(), self.trained.clone());
+        let mut keeper = Keeper::new(store, trained, folder, steps, &self.budget);
         // Before the first request: a client that comes back after a restart finds its dictionary.
         keeper.load();
-        let thread = std::thread::Builder::new()
-            .name("dictionaries".into())
-            .spawn(move || keeper.run(&receiver))?;
+        let named = |name: &str| std::thread::Builder::new().name(name.into());
+        named("deltas").spawn(move || maker.run(&wanted))?;
+        let thread = named("dictionaries").spawn(move || keeper.run(&received))?;
         Ok(Keeping { jobs, thread })
     }
 
@@ -241,7 +238,7 @@ impl Shared {
 }
 
 /// A panic elsewhere leaves the store between two of its steps at worst, each of which is whole.
-fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
+pub(super) fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -251,306 +248,14 @@ fn fingerprint(of: &impl std::hash::Hash) -> u64 {
     hasher.finish()
 }
 
-/// The thread: it alone writes the store, beside lookups of the workers.
-struct Keeper {
-    store: Arc<Mutex<Store>>,
-    trained: Arc<RwLock<TrainedOfRules>>,
-    folder: Option<Folder>,
-    trained_names: Vec<String>,
-    /// Deltas to be made, the next one first: those of the version that was seen last, since its
-    /// clients are about to come.
-    wanted: VecDeque<Step>,
-    /// In memory, and not on disk yet: a disk may take its time, clients do not wait for it.
-    unsaved: VecDeque<Unsaved>,
-    /// Deltas that are ready and could be smaller.
-    refine: Vec<Step>,
-    budget: Arc<Budget>,
-    /// The store, and what was trained.
-    counted: Counted,
-}
-
-enum Unsaved {
-    Version(Hash),
-    Delta(Step),
-}
-
-impl Keeper {
-    fn run(mut self, jobs: &Receiver<Job>) {
-        loop {
-            let is_idle =
-                self.wanted.is_empty() && self.unsaved.is_empty() && self.refine.is_empty();
-            let wait = if is_idle { LOOK_INTERVAL } else { Duration::ZERO };
-            match jobs.recv_timeout(wait) {
-                Ok(Job::Seen(family, path, body, _counted)) => self.see(family, &path, body),
-                Ok(Job::Delta(family, step)) => self.want_asked(&family, step),
-                Err(RecvTimeoutError::Timeout) => self.work(),
-                Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return self.save_all(),
-            }
-            self.recount();
-        }
-    }
-
-    /// Versions first, which are seen once, while a delta can be made again: the small ones, whose
-    /// writing no client's delta notices. Then a delta and a file at a time: a large version after
-    /// the delta that leads to it, before the others. Smaller deltas when there is nothing else.
-    fn work(&mut self) {
-        if let Some(unsaved) = self.small_version() {
-            return self.save(&unsaved);
-        }
-        let (step, unsaved) = (self.wanted.pop_front(), self.unsaved.pop_front());
-        let is_idle = step.is_none() && unsaved.is_none();
-        if let Some(step) = step {
-            self.make(step, Pass::Ready);
-        }
-        if let Some(unsaved) = unsaved {
-            self.save(&unsaved);
-        }
-        match self.refine.pop() {
-            Some(step) if is_idle => self.make(step, Pass::Small),
-            Some(step) => self.refine.push(step),
-            None if is_idle => self.look_for_trained(),
-            None => {}
-        }
-    }
-
-    fn small_version(&mut self) -> Option<Unsaved> {
-        let store = lock(&self.store);
-        let at = self.unsaved.iter().position(|unsaved| match unsaved {
-            Unsaved::Version(hash) => {
-                let version = store.any_version(*hash);
-                version.is_none_or(|version| version.body.len() <= SMALL_BYTES_MAX)
-            }
-            Unsaved::Delta(_) => false,
-        })?;
-        drop(store);
-        self.unsaved.remove(at)
-    }
-
-    /// Versions before deltas: there may be no time for all.
-    fn save_all(mut self) {
-        let unsaved = self.unsaved.make_contiguous();
-        unsaved.sort_by_key(|unsaved| matches!(unsaved, Unsaved::Delta(_)));
-        while let Some(unsaved) = self.unsaved.pop_front() {
-            self.save(&unsaved);
-        }
-    }
-
-    fn recount(&mut self) {
-        let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
-        let trained: usize = trained.values().flat_map(|all| all.iter()).map(|t| t.bytes()).sum();
-        self.counted.set(lock(&self.store).bytes() + trained);
-    }
-
-    fn load(&mut self) {
-        self.look_for_trained();
-        let Some(folder) = &self.folder else { return };
-        let all = folder.load().unwrap_or_else(|error| {
-            tracing::warn!("{}: {error}", folder.path().display());
-            Vec::new()
-        });
-        let mut store = lock(&self.store);
-        for found in all {
-            match found {
-                Found::Version(version) => store.restore(version),
-                Found::Delta(step, delta) => store.restore_delta(step, delta),
-            }
-        }
-        let changed = store.settle();
-        drop(store);
-        self.forget(&changed);
-        self.recount();
-    }
-
-    /// A training run writes its result into the folder: no restart is needed to offer it.
-    fn look_for_trained(&mut self) {
-        let Some(folder) = &self.folder else { return };
-        let names = folder.trained_names();
-        if names == self.trained_names {
-            return;
-        }
-        let all = folder.load_trained().unwrap_or_default();
-        self.trained_names = names;
-        let mut by_rule: HashMap<Box<str>, Vec<Arc<Trained>>> = HashMap::new();
-        for trained in all {
-            tracing::info!("dictionary {} for \"{}\"", trained.hash, trained.rule);
-            by_rule.entry(trained.rule.clone()).or_default().push(Arc::new(trained));
-        }
-        let by_rule = by_rule.into_iter().map(|(rule, all)| (rule, all.into())).collect();
-        *self.trained.write().unwrap_or_else(PoisonError::into_inner) = by_rule;
-    }
-
-    fn see(&mut self, family: Family, path: &str, body: Bytes) {
-        let hash = hash(&body);
-        let mut store = lock(&self.store);
-        let changed = store.see(family.clone(), path, hash, body);
-        let is_new = changed.added.is_some();
-        let others = store.family(&family);
-        drop(store);
-        if !is_new {
-            return;
-        }
-        self.save_soon(Unsaved::Version(hash));
-        self.forget(&changed);
-        let others = others.iter().filter(|other| other.hash != hash).take(DELTAS_AT_ONCE);
-        let steps: Vec<Step> =
-            others.map(|other| Step { from: other.hash, to: hash, coding: Coding::Dcz }).collect();
-        steps.into_iter().rev().for_each(|step| self.want(step));
-    }
-
-    /// Only within a family: a hash that a client names must not reach another origin's bytes.
-    fn want_asked(&mut self, family: &Family, step: Step) {
-        let store = lock(&self.store);
-        let both = [step.from, step.to].iter().all(|hash| store.version(family, *hash).is_some());
-        let is_there = store.delta(step).is_some();
-        drop(store);
-        if both && !is_there {
-            self.want(step);
-        }
-    }
-
-    /// Before all others.
-    fn want(&mut self, step: Step) {
-        self.wanted.retain(|other| *other != step);
-        self.wanted.push_front(step);
-        self.wanted.truncate(WANTED_MAX);
-    }
-
-    fn save_soon(&mut self, unsaved: Unsaved) {
-        if self.folder.is_none() {
-            return;
-        }
-        self.unsaved.push_back(unsaved);
-        if self.unsaved.len() > UNSAVED_MAX
-            && let Some(oldest) = self.unsaved.pop_front()
-        {
-            self.save(&oldest);
-        }
-    }
-
-    /// What has left the store in the meantime is not saved.
-    fn save(&self, unsaved: &Unsaved) {
-        let Some(folder) = &self.folder else { return };
-        let store = lock(&self.store);
-        let saved = match unsaved {
-            Unsaved::Version(hash) => {
-                let version = store.any_version(*hash);
-                drop(store);
-                version.map(|version| folder.save_version(&version))
-            }
-            Unsaved::Delta(step) => {
-                let delta = store.delta(*step).cloned();
-                drop(store);
-                delta.map(|delta| folder.save_delta(*step, &delta))
-            }
-        };
-        if let Some(Err(error)) = saved {
-            tracing::warn!("{}: {error}", folder.path().display());
-        }
-    }
-
-    fn make(&mut self, step: Step, pass: Pass) {
-        let store = lock(&self.store);
-        let (from, to) = (store.any_version(step.from), store.any_version(step.to));
-        let known = store.delta(step).map(|delta| (delta.level, delta.coded.len()));
-        drop(store);
-        let (Some(from), Some(to)) = (from, to) else { return };
-        let level = pass.level(step.coding);
-        if known.is_some_and(|(known, _)| known >= level) {
-            return;
-        }
-        let work = work_bytes(from.body.len(), to.body.len());
-        if self.budget.is_tight(work) {
-            // Who needs it asks again.
-            return;
-        }
-        let _counted = Counted::new(&self.budget, work);
-        let coded = match delta(&from, &to, step.coding, level) {
-            Ok(coded) => coded,
-            Err(error) => return tracing::warn!("delta to {}: {error}", to.path),
-        };
-        if known.is_some_and(|(_, bytes)| bytes <= coded.len()) {
-            return;
-        }
-        if !lock(&self.store).keep(step, Delta { coded: coded.into(), level }) {
-            return;
-        }
-        self.save_soon(Unsaved::Delta(step));
-        let small = from.body.len() + to.body.len() <= REFINE_BYTES_MAX;
-        if pass == Pass::Ready && small && self.refine.len() < REFINE_MAX {
-            self.refine.push(step);
-        }
-    }
-
-    fn forget(&self, changed: &Changed) {
-        let Some(folder) = &self.folder else { return };
-        changed.versions_gone.iter().for_each(|hash| folder.remove_version(*hash));
-        changed.deltas_gone.iter().for_each(|step| folder.remove_delta(*step));
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    /// Within two seconds of seeing both versions: 0.1 s for two of 4.5 MB.
-    Ready,
-    /// When there is nothing else to do.
-    Small,
-}
-
-impl Pass {
-    const fn level(self, coding: Coding) -> u8 {
-        match (self, coding) {
-            (Self::Ready, Coding::Dcb) => 9,
-            (Self::Ready, _) => 11,
-            (Self::Small, Coding::Dcb) => 11,
-            (Self::Small, _) => 19,
-        }
-    }
-}
-
-fn delta(from: &Version, to: &Version, coding: Coding, level: u8) -> Result<Vec<u8>, CodingError> {
-    let mut coded = Vec::new();
-    dictionary::header(coding, from.hash, &mut coded);
-    if coding == Coding::Dcb {
-        let length = Some(to.body.len() as u64);
-        let mut br = Br::with_dictionary(u32::from(level), &from.body, length);
-        br.push(&to.body, &mut coded)?;
-        br.finish(&mut coded)?;
-    } else {
-        coded.extend_from_slice(&zstd::delta(&from.body, &to.body, i32::from(level))?);
-    }
-    Ok(coded)
-}
-
-/// What making a delta takes: at the highest levels two tables of four bytes for each byte of the
-/// window, and the output.
-fn work_bytes(from: usize, to: usize) -> usize {
-    8 * (from + to).next_power_of_two().min(TABLE_ENTRIES_MAX) + to
-}
-
-/// Entries of a coder's table.
-const TABLE_ENTRIES_MAX: usize = 16 << 20;
 /// The part of `limits.memory_max` that the store may take, whatever `[dictionary]` says.
 const MEMORY_PARTS: usize = 4;
 /// Jobs that wait for the thread; each holds a body at most.
-const JOBS_MAX: usize = 16;
-/// Deltas that a new version is given before anybody asks: from the versions that returning
-/// clients most likely have.
-const DELTAS_AT_ONCE: usize = 4;
-/// Deltas that wait to be made; what is dropped is asked for again by those who come for it.
-const WANTED_MAX: usize = 64;
-/// Versions and deltas that wait for the disk.
-const UNSAVED_MAX: usize = 64;
-/// Bytes of a version that is written before the next delta is made: some milliseconds.
-const SMALL_BYTES_MAX: usize = 1 << 20;
-/// At the end of the program: time for a delta that is being made, and for what waits for the disk.
+pub(super) const JOBS_MAX: usize = 16;
+/// At the end of the program: time for what waits for the disk.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked whether the thread has ended.
 const FINISH_STEP: Duration = Duration::from_millis(2);
-/// Bytes of both ends: above, level 19 takes seconds, which a new version may not wait.
-const REFINE_BYTES_MAX: usize = 4 << 20;
-const REFINE_MAX: usize = 64;
-/// How long a trained dictionary may lie there before it is offered.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Places whose validators are remembered.
 const RECENT_MAX: usize = 4096;
 /// Bytes of a response without Content-Length that are kept: what is longer is no asset.

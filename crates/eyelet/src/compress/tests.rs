@@ -49,7 +49,7 @@ impl Edge {
         Self { compressors, terminate: terminate.clone() }
     }
 
-    /// A whole exchange: `pieces` are what the upstream sends, a pause after each.
+    /// A whole exchange: `pieces` are what the upstream sends, a short pause after each.
     fn exchange(&self, request: Fields<'_>, response: &Answer<'_>) -> Got {
         let mut head = request_head("GET", "/page", request);
         let path = request.iter().find(|(name, _)| *name == ":path").map(|(_, path)| *path);
@@ -85,7 +85,9 @@ impl Edge {
                 }
             } else {
                 coder.push(piece, &mut out).unwrap();
-                coder.flush(&mut out).unwrap();
+                if coder.pause().is_some_and(|pause| pause < Duration::from_millis(10)) {
+                    coder.flush(&mut out).unwrap();
+                }
             }
         }
         if coder.is_identity() {

@@ -4,6 +4,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use super::fields::is_trailer;
 use super::head::{Length, Scanner};
 use super::io::Queue;
 
@@ -147,6 +148,8 @@ impl Decoder {
         }
         let size = std::str::from_utf8(size).map_err(|_| Malformed)?;
         let size = u64::from_str_radix(size, 16).map_err(|_| Malformed)?;
+        // As of a Content-Length: others count in signed numbers.
+        i64::try_from(size).map_err(|_| Malformed)?;
         buffer.advance(lf + 1);
         Ok(Some(size))
     }
@@ -193,35 +196,6 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
     *left -= len as u64;
     Some(buffer.split_to(len).freeze())
-}
-
-/// Fields that frame, route or authenticate a message have no place behind it (RFC 9110 6.5.1).
-pub fn is_trailer(name: &HeaderName) -> bool {
-    use http::header::*;
-    ![
-        AUTHORIZATION,
-        CACHE_CONTROL,
-        CONNECTION,
-        CONTENT_ENCODING,
-        CONTENT_LENGTH,
-        CONTENT_RANGE,
-        CONTENT_TYPE,
-        COOKIE,
-        EXPECT,
-        FORWARDED,
-        HOST,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        RANGE,
-        SET_COOKIE,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-        WWW_AUTHENTICATE,
-    ]
-    .contains(name)
-        && !name.as_str().starts_with("x-forwarded-")
 }
 
 /// Trailers without what has no place there, if anything is left.

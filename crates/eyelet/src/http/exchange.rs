@@ -3,8 +3,8 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, StatusCode, header, request, response};
@@ -28,6 +28,10 @@ use crate::compress::{Asked, Body, Compressors};
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;
+/// Interim responses to one request: each is a record to its client.
+const INTERIM_MAX: usize = 100;
+/// How long a response's head waits for the first bytes of its body.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// What is left when an exchange is over.
 #[derive(Default)]
@@ -238,26 +242,29 @@ fn beyond(bytes: usize) -> usize {
     bytes.saturating_sub(4 << 10)
 }
 
-/// What of a body there is to choose its coding by.
+/// What of a body there is to choose its coding by. With `wait` its first bytes have a moment to
+/// come; a head that comes long before its body is passed on alone.
 async fn first(
     front: &Front,
     stream: &mut Stream<'_>,
     download: &mut Download,
     upstream: &mut Upstream,
-    wait: bool,
+    mut wait: bool,
 ) -> Result<(Bytes, bool), Failure> {
-    stream.due_in(front.worker.edge.config.http.body_timeout);
+    stream.due_in(FIRST_WAIT.min(front.worker.edge.config.http.body_timeout));
     poll_fn(|task| {
-        if let Poll::Ready(first) = download.poll_first(task, upstream, wait) {
-            return Poll::Ready(first.map_err(Failure::from));
+        loop {
+            if let Poll::Ready(first) = download.poll_first(task, upstream, wait) {
+                return Poll::Ready(first.map_err(Failure::from));
+            }
+            if let Poll::Ready(trouble) = stream.poll_gone(task) {
+                return Poll::Ready(Err(trouble.into()));
+            }
+            match ready!(stream.poll_late(task)) {
+                Stop::Late => wait = false,
+                stop => return Poll::Ready(Err(Trouble::Gone(Gone::Stop(stop)).into())),
+            }
         }
-        if let Poll::Ready(trouble) = stream.poll_gone(task) {
-            return Poll::Ready(Err(trouble.into()));
-        }
-        stream.poll_late(task).map(|_| {
-            let reason = "upstream: body_timeout".into();
-            Err(Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason))
-        })
     })
     .await
 }
@@ -480,7 +487,7 @@ async fn wait_for_head(
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let mut began = Instant::now();
     stream.due_in(front.patience());
-    loop {
+    for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
             if let Poll::Ready(Err(trouble)) = upload.poll(task, stream, upstream) {
@@ -518,6 +525,7 @@ async fn wait_for_head(
             .await?;
         }
     }
+    Err(Failure::from(ResponseFault::Interim).into())
 }
 
 /// The next response's head, interim ones too.

@@ -93,6 +93,9 @@ pub enum ResponseFault {
     /// Content-Length and Transfer-Encoding do not give one length.
     #[error("conflicting or malformed length")]
     Length,
+    /// Interim responses without end.
+    #[error("too many interim responses")]
+    Interim,
     /// The status line.
     #[error("malformed status line")]
     Line,

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Scheme;
-use http::{Method, Uri, Version, request, response};
+use http::{Method, StatusCode, Uri, Version, request, response};
 
 use super::head::{Length, lists};
 use super::upstream::Question;
@@ -29,6 +29,16 @@ pub struct Asker<'a> {
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// A static: a constant would be made anew for each message.
+static HOP_BY_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    HTTP2_SETTINGS,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -87,6 +97,11 @@ pub fn to_upstream(
     }
     join_cookies(headers);
     match length {
+        // RFC 9110 8.6: where a body means something it is said that there is none; some servers
+        // want that.
+        Length::Empty if matches!(request.method, Method::POST | Method::PUT | Method::PATCH) => {
+            headers.insert(header::CONTENT_LENGTH, 0.into());
+        }
         Length::Empty | Length::UntilClose => {}
         Length::Known(bytes) => _ = headers.insert(header::CONTENT_LENGTH, bytes.into()),
         Length::Chunked => {
@@ -193,10 +208,18 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Makes an upstream's response the client's.
 pub fn to_client(response: &mut response::Parts) {
+    // RFC 9110 15.5.22: it says which protocols it means.
+    let wanted = match response.status {
+        StatusCode::UPGRADE_REQUIRED => response.headers.remove(header::UPGRADE),
+        _ => None,
+    };
     let headers = &mut response.headers;
     drop_hop_by_hop(headers);
+    if let Some(wanted) = wanted {
+        headers.insert(header::UPGRADE, wanted);
+    }
     // RFC 9110 8.6: nothing has a length there.
-    if response.status.is_informational() || response.status == http::StatusCode::NO_CONTENT {
+    if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);
     }
     if !response.status.is_informational() {
@@ -248,17 +271,50 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in [
-        &header::CONNECTION,
-        &HTTP2_SETTINGS,
-        &KEEP_ALIVE,
-        &PROXY_CONNECTION,
-        &header::TE,
-        &header::TRANSFER_ENCODING,
-        &header::UPGRADE,
-    ] {
+    for name in &HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// What frames or routes a message, changes how it is read or by whom, or says who asked, has no
+/// place behind it (RFC 9110 6.5.1): who reads it there may have acted on its head already.
+pub fn is_trailer(name: &HeaderName) -> bool {
+    use http::header::*;
+    const CONDITIONS: [HeaderName; 5] =
+        [IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE];
+    const OF_RESPONSES: [HeaderName; 7] =
+        [AGE, DATE, EXPIRES, LOCATION, RETRY_AFTER, VARY, WWW_AUTHENTICATE];
+    ![
+        AUTHORIZATION,
+        CACHE_CONTROL,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        CONTENT_RANGE,
+        CONTENT_TYPE,
+        COOKIE,
+        EXPECT,
+        HOST,
+        MAX_FORWARDS,
+        PRAGMA,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        RANGE,
+        SET_COOKIE,
+        TRAILER,
+        VIA,
+    ]
+    .contains(name)
+        && !CONDITIONS.contains(name)
+        && !OF_RESPONSES.contains(name)
+        && !HOP_BY_HOP.contains(name)
+        && !speaks_of_others(name, false)
+}
+
+/// Whether no value begins or ends in a blank: by HTTP/2 that is malformed (RFC 9113 8.2.1), and
+/// HTTP/1.1 would read another value.
+pub fn are_trimmed(headers: &HeaderMap) -> bool {
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    headers.values().map(HeaderValue::as_bytes).all(|v| !blank(v.first()) && !blank(v.last()))
 }
 
 /// About how long a request's head is when it is written.

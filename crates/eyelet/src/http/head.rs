@@ -358,7 +358,13 @@ pub fn take_response(
         return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
     };
     *scanner = Scanner::default();
-    read_response(buffer.split_to(end).freeze(), method).map(Some)
+    let mut head = buffer.split_to(end);
+    // A later minor version is read as the one that is known (RFC 9110 2.5).
+    if let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9', b' ', ..] = &mut head[..]
+    {
+        *minor = b'1';
+    }
+    read_response(head.freeze(), method).map(Some)
 }
 
 fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Version, response};
+use http::{StatusCode, Version, response};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
@@ -373,7 +373,10 @@ impl One<'_> {
         } else if matches!(length, Length::Chunked | Length::UntilClose) {
             self.close = true;
         }
-        if self.close {
+        if head.status == StatusCode::UPGRADE_REQUIRED {
+            let close = if self.close { "upgrade, close" } else { "upgrade" };
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static(close));
+        } else if self.close {
             head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         } else if self.version == Version::HTTP_10 {
             head.headers.insert(header::CONNECTION, HeaderValue::from_static("keep-alive"));
@@ -451,6 +454,10 @@ impl Two {
     fn respond(&mut self, mut head: response::Parts, length: Length) -> Result<(), Trouble> {
         let ends = length == Length::Empty || has_no_body(head.status);
         head.version = Version::HTTP_2;
+        if head.status == StatusCode::UPGRADE_REQUIRED {
+            // It would make the response malformed (RFC 9113 8.2.2).
+            head.headers.remove(header::UPGRADE);
+        }
         let head = http::Response::from_parts(head, ());
         let send = self.respond.send_response(head, ends).map_err(Trouble::Reset)?;
         self.responded = true;

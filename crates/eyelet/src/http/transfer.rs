@@ -2,11 +2,14 @@
 //! bounded, both at once. It must not know heads.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use eyelet_compress::CodingError;
+use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
 use super::fault::ResponseFault;
@@ -162,8 +165,8 @@ pub struct Download {
     /// Read before the response was begun.
     first: VecDeque<Piece>,
     coder: Option<Coder>,
-    /// The coder holds what was not flushed.
-    unflushed: bool,
+    /// Until when the upstream's silence is no pause yet.
+    pause: Option<Pin<Box<Sleep>>>,
     ended: bool,
     /// Bytes of the body taken from the upstream, and those given to the client.
     pub taken: u64,
@@ -179,7 +182,7 @@ impl Download {
             decoder: Decoder::new(length),
             first: VecDeque::new(),
             coder: None,
-            unflushed: false,
+            pause: None,
             ended: false,
             taken: 0,
             given: 0,
@@ -201,8 +204,7 @@ impl Download {
     }
 
     /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
-    /// With `wait` for its first piece: a body whose length is known is no stream of events, so
-    /// that its head may come with it.
+    /// With `wait` for its first piece.
     pub fn poll_first(
         &mut self,
         task: &mut Context<'_>,
@@ -295,7 +297,7 @@ impl Download {
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if idle && !self.flush_coder(stream)? {
+            if idle && !ready!(self.poll_pause(task, stream))? {
                 return Poll::Pending;
             }
         }
@@ -307,7 +309,7 @@ impl Download {
                 self.taken += data.len() as u64;
                 let mut out = Vec::new();
                 coder.push(&data, &mut out)?;
-                self.unflushed = true;
+                self.pause = None;
                 self.given += out.len() as u64;
                 stream.push(out.into());
             }
@@ -337,18 +339,24 @@ impl Download {
         Ok(())
     }
 
-    /// A pause of the upstream's is one for the client: whether anything came of it.
-    fn flush_coder(&mut self, stream: &mut Stream<'_>) -> Result<bool, Broken> {
-        let Some(coder) = &mut self.coder else { return Ok(false) };
-        if !std::mem::take(&mut self.unflushed) {
-            return Ok(false);
-        }
+    /// A pause of the upstream's is one for the client: whether anything came of it. It is one when
+    /// it has lasted a little.
+    fn poll_pause(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+    ) -> Poll<Result<bool, Broken>> {
+        let Some(coder) = &mut self.coder else { return Poll::Ready(Ok(false)) };
+        let Some(pause) = coder.pause() else { return Poll::Ready(Ok(false)) };
+        let sleep = self.pause.get_or_insert_with(|| Box::pin(sleep(pause)));
+        ready!(sleep.as_mut().poll(task));
+        self.pause = None;
         let mut out = Vec::new();
         coder.flush(&mut out).map_err(|_| Broken::Coding)?;
         let some = !out.is_empty();
         self.given += out.len() as u64;
         stream.push(out.into());
-        Ok(some)
+        Poll::Ready(Ok(some))
     }
 
     fn poll_upstream(

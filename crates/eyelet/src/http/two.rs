@@ -14,6 +14,7 @@ use http::uri::Scheme;
 use http::{Request, StatusCode, Uri, request};
 
 use super::exchange::{answer, exchange};
+use super::fields;
 use super::front::{Front, Record};
 use super::head::{Length, content_length, read_authority};
 use super::io::{Client, Gone};
@@ -271,7 +272,7 @@ async fn one_stream(
     }
     let mut record = Record::new(&front, &parts);
     record.failed = true;
-    record.reason = "request: malformed authority, path or length".into();
+    record.reason = "request: malformed target, length or value".into();
     let status = match parts.method {
         http::Method::CONNECT => StatusCode::METHOD_NOT_ALLOWED,
         _ => StatusCode::BAD_REQUEST,
@@ -316,6 +317,10 @@ fn target(parts: &mut request::Parts) -> Option<()> {
         return None;
     }
     content_length(&parts.headers).ok()?;
+    let known = |scheme: &Scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP;
+    if !fields::are_trimmed(&parts.headers) || !parts.uri.scheme().is_none_or(known) {
+        return None;
+    }
     let mut uri = std::mem::take(&mut parts.uri).into_parts();
     (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
     uri.path_and_query.get_or_insert(http::uri::PathAndQuery::from_static("/"));

@@ -2,6 +2,7 @@
 //! to it, the response is read from it. It must not know the client.
 
 pub mod dial;
+mod driver;
 pub mod one;
 pub mod two;
 

@@ -306,3 +306,31 @@ fn the_terms_of_a_rule_are_as_written() {
     let wanted = Compression { offload: true, dictionary, ..Compression::default() };
     assert_eq!(edge.terminate.compression, wanted);
 }
+
+/// HEAD and 304 vary by what GET varies by (RFC 9110 9.3.2 and 15.4.5).
+#[test]
+fn responses_without_a_body_vary_by_the_dictionary_too() {
+    let scratch = Scratch::new("bodiless");
+    let (one, _) = versions(60_000);
+    let edge = Edge::new(TERMS, &scratch.0);
+    let tag = ("etag", "\"a\"");
+    let path = (":path", "/assets/app.1.js");
+    let ask = |method, condition: &str| {
+        let fields = [(":method", method), path, ("accept-encoding", ALL)];
+        let fields = [&fields[..], &[("if-none-match", condition)]].concat();
+        let status = if condition.is_empty() { 200 } else { 304 };
+        let fields = if condition.is_empty() { &fields[..3] } else { &fields[..] };
+        let said = [SCRIPT, FRESH, tag];
+        let answer = Answer { status, fields: &said, pieces: &[&one], known: true };
+        edge.exchange(fields, &answer)
+    };
+    let (got, head, known) = (ask("GET", ""), ask("HEAD", ""), ask("GET", "W/\"a\""));
+    for name in ["vary", "etag", "use-as-dictionary", "cache-control"] {
+        assert_eq!(got.headers.get(name), head.headers.get(name), "{name}");
+    }
+    for name in ["vary", "etag"] {
+        assert_eq!(got.headers.get(name), known.headers.get(name), "{name}");
+    }
+    assert_eq!(got.headers["vary"], "accept-encoding, available-dictionary");
+    assert_eq!(got.asked["accept-encoding"], head.asked["accept-encoding"]);
+}

@@ -22,7 +22,9 @@ use crate::http::io::Queue;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
-/// The same while memory is short, unless the client takes more at once: a head, mostly.
+/// The same while memory is short, unless the client takes more at once: a head, mostly. Also the
+/// least, for it is counted with the connection: a client that takes a byte at a time would
+/// otherwise have its response read a byte at a time.
 const TIGHT_BYTES: usize = 4 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
@@ -71,10 +73,10 @@ impl Connection {
         self.poll_fill_by(task, max)
     }
 
-    /// The same for at most `max` bytes.
+    /// The same for some `max` bytes.
     pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
         let mut room = [MaybeUninit::uninit(); READ_BYTES];
-        let mut read = ReadBuf::uninit(&mut room[..max.clamp(1, READ_BYTES)]);
+        let mut read = ReadBuf::uninit(&mut room[..max.clamp(TIGHT_BYTES, READ_BYTES)]);
         ready!(Pin::new(&mut self.socket).poll_read(task, &mut read))?;
         self.received.extend_from_slice(read.filled());
         let read = read.filled().len();

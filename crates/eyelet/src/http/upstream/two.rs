@@ -17,6 +17,7 @@ use http::uri::Scheme;
 use http::{Method, response};
 
 use super::dial::{Descriptor, Socket};
+use super::driver::{Bursts, Listened, STREAM_WINDOW_BYTES, State, drive};
 use super::{NoAnswer, Question};
 use crate::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use crate::http::body::{Piece, keep_trailers};
@@ -29,8 +30,6 @@ use crate::http::io::Queue;
 
 /// Streams of ours on one connection, if its upstream takes so many.
 const STREAMS_MAX: usize = 100;
-/// Bytes that an upstream may send ahead on a stream.
-const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// All streams' windows together: clients that do not read stop nobody else's response.
 const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX as u32 * STREAM_WINDOW_BYTES;
 /// Bytes of a request that wait in the library for a stream's window.
@@ -48,12 +47,10 @@ pub struct Connection {
     budget: Arc<Budget>,
     send: RefCell<SendRequest<Bytes>>,
     scheme: Scheme,
-    streams: Cell<usize>,
+    state: Rc<State>,
     /// It has carried a request before.
     reused: Cell<bool>,
     resets: Cell<u32>,
-    /// It gets no more streams.
-    retired: Cell<bool>,
     used: Cell<Instant>,
 }
 
@@ -77,45 +74,45 @@ impl Connection {
             .max_send_buffer_size(SEND_BYTES_MAX);
         let budget = descriptor.0.budget.clone();
         let counted = Counted::new(&budget, HTTP2_BYTES + socket.bytes());
-        let (send, mut driver) = builder.handshake::<_, Bytes>(socket).await.map_err(text)?;
-        poll_fn(|task| match Pin::new(&mut driver).poll(task) {
+        let state = State::new(budget.clone());
+        let listened = Listened { socket, state: state.clone() };
+        let (send, mut driven) = builder.handshake::<_, Bytes>(listened).await.map_err(text)?;
+        poll_fn(|task| match Pin::new(&mut driven).poll(task) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(text(error))),
             Poll::Ready(Ok(())) => Poll::Ready(Err("HTTP/2: closed before its SETTINGS".into())),
             Poll::Pending if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         })
         .await?;
-        tokio::task::spawn_local(async move {
-            // Each stream is told why.
-            let _ = driver.await;
-            drop((descriptor, counted));
-        });
+        let held = (descriptor, counted);
+        tokio::task::spawn_local(drive(driven, state.clone(), STREAMS_MAX as u32, held));
         Ok(Rc::new(Self {
             name,
             budget,
             send: RefCell::new(send),
             scheme,
-            streams: Cell::new(0),
+            state,
             reused: Cell::new(false),
             resets: Cell::new(0),
-            retired: Cell::new(false),
             used: Cell::new(Instant::now()),
         }))
     }
 
     /// Whether it is worth keeping.
     pub fn is_good(&self) -> bool {
-        let idle = self.streams.get() == 0 && self.used.get().elapsed() > IDLE_MAX;
+        let idle = self.state.streams.get() == 0 && self.used.get().elapsed() > IDLE_MAX;
         // A clone has no stream of its own that waits, whose waker would be lost.
         let mut send = self.send.borrow().clone();
         let mut task = Context::from_waker(Waker::noop());
-        !self.retired.get() && !idle && matches!(send.poll_ready(&mut task), Poll::Ready(Ok(())))
+        !self.state.retired.get()
+            && !idle
+            && matches!(send.poll_ready(&mut task), Poll::Ready(Ok(())))
     }
 
     /// Whether it takes another stream now.
     pub fn has_room(&self) -> bool {
         let theirs = self.send.borrow().current_max_send_streams();
-        self.streams.get() < STREAMS_MAX.min(theirs)
+        self.state.streams.get() < STREAMS_MAX.min(theirs)
     }
 
     /// Begins an exchange.
@@ -124,9 +121,13 @@ impl Connection {
         let sent = question.length == Length::Empty;
         let mut send = self.send.borrow().clone();
         let (response, send) = send.send_request(request, sent).ok()?;
-        self.streams.update(|streams| streams + 1);
+        self.state.begins();
+        let is_fixed = !(question.parts.method.is_idempotent() && sent);
+        self.state.fixed.update(|fixed| fixed + usize::from(is_fixed));
         Some(Asked {
-            counted: Counted::new(&self.budget, STREAM_BYTES),
+            counted: Counted::new(&self.budget, STREAM_BYTES + self.state.beyond()),
+            is_fixed,
+            bursts: Bursts::default(),
             reused: self.reused.replace(true),
             connection: self.clone(),
             response,
@@ -147,6 +148,9 @@ pub struct Asked {
     /// Whether the connection had carried others before.
     pub reused: bool,
     counted: Counted,
+    /// It cannot be asked elsewhere any more.
+    is_fixed: bool,
+    bursts: Bursts,
     response: ResponseFuture,
     send: SendStream<Bytes>,
     /// `None` before the response's head, and where it has no body.
@@ -205,6 +209,10 @@ impl Asked {
             return Poll::Ready(Ok(Response { parts, length: Length::Empty, keep_alive: true }));
         }
         let response = ready!(Pin::new(&mut self.response).poll(task)).map_err(no_answer)?;
+        self.connection.state.answered();
+        if !std::mem::replace(&mut self.is_fixed, true) {
+            self.connection.state.fixed.update(|fixed| fixed + 1);
+        }
         let (mut parts, receive) = response.into_parts();
         let length = length(&mut parts, &receive, method).map_err(NoAnswer::Fault)?;
         if length != Length::Empty {
@@ -220,8 +228,13 @@ impl Asked {
             return Poll::Ready(Ok(Piece::End(None)));
         };
         if !self.data_ended {
-            match ready!(receive.poll_data(task)) {
+            let data = receive.poll_data(task);
+            if data.is_pending() {
+                self.bursts.wait();
+            }
+            match ready!(data) {
                 Some(Ok(data)) => {
+                    self.bursts.came(data.len(), &self.connection.state);
                     // What is taken goes into a bounded queue, and no more is taken before that
                     // is written.
                     let _ = receive.flow_control().release_capacity(data.len());
@@ -244,7 +257,7 @@ impl Asked {
     /// Counts what it holds: what the upstream sent ahead and nobody took.
     pub fn recount(&mut self) {
         let ahead = self.receive.as_mut().map_or(0, |body| body.flow_control().used_capacity());
-        self.counted.set(STREAM_BYTES + ahead);
+        self.counted.set(STREAM_BYTES + ahead.max(self.connection.state.beyond()));
     }
 
     /// Whether the upstream's windows are open.
@@ -255,19 +268,20 @@ impl Asked {
 
     /// The connection gets no more streams: it may be dead without having said so.
     pub fn distrust(&self) {
-        self.connection.retired.set(true);
+        self.connection.state.retired.set(true);
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
         let connection = &self.connection;
-        connection.streams.update(|streams| streams - 1);
+        connection.state.streams.update(|streams| streams - 1);
+        connection.state.fixed.update(|fixed| fixed - usize::from(self.is_fixed));
         connection.used.set(Instant::now());
         if !(self.whole && self.sent) {
             connection.resets.update(|resets| resets + 1);
             if connection.resets.get() > RESETS_MAX {
-                connection.retired.set(true);
+                connection.state.retired.set(true);
             }
         }
     }
@@ -294,6 +308,9 @@ fn length(
 ) -> Result<Length, ResponseFault> {
     if head.headers.len() > FIELDS_MAX {
         return Err(ResponseFault::TooMany);
+    }
+    if !fields::are_trimmed(&head.headers) {
+        return Err(ResponseFault::Field);
     }
     // The library holds the data to it.
     let known = content_length(&head.headers).map_err(|_| ResponseFault::Length)?;

@@ -1,0 +1,198 @@
+//! The thread that takes what was seen into the dictionary store and keeps it on disk. It must not
+//! make deltas: nothing that takes seconds may come between a version and its file.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eyelet_compress::Coding;
+use eyelet_compress::dictionary::Hash;
+use eyelet_compress::dictionary::store::{Changed, Family, Step, Store};
+
+use super::coder::hash;
+use super::disk::{Folder, Found};
+use super::shared::{JOBS_MAX, Job, TrainedOfRules, lock};
+use super::trained::Trained;
+use crate::budget::{Budget, Counted};
+
+/// The thread: it alone adds versions to the store and takes them away.
+pub(super) struct Keeper {
+    store: Arc<Mutex<Store>>,
+    trained: Arc<RwLock<TrainedOfRules>>,
+    folder: Option<Folder>,
+    trained_names: Vec<String>,
+    looked: Instant,
+    /// Versions in memory that are not on disk yet, for a moment.
+    unsaved: VecDeque<Hash>,
+    /// To who makes deltas.
+    steps: SyncSender<Step>,
+    /// The store, and what was trained.
+    counted: Counted,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        store: Arc<Mutex<Store>>,
+        trained: Arc<RwLock<TrainedOfRules>>,
+        folder: Option<Folder>,
+        steps: SyncSender<Step>,
+        budget: &Arc<Budget>,
+    ) -> Self {
+        Self {
+            store,
+            trained,
+            folder,
+            trained_names: Vec::new(),
+            looked: Instant::now(),
+            unsaved: VecDeque::new(),
+            steps,
+            counted: Counted::new(budget, 0),
+        }
+    }
+
+    /// All that has come, then a file, and so on: neither waits for more than a few of the other.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let mut wait = if self.unsaved.is_empty() { LOOK_INTERVAL } else { Duration::ZERO };
+            for _ in 0..JOBS_MAX {
+                match jobs.recv_timeout(wait) {
+                    Ok(Job::Seen(family, path, body, _counted)) => self.see(family, &path, body),
+                    Ok(Job::Delta(family, step)) => self.want_asked(&family, step),
+                    Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return self.save_all(),
+                    Err(RecvTimeoutError::Timeout) => break,
+                }
+                wait = Duration::ZERO;
+            }
+            if let Some(hash) = self.unsaved.pop_front() {
+                self.save(hash);
+            }
+            if self.looked.elapsed() >= LOOK_INTERVAL {
+                self.look_for_trained();
+            }
+            self.recount();
+        }
+    }
+
+    fn save_all(mut self) {
+        while let Some(hash) = self.unsaved.pop_front() {
+            self.save(hash);
+        }
+    }
+
+    /// Also what was added by deltas since it was last done: a look's interval at most.
+    fn recount(&mut self) {
+        let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
+        let trained: usize = trained.values().flat_map(|all| all.iter()).map(|t| t.bytes()).sum();
+        self.counted.set(lock(&self.store).bytes() + trained);
+    }
+
+    pub(super) fn load(&mut self) {
+        self.look_for_trained();
+        let Some(folder) = &self.folder else { return };
+        let all = folder.load().unwrap_or_else(|error| {
+            tracing::warn!("{}: {error}", folder.path().display());
+            Vec::new()
+        });
+        let mut store = lock(&self.store);
+        for found in all {
+            match found {
+                Found::Version(version) => store.restore(version),
+                Found::Delta(step, delta) => store.restore_delta(step, delta),
+            }
+        }
+        let changed = store.settle();
+        drop(store);
+        self.forget(&changed);
+        self.recount();
+    }
+
+    /// A training run writes its result into the folder: no restart is needed to offer it.
+    fn look_for_trained(&mut self) {
+        self.looked = Instant::now();
+        let Some(folder) = &self.folder else { return };
+        let names = folder.trained_names();
+        if names == self.trained_names {
+            return;
+        }
+        let all = folder.load_trained().unwrap_or_default();
+        self.trained_names = names;
+        let mut by_rule: HashMap<Box<str>, Vec<Arc<Trained>>> = HashMap::new();
+        for trained in all {
+            tracing::info!("dictionary {} for \"{}\"", trained.hash, trained.rule);
+            by_rule.entry(trained.rule.clone()).or_default().push(Arc::new(trained));
+        }
+        let by_rule = by_rule.into_iter().map(|(rule, all)| (rule, all.into())).collect();
+        *self.trained.write().unwrap_or_else(PoisonError::into_inner) = by_rule;
+    }
+
+    fn see(&mut self, family: Family, path: &str, body: Bytes) {
+        let hash = hash(&body);
+        let mut store = lock(&self.store);
+        let changed = store.see(family.clone(), path, hash, body);
+        let is_new = changed.added.is_some();
+        let others = store.family(&family);
+        drop(store);
+        if !is_new {
+            return;
+        }
+        let others = others.iter().filter(|other| other.hash != hash).take(DELTAS_AT_ONCE);
+        let steps: Vec<Step> =
+            others.map(|other| Step { from: other.hash, to: hash, coding: Coding::Dcz }).collect();
+        steps.into_iter().rev().for_each(|step| self.want(step));
+        self.save_soon(hash);
+        self.forget(&changed);
+    }
+
+    /// Only within a family: a hash that a client names must not reach another origin's bytes.
+    fn want_asked(&self, family: &Family, step: Step) {
+        let store = lock(&self.store);
+        let both = [step.from, step.to].iter().all(|hash| store.version(family, *hash).is_some());
+        let is_there = store.delta(step).is_some();
+        drop(store);
+        if both && !is_there {
+            self.want(step);
+        }
+    }
+
+    fn want(&self, step: Step) {
+        // One too many is asked for again by those who come for it.
+        let _ = self.steps.try_send(step);
+    }
+
+    fn save_soon(&mut self, hash: Hash) {
+        if self.folder.is_none() {
+            return;
+        }
+        self.unsaved.push_back(hash);
+        if self.unsaved.len() > UNSAVED_MAX
+            && let Some(oldest) = self.unsaved.pop_front()
+        {
+            self.save(oldest);
+        }
+    }
+
+    /// What has left the store in the meantime is not saved.
+    fn save(&self, hash: Hash) {
+        let Some(folder) = &self.folder else { return };
+        let version = lock(&self.store).any_version(hash);
+        if let Some(Err(error)) = version.map(|version| folder.save_version(&version)) {
+            tracing::warn!("{}: {error}", folder.path().display());
+        }
+    }
+
+    fn forget(&self, changed: &Changed) {
+        let Some(folder) = &self.folder else { return };
+        changed.versions_gone.iter().for_each(|hash| folder.remove_version(*hash));
+        changed.deltas_gone.iter().for_each(|step| folder.remove_delta(*step));
+    }
+}
+
+/// Deltas that a new version is given before anybody asks: from the versions that returning
+/// clients most likely have.
+const DELTAS_AT_ONCE: usize = 4;
+/// Versions that wait for the disk.
+const UNSAVED_MAX: usize = 64;
+/// How long a trained dictionary may lie there before it is offered.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,0 +1,193 @@
+//! HTTP/2 applications that are far away, or gone without a word. Must not know the engine; the way
+//! there is a relay that takes its time, and a silent upstream is frames by hand.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Response;
+use support::client::Offer;
+use support::edge::LISTENER;
+use support::frames::{HEADERS, PING, SETTINGS, frame, next};
+use support::two::{self, say};
+use support::web::{ask, get};
+use support::{A_WHILE, Edge, Pki, Tls, Upstream, noise};
+
+/// One way.
+const DELAY: Duration = Duration::from_millis(25);
+
+struct Web {
+    pki: Pki,
+    edge: Edge,
+    app: Upstream,
+}
+
+impl Web {
+    fn new(app: Upstream) -> Self {
+        let pki = Pki::new();
+        let more = "upstream_http2 = \"on\"\ncompress = \"off\"";
+        let rule = pki.terminate(&format!("http://{}", app.address), more);
+        let config = format!("workers = 1\n{LISTENER}\n{rule}");
+        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+        Self { pki, edge, app }
+    }
+
+    fn connect(&self) -> Tls {
+        Offer::new(&self.pki).connect(self.edge.address(), "app.test")
+    }
+}
+
+/// Whatever is written to it comes out a little later.
+fn late(mut from: TcpStream, mut to: TcpStream) {
+    let (give, take) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        for (due, bytes) in take {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    let mut piece = vec![0; 64 << 10];
+    while let Ok(read @ 1..) = from.read(&mut piece) {
+        if give.send((Instant::now() + DELAY, piece[..read].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+fn far(app: &Upstream) -> Upstream {
+    let address = app.address;
+    Upstream::serve(move |near| {
+        let Ok(far) = TcpStream::connect(address) else { return };
+        let _ = far.set_nodelay(true);
+        let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        thread::spawn(move || late(back.0, back.1));
+        late(near, far);
+    })
+}
+
+#[test]
+fn a_long_way_takes_its_time_once() {
+    let bytes = Bytes::from(noise(8 << 20, 5));
+    let sent = bytes.clone();
+    let near = two::app(100, None, move |(request, mut respond)| {
+        let sent = sent.clone();
+        Box::pin(async move {
+            if request.uri().path() != "/large" {
+                return say(&mut respond, "ok");
+            }
+            let mut send = respond.send_response(Response::new(()), false).unwrap();
+            let _ = two::write(&mut send, sent).await;
+            let _ = send.send_data(Bytes::new(), true);
+        })
+    });
+    let web = Web::new(far(&near));
+    let mut client = web.connect();
+    assert_eq!(get(&mut client, "/").status, 200);
+    let began = Instant::now();
+    assert!(get(&mut client, "/large").body == bytes, "other bytes came");
+    // In windows of 64 KiB it would be 128 round trips.
+    let trips = began.elapsed().as_millis() / (2 * DELAY.as_millis());
+    assert!(trips < 80, "{trips} round trips for 8 MiB");
+    // A wider window is not everybody's.
+    let before = web.edge.rss_bytes();
+    let stalled: Vec<Tls> = (0..60)
+        .map(|_| {
+            let mut client = web.connect();
+            client.write_all(b"GET /large HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+            client
+        })
+        .collect();
+    thread::sleep(A_WHILE * 5);
+    let grown = web.edge.rss_bytes().saturating_sub(before);
+    assert!(grown < 60 << 20, "{grown} bytes more with stalled clients");
+    assert_eq!(get(&mut web.connect(), "/").text(), "ok");
+    assert_eq!(web.app.accepted(), 1);
+    drop(stalled);
+}
+
+fn begin(stream: &mut TcpStream) {
+    stream.read_exact(&mut [0; 24]).unwrap();
+    stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+}
+
+/// Reads frames up to the next of that kind; its stream.
+fn until_frame(stream: &mut TcpStream, kind: u8) -> Option<support::frames::Frame> {
+    loop {
+        let frame = next(stream)?;
+        if frame.kind == kind {
+            return Some(frame);
+        }
+    }
+}
+
+/// Answers the next request with `:status: 200` alone.
+fn answer(stream: &mut TcpStream) {
+    let asked = until_frame(stream, HEADERS).unwrap();
+    stream.write_all(&frame(HEADERS, 5, asked.stream, &[0x88])).unwrap();
+}
+
+#[test]
+fn an_idle_connection_that_is_dead_is_found() {
+    let web = Web::new(Upstream::by_hand());
+    let mut client = web.connect();
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(get(&mut client, "/").status, 200));
+        let mut one = web.app.take();
+        begin(&mut one);
+        answer(&mut one);
+        let asked = until_frame(&mut one, PING).expect("it is asked whether it is there");
+        assert_eq!(asked.stream, 0);
+        // It is, once.
+        one.write_all(&frame(PING, 1, 0, &asked.payload)).unwrap();
+        assert!(until_frame(&mut one, PING).is_some(), "and again");
+        let began = Instant::now();
+        assert!(until_frame(&mut one, PING).is_none(), "it is given up");
+        assert!(began.elapsed() > Duration::from_secs(3), "not at once");
+        // The next request does not meet it.
+        scope.spawn(|| assert_eq!(get(&mut web.connect(), "/").status, 200));
+        let mut two = web.app.take();
+        begin(&mut two);
+        answer(&mut two);
+    });
+}
+
+#[test]
+fn a_request_on_a_dead_connection_is_asked_elsewhere() {
+    let web = Web::new(Upstream::by_hand());
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(get(&mut web.connect(), "/").status, 200));
+        let mut one = web.app.take();
+        begin(&mut one);
+        answer(&mut one);
+        thread::sleep(Duration::from_millis(1300));
+        let began = Instant::now();
+        scope.spawn(|| assert_eq!(get(&mut web.connect(), "/again").status, 200));
+        assert!(until_frame(&mut one, HEADERS).is_some());
+        assert!(until_frame(&mut one, PING).is_some(), "it is asked with the request");
+        let mut two = web.app.take();
+        begin(&mut two);
+        answer(&mut two);
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        // One that answers pings and takes its time is waited for, and so is a request that must
+        // not be asked twice.
+        thread::sleep(Duration::from_millis(1300));
+        let post = "POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 0\r\n\r\n";
+        scope.spawn(|| {
+            let mut client = web.connect();
+            assert_eq!(ask(&mut client, post).status, 200);
+            assert_eq!(web.app.accepted(), 2);
+        });
+        thread::sleep(Duration::from_secs(6));
+        answer(&mut two);
+    });
+}
