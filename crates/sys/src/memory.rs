@@ -1,6 +1,8 @@
 //! What the C allocator is told: not to grow its own thresholds, and when to give pages back.
 //! It must not know when that is.
 
+use std::io::{BufRead, BufReader};
+
 /// Allocations from here on are mappings of their own, given back when they are freed: a chunk
 /// of 1024 parked connections is one.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -37,16 +39,20 @@ pub fn configure() {
 ///
 /// glibc keeps up to 7 freed blocks of each of 64 sizes for the calling thread, for ever, and
 /// each of them keeps its page. They are taken out here and freed on a thread that ends, because
-/// only then are such blocks merged.
+/// only then are such blocks merged. Twice: where fewer than 7 are there, glibc puts others of
+/// that size there as it looks for them.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn trim() {
-    let sizes = (24..=CACHED_BYTES_MAX).step_by(CACHED_STEP);
-    let cached: Vec<Vec<u8>> =
-        sizes.flat_map(|size| (0..CACHED_EACH).map(move |_| Vec::with_capacity(size))).collect();
-    // Where no thread can be had they go back to where they were.
-    if let Ok(thread) = std::thread::Builder::new().spawn(move || drop(cached)) {
-        // It drops, and cannot fail.
-        let _ = thread.join();
+    for _ in 0..2 {
+        let sizes = (24..=CACHED_BYTES_MAX).step_by(CACHED_STEP);
+        let cached: Vec<Vec<u8>> = sizes
+            .flat_map(|size| (0..CACHED_EACH).map(move |_| Vec::with_capacity(size)))
+            .collect();
+        // Where no thread can be had they go back to where they were.
+        if let Ok(thread) = std::thread::Builder::new().spawn(move || drop(cached)) {
+            // It drops, and cannot fail.
+            let _ = thread.join();
+        }
     }
     // SAFETY: malloc_trim takes an integer, locks each arena, and touches free memory only.
     unsafe {
@@ -54,14 +60,19 @@ pub fn trim() {
     }
 }
 
+/// What is read of that list at once: the kernel gives no more.
+const SMAPS_BYTES: usize = 4 << 10;
+
 /// Unmaps the pages of code and constants; those that are used come back, from the page cache, as
 /// they are. A program touches most of its own at its start (options, configuration, roots), and
 /// the kernel maps 64 KiB around each page that is touched: two thirds of it serve nothing later.
 pub fn forget_code() {
-    let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return };
+    let Ok(smaps) = std::fs::File::open("/proc/self/smaps") else { return };
+    // Not whole: the text is some ten pages, and the heap was trimmed a moment ago.
+    let smaps = BufReader::with_capacity(SMAPS_BYTES, smaps);
     let mut current = None;
-    for line in smaps.lines() {
-        if let Some(mapping) = constant_mapping(line) {
+    for line in smaps.lines().map_while(Result::ok) {
+        if let Some(mapping) = constant_mapping(&line) {
             current = mapping;
         } else if line.starts_with("Anonymous:") && !line.ends_with(" 0 kB") {
             current = None;
