@@ -25,6 +25,7 @@ pub mod overflows;
 pub mod park;
 pub mod peek;
 pub mod proxy_protocol;
+pub mod rehearsal;
 pub mod relay;
 pub mod serve;
 pub mod shed;
