@@ -17,8 +17,8 @@ use eyelet_wire::hello::{HelloReader, Peek};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
-    CipherSuite, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind, ProtocolVersion,
-    ServerConfig,
+    CipherSuite, ClientConnection, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind,
+    ProtocolVersion, ServerConfig,
 };
 use rustls_pki_types::CertificateDer;
 
@@ -113,6 +113,34 @@ fn stopped(stop: Stop) -> End {
         Stop::Late => "handshake_timeout".into(),
         Stop::Io(error) => client_failure(&error, "the handshake"),
     })
+}
+
+/// Does the handshake with a client in this process, without a socket.
+pub fn rehearse(
+    (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
+    client: &mut ClientConnection,
+) -> Result<Handshaken, String> {
+    /// Of each side; a HelloRetryRequest would make it one more.
+    const FLIGHTS_MAX: usize = 4;
+    let tls = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
+    let mut machine = Machine::new(tls, Vec::new(), false);
+    for _ in 0..FLIGHTS_MAX {
+        while client.wants_write() {
+            client.write_tls(&mut machine.incoming).map_err(|error| error.to_string())?;
+        }
+        let step = with_certificates(&certificates, || machine.step());
+        let step = step.map_err(|error| error.to_string())?;
+        let mut outgoing = machine.outgoing.as_slice();
+        while !outgoing.is_empty() {
+            client.read_tls(&mut outgoing).map_err(|error| error.to_string())?;
+            client.process_new_packets().map_err(|error| error.to_string())?;
+        }
+        machine.outgoing.clear();
+        if matches!(step, Step::Done) {
+            return machine.hand_over().map_err(|end| end.reason.into_owned());
+        }
+    }
+    Err("no end".into())
 }
 
 enum Step {

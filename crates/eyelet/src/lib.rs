@@ -26,6 +26,7 @@ pub mod park;
 pub mod peek;
 pub mod provider;
 pub mod proxy_protocol;
+pub mod rehearsal;
 pub mod relay;
 pub mod serve;
 pub mod shed;

@@ -272,10 +272,10 @@ impl Lot {
         self.entries.entry(key).map_or(0, |entry| entry.links.deadline)
     }
 
-    /// Moves the wheel on and gives the connections whose deadline has passed.
-    pub fn advance(&mut self, now: u32) -> Vec<Key> {
-        let due = self.wheel.advance(&mut self.entries, now);
-        due.into_iter().filter_map(|index| self.entries.key_at(index)).collect()
+    /// Moves the wheel on and gives the next connection whose deadline has passed.
+    pub fn next_due(&mut self, now: u32) -> Option<Key> {
+        let index = self.wheel.next_due(&mut self.entries, now)?;
+        self.entries.key_at(index)
     }
 
     /// Notes an event; the entry it belongs to, if it is still there.

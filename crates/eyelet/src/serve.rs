@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
 use crate::log::Writer;
 use crate::lot::Entry;
+use crate::rehearsal;
 use crate::relay::PIPES_MAX;
 use crate::tls::{ServerConfigs, TlsError};
 use crate::truth::Truth;
@@ -123,13 +125,23 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut workers = Vec::new();
+    let (rehearsed, rehearsals) = sync_channel(count);
+    // Of memory and of the program, what only the start has needed until here. What comes now is
+    // what connections need.
+    eyelet_sys::memory::trim();
+    eyelet_sys::memory::forget_code();
     for index in 0..count {
         let counters = counters::register();
         let log = writer.log(counters.clone());
-        let (edge, draining) = (edge.clone(), draining.clone());
+        let (edge, draining, rehearsed) = (edge.clone(), draining.clone(), rehearsed.clone());
         let sockets = std::mem::take(&mut sockets[index]);
         let body = move || {
-            let made = Worker::new(index as u16, edge, log, counters);
+            let made = Worker::new(index as u16, edge, log, counters).inspect(|worker| {
+                rehearsal::rehearse(worker);
+                eyelet_sys::memory::trim();
+                // The start waits for all.
+                let _ = rehearsed.send(());
+            });
             if let Err(error) = made.and_then(|worker| turn(worker, sockets, draining)) {
                 tracing::error!("worker {index} has ended: {error}");
             }
@@ -137,9 +149,10 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
         workers.push(thread.map_err(StartError::Worker)?);
     }
-    // Of memory and of the program, what only this start needed.
+    drop(rehearsed);
+    // A worker that could not be made sends nothing.
+    let _ = rehearsals.iter().take(count).count();
     eyelet_sys::memory::trim();
-    eyelet_sys::memory::forget_code();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }

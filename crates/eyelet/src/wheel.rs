@@ -101,31 +101,34 @@ impl Wheel {
         self.heads[bucket] = index;
     }
 
-    /// Moves on to tick `now` and gives the places of the entries that are due, unlinked.
-    pub fn advance<T: Linked>(&mut self, entries: &mut Slab<T>, now: u32) -> Vec<u32> {
-        let mut due = Vec::new();
-        while self.now < now {
-            self.now += 1;
-            let mut index = self.heads[self.now as usize % BUCKETS];
-            while index != NONE {
-                let Some(entry) = entries.at(index) else { break };
-                let Links { next, deadline, .. } = *entry.links();
-                self.unlink(entries, index);
-                if deadline <= self.now {
-                    due.push(index);
-                } else {
-                    self.link(entries, index);
+    /// Moves on towards tick `now` and takes out the next entry that is due; `None`: it is there.
+    /// One at a time, because a list of them would be strewn over a heap that was just trimmed.
+    pub fn next_due<T: Linked>(&mut self, entries: &mut Slab<T>, now: u32) -> Option<u32> {
+        loop {
+            // Nothing is ever linked into the bucket of the current tick, so that it empties.
+            let index = self.heads[self.now as usize % BUCKETS];
+            let Some(entry) = entries.at(index) else {
+                if self.now >= now {
+                    return None;
                 }
-                index = next;
+                self.now += 1;
+                continue;
+            };
+            let deadline = entry.links().deadline;
+            self.unlink(entries, index);
+            if deadline <= self.now {
+                return Some(index);
             }
+            self.link(entries, index);
         }
-        due
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::iter::from_fn;
+
     use super::*;
 
     struct Entry(Links);
@@ -147,7 +150,7 @@ mod tests {
         }
         let mut seen = Vec::new();
         for now in 1..=36_000 {
-            for index in wheel.advance(&mut entries, now) {
+            while let Some(index) = wheel.next_due(&mut entries, now) {
                 seen.push((now, deadlines[index as usize]));
             }
         }
@@ -166,7 +169,7 @@ mod tests {
             wheel.unlink(&mut entries, key.index);
             entries.remove(key).unwrap();
         }
-        let mut due = wheel.advance(&mut entries, 7);
+        let mut due: Vec<_> = from_fn(|| wheel.next_due(&mut entries, 7)).collect();
         due.sort_unstable();
         assert_eq!(due, [1, 3]);
     }
@@ -177,7 +180,8 @@ mod tests {
         let key = entries.insert(Entry(Links::default()));
         wheel.set(&mut entries, key.index, 5);
         wheel.set(&mut entries, key.index, 50);
-        assert!(wheel.advance(&mut entries, 49).is_empty());
-        assert_eq!(wheel.advance(&mut entries, 50), [key.index]);
+        assert_eq!(wheel.next_due(&mut entries, 49), None);
+        assert_eq!(wheel.next_due(&mut entries, 50), Some(key.index));
+        assert_eq!(wheel.next_due(&mut entries, 50), None);
     }
 }

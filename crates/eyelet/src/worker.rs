@@ -475,8 +475,9 @@ impl Worker {
 
     fn tick(self: &Rc<Self>, accepting: &mut Accepting) {
         let now = (self.began.elapsed().as_millis() as u64 / TICK_MS) as u32;
-        let due = self.lot.borrow_mut().advance(now);
-        for key in due {
+        loop {
+            let due = self.lot.borrow_mut().next_due(now);
+            let Some(key) = due else { break };
             self.guarded(key, || self.late(key));
         }
         let mut later = std::mem::take(&mut *self.later.borrow_mut());

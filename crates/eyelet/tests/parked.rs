@@ -11,7 +11,8 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use support::client::{TLS12, TLS13, Versions, echo};
-use support::crowd::{From, Manner, Multitude, alone, light, many};
+use support::crowd::{From, Manner, Multitude, alone, each, light, many};
+use support::edge::LISTENER;
 use support::memory::Memory;
 use support::web::get;
 use support::{Edge, Hello, Pki};
@@ -100,6 +101,34 @@ fn a_spliced_pair_costs_300_bytes() {
         client
     });
     assert!(each <= 300, "{each} bytes");
+}
+
+/// What a small service holds for its connections: 200 entries of 240 bytes, and whatever their
+/// handshakes leave. What a first handshake sets up is there before it: each worker has done one.
+#[test]
+fn the_first_two_hundred_clients_cost_200_kib() {
+    let _alone = alone();
+    let pki = Pki::new();
+    let upstream = Multitude::start(Manner::Echo);
+    let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+    // Each worker has its own heap and lot: their number must not depend on the machine.
+    let edge = Edge::start_whole(&pki.folder, &format!("workers = 2\n{LISTENER}{rule}"), |_| ());
+    let config: Arc<ClientConfig> = light(TLS13, Resumption::disabled());
+    let before = Memory::at_rest(edge.pid());
+    assert!(!edge.log().contains("a connection with itself fails"), "{}", edge.log());
+    assert!(edge.lines().is_empty(), "it has a line: {:?}", edge.lines());
+    let mut clients =
+        many(200, |_| From::loopback(1).tls(edge.address(), &config, "app.test").unwrap());
+    for _ in 0..3 {
+        each(&mut clients, |tls| echo(tls, b"hello"));
+        Memory::at_rest(edge.pid());
+    }
+    let after = Memory::at_rest(edge.pid());
+    let anonymous = after.anonymous.saturating_sub(before.anonymous);
+    let resident = after.resident.saturating_sub(before.resident);
+    eprintln!("200 clients: {anonymous} anonymous bytes more, {resident} resident");
+    assert!(anonymous <= 200 << 10, "{anonymous} bytes");
+    assert!(resident <= 200 << 10, "{resident} bytes");
 }
 
 /// The same entry again: no task, no buffer, no upstream.

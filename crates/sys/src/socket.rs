@@ -137,6 +137,11 @@ pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Two Unix stream sockets that are connected with each other.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?)
+}
+
 /// Takes the error that is pending on a socket.
 pub fn pending_error(fd: impl AsFd) -> io::Result<()> {
     Ok(sockopt::socket_error(fd)??)

@@ -1,0 +1,153 @@
+//! Each worker's first connection, with itself: a handshake and an echo, before it takes in any.
+//! It must not know the lot or the log: it is no client, and counted nowhere.
+//!
+//! What libraries set up when a thread first uses them (generators of random numbers, tables) is
+//! then made while the heap is small, and lies together. Made in the first burst of connections
+//! it would lie strewn over what that leaves free, and keep its pages for life.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use eyelet_sys::socket;
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::config::Action;
+use crate::handshake::{self, Handshaken};
+use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
+use crate::relay::terminate::Terminated;
+use crate::relay::{self, Flow, Relay, Sockets};
+use crate::story::{Decided, Story};
+use crate::tls::PROVIDER;
+use crate::worker::Worker;
+
+/// What is said, and said back.
+const WORD: &[u8] = b"hello";
+
+/// Rehearses the first rule that terminates and asks for no certificate of the client; nothing is
+/// done where there is none. A failure is told, and is no reason not to start: clients may offer
+/// what our own does not.
+pub fn rehearse(worker: &Worker) {
+    let rules = &worker.edge.config.rules;
+    let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
+    let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
+    let rehearsed = shake(worker, rule as u32)
+        .and_then(|(done, client)| echo(worker, done, client).map_err(|error| error.to_string()));
+    if let Err(error) = rehearsed {
+        let name = &rules.at(rule as u32).name;
+        tracing::warn!("rule {name:?}: a connection with itself fails: {error}");
+    }
+}
+
+fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), String> {
+    let edge = &worker.edge;
+    let config = edge.tls.of(&edge.config.rules, rule).map_err(|error| error.to_string())?;
+    let mut client = client().map_err(|error| error.to_string())?;
+    Ok((handshake::rehearse(config, &mut client)?, client))
+}
+
+fn client() -> Result<ClientConnection, Error> {
+    let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    ClientConnection::new(config.into(), ServerName::from(std::net::IpAddr::from(NOBODY.0)))
+}
+
+/// Has a word go through the relay to an upstream and back.
+fn echo(worker: &Worker, done: Handshaken, mut client: ClientConnection) -> io::Result<()> {
+    let (outside, inside) = socket::pair()?;
+    let (upstream, application) = socket::pair()?;
+    let mut relay = Relay::Terminate(Terminated { session: done.session, flow: Flow::default() });
+    let mut story = nobody().park(&mut worker.shared.borrow_mut());
+    let mut moved = |side| {
+        let mut ready = Ready::default();
+        ready.add(side, READ);
+        let mut sockets =
+            Sockets { client: inside.as_fd(), upstream: Some(upstream.as_fd()), ready: &mut ready };
+        let buffers = &mut *worker.buffers.borrow_mut();
+        buffers.piece = worker.edge.budget.piece();
+        relay::run(&mut relay, &mut sockets, &mut story, buffers)
+    };
+    let mut sealed = Vec::new();
+    client.writer().write_all(WORD)?;
+    client.write_tls(&mut sealed)?;
+    socket::send(&outside, &sealed)?;
+    moved(CLIENT);
+    let mut said = [0; WORD.len()];
+    socket::recv(&application, &mut said)?;
+    socket::send(&application, &said)?;
+    moved(UPSTREAM);
+    let mut answer = [0; 64];
+    let read = socket::recv(&outside, &mut answer)?;
+    client.read_tls(&mut &answer[..read])?;
+    client.process_new_packets().map_err(io::Error::other)?;
+    client.reader().read_exact(&mut said)?;
+    story.wake(&mut worker.shared.borrow_mut());
+    if said == WORD {
+        Ok(())
+    } else {
+        Err(io::Error::other("what comes back is not what was said"))
+    }
+}
+
+/// Where nobody is.
+const NOBODY: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 0);
+
+fn nobody() -> Story {
+    Story {
+        id: 0,
+        started_unix_ms: 0,
+        client: SocketAddr::from(NOBODY),
+        connect: None,
+        owes_answer: false,
+        decided: Decided::default(),
+        bytes_to_upstream: 0,
+        bytes_to_client: 0,
+    }
+}
+
+/// Trusts whoever answers: it is we.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        PROVIDER.signature_verification_algorithms.supported_schemes()
+    }
+}
