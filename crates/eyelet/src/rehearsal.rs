@@ -19,10 +19,10 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::config::Action;
 use crate::handshake::{self, Handshaken};
 use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
+use crate::provider::PROVIDER;
 use crate::relay::terminate::Terminated;
 use crate::relay::{self, Flow, Relay, Sockets};
 use crate::story::{Decided, Story};
-use crate::tls::PROVIDER;
 use crate::worker::Worker;
 
 /// What is said, and said back.
