@@ -214,12 +214,11 @@ fn broken_files_are_left_out_at_start() {
     get(&edge, "/assets/app.1.js", "gzip", "", &one);
     get(&edge, "/assets/app.2.js", "gzip", "", &two);
     until("the delta is ready", || has_delta(&edge, &one, &two));
-    let name = format!("{}.version", coder::hash(&one));
-    let file = scratch.0.join("store").join(&name);
-    // Written last.
     let (from, to) = (coder::hash(&one), coder::hash(&two));
-    let delta = scratch.0.join("store").join(format!("{from}-{to}.dcz"));
-    until("all are on disk", || delta.is_file());
+    let store = scratch.0.join("store");
+    let file = store.join(format!("{from}.version"));
+    let others = [store.join(format!("{to}.version")), store.join(format!("{from}-{to}.dcz"))];
+    until("all are on disk", || file.is_file() && others.iter().all(|other| other.is_file()));
     drop(edge);
     let mut bytes = std::fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
