@@ -97,6 +97,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             buffers.piece = worker.edge.budget.piece();
             let progress = relay::run(relay, &mut sockets, story, buffers);
             worker.keeps(held, relay.flow().held_bytes());
+            if upstream.is_none() {
+                note_waiting(worker, key, relay);
+            }
             (progress, (moved != story.moved()).then_some(story.is_settled()))
         }
     };
@@ -149,11 +152,17 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         return false;
     }
     if let Some(Entry { role: Role::Parked { relay, .. }, .. }) = worker.lot.borrow_mut().entry(key)
-        && relay.flow().begins_to_wait()
     {
-        worker.half_open.borrow_mut().push_back(key);
+        note_waiting(worker, key, relay);
     }
     true
+}
+
+/// What holds the beginning of a request, or a whole one that nobody serves, is half-open.
+fn note_waiting(worker: &Worker, key: Key, relay: &mut Relay) {
+    if relay.flow().begins_to_wait() {
+        worker.half_open.borrow_mut().push_back(key);
+    }
 }
 
 /// Whether a client that has ended its stream said less before than a request takes: its

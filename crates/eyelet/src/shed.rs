@@ -1,6 +1,6 @@
 //! Making room when memory is short, in a fixed order: half-open connections by age, HTTP/2 ones
 //! without a stream by idleness, then new ones of sources that hold more than their share, then
-//! other new ones. Parked ones stay, but for `shed_idle`.
+//! other new ones. Parked ones that hold nothing stay, but for `shed_idle`.
 //! It must not know what bytes are counted as.
 
 use std::cell::RefCell;

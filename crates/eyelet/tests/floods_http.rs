@@ -234,6 +234,25 @@ fn half_a_head() {
     drop(held);
 }
 
+/// The same beneath HTTP: a TLS record whose last byte does not come.
+#[test]
+fn half_a_record() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Page);
+    let flood = || {
+        let mut held = scene.open(&scene.one, sized(1_500), &[]);
+        each(&mut held, |client| {
+            let mut record = Vec::new();
+            client.conn.writer().write_all(PAGE).unwrap();
+            client.conn.write_tls(&mut record).unwrap();
+            // One that was shed takes none of it.
+            let _ = client.sock.write(&record[..record.len() - 1]);
+        });
+        held
+    };
+    drop(scene.withstands("half a record", flood));
+}
+
 /// The same by HTTP/2: HEADERS without END_HEADERS.
 #[test]
 fn half_a_head_by_http2() {

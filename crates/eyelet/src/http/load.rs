@@ -11,6 +11,8 @@ use crate::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
 /// What a small DATA frame takes in the library for each byte that it is longer than its data:
 /// about 240 bytes for a header of nine.
 const FRAME_BYTES: usize = 26;
+/// The most that they take: the library ends a connection with more, by half of its window.
+const FRAMES_BYTES_MAX: usize = 512 << 10;
 
 /// What an HTTP/2 connection's streams share of its memory.
 pub struct Load {
@@ -132,7 +134,7 @@ impl Load {
         let rest = fresh.saturating_sub(data);
         self.unseen.set(match waiting {
             0 => (before + rest).min(self.head_bytes_max),
-            _ => before + rest * FRAME_BYTES,
+            _ => (before + rest * FRAME_BYTES).min(self.head_bytes_max + FRAMES_BYTES_MAX),
         });
         self.recount();
     }

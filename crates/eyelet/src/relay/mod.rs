@@ -136,7 +136,7 @@ const WATCH_DOWN: u16 = 1 << 10;
 const FORBID_COMPRESSION: u16 = 1 << 11;
 /// The client's FIN was read: nothing can follow.
 const CLIENT_FIN: u16 = 1 << 12;
-/// It waits for room to be served, and is one of those that make room.
+/// It holds what came before it is served, and is one of those that make room.
 const WAITS: u16 = 1 << 13;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
@@ -302,18 +302,17 @@ impl Flow {
         self.has(ASKED)
     }
 
-    /// Notes that it waits to be served; whether that is new, and it holds anything the while.
+    /// Notes that it rests before it is served; whether it holds something from now on that makes
+    /// it one of those that make room.
     pub fn begins_to_wait(&mut self) -> bool {
-        let is_new = !self.has(WAITS) && !self.is_quiet();
-        if is_new {
-            self.flags |= WAITS;
-        }
-        is_new
+        let (did, does) = (self.has(WAITS), !self.is_quiet());
+        self.flags = if does { self.flags | WAITS } else { self.flags & !WAITS };
+        does && !did
     }
 
-    /// Whether it waits to be served and holds what came already.
+    /// Whether it is one of those.
     pub fn waits(&self) -> bool {
-        self.has(WAITS)
+        self.has(WAITS) && !self.is_quiet()
     }
 
     fn note_moved(&mut self, to: Side) {
