@@ -1,6 +1,8 @@
 //! Dictionaries as a browser meets them: offered, brought back, answered with a delta, kept over
 //! a restart; and everything that must not become or use one.
 
+use std::path::PathBuf;
+
 use super::*;
 
 const TERMS: &str = "dictionary = [\"/assets/app.*.js\"]\n[dictionary]\npath = \"store\"";
@@ -75,9 +77,7 @@ fn a_returning_client_gets_a_delta_also_after_a_restart() {
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
     assert!(decode(&got.headers, &got.body, &one) == two);
     assert!(got.body.len() <= made_now && got.body.len() < 2_000, "{}", got.body.len());
-    let (from, to) = (coder::hash(&one), coder::hash(&two));
-    let file = scratch.0.join("store").join(format!("{from}-{to}.dcz"));
-    until("the delta is on disk", || file.is_file());
+    until("all are on disk", || files(&scratch, &one, &two).iter().all(|file| file.is_file()));
     let got = get(&edge, "/assets/app.2.js", "br, dcb", &has, &two);
     assert_eq!(got.told.coding, Some("dcb"));
     assert!(decode(&got.headers, &got.body, &one) == two);
@@ -206,6 +206,13 @@ fn other_sites_are_not_answered_with_dictionaries() {
     }
 }
 
+/// What is kept of two versions: each, and the delta.
+fn files(scratch: &Scratch, one: &[u8], two: &[u8]) -> [PathBuf; 3] {
+    let (from, to) = (coder::hash(one), coder::hash(two));
+    let names = [format!("{from}.version"), format!("{to}.version"), format!("{from}-{to}.dcz")];
+    names.map(|name| scratch.0.join("store").join(name))
+}
+
 #[test]
 fn broken_files_are_left_out_at_start() {
     let scratch = Scratch::new("broken");
@@ -214,11 +221,9 @@ fn broken_files_are_left_out_at_start() {
     get(&edge, "/assets/app.1.js", "gzip", "", &one);
     get(&edge, "/assets/app.2.js", "gzip", "", &two);
     until("the delta is ready", || has_delta(&edge, &one, &two));
-    let (from, to) = (coder::hash(&one), coder::hash(&two));
-    let store = scratch.0.join("store");
-    let file = store.join(format!("{from}.version"));
-    let others = [store.join(format!("{to}.version")), store.join(format!("{from}-{to}.dcz"))];
-    until("all are on disk", || file.is_file() && others.iter().all(|other| other.is_file()));
+    let files = files(&scratch, &one, &two);
+    until("all are on disk", || files.iter().all(|file| file.is_file()));
+    let [file, ..] = files;
     drop(edge);
     let mut bytes = std::fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
