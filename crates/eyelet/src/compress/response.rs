@@ -102,7 +102,7 @@ impl Compressors {
         if let Some(trained) = self.inner.shared.trained(rule)
             && status == StatusCode::OK
         {
-            let path = wanted.path.split('?').next().unwrap_or_default();
+            let path = wanted.path.path();
             let html = headers
                 .get(CONTENT_TYPE)
                 .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
@@ -118,7 +118,7 @@ impl Compressors {
             return None;
         }
         offer::offer(headers, &family.pattern);
-        self.inner.shared.capture(&self.inner.pool, family, &wanted.path, headers, length)
+        self.inner.shared.capture(&self.inner.pool, family, wanted.path.as_str(), headers, length)
     }
 
     fn code(
@@ -175,12 +175,12 @@ impl Compressors {
         // A large delta takes longer than a response may wait, so it must be there already. The
         // length is that of the version last seen at this path; its hash is checked at the end.
         let ready = version.body.len() + length <= DELTA_NOW_BYTES_MAX
-            || shared.last_at(family, &wanted.path).is_some_and(|last| {
+            || shared.last_at(family, wanted.path.as_str()).is_some_and(|last| {
                 last.body.len() == length
                     && shared.has_delta(Step { from: hash, to: last.hash, coding })
             });
         if !ready {
-            shared.ask_for_delta(family, hash, &wanted.path, coding);
+            shared.ask_for_delta(family, hash, wanted.path.as_str(), coding);
         }
         ready.then_some(History::Version(version))
     }

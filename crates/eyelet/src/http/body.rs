@@ -265,7 +265,7 @@ impl Encoder {
         if self == Self::Plain {
             return;
         }
-        let mut end = b"0\r\n".to_vec();
+        let mut end = BytesMut::from(&b"0\r\n"[..]);
         if let Some(trailers) = trailers {
             write_fields(trailers, &mut end);
         }
@@ -275,7 +275,7 @@ impl Encoder {
 }
 
 /// Writes field lines.
-pub fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+pub fn write_fields(fields: &HeaderMap, out: &mut BytesMut) {
     for (name, value) in fields {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");

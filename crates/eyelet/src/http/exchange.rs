@@ -7,11 +7,12 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
 use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
-use super::fields::{self, Asker};
+use super::fields;
 use super::front::{Front, Record};
 use super::head::{Length, Response, lists};
 use super::io::Gone;
@@ -50,7 +51,8 @@ pub async fn exchange(
     let sent_before = stream.sent();
     let done = match serve(front, stream, request, length, &mut record).await {
         Ok(done) => done,
-        Err(failure) => fail(front, stream, &method, failure, &mut record).await,
+        // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
+        Err(failure) => Box::pin(fail(front, stream, &method, failure, &mut record)).await,
     };
     record.bytes_to_client = stream.sent() - sent_before;
     front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
@@ -171,24 +173,24 @@ async fn serve(
     record: &mut Record,
 ) -> Result<Done, Failure> {
     let host = check(front, &request)?;
+    let host = host.as_str();
     let own = front.worker.compressors.answer(front.rule, &request);
     if let Some(own) = own.or_else(|| fields::ends_here(&mut request).then(options)) {
-        return answer_own(front, stream, &request.method, own, record).await;
+        return Box::pin(answer_own(front, stream, &request.method, own, record)).await;
     }
     let switch = match stream.as_one() {
         Some(_) => fields::upgrade(&request, length),
         None if websocket::is_asked(&request) => websocket::to_get(&mut request),
         None => None,
     };
-    let asker =
-        Asker { client: front.story.client.ip(), trusted: front.trusts_client(), host: &host };
+    let asker = front.asker(host);
     let trailers = lists(&request.headers, &header::TE, "trailers");
-    fields::to_upstream(&mut request, length, &asker, switch.clone());
+    fields::to_upstream(&mut request, length, &asker, front.trusts_client(), switch.clone());
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
-    let wanted = compressors.request(front.rule, terminate, &host, &mut request);
+    let wanted = compressors.request(front.rule, terminate, host, &mut request);
     let by_one = switch.is_some();
-    let question = Question { parts: &request, host: &host, length, trailers, by_one };
+    let question = Question { parts: &request, host, length, trailers, by_one };
     // It is here three times: read, in fields, and written again.
     let head_bytes = fields::head_bytes(&request);
     let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
@@ -198,7 +200,7 @@ async fn serve(
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return switched(front, stream, parts, upstream, chosen, record).await;
+        return Box::pin(switched(front, stream, parts, upstream, chosen, record)).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // For HTTP/2's client success would mean that the protocols were switched.
@@ -340,7 +342,7 @@ async fn answer_own(
 }
 
 /// What every request must be, before anybody is asked; gives the host to ask for.
-fn check(front: &Front, request: &request::Parts) -> Result<String, Failure> {
+fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> {
     if request.method == Method::TRACE {
         // It shows what a proxy adds, cookies among it, and nobody needs it.
         let reason = "TRACE is not passed on".into();
@@ -348,17 +350,14 @@ fn check(front: &Front, request: &request::Parts) -> Result<String, Failure> {
     }
     let Some(authority) = request.uri.authority() else {
         // HTTP/1.0 without Host: the name of the connection is all there is.
-        let sni = front.story.decided.sni.as_deref().filter(|sni| !sni.is_empty());
-        return match sni {
-            Some(sni) => Ok(sni.to_owned()),
-            None => Err(Failure::Client(Trouble::Request(RequestFault::Host))),
-        };
+        let sni = front.story.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
+        return sni.ok_or(Failure::Client(Trouble::Request(RequestFault::Host)));
     };
     if !front.serves(authority) {
         let reason = format!("{} does not lead to this rule", authority.host()).into();
         return Err(Failure::Answer(StatusCode::MISDIRECTED_REQUEST, reason));
     }
-    Ok(authority.as_str().to_owned())
+    Ok(authority.clone())
 }
 
 /// An upstream that has answered.
@@ -424,18 +423,19 @@ async fn find(
     };
     let spoken = spoken(to, question.by_one);
     let in_vain = front.shelf.in_vain();
-    // One wait, for others' dials and for its own.
-    let patience = Instant::now() + to.wait;
+    let mut began = None;
     loop {
         if let Some(kept) = front.shelf.take(question, idle) {
             return Ok(kept);
         }
+        // One wait, for others' dials and for its own.
+        let patience = *began.get_or_insert_with(Instant::now) + to.wait;
         if spoken != Spoken::One && front.shelf.is_dialled(in_vain) {
             // A dial has its own bounds.
-            while_here(stream, front.shelf.settled()).await?;
+            Box::pin(while_here(stream, front.shelf.settled())).await?;
             continue;
         }
-        match reach(front, stream, spoken, patience, record).await? {
+        match Box::pin(reach(front, stream, spoken, patience, record)).await? {
             Dialled::One(connection) => return Ok(Upstream::One(connection)),
             Dialled::Two(connection) => {
                 let asked = connection.ask(question).map(Box::new).map(Upstream::Two);

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, Uri, Version, request, response};
@@ -16,14 +16,39 @@ use http::{Method, Uri, Version, request, response};
 use super::head::{Length, lists};
 use super::upstream::Question;
 
-/// What the upstream is told of the client.
-pub struct Asker<'a> {
-    /// Its address.
-    pub client: IpAddr,
-    /// Whether what it says of others before it is believed.
-    pub trusted: bool,
-    /// The authority that it asked for.
-    pub host: &'a str,
+/// What the upstream is told of the client, as values of fields. They are parts of one text.
+#[derive(Clone)]
+pub struct Asker {
+    forwarded: Bytes,
+    client: Range<usize>,
+    host: Range<usize>,
+}
+
+impl Asker {
+    /// A client at this address that asks for this authority.
+    pub fn new(client: IpAddr, host: &str) -> Self {
+        let mut text = Vec::with_capacity(64 + host.len());
+        text.extend_from_slice(b"for=");
+        let client = match client {
+            IpAddr::V4(ip) => write_part(&mut text, format_args!("{ip}")),
+            IpAddr::V6(ip) => {
+                // RFC 7239 section 6: brackets, and therefore quotes.
+                text.extend_from_slice(b"\"[");
+                let client = write_part(&mut text, format_args!("{ip}"));
+                text.extend_from_slice(b"]\"");
+                client
+            }
+        };
+        text.extend_from_slice(b";host=\"");
+        let host = write_part(&mut text, format_args!("{host}"));
+        text.extend_from_slice(b"\";proto=https");
+        Self { forwarded: text.into(), client, host }
+    }
+
+    /// Whether it is one that asks for this authority.
+    pub fn asks_for(&self, host: &str) -> bool {
+        self.forwarded[self.host.clone()] == *host.as_bytes()
+    }
 }
 
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
@@ -74,7 +99,8 @@ pub fn ends_here(request: &mut request::Parts) -> bool {
 pub fn to_upstream(
     request: &mut request::Parts,
     length: Length,
-    asker: &Asker<'_>,
+    asker: &Asker,
+    trusted: bool,
     upgrade: Option<HeaderValue>,
 ) {
     let headers = &mut request.headers;
@@ -103,41 +129,25 @@ pub fn to_upstream(
         _ => "1.1 eyelet",
     };
     headers.append(header::VIA, HeaderValue::from_static(via));
-    tell_asker(headers, asker);
+    tell_asker(headers, asker, trusted);
 }
 
 /// Sets Forwarded and X-Forwarded-*; what strangers say there is dropped.
-fn tell_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
+fn tell_asker(headers: &mut HeaderMap, asker: &Asker, trusted: bool) {
     let spoken: Vec<HeaderName> =
-        headers.keys().filter(|name| speaks_of_others(name, asker.trusted)).cloned().collect();
+        headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
     for name in spoken {
         headers.remove(name);
     }
-    // The other values are parts of this one, and share its memory.
-    let mut text = Vec::with_capacity(64 + asker.host.len());
-    text.extend_from_slice(b"for=");
-    let client = match asker.client {
-        IpAddr::V4(ip) => write_part(&mut text, format_args!("{ip}")),
-        IpAddr::V6(ip) => {
-            // RFC 7239 section 6: brackets, and therefore quotes.
-            text.extend_from_slice(b"\"[");
-            let client = write_part(&mut text, format_args!("{ip}"));
-            text.extend_from_slice(b"]\"");
-            client
-        }
-    };
-    text.extend_from_slice(b";host=\"");
-    let host = write_part(&mut text, format_args!("{}", asker.host));
-    text.extend_from_slice(b"\";proto=https");
-    let text = Bytes::from(text);
+    let text = &asker.forwarded;
     append_to_list(headers, header::FORWARDED, text.clone());
-    append_to_list(headers, X_FORWARDED_FOR, text.slice(client));
-    if !headers.contains_key(&X_FORWARDED_HOST)
-        && let Ok(host) = HeaderValue::from_maybe_shared(text.slice(host))
+    append_to_list(headers, X_FORWARDED_FOR, text.slice(asker.client.clone()));
+    if (!trusted || !headers.contains_key(&X_FORWARDED_HOST))
+        && let Ok(host) = HeaderValue::from_maybe_shared(text.slice(asker.host.clone()))
     {
         headers.insert(X_FORWARDED_HOST, host);
     }
-    if !headers.contains_key(&X_FORWARDED_PROTO) {
+    if !trusted || !headers.contains_key(&X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("https"));
     }
 }
@@ -165,13 +175,15 @@ fn is_about_others(name: &str) -> bool {
 }
 
 fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: Bytes) {
-    let list = if headers.contains_key(&name) {
-        let before = headers.get_all(&name).iter().filter(|value| value.to_str().is_ok());
-        let before = before.map(HeaderValue::as_bytes).filter(|value| !value.is_empty());
-        let all: Vec<&[u8]> = before.chain([&element[..]]).collect();
-        HeaderValue::from_bytes(&all.join(&b", "[..]))
-    } else {
-        HeaderValue::from_maybe_shared(element)
+    let mut before = headers.get_all(&name).iter().filter(|value| value.to_str().is_ok());
+    let list = match before.next() {
+        None => HeaderValue::from_maybe_shared(element),
+        Some(first) => {
+            let before = [first].into_iter().chain(before).map(HeaderValue::as_bytes);
+            let before = before.filter(|value| !value.is_empty());
+            let all: Vec<&[u8]> = before.chain([&element[..]]).collect();
+            HeaderValue::from_bytes(&all.join(&b", "[..]))
+        }
     };
     if let Ok(list) = list {
         headers.insert(name, list);
@@ -236,6 +248,10 @@ fn date() -> Option<HeaderValue> {
 
 /// Removes what is meant for the next hop alone.
 fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    // Most messages have none of them, and looking for each would hash each.
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     if headers.contains_key(header::CONNECTION) {
         let values = headers.get_all(header::CONNECTION).iter();
         let named: Vec<HeaderName> = values
@@ -261,6 +277,19 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
 /// About how long a request's head is when it is written.
 pub fn head_bytes(request: &request::Parts) -> usize {
     let path = request.uri.path_and_query().map_or(1, |path| path.as_str().len());
@@ -269,10 +298,10 @@ pub fn head_bytes(request: &request::Parts) -> usize {
 }
 
 /// A request's head as the upstream reads it.
-pub fn write_request(request: &request::Parts, host: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
+pub fn write_request(request: &request::Parts, host: &str) -> BytesMut {
+    let mut out = BytesMut::with_capacity(512);
     out.extend_from_slice(request.method.as_str().as_bytes());
-    out.push(b' ');
+    out.extend_from_slice(b" ");
     let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     out.extend_from_slice(path.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\nhost: ");

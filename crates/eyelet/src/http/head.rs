@@ -10,8 +10,9 @@ use super::fault::{RequestFault, ResponseFault};
 
 /// Fields of a request or of a response: what Apache and hyper allow too.
 pub const FIELDS_MAX: usize = 100;
-/// What is added to a head on its way: growing the map would hash all of it again.
-const FIELDS_ADDED: usize = 6;
+/// What is added to a head on its way: growing the map would hash all of it again. A small
+/// message's map stays below what the allocator has at hand.
+const FIELDS_ADDED: usize = 4;
 /// Bytes of a request target: browsers stop at 32 KiB at the latest, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a response's head.
@@ -168,7 +169,7 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
     let headers = headers(&head, parsed.headers).ok_or(RequestFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
-    let uri = read_target(&method, target, version, &headers)?;
+    let uri = read_target(&method, &head, target, version, &headers)?;
     let length = request_length(version, &headers)?;
     let keep_alive = keep_alive(version, &headers);
     let (mut parts, ()) = http::Request::new(()).into_parts();
@@ -201,16 +202,21 @@ fn headers(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
     Some(map)
 }
 
-/// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for.
+/// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for. Both
+/// are parts of the head and share its memory.
 fn read_target(
     method: &Method,
+    head: &Bytes,
     target: &str,
     version: Version,
     headers: &HeaderMap,
 ) -> Result<Uri, RequestFault> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(read_authority(host.as_bytes())?),
+        (Some(host), None) => {
+            let host = Authority::from_maybe_shared(head.slice_ref(host.as_bytes()));
+            Some(as_host(host.map_err(|_| RequestFault::Host)?)?)
+        }
         (None, None) if version == Version::HTTP_10 => None,
         _ => return Err(RequestFault::Host),
     };
@@ -222,28 +228,29 @@ fn read_target(
         return Err(RequestFault::Target);
     }
     if target.starts_with('/') || (target == "*" && *method == Method::OPTIONS) {
-        return build(host, target);
+        return build(host, head.slice_ref(target.as_bytes()));
     }
     let uri: Uri = target.parse().map_err(|_| RequestFault::Target)?;
     let known = uri.scheme().is_some_and(|s| *s == Scheme::HTTPS || *s == Scheme::HTTP);
     let authority = uri.authority().filter(|_| known).ok_or(RequestFault::Target)?;
     // RFC 9112 3.2.2: the target's own authority replaces Host.
-    let authority = read_authority(authority.as_str().as_bytes())?;
+    let authority = as_host(authority.clone())?;
     // RFC 9112 3.2.4: without a path, OPTIONS is for the server as a whole.
     let pathless = target.splitn(3, '/').nth(2).is_some_and(|rest| !rest.contains(['/', '?']));
     if pathless && *method == Method::OPTIONS {
-        return build(Some(authority), "*");
+        return build(Some(authority), Bytes::from_static(b"*"));
     }
     match uri.path_and_query().map_or("/", PathAndQuery::as_str) {
         // RFC 9112 3.2.1: a path that is empty goes on as the root.
-        query if query.starts_with('?') => build(Some(authority), &format!("/{query}")),
-        path => build(Some(authority), path),
+        query if query.starts_with('?') => build(Some(authority), format!("/{query}").into()),
+        path => build(Some(authority), Bytes::copy_from_slice(path.as_bytes())),
     }
 }
 
-fn build(authority: Option<Authority>, path: &str) -> Result<Uri, RequestFault> {
+fn build(authority: Option<Authority>, path: Bytes) -> Result<Uri, RequestFault> {
     let mut parts = http::uri::Parts::default();
-    parts.path_and_query = Some(path.parse().map_err(|_| RequestFault::Target)?);
+    let path = PathAndQuery::from_maybe_shared(path).map_err(|_| RequestFault::Target)?;
+    parts.path_and_query = Some(path);
     if authority.is_some() {
         (parts.scheme, parts.authority) = (Some(Scheme::HTTPS), authority);
     }
@@ -252,7 +259,10 @@ fn build(authority: Option<Authority>, path: &str) -> Result<Uri, RequestFault> 
 
 /// `uri-host [ ":" port ]`, without user information.
 pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
-    let authority = Authority::try_from(text).map_err(|_| RequestFault::Host)?;
+    as_host(Authority::try_from(text).map_err(|_| RequestFault::Host)?)
+}
+
+fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
     let port_fits = authority.as_str().len() == authority.host().len() || {
         let port = &authority.as_str()[authority.host().len()..];

@@ -8,6 +8,7 @@ pub mod two;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::BytesMut;
 use http::header::HeaderMap;
 use http::{Method, request};
 
@@ -76,10 +77,10 @@ impl Upstream {
     }
 
     /// What is to be written before the body.
-    pub fn head(&self, question: &Question<'_>) -> Vec<u8> {
+    pub fn head(&self, question: &Question<'_>) -> BytesMut {
         match self {
             Self::One(_) => fields::write_request(question.parts, question.host),
-            Self::Two(_) => Vec::new(),
+            Self::Two(_) => BytesMut::new(),
         }
     }
 

@@ -14,9 +14,9 @@ fn request(fields: &[(&str, &str)]) -> request::Parts {
 
 fn sent(fields: &[(&str, &str)], client: &str, trusted: bool) -> String {
     let mut request = request(fields);
-    let asker = Asker { client: client.parse().unwrap(), trusted, host: "a.test" };
-    to_upstream(&mut request, Length::Empty, &asker, None);
-    String::from_utf8(write_request(&request, "a.test")).unwrap()
+    let asker = Asker::new(client.parse().unwrap(), "a.test");
+    to_upstream(&mut request, Length::Empty, &asker, trusted, None);
+    String::from_utf8(write_request(&request, "a.test").to_vec()).unwrap()
 }
 
 #[test]
