@@ -436,6 +436,10 @@ impl Worker {
                     left |= self.accept(accepting, index);
                 }
                 Token::Listener(_) => {}
+                Token::Watched(key) => {
+                    let waiting = self.lot.borrow_mut().note_watched(key, event.ready);
+                    waiting.into_iter().for_each(Waker::wake);
+                }
             }
         }
         let again = std::mem::take(&mut *self.again.borrow_mut());
@@ -581,6 +585,7 @@ pub async fn run(
         }
     }
     worker.log.borrow_mut().flush();
+    worker.pool.close();
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 pub mod dial;
 pub mod one;
+mod plain;
 pub mod two;
 
 use std::sync::Arc;

@@ -2,7 +2,6 @@
 //! It must not know whose request it carries.
 
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use http::Method;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 
 use super::NoAnswer;
 use super::dial::{Descriptor, Socket};
@@ -62,7 +61,7 @@ impl Connection {
 
     /// Reads into `received`; how many bytes came. 0 is the end.
     ///
-    /// Through the stack, so that a connection holds what it received and no more.
+    /// Through a buffer of the worker's, so that a connection holds what it received and no more.
     pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let max = match self.descriptor.0.budget.piece() {
             Some(_) => READ_BYTES,
@@ -73,11 +72,8 @@ impl Connection {
 
     /// The same for at most `max` bytes.
     pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
-        let mut room = [MaybeUninit::uninit(); READ_BYTES];
-        let mut read = ReadBuf::uninit(&mut room[..max.clamp(1, READ_BYTES)]);
-        ready!(Pin::new(&mut self.socket).poll_read(task, &mut read))?;
-        self.received.extend_from_slice(read.filled());
-        let read = read.filled().len();
+        let max = max.clamp(1, READ_BYTES);
+        let read = ready!(self.socket.poll_recv(task, &mut self.received, max))?;
         self.recount();
         Poll::Ready(Ok(read))
     }
@@ -179,8 +175,7 @@ impl Connection {
     /// The socket alone, for a pair in the lot. `None`: it speaks TLS.
     pub fn into_socket(self) -> Option<io::Result<OwnedFd>> {
         match self.socket {
-            Socket::Tcp(socket) => Some(socket.into_std().map(OwnedFd::from)),
-            Socket::Unix(socket) => Some(socket.into_std().map(OwnedFd::from)),
+            Socket::Plain(socket) => Some(socket.into_socket()),
             Socket::Tls(_) => None,
         }
     }
