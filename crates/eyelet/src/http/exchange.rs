@@ -183,16 +183,16 @@ async fn serve(
         None if websocket::is_asked(&request) => websocket::to_get(&mut request),
         None => None,
     };
-    let asker = front.asker(host);
     let trailers = lists(&request.headers, &header::TE, "trailers");
-    fields::to_upstream(&mut request, length, &asker, front.trusts_client(), switch.clone());
+    fields::to_upstream(&mut request, length, switch.clone());
+    let told = front.tell_asker(host, &mut request);
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
     let wanted = compressors.request(front.rule, terminate, host, &mut request);
     let by_one = switch.is_some();
-    let question = Question { parts: &request, host, length, trailers, by_one };
+    let question = Question { parts: &request, host, told: &told, length, trailers, by_one };
     // It is here three times: read, in fields, and written again.
-    let head_bytes = fields::head_bytes(&request);
+    let head_bytes = fields::head_bytes(&request, &told);
     let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, question, record).await?;
@@ -494,7 +494,7 @@ async fn wait_for_head(
 ) -> Result<Response, NoHead> {
     others_first().await;
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
-    let mut began = Instant::now();
+    let (mut began, mut was_polled) = (Instant::now(), false);
     stream.due_in(front.patience());
     loop {
         let mut wait = |task: &mut Context<'_>| {
@@ -502,12 +502,11 @@ async fn wait_for_head(
             if let Poll::Ready(Err(trouble)) = upload.poll(task, stream, upstream) {
                 return Poll::Ready(Err(trouble.into()));
             }
-            if upload.done && !was_done {
-                began = Instant::now();
-                stream.due_in(upstream_timeout);
-            } else if upload.written > before {
-                began = Instant::now();
-                stream.due_in(front.patience());
+            // Most requests are written at once, and to look at the clock costs.
+            let again = std::mem::replace(&mut was_polled, true);
+            if upload.written > before || upload.done && !was_done {
+                began = if again { Instant::now() } else { began };
+                stream.due_in(if upload.done { upstream_timeout } else { front.patience() });
             }
             let head = poll_head(task, stream, upstream, method);
             if head.is_ready() {
@@ -596,7 +595,8 @@ async fn pass_down(
     download: &mut Download,
 ) -> Result<(), Failure> {
     others_first().await;
-    let mut moved = Instant::now();
+    // Most responses are here already, and to look at the clock costs.
+    let mut moved = None;
     stream.due_in(front.patience());
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
@@ -616,12 +616,13 @@ async fn pass_down(
             Poll::Pending => {}
         }
         if before != (download.taken, stream.queued(), upload.written) {
-            moved = Instant::now();
+            moved = None;
             stream.due_in(front.patience());
         }
         if let Poll::Ready(trouble) = stream.poll_gone(task) {
             return Poll::Ready(Err(trouble.into()));
         }
+        let moved = *moved.get_or_insert_with(Instant::now);
         poll_stalled(task, front, stream, moved).map(Err)
     })
     .await

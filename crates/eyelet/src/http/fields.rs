@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
@@ -13,20 +14,26 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, Uri, Version, request, response};
 
+use super::body::write_fields;
 use super::head::{Length, lists};
 use super::upstream::Question;
 
-/// What the upstream is told of the client, as values of fields. They are parts of one text.
-#[derive(Clone)]
+/// What the upstream is told of who asks. The values are parts of one text.
 pub struct Asker {
-    forwarded: Bytes,
+    via: &'static str,
+    text: Bytes,
     client: Range<usize>,
     host: Range<usize>,
+    told: Told,
 }
 
+/// The fields that say so, beside a request's own: they are the same for each request of a client
+/// to a host.
+pub type Told = Rc<[(HeaderName, HeaderValue)]>;
+
 impl Asker {
-    /// A client at this address that asks for this authority.
-    pub fn new(client: IpAddr, host: &str) -> Self {
+    /// A client at this address that asks for this authority by this version.
+    pub fn new(client: IpAddr, host: &str, version: Version) -> Self {
         let mut text = Vec::with_capacity(64 + host.len());
         text.extend_from_slice(b"for=");
         let client = match client {
@@ -42,12 +49,53 @@ impl Asker {
         text.extend_from_slice(b";host=\"");
         let host = write_part(&mut text, format_args!("{host}"));
         text.extend_from_slice(b"\";proto=https");
-        Self { forwarded: text.into(), client, host }
+        let (via, told) = (via(version), Rc::from([]));
+        let mut asker = Self { via, text: text.into(), client, host, told };
+        asker.told = asker.told_with(&mut HeaderMap::new());
+        asker
     }
 
-    /// Whether it is one that asks for this authority.
-    pub fn asks_for(&self, host: &str) -> bool {
-        self.forwarded[self.host.clone()] == *host.as_bytes()
+    /// Whether it is one that asks for this authority by this version.
+    pub fn asks_for(&self, host: &str, version: Version) -> bool {
+        self.text[self.host.clone()] == *host.as_bytes() && self.via == via(version)
+    }
+
+    /// Takes what a request says of who asked before, and says who asks.
+    pub fn tell(&self, headers: &mut HeaderMap, trusted: bool) -> Told {
+        let spoken: Vec<HeaderName> =
+            headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
+        for name in spoken {
+            headers.remove(name);
+        }
+        if trusted { self.told_with(headers) } else { self.told.clone() }
+    }
+
+    fn told_with(&self, headers: &mut HeaderMap) -> Told {
+        let client = self.text.slice(self.client.clone());
+        let mut told = vec![(header::VIA, HeaderValue::from_static(self.via))];
+        for (name, element) in [(header::FORWARDED, self.text.clone()), (X_FORWARDED_FOR, client)] {
+            if let Some(list) = take_list(headers, &name, element) {
+                told.push((name, list));
+            }
+        }
+        let host = self.text.slice(self.host.clone());
+        if !headers.contains_key(&X_FORWARDED_HOST)
+            && let Ok(host) = HeaderValue::from_maybe_shared(host)
+        {
+            told.push((X_FORWARDED_HOST, host));
+        }
+        if !headers.contains_key(&X_FORWARDED_PROTO) {
+            told.push((X_FORWARDED_PROTO, HeaderValue::from_static("https")));
+        }
+        told.into()
+    }
+}
+
+fn via(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0 eyelet",
+        Version::HTTP_2 => "2.0 eyelet",
+        _ => "1.1 eyelet",
     }
 }
 
@@ -96,13 +144,7 @@ pub fn ends_here(request: &mut request::Parts) -> bool {
 }
 
 /// Makes a client's request the upstream's.
-pub fn to_upstream(
-    request: &mut request::Parts,
-    length: Length,
-    asker: &Asker,
-    trusted: bool,
-    upgrade: Option<HeaderValue>,
-) {
+pub fn to_upstream(request: &mut request::Parts, length: Length, upgrade: Option<HeaderValue>) {
     let headers = &mut request.headers;
     drop_hop_by_hop(headers);
     headers.remove(header::HOST);
@@ -122,33 +164,6 @@ pub fn to_upstream(
     if let Some(protocol) = upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, protocol);
-    }
-    let via = match request.version {
-        Version::HTTP_10 => "1.0 eyelet",
-        Version::HTTP_2 => "2.0 eyelet",
-        _ => "1.1 eyelet",
-    };
-    headers.append(header::VIA, HeaderValue::from_static(via));
-    tell_asker(headers, asker, trusted);
-}
-
-/// Sets Forwarded and X-Forwarded-*; what strangers say there is dropped.
-fn tell_asker(headers: &mut HeaderMap, asker: &Asker, trusted: bool) {
-    let spoken: Vec<HeaderName> =
-        headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
-    for name in spoken {
-        headers.remove(name);
-    }
-    let text = &asker.forwarded;
-    append_to_list(headers, header::FORWARDED, text.clone());
-    append_to_list(headers, X_FORWARDED_FOR, text.slice(asker.client.clone()));
-    if (!trusted || !headers.contains_key(&X_FORWARDED_HOST))
-        && let Ok(host) = HeaderValue::from_maybe_shared(text.slice(asker.host.clone()))
-    {
-        headers.insert(X_FORWARDED_HOST, host);
-    }
-    if !trusted || !headers.contains_key(&X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("https"));
     }
 }
 
@@ -174,8 +189,9 @@ fn is_about_others(name: &str) -> bool {
     name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
 }
 
-fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: Bytes) {
-    let mut before = headers.get_all(&name).iter().filter(|value| value.to_str().is_ok());
+/// A list field with another element behind what is taken out of `headers`.
+fn take_list(headers: &mut HeaderMap, name: &HeaderName, element: Bytes) -> Option<HeaderValue> {
+    let mut before = headers.get_all(name).iter().filter(|value| value.to_str().is_ok());
     let list = match before.next() {
         None => HeaderValue::from_maybe_shared(element),
         Some(first) => {
@@ -185,9 +201,9 @@ fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: Bytes) {
             HeaderValue::from_bytes(&all.join(&b", "[..]))
         }
     };
-    if let Ok(list) = list {
-        headers.insert(name, list);
-    }
+    let list = list.ok()?;
+    headers.remove(name);
+    Some(list)
 }
 
 /// HTTP/2 may cut a cookie into several fields; HTTP/1.1 has one (RFC 9113 8.2.3).
@@ -291,14 +307,15 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 /// About how long a request's head is when it is written.
-pub fn head_bytes(request: &request::Parts) -> usize {
+pub fn head_bytes(request: &request::Parts, told: &Told) -> usize {
     let path = request.uri.path_and_query().map_or(1, |path| path.as_str().len());
-    request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
-        + path
+    let told = told.iter().map(|(name, value)| (name, value));
+    let fields = request.headers.iter().chain(told);
+    fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + path
 }
 
 /// A request's head as the upstream reads it.
-pub fn write_request(request: &request::Parts, host: &str) -> BytesMut {
+pub fn write_request(request: &request::Parts, host: &str, told: &Told) -> BytesMut {
     let mut out = BytesMut::with_capacity(512);
     out.extend_from_slice(request.method.as_str().as_bytes());
     out.extend_from_slice(b" ");
@@ -307,7 +324,8 @@ pub fn write_request(request: &request::Parts, host: &str) -> BytesMut {
     out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
     out.extend_from_slice(host.as_bytes());
     out.extend_from_slice(b"\r\n");
-    super::body::write_fields(&request.headers, &mut out);
+    write_fields(&request.headers, &mut out);
+    write_fields(told.iter().map(|(name, value)| (name, value)), &mut out);
     out.extend_from_slice(b"\r\n");
     out
 }
@@ -325,6 +343,9 @@ pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request
     *request.version_mut() = Version::HTTP_2;
     let mut headers = question.parts.headers.clone();
     headers.remove(header::TRANSFER_ENCODING);
+    for (name, value) in &question.told[..] {
+        headers.append(name, value.clone());
+    }
     if question.trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }

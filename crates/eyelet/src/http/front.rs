@@ -11,7 +11,7 @@ use http::uri::Authority;
 use http::{Method, request};
 use serde::Serialize;
 
-use super::fields::Asker;
+use super::fields::{self, Asker};
 use super::pool::Shelf;
 use super::upstream::Upstream;
 use crate::config::{Action, HttpUpstream, Terminate, TerminateUpstream};
@@ -145,13 +145,13 @@ impl Front {
         }
     }
 
-    /// Who asks for this authority.
-    pub fn asker(&self, host: &str) -> Asker {
+    /// What the upstream is told of who asks for this authority.
+    pub fn tell_asker(&self, host: &str, request: &mut request::Parts) -> fields::Told {
         let mut last = self.asker.borrow_mut();
-        match &*last {
-            Some(asker) if asker.asks_for(host) => asker.clone(),
-            _ => last.insert(Asker::new(self.story.client.ip(), host)).clone(),
-        }
+        let known = last.take().filter(|asker| asker.asks_for(host, request.version));
+        let client = self.story.client.ip();
+        let asker = known.unwrap_or_else(|| Asker::new(client, host, request.version));
+        last.insert(asker).tell(&mut request.headers, self.trusts_client())
     }
 
     /// Whether what the client says of others before it is believed.
@@ -270,9 +270,12 @@ impl Record {
     /// The same for what could not be read.
     pub fn of(front: &Front, method: &Method, path: &str) -> Self {
         // Nobody reads what is not logged.
-        let (method, path) = if front.worker.logs() { (method.as_str(), path) } else { ("", "") };
+        let (method, path, started_unix_ms) = match front.worker.logs() {
+            true => (method.as_str(), path, front.worker.now_unix_ms()),
+            false => ("", "", 0),
+        };
         Self {
-            started_unix_ms: front.worker.now_unix_ms(),
+            started_unix_ms,
             told: Told {
                 method: method.into(),
                 path: match path.char_indices().nth(PATH_CHARS_MAX) {

@@ -6,13 +6,14 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
 
+use super::body::split_to;
 use super::fault::{RequestFault, ResponseFault};
 
 /// Fields of a request or of a response: what Apache and hyper allow too.
 pub const FIELDS_MAX: usize = 100;
 /// What is added to a head on its way: growing the map would hash all of it again. A small
 /// message's map stays below what the allocator has at hand.
-const FIELDS_ADDED: usize = 4;
+const FIELDS_ADDED: usize = 3;
 /// Bytes of a request target: browsers stop at 32 KiB at the latest, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a response's head.
@@ -106,7 +107,7 @@ pub fn take_request(
         return early_fault(buffer).map_or(Ok(None), Err);
     };
     *scanner = Scanner::default();
-    let mut head = buffer.split_to(end);
+    let mut head = split_to(buffer, end);
     as_known_version(&mut head);
     read_request(head.freeze()).map(Some)
 }
@@ -368,7 +369,7 @@ pub fn take_response(
         return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
     };
     *scanner = Scanner::default();
-    read_response(buffer.split_to(end).freeze(), method).map(Some)
+    read_response(split_to(buffer, end).freeze(), method).map(Some)
 }
 
 fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault> {

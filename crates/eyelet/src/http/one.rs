@@ -151,8 +151,9 @@ async fn step(client: &mut Client, front: &Front, request: Request) -> Step {
     let Request { parts, length, keep_alive } = request;
     let close = !keep_alive || front.worker.is_draining();
     let mut stream = Stream::one(client, length, parts.version, close);
-    // Boxed: a connection that waits for its next request, or the rest of one, is smaller.
-    let done = Box::pin(exchange(front, &mut stream, parts, length)).await;
+    // Not boxed: it is larger than what the allocator has at hand, and a box a request costs more
+    // than the memory while the connection is awake.
+    let done = exchange(front, &mut stream, parts, length).await;
     let close = stream.as_one().is_none_or(|one| one.close);
     Step { close, done }
 }

@@ -26,6 +26,8 @@ pub struct Question<'a> {
     pub parts: &'a request::Parts,
     /// The authority that is asked for.
     pub host: &'a str,
+    /// What is said of who asks.
+    pub told: &'a fields::Told,
     /// Of its body.
     pub length: Length,
     /// Whether the client takes trailers (RFC 9110 10.1.4).
@@ -80,7 +82,7 @@ impl Upstream {
     /// What is to be written before the body.
     pub fn head(&self, question: &Question<'_>) -> BytesMut {
         match self {
-            Self::One(_) => fields::write_request(question.parts, question.host),
+            Self::One(_) => fields::write_request(question.parts, question.host, question.told),
             Self::Two(_) => BytesMut::new(),
         }
     }
