@@ -3,13 +3,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eyelet_sys::epoll::Events;
@@ -392,12 +393,8 @@ impl Worker {
         let mut lot = self.lot.borrow_mut();
         let Some(entry) = lot.note(key, side, bits) else { return };
         match &mut entry.role {
-            Role::Active { waker, .. } => {
-                if let Some(waker) = waker.take() {
-                    drop(lot);
-                    waker.wake();
-                }
-            }
+            // It stays: to clone it for each wait would cost more than waking once in vain.
+            Role::Active { waker, .. } => waker.iter().for_each(Waker::wake_by_ref),
             Role::Parked { .. } | Role::Lingering => {
                 drop(lot);
                 park::wake(self, key);
@@ -435,11 +432,15 @@ impl Worker {
                 Token::Listener(index) if !accepting.paused => {
                     left |= self.accept(accepting, index);
                 }
-                Token::Listener(_) => {}
-                Token::Watched(key) => {
-                    let waiting = self.lot.borrow_mut().note_watched(key, event.ready);
-                    waiting.into_iter().for_each(Waker::wake);
-                }
+                Token::Listener(_) | Token::Watched(_) => {}
+            }
+        }
+        // Behind the clients': what is written to one kind of peer is written together, so that
+        // each is woken once.
+        for event in events.iter() {
+            if let Token::Watched(key) = Token::decode(event.token) {
+                let waiting = self.lot.borrow_mut().note_watched(key, event.ready);
+                waiting.into_iter().for_each(Waker::wake);
             }
         }
         let again = std::mem::take(&mut *self.again.borrow_mut());
@@ -518,6 +519,21 @@ impl Worker {
     }
 }
 
+/// Lets the tasks run that are ready. What came in one turn is read first and written then: the
+/// kernel's code and the sockets stay in the cache, and a reader is woken once for many writes.
+/// A fifth of a small request's cycles.
+pub async fn others_first() {
+    let mut had = false;
+    poll_fn(|task| {
+        if std::mem::replace(&mut had, true) {
+            return Poll::Ready(());
+        }
+        task.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// How the reasons of those begin that ended because memory was short.
 const SHED: &str = "shed:";
 
@@ -557,8 +573,9 @@ pub async fn run(
                 if !worker.turn(&mut events, &mut accepting)? {
                     ready.clear_ready();
                 }
-                // Let the tasks that were woken run before the next turn.
-                tokio::task::yield_now().await;
+                // The tasks that were woken run before the next turn, and what they put off too.
+                // One that panics is caught where it runs; this one cannot.
+                let _ = tokio::task::spawn_local(others_first()).await;
             }
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.
