@@ -30,12 +30,12 @@ impl Compressors {
     /// goes through the coder again.
     pub fn response(
         &self,
-        asked: Asked,
+        asked: &Asked,
         head: &mut Parts,
         body: Option<Body>,
         first: &[u8],
     ) -> Coder {
-        let Some(wanted) = asked.wanted else { return Coder::as_is(self, WhyNot::Off) };
+        let Some(wanted) = &asked.wanted else { return Coder::as_is(self, WhyNot::Off) };
         if let Some(tag) = head.headers.get(ETAG) {
             self.inner.tags.borrow_mut().note(asked.rule, tag.as_bytes());
         }
@@ -43,13 +43,13 @@ impl Compressors {
             Some(body) => {
                 let beginning = Beginning { length: body.length, complete: body.complete, first };
                 self.recount();
-                let coder = self.of_body(asked.rule, &wanted, head, &beginning);
+                let coder = self.of_body(asked.rule, wanted, head, &beginning);
                 self.recount();
                 coder
             }
             None => {
                 let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
-                bodiless(&wanted, effort, head);
+                bodiless(wanted, effort, head);
                 Coder::as_is(self, WhyNot::NoContent)
             }
         };

@@ -14,7 +14,7 @@ use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
 use super::front::{Front, Record};
-use super::head::{Length, Response, lists};
+use super::head::{Length, Response, give_back, lists};
 use super::io::Gone;
 use super::page::page;
 use super::roots::Spoken;
@@ -26,6 +26,7 @@ use super::websocket;
 use crate::active::Stop;
 use crate::budget::Counted;
 use crate::compress::{Asked, Body, Compressors};
+use crate::worker::others_first;
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;
@@ -43,17 +44,17 @@ pub struct Done {
 pub async fn exchange(
     front: &Front,
     stream: &mut Stream<'_>,
-    request: request::Parts,
+    mut request: request::Parts,
     length: Length,
 ) -> Done {
     let mut record = Record::new(front, &request);
-    let method = request.method.clone();
     let sent_before = stream.sent();
-    let done = match serve(front, stream, request, length, &mut record).await {
+    let done = match serve(front, stream, &mut request, length, &mut record).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
-        Err(failure) => Box::pin(fail(front, stream, &method, failure, &mut record)).await,
+        Err(failure) => Box::pin(fail(front, stream, &request.method, failure, &mut record)).await,
     };
+    give_back(request.headers);
     record.bytes_to_client = stream.sent() - sent_before;
     front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
     front.tell(record);
@@ -168,31 +169,31 @@ fn poll_stalled(
 async fn serve(
     front: &Front,
     stream: &mut Stream<'_>,
-    mut request: request::Parts,
+    request: &mut request::Parts,
     length: Length,
     record: &mut Record,
 ) -> Result<Done, Failure> {
-    let host = check(front, &request)?;
+    let host = check(front, request)?;
     let host = host.as_str();
-    let own = front.worker.compressors.answer(front.rule, &request);
-    if let Some(own) = own.or_else(|| fields::ends_here(&mut request).then(options)) {
+    let own = front.worker.compressors.answer(front.rule, request);
+    if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
         return Box::pin(answer_own(front, stream, &request.method, own, record)).await;
     }
     let switch = match stream.as_one() {
-        Some(_) => fields::upgrade(&request, length),
-        None if websocket::is_asked(&request) => websocket::to_get(&mut request),
+        Some(_) => fields::upgrade(request, length),
+        None if websocket::is_asked(request) => websocket::to_get(request),
         None => None,
     };
     let trailers = lists(&request.headers, &header::TE, "trailers");
-    fields::to_upstream(&mut request, length, switch.clone());
-    let told = front.tell_asker(host, &mut request);
+    fields::to_upstream(request, length, switch.clone());
+    let told = front.tell_asker(host, request);
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
-    let wanted = compressors.request(front.rule, terminate, host, &mut request);
+    let wanted = compressors.request(front.rule, terminate, host, request);
     let by_one = switch.is_some();
-    let question = Question { parts: &request, host, told: &told, length, trailers, by_one };
+    let question = Question { parts: request, host, told: &told, length, trailers, by_one };
     // It is here three times: read, in fields, and written again.
-    let head_bytes = fields::head_bytes(&request, &told);
+    let head_bytes = fields::head_bytes(request, &told);
     let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, question, record).await?;
@@ -212,7 +213,7 @@ async fn serve(
     let mut download = Download::new(&front.worker, response_length);
     let length = match response_length {
         Length::Empty => {
-            download.through(compressors.response(wanted, &mut parts, None, &[]));
+            download.through(compressors.response(&wanted, &mut parts, None, &[]));
             Length::Empty
         }
         // Not while the request's body is on its way: the response's may wait for it.
@@ -220,7 +221,7 @@ async fn serve(
             let wait = upload.done && matches!(length, Length::Known(_));
             let (first, complete) =
                 first(front, stream, &mut download, &mut upstream, wait).await?;
-            begin(compressors, wanted, &mut parts, length, &mut download, &first, complete)
+            begin(compressors, &wanted, &mut parts, length, &mut download, &first, complete)
         }
     };
     record.told.status = Some(parts.status.as_u16());
@@ -233,21 +234,6 @@ async fn serve(
         front.keep(upstream);
     }
     Ok(Done::default())
-}
-
-/// Lets the tasks run that are ready. What came in one turn is read first and written then: the
-/// kernel's code and the sockets stay in the cache, and a reader is woken once for many writes.
-/// A sixth of a small request's cycles.
-async fn others_first() {
-    let mut had = false;
-    poll_fn(|task| {
-        if std::mem::replace(&mut had, true) {
-            return Poll::Ready(());
-        }
-        task.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// What a request's head costs beyond what a connection or a stream is counted as.
@@ -282,7 +268,7 @@ async fn first(
 /// Chooses the response's coding; gives the length of its body as it will be sent.
 fn begin(
     compressors: &Compressors,
-    wanted: Asked,
+    wanted: &Asked,
     head: &mut response::Parts,
     length: Length,
     download: &mut Download,
@@ -518,7 +504,8 @@ async fn wait_for_head(
         if !response.parts.status.is_informational()
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {
-            record.told.upstream_ms = Some(began.elapsed().as_millis() as u64);
+            let logs = front.worker.logs();
+            record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
         if stream.takes_interim() {

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
 use super::fault::RequestFault;
-use super::head::{Length, has_no_body};
+use super::head::{Length, give_back, has_no_body};
 use super::io::{Client, Gone, Load, Queue};
 use crate::active::Stop;
 use crate::budget::PIECE_BYTES_MIN;
@@ -379,6 +379,7 @@ impl One<'_> {
             head.headers.insert(header::CONNECTION, HeaderValue::from_static("keep-alive"));
         }
         self.queue.push_head(write_head(&head));
+        give_back(head.headers);
     }
 
     /// Queues the head of a 101 as it is.
