@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -45,6 +46,9 @@ use crate::wheel::TICK_MS;
 const EVENTS: usize = 512;
 /// Connections accepted in one turn, so that a flood of new ones does not starve the others.
 const ACCEPTS: usize = 64;
+/// How often the runtime comes back to the worker until the next turn begins anyway: each time it
+/// has run 61 tasks.
+const RETURNS: usize = 4;
 /// How long accepting pauses when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -534,6 +538,22 @@ pub async fn others_first() {
     .await;
 }
 
+/// Lets the tasks run that a turn has woken, and what they put off too: what comes meanwhile would
+/// be read between two halves of what is written. But not for ever: parked connections wait.
+async fn until_written() {
+    let mut behind_all = tokio::task::spawn_local(others_first());
+    let mut returns = 0;
+    poll_fn(|task| {
+        returns += 1;
+        if returns > RETURNS {
+            Poll::Ready(())
+        } else {
+            Pin::new(&mut behind_all).poll(task).map(drop)
+        }
+    })
+    .await;
+}
+
 /// How the reasons of those begin that ended because memory was short.
 const SHED: &str = "shed:";
 
@@ -573,9 +593,7 @@ pub async fn run(
                 if !worker.turn(&mut events, &mut accepting)? {
                     ready.clear_ready();
                 }
-                // The tasks that were woken run before the next turn, and what they put off too.
-                // One that panics is caught where it runs; this one cannot.
-                let _ = tokio::task::spawn_local(others_first()).await;
+                until_written().await;
             }
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.

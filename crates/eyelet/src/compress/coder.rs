@@ -20,13 +20,14 @@ pub struct Coder {
     compressors: Compressors,
     way: Way,
     told: Told,
-    pub(super) capture: Option<Capture>,
+    pub(super) capture: Option<Box<Capture>>,
 }
 
 enum Way {
     AsIs,
     Stream {
-        lent: Lent,
+        /// Boxed, as the capture: most responses have neither, and a coder is moved a few times.
+        lent: Box<Lent>,
         /// What stands before the first coded byte.
         header: Vec<u8>,
         /// Identity bytes since the last flush.
@@ -93,7 +94,7 @@ impl Coder {
             dictionary::header(coding, hash, &mut header);
         }
         let is_short = length.is_some_and(|length| length <= UNFLUSHED_BYTES_MAX);
-        let way = Way::Stream { lent, header, unflushed: 0, is_short };
+        let way = Way::Stream { lent: Box::new(lent), header, unflushed: 0, is_short };
         Self::new(compressors, way, told(Some(coding), None))
     }
 

@@ -86,7 +86,7 @@ impl Compressors {
             }
             Err(why) => Coder::as_is(self, why),
         };
-        coder.capture = capture;
+        coder.capture = capture.map(Box::new);
         coder
     }
 
