@@ -120,6 +120,11 @@ impl Watched {
         Poll::Pending
     }
 
+    /// Nobody waits any more: who did would be kept by it.
+    pub fn forget(&self) {
+        self.waker.take();
+    }
+
     /// Takes bits off, after a call that would have blocked.
     pub fn clear(&self, bits: u8) {
         self.ready.update(|ready| ready & !bits);

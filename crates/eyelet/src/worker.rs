@@ -46,8 +46,11 @@ use crate::wheel::TICK_MS;
 const EVENTS: usize = 512;
 /// Connections accepted in one turn, so that a flood of new ones does not starve the others.
 const ACCEPTS: usize = 64;
-/// How often the runtime comes back to the worker until the next turn begins anyway: each time it
-/// has run 61 tasks.
+/// Tasks that the runtime runs until it looks for events.
+const TASKS: usize = 61;
+/// Events whose tasks run twice, to read and to write, until then.
+const FEW: usize = TASKS / 2;
+/// How often the runtime may look until the next turn begins anyway.
 const RETURNS: usize = 4;
 /// How long accepting pauses when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -590,10 +593,14 @@ pub async fn run(
             _ = ticks.tick() => worker.tick(&mut accepting),
             ready = watched.readable() => {
                 let mut ready = ready?;
-                if !worker.turn(&mut events, &mut accepting)? {
+                let more = worker.turn(&mut events, &mut accepting)?;
+                if !more {
                     ready.clear_ready();
                 }
-                until_written().await;
+                // Otherwise all that was woken runs before the runtime looks for events.
+                if more || events.len() > FEW {
+                    until_written().await;
+                }
             }
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.

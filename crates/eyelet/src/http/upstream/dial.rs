@@ -247,6 +247,14 @@ impl Socket {
         }
     }
 
+    /// Forgets the task that used it.
+    pub fn rest(&self) {
+        match self {
+            Self::Plain(socket) => socket.rest(),
+            Self::Tls(socket) => socket.get_ref().0.rest(),
+        }
+    }
+
     /// Whether what is written now goes out at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         let unsent = match self {

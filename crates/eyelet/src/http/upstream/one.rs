@@ -93,8 +93,9 @@ impl Connection {
         self.socket.takes()
     }
 
-    /// Gives its buffer back, for it may be kept for a while.
+    /// Gives its buffer and its task back, for it may be kept for a while.
     pub fn rest(&mut self) {
+        self.socket.rest();
         self.received = BytesMut::new();
         self.recount();
     }

@@ -59,6 +59,11 @@ impl Plain {
         self.poll_in(task, max, |read| into.extend_from_slice(read))
     }
 
+    /// Forgets the task that waited for it.
+    pub fn rest(&self) {
+        self.watched.forget();
+    }
+
     /// Whether nothing has come: neither a byte nor an end.
     pub fn is_silent(&self) -> bool {
         let mut byte = [0; 1];
