@@ -51,7 +51,7 @@ const TASKS: usize = 61;
 /// Events whose tasks run twice, to read and to write, until then.
 const FEW: usize = TASKS / 2;
 /// How often the runtime may look until the next turn begins anyway.
-const RETURNS: usize = 4;
+const RETURNS: usize = 2;
 /// How long accepting pauses when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
