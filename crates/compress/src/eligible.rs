@@ -172,7 +172,10 @@ fn kind(headers: &HeaderMap) -> Kind {
     let (Some(value), None) = (values.next(), values.next()) else { return Kind::Unknown };
     let text = value.to_str().unwrap_or_default();
     let essence = text.split(';').next().unwrap_or_default().trim_matches([' ', '\t']);
-    kind_of(&essence.to_ascii_lowercase())
+    match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => kind_of(&essence.to_ascii_lowercase()),
+        false => kind_of(essence),
+    }
 }
 
 fn kind_of(essence: &str) -> Kind {

@@ -1,12 +1,14 @@
 //! The lot of a worker: one entry a connection from accept to close, its readiness and its
 //! deadline. It must not know what is done with bytes; `relay` does.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::task::Waker;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use eyelet_sys::epoll::{Epoll, READABLE, WRITABLE};
+use eyelet_sys::epoll::{ENDED, Epoll, READABLE, WRITABLE};
 
 use crate::budget::ACTIVE_BYTES;
 use crate::relay::Relay;
@@ -23,8 +25,9 @@ pub const UPSTREAM: Side = 1;
 /// Sides whose readiness an entry can hold: four bits each in one word.
 pub const SIDES: u8 = 8;
 
-/// Tokens from here on name listeners, not connections: side 255 is no side.
-const LISTENER: u64 = 255 << 32;
+/// Sides that are none: tokens with them name listeners, and sockets that belong to no entry.
+const LISTENER: u8 = 255;
+const WATCHED: u8 = 254;
 
 /// What an epoll token names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,26 +36,31 @@ pub enum Token {
     Connection(Key, Side),
     /// A listener, by index.
     Listener(u16),
+    /// A socket that belongs to no entry: an upstream's, shared by requests.
+    Watched(Key),
 }
 
 impl Token {
     /// Generation in the upper 24 bits, side in 8, place in 32.
     pub fn encode(self) -> u64 {
+        let of = |key: Key, side: u8| {
+            u64::from(key.generation) << 40 | u64::from(side) << 32 | u64::from(key.index)
+        };
         match self {
-            Self::Connection(key, side) => {
-                u64::from(key.generation) << 40 | u64::from(side) << 32 | u64::from(key.index)
-            }
-            Self::Listener(index) => LISTENER | u64::from(index),
+            Self::Connection(key, side) => of(key, side),
+            Self::Watched(key) => of(key, WATCHED),
+            Self::Listener(index) => u64::from(LISTENER) << 32 | u64::from(index),
         }
     }
 
     /// The inverse of [`Token::encode`].
     pub fn decode(token: u64) -> Self {
-        let side = (token >> 32) as u8;
-        if side == 255 {
-            return Self::Listener(token as u16);
+        let key = Key { index: token as u32, generation: (token >> 40) as u32 };
+        match (token >> 32) as u8 {
+            LISTENER => Self::Listener(token as u16),
+            WATCHED => Self::Watched(key),
+            side => Self::Connection(key, side),
         }
-        Self::Connection(Key { index: token as u32, generation: (token >> 40) as u32 }, side)
     }
 }
 
@@ -88,6 +96,46 @@ impl Ready {
         self.clear(from, 15);
         self.clear(to, 15);
         self.add(to, bits);
+    }
+}
+
+/// Readiness of a socket that belongs to no entry, and the one task that waits for it.
+pub struct Watched {
+    ready: Cell<u8>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Watched {
+    /// Whether any of the bits was seen and is not used up.
+    pub fn is_ready(&self, bits: u8) -> bool {
+        self.ready.get() & bits != 0
+    }
+
+    /// Waits for any of the bits.
+    pub fn poll_ready(&self, task: &mut Context<'_>, bits: u8) -> Poll<()> {
+        if self.is_ready(bits) {
+            return Poll::Ready(());
+        }
+        let known = self.waker.take().filter(|known| known.will_wake(task.waker()));
+        self.waker.set(known.or_else(|| Some(task.waker().clone())));
+        Poll::Pending
+    }
+
+    /// Nobody waits any more: who did would be kept by it.
+    pub fn forget(&self) {
+        self.waker.take();
+    }
+
+    /// Takes bits off, after a call that would have blocked.
+    pub fn clear(&self, bits: u8) {
+        self.ready.update(|ready| ready & !bits);
+    }
+
+    /// Notes that a read got less than it had room for. Behind an end there is one more to read.
+    pub fn all_read(&self) {
+        if !self.is_ready(ENDED) {
+            self.clear(READ);
+        }
     }
 }
 
@@ -187,13 +235,19 @@ pub struct Lot {
     /// Where all its sockets are registered.
     pub epoll: Epoll,
     entries: Slab<Entry>,
+    watched: Slab<Rc<Watched>>,
     wheel: Wheel,
 }
 
 impl Lot {
     /// An empty lot.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: Epoll::new()?, entries: Slab::default(), wheel: Wheel::default() })
+        Ok(Self {
+            epoll: Epoll::new()?,
+            entries: Slab::default(),
+            watched: Slab::default(),
+            wheel: Wheel::default(),
+        })
     }
 
     /// Whether no connection is left.
@@ -285,6 +339,30 @@ impl Lot {
         Some(entry)
     }
 
+    /// Watches a socket that belongs to no entry, until [`Lot::unwatch_shared`].
+    pub fn watch_shared(&mut self, socket: impl AsFd) -> io::Result<(Key, Rc<Watched>)> {
+        // What is connected can be written; if not, the first try shows it.
+        let watched = Rc::new(Watched { ready: Cell::new(WRITE), waker: Cell::default() });
+        let key = self.watched.insert(watched.clone());
+        if let Err(error) = self.epoll.add_stream(socket, Token::Watched(key).encode()) {
+            self.watched.remove(key);
+            return Err(error);
+        }
+        Ok((key, watched))
+    }
+
+    /// Forgets such a socket, whose registration ends when it is closed.
+    pub fn unwatch_shared(&mut self, key: Key) {
+        self.watched.remove(key);
+    }
+
+    /// Notes an event for such a socket; who waits for it.
+    pub fn note_watched(&mut self, key: Key, bits: u8) -> Option<Waker> {
+        let watched = self.watched.entry(key)?;
+        watched.ready.update(|ready| ready | bits);
+        watched.waker.take()
+    }
+
     /// Has the kernel tell of a socket that may become the upstream.
     pub fn watch_attempt(&mut self, key: Key, socket: impl AsFd, side: Side) -> io::Result<()> {
         let Some(entry) = self.entries.entry(key) else { return Ok(()) };
@@ -333,6 +411,7 @@ mod tests {
             Token::Connection(Key { index: 0, generation: 0 }, CLIENT),
             Token::Listener(0),
             Token::Listener(u16::MAX),
+            Token::Watched(Key { index: 1, generation: (1 << 24) - 1 }),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

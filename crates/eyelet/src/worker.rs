@@ -3,13 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eyelet_sys::epoll::Events;
@@ -44,6 +46,12 @@ use crate::wheel::TICK_MS;
 const EVENTS: usize = 512;
 /// Connections accepted in one turn, so that a flood of new ones does not starve the others.
 const ACCEPTS: usize = 64;
+/// Tasks that the runtime runs until it looks for events.
+const TASKS: usize = 61;
+/// Events whose tasks run twice, to read and to write, until then.
+const FEW: usize = TASKS / 2;
+/// How often the runtime may look until the next turn begins anyway.
+const RETURNS: usize = 2;
 /// How long accepting pauses when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -408,12 +416,8 @@ impl Worker {
         let mut lot = self.lot.borrow_mut();
         let Some(entry) = lot.note(key, side, bits) else { return };
         match &mut entry.role {
-            Role::Active { waker, .. } => {
-                if let Some(waker) = waker.take() {
-                    drop(lot);
-                    waker.wake();
-                }
-            }
+            // It stays: to clone it for each wait would cost more than waking once in vain.
+            Role::Active { waker, .. } => waker.iter().for_each(Waker::wake_by_ref),
             Role::Parked { .. } | Role::Lingering => {
                 drop(lot);
                 park::wake(self, key);
@@ -446,6 +450,14 @@ impl Worker {
         for event in events.iter() {
             if let Token::Connection(key, side) = Token::decode(event.token) {
                 self.guarded(key, || self.event(key, side, event.ready));
+            }
+        }
+        // Behind the clients': what is written to one kind of peer is written together, so that
+        // each is woken once.
+        for event in events.iter() {
+            if let Token::Watched(key) = Token::decode(event.token) {
+                let waiting = self.lot.borrow_mut().note_watched(key, event.ready);
+                waiting.into_iter().for_each(Waker::wake);
             }
         }
         // Those that are here already do not wait for the handshakes of those that come.
@@ -533,6 +545,37 @@ impl Worker {
     }
 }
 
+/// Lets the tasks run that are ready. What came in one turn is read first and written then: the
+/// kernel's code and the sockets stay in the cache, and a reader is woken once for many writes.
+/// A fifth of a small request's cycles.
+pub async fn others_first() {
+    let mut had = false;
+    poll_fn(|task| {
+        if std::mem::replace(&mut had, true) {
+            return Poll::Ready(());
+        }
+        task.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Lets the tasks run that a turn has woken, and what they put off too: what comes meanwhile would
+/// be read between two halves of what is written. But not for ever: parked connections wait.
+async fn until_written() {
+    let mut behind_all = tokio::task::spawn_local(others_first());
+    let mut returns = 0;
+    poll_fn(|task| {
+        returns += 1;
+        if returns > RETURNS {
+            Poll::Ready(())
+        } else {
+            Pin::new(&mut behind_all).poll(task).map(drop)
+        }
+    })
+    .await;
+}
+
 /// How the reasons of those begin that ended because memory was short.
 const SHED: &str = "shed:";
 
@@ -569,11 +612,14 @@ pub async fn run(
             _ = ticks.tick() => worker.tick(&mut accepting),
             ready = watched.readable() => {
                 let mut ready = ready?;
-                if !worker.turn(&mut events, &mut accepting)? {
+                let more = worker.turn(&mut events, &mut accepting)?;
+                if !more {
                     ready.clear_ready();
                 }
-                // Let the tasks that were woken run before the next turn.
-                tokio::task::yield_now().await;
+                // Otherwise all that was woken runs before the runtime looks for events.
+                if more || events.len() > FEW {
+                    until_written().await;
+                }
             }
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.
@@ -600,6 +646,7 @@ pub async fn run(
         }
     }
     worker.log.borrow_mut().flush();
+    worker.pool.close();
     Ok(())
 }
 

@@ -46,6 +46,16 @@ impl Events {
         self.list.iter().map(|event| Event { token: event.data.u64(), ready: bits(event.flags) })
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// Whether the last wait filled the space, so that more may be waiting.
     pub fn is_full(&self) -> bool {
         self.list.len() == self.list.capacity()

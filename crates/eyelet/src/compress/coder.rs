@@ -21,13 +21,14 @@ pub struct Coder {
     compressors: Compressors,
     way: Way,
     told: Told,
-    pub(super) capture: Option<Capture>,
+    pub(super) capture: Option<Box<Capture>>,
 }
 
 enum Way {
     AsIs,
     Stream {
-        lent: Lent,
+        /// Boxed, as the capture: most responses have neither, and a coder is moved a few times.
+        lent: Box<Lent>,
         /// What stands before the first coded byte.
         header: Vec<u8>,
         /// Identity bytes since the last flush.
@@ -90,7 +91,7 @@ impl Coder {
         if let Some(hash) = dictionary {
             dictionary::header(coding, hash, &mut header);
         }
-        let way = Way::Stream { lent, header, unflushed: 0 };
+        let way = Way::Stream { lent: Box::new(lent), header, unflushed: 0 };
         Self::new(compressors, way, told(Some(coding), None))
     }
 
@@ -184,7 +185,7 @@ impl Coder {
         dictionary::header(held.coding, hash, out);
         let pushed = pace.spend(|| lent.push(&held.body, out));
         let unflushed = held.body.len() as u64;
-        self.way = Way::Stream { lent, header: Vec::new(), unflushed };
+        self.way = Way::Stream { lent: Box::new(lent), header: Vec::new(), unflushed };
         pushed
     }
 

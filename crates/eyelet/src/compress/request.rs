@@ -9,7 +9,7 @@ use eyelet_compress::{Accepted, Coding, Effort, validators};
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
-use http::{Method, request::Parts};
+use http::{Method, request::Parts, uri::PathAndQuery};
 
 use super::Compressors;
 use crate::config::{Compression, Terminate};
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
     /// Conditions were given back to the upstream as it knows them.
     pub(super) tags_restored: bool,
     /// Path and query.
-    pub(super) path: Box<str>,
+    pub(super) path: PathAndQuery,
     /// Whether dictionaries may decide this response at all.
     pub(super) dictionaries: bool,
     /// The family of dictionaries that the response belongs to, by the rule's patterns.
@@ -55,7 +55,7 @@ impl Compressors {
         }
         let accepted = Accepted::read(&head.headers);
         let breach = if terms.breach_rule { breach::breach(&head.headers, host) } else { None };
-        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let path = head.uri.path_and_query().cloned();
         // HEAD is asked, and answered, as GET would be.
         let is_get = matches!(head.method, Method::GET | Method::HEAD);
         let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
@@ -70,7 +70,7 @@ impl Compressors {
             length_hiding: terms.length_hiding,
             is_head: head.method == Method::HEAD,
             tags_restored: false,
-            path: path.into(),
+            path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
             available: if dictionaries { available(&head.headers) } else { None },
             fields: if dictionaries { dictionary_fields(&head.headers) } else { HeaderMap::new() },
             dictionaries,

@@ -30,12 +30,12 @@ impl Compressors {
     /// goes through the coder again.
     pub fn response(
         &self,
-        asked: Asked,
+        asked: &Asked,
         head: &mut Parts,
         body: Option<Body>,
         first: &[u8],
     ) -> Coder {
-        let Some(wanted) = asked.wanted else { return Coder::as_is(self, WhyNot::Off) };
+        let Some(wanted) = &asked.wanted else { return Coder::as_is(self, WhyNot::Off) };
         if let Some(tag) = head.headers.get(ETAG) {
             self.inner.tags.borrow_mut().note(asked.rule, tag.as_bytes());
         }
@@ -43,13 +43,13 @@ impl Compressors {
             Some(body) => {
                 let beginning = Beginning { length: body.length, complete: body.complete, first };
                 self.recount();
-                let coder = self.of_body(asked.rule, &wanted, head, &beginning);
+                let coder = self.of_body(asked.rule, wanted, head, &beginning);
                 self.recount();
                 coder
             }
             None => {
                 let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
-                bodiless(&wanted, effort, head);
+                bodiless(wanted, effort, head);
                 Coder::as_is(self, WhyNot::NoContent)
             }
         };
@@ -82,7 +82,7 @@ impl Compressors {
             }
             Err(why) => Coder::as_is(self, why),
         };
-        coder.capture = capture;
+        coder.capture = capture.map(Box::new);
         coder
     }
 
@@ -98,7 +98,7 @@ impl Compressors {
         if let Some(trained) = self.inner.shared.trained(rule)
             && status == StatusCode::OK
         {
-            let path = wanted.path.split('?').next().unwrap_or_default();
+            let path = wanted.path.path();
             let html = headers
                 .get(CONTENT_TYPE)
                 .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
@@ -114,7 +114,7 @@ impl Compressors {
             return None;
         }
         offer::offer(headers, &family.pattern);
-        self.inner.shared.capture(&self.inner.pool, family, &wanted.path, headers, length)
+        self.inner.shared.capture(&self.inner.pool, family, wanted.path.as_str(), headers, length)
     }
 
     fn code(
@@ -171,12 +171,12 @@ impl Compressors {
         // A large delta takes longer than a response may wait, so it must be there already. The
         // length is that of the version last seen at this path; its hash is checked at the end.
         let ready = version.body.len() + length <= DELTA_NOW_BYTES_MAX
-            || shared.last_at(family, &wanted.path).is_some_and(|last| {
+            || shared.last_at(family, wanted.path.as_str()).is_some_and(|last| {
                 last.body.len() == length
                     && shared.has_delta(Step { from: hash, to: last.hash, coding })
             });
         if !ready {
-            shared.ask_for_delta(family, hash, &wanted.path, coding);
+            shared.ask_for_delta(family, hash, wanted.path.as_str(), coding);
         }
         ready.then_some(History::Version(version))
     }

@@ -67,7 +67,7 @@ impl Edge {
         });
         let first = response.pieces.first().copied().unwrap_or_default();
         let first = if bodiless { &[][..] } else { first };
-        let mut coder = self.compressors.response(asked, &mut parts, body, first);
+        let mut coder = self.compressors.response(&asked, &mut parts, body, first);
         let mut out = Vec::new();
         if bodiless {
             return Got {

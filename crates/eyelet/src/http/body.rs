@@ -195,7 +195,12 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     }
     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
     *left -= len as u64;
-    Some(buffer.split_to(len).freeze())
+    Some(split_to(buffer, len).freeze())
+}
+
+/// Takes bytes off the front. All of them leave no second owner, and nothing to count.
+pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
+    if len == buffer.len() { std::mem::take(buffer) } else { buffer.split_to(len) }
 }
 
 /// Trailers without what has no place there, if anything is left.
@@ -239,7 +244,7 @@ impl Encoder {
         if self == Self::Plain {
             return;
         }
-        let mut end = b"0\r\n".to_vec();
+        let mut end = BytesMut::from(&b"0\r\n"[..]);
         if let Some(trailers) = trailers {
             write_fields(trailers, &mut end);
         }
@@ -249,7 +254,10 @@ impl Encoder {
 }
 
 /// Writes field lines.
-pub fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+pub fn write_fields<'a>(
+    fields: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+    out: &mut BytesMut,
+) {
     for (name, value) in fields {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");

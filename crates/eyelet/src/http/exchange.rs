@@ -7,13 +7,14 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
 use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
-use super::fields::{self, Asker};
+use super::fields;
 use super::front::{Front, Record};
-use super::head::{Length, Response, lists};
+use super::head::{Length, Response, give_back, lists};
 use super::io::Gone;
 use super::page::page;
 use super::roots::Spoken;
@@ -25,6 +26,7 @@ use super::websocket;
 use crate::active::Stop;
 use crate::budget::Counted;
 use crate::compress::{Asked, Body, Compressors};
+use crate::worker::others_first;
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;
@@ -46,16 +48,17 @@ pub struct Done {
 pub async fn exchange(
     front: &Front,
     stream: &mut Stream<'_>,
-    request: request::Parts,
+    mut request: request::Parts,
     length: Length,
 ) -> Done {
     let mut record = Record::new(front, &request);
-    let method = request.method.clone();
     let sent_before = stream.sent();
-    let done = match serve(front, stream, request, length, &mut record).await {
+    let done = match serve(front, stream, &mut request, length, &mut record).await {
         Ok(done) => done,
-        Err(failure) => fail(front, stream, &method, failure, &mut record).await,
+        // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
+        Err(failure) => Box::pin(fail(front, stream, &request.method, failure, &mut record)).await,
     };
+    give_back(request.headers);
     record.bytes_to_client = stream.sent() - sent_before;
     front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
     front.tell(record);
@@ -170,31 +173,31 @@ fn poll_stalled(
 async fn serve(
     front: &Front,
     stream: &mut Stream<'_>,
-    mut request: request::Parts,
+    request: &mut request::Parts,
     length: Length,
     record: &mut Record,
 ) -> Result<Done, Failure> {
-    let host = check(front, &request)?;
-    let own = front.worker.compressors.answer(front.rule, &request);
-    if let Some(own) = own.or_else(|| fields::ends_here(&mut request).then(options)) {
-        return answer_own(front, stream, &request.method, own, record).await;
+    let host = check(front, request)?;
+    let host = host.as_str();
+    let own = front.worker.compressors.answer(front.rule, request);
+    if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
+        return Box::pin(answer_own(front, stream, &request.method, own, record)).await;
     }
     let switch = match stream.as_one() {
-        Some(_) => fields::upgrade(&request, length),
-        None if websocket::is_asked(&request) => websocket::to_get(&mut request),
+        Some(_) => fields::upgrade(request, length),
+        None if websocket::is_asked(request) => websocket::to_get(request),
         None => None,
     };
-    let asker =
-        Asker { client: front.story.client.ip(), trusted: front.trusts_client(), host: &host };
     let trailers = lists(&request.headers, &header::TE, "trailers");
-    fields::to_upstream(&mut request, length, &asker, switch.clone());
+    fields::to_upstream(request, length, switch.clone());
+    let told = front.tell_asker(host, request);
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
-    let wanted = compressors.request(front.rule, terminate, &host, &mut request);
+    let wanted = compressors.request(front.rule, terminate, host, request);
     let by_one = switch.is_some();
-    let question = Question { parts: &request, host: &host, length, trailers, by_one };
+    let question = Question { parts: request, host, told: &told, length, trailers, by_one };
     // It is here three times: read, in fields, and written again.
-    let head_bytes = fields::head_bytes(&request);
+    let head_bytes = fields::head_bytes(request, &told);
     let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, question, record).await?;
@@ -202,7 +205,7 @@ async fn serve(
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return switched(front, stream, parts, upstream, chosen, record).await;
+        return Box::pin(switched(front, stream, parts, upstream, chosen, record)).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // For HTTP/2's client success would mean that the protocols were switched.
@@ -214,7 +217,7 @@ async fn serve(
     let mut download = Download::new(&front.worker, response_length);
     let length = match response_length {
         Length::Empty => {
-            download.through(compressors.response(wanted, &mut parts, None, &[]));
+            download.through(compressors.response(&wanted, &mut parts, None, &[]));
             Length::Empty
         }
         // Not while the request's body is on its way: the response's may wait for it.
@@ -222,7 +225,7 @@ async fn serve(
             let wait = upload.done && matches!(length, Length::Known(_));
             let (first, complete) =
                 first(front, stream, &mut download, &mut upstream, wait).await?;
-            begin(compressors, wanted, &mut parts, length, &mut download, &first, complete)
+            begin(compressors, &wanted, &mut parts, length, &mut download, &first, complete)
         }
     };
     record.told.status = Some(parts.status.as_u16());
@@ -272,7 +275,7 @@ async fn first(
 /// Chooses the response's coding; gives the length of its body as it will be sent.
 fn begin(
     compressors: &Compressors,
-    wanted: Asked,
+    wanted: &Asked,
     head: &mut response::Parts,
     length: Length,
     download: &mut Download,
@@ -332,7 +335,7 @@ async fn answer_own(
 }
 
 /// What every request must be, before anybody is asked; gives the host to ask for.
-fn check(front: &Front, request: &request::Parts) -> Result<String, Failure> {
+fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> {
     if request.method == Method::TRACE {
         // It shows what a proxy adds, cookies among it, and nobody needs it.
         let reason = "TRACE is not passed on".into();
@@ -340,17 +343,14 @@ fn check(front: &Front, request: &request::Parts) -> Result<String, Failure> {
     }
     let Some(authority) = request.uri.authority() else {
         // HTTP/1.0 without Host: the name of the connection is all there is.
-        let sni = front.story.decided.sni.as_deref().filter(|sni| !sni.is_empty());
-        return match sni {
-            Some(sni) => Ok(sni.to_owned()),
-            None => Err(Failure::Client(Trouble::Request(RequestFault::Host))),
-        };
+        let sni = front.story.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
+        return sni.ok_or(Failure::Client(Trouble::Request(RequestFault::Host)));
     };
     if !front.serves(authority) {
         let reason = format!("{} does not lead to this rule", authority.host()).into();
         return Err(Failure::Answer(StatusCode::MISDIRECTED_REQUEST, reason));
     }
-    Ok(authority.as_str().to_owned())
+    Ok(authority.clone())
 }
 
 /// An upstream that has answered.
@@ -416,18 +416,19 @@ async fn find(
     };
     let spoken = spoken(to, question.by_one);
     let in_vain = front.shelf.in_vain();
-    // One wait, for others' dials and for its own.
-    let patience = Instant::now() + to.wait;
+    let mut began = None;
     loop {
         if let Some(kept) = front.shelf.take(question, idle) {
             return Ok(kept);
         }
+        // One wait, for others' dials and for its own.
+        let patience = *began.get_or_insert_with(Instant::now) + to.wait;
         if spoken != Spoken::One && front.shelf.is_dialled(in_vain) {
             // A dial has its own bounds.
-            while_here(stream, front.shelf.settled()).await?;
+            Box::pin(while_here(stream, front.shelf.settled())).await?;
             continue;
         }
-        match reach(front, stream, spoken, patience, record).await? {
+        match Box::pin(reach(front, stream, spoken, patience, record)).await? {
             Dialled::One(connection) => return Ok(Upstream::One(connection)),
             Dialled::Two(connection) => {
                 let asked = connection.ask(question).map(Box::new).map(Upstream::Two);
@@ -484,8 +485,9 @@ async fn wait_for_head(
     method: &Method,
     record: &mut Record,
 ) -> Result<Response, NoHead> {
+    others_first().await;
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
-    let mut began = Instant::now();
+    let (mut began, mut was_polled) = (Instant::now(), false);
     stream.due_in(front.patience());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
@@ -493,12 +495,11 @@ async fn wait_for_head(
             if let Poll::Ready(Err(trouble)) = upload.poll(task, stream, upstream) {
                 return Poll::Ready(Err(trouble.into()));
             }
-            if upload.done && !was_done {
-                began = Instant::now();
-                stream.due_in(upstream_timeout);
-            } else if upload.written > before {
-                began = Instant::now();
-                stream.due_in(front.patience());
+            // Most requests are written at once, and to look at the clock costs.
+            let again = std::mem::replace(&mut was_polled, true);
+            if upload.written > before || upload.done && !was_done {
+                began = if again { Instant::now() } else { began };
+                stream.due_in(if upload.done { upstream_timeout } else { front.patience() });
             }
             let head = poll_head(task, stream, upstream, method);
             if head.is_ready() {
@@ -510,7 +511,8 @@ async fn wait_for_head(
         if !response.parts.status.is_informational()
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {
-            record.told.upstream_ms = Some(began.elapsed().as_millis() as u64);
+            let logs = front.worker.logs();
+            record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
         if stream.takes_interim() {
@@ -587,7 +589,9 @@ async fn pass_down(
     upload: &mut Upload,
     download: &mut Download,
 ) -> Result<(), Failure> {
-    let mut moved = Instant::now();
+    others_first().await;
+    // Most responses are here already, and to look at the clock costs.
+    let mut moved = None;
     stream.due_in(front.patience());
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
@@ -607,12 +611,13 @@ async fn pass_down(
             Poll::Pending => {}
         }
         if before != (download.taken, stream.queued(), upload.written) {
-            moved = Instant::now();
+            moved = None;
             stream.due_in(front.patience());
         }
         if let Poll::Ready(trouble) = stream.poll_gone(task) {
             return Poll::Ready(Err(trouble.into()));
         }
+        let moved = *moved.get_or_insert_with(Instant::now);
         poll_stalled(task, front, stream, moved).map(Err)
     })
     .await

@@ -6,24 +6,97 @@ use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, StatusCode, Uri, Version, request, response};
 
+use super::body::write_fields;
 use super::head::{Length, lists};
 use super::upstream::Question;
 
-/// What the upstream is told of the client.
-pub struct Asker<'a> {
-    /// Its address.
-    pub client: IpAddr,
-    /// Whether what it says of others before it is believed.
-    pub trusted: bool,
-    /// The authority that it asked for.
-    pub host: &'a str,
+/// What the upstream is told of who asks. The values are parts of one text.
+pub struct Asker {
+    via: &'static str,
+    text: Bytes,
+    client: Range<usize>,
+    host: Range<usize>,
+    told: Told,
+}
+
+/// The fields that say so, beside a request's own: they are the same for each request of a client
+/// to a host.
+pub type Told = Rc<[(HeaderName, HeaderValue)]>;
+
+impl Asker {
+    /// A client at this address that asks for this authority by this version.
+    pub fn new(client: IpAddr, host: &str, version: Version) -> Self {
+        let mut text = Vec::with_capacity(64 + host.len());
+        text.extend_from_slice(b"for=");
+        let client = match client {
+            IpAddr::V4(ip) => write_part(&mut text, format_args!("{ip}")),
+            IpAddr::V6(ip) => {
+                // RFC 7239 section 6: brackets, and therefore quotes.
+                text.extend_from_slice(b"\"[");
+                let client = write_part(&mut text, format_args!("{ip}"));
+                text.extend_from_slice(b"]\"");
+                client
+            }
+        };
+        text.extend_from_slice(b";host=\"");
+        let host = write_part(&mut text, format_args!("{host}"));
+        text.extend_from_slice(b"\";proto=https");
+        let (via, told) = (via(version), Rc::from([]));
+        let mut asker = Self { via, text: text.into(), client, host, told };
+        asker.told = asker.told_with(&mut HeaderMap::new());
+        asker
+    }
+
+    /// Whether it is one that asks for this authority by this version.
+    pub fn asks_for(&self, host: &str, version: Version) -> bool {
+        self.text[self.host.clone()] == *host.as_bytes() && self.via == via(version)
+    }
+
+    /// Takes what a request says of who asked before, and says who asks.
+    pub fn tell(&self, headers: &mut HeaderMap, trusted: bool) -> Told {
+        let spoken: Vec<HeaderName> =
+            headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
+        for name in spoken {
+            headers.remove(name);
+        }
+        if trusted { self.told_with(headers) } else { self.told.clone() }
+    }
+
+    fn told_with(&self, headers: &mut HeaderMap) -> Told {
+        let client = self.text.slice(self.client.clone());
+        let mut told = vec![(header::VIA, HeaderValue::from_static(self.via))];
+        for (name, element) in [(header::FORWARDED, self.text.clone()), (X_FORWARDED_FOR, client)] {
+            if let Some(list) = take_list(headers, &name, element) {
+                told.push((name, list));
+            }
+        }
+        let host = self.text.slice(self.host.clone());
+        if !headers.contains_key(&X_FORWARDED_HOST)
+            && let Ok(host) = HeaderValue::from_maybe_shared(host)
+        {
+            told.push((X_FORWARDED_HOST, host));
+        }
+        if !headers.contains_key(&X_FORWARDED_PROTO) {
+            told.push((X_FORWARDED_PROTO, HeaderValue::from_static("https")));
+        }
+        told.into()
+    }
+}
+
+fn via(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0 eyelet",
+        Version::HTTP_2 => "2.0 eyelet",
+        _ => "1.1 eyelet",
+    }
 }
 
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
@@ -81,12 +154,7 @@ pub fn ends_here(request: &mut request::Parts) -> bool {
 }
 
 /// Makes a client's request the upstream's.
-pub fn to_upstream(
-    request: &mut request::Parts,
-    length: Length,
-    asker: &Asker<'_>,
-    upgrade: Option<HeaderValue>,
-) {
+pub fn to_upstream(request: &mut request::Parts, length: Length, upgrade: Option<HeaderValue>) {
     let headers = &mut request.headers;
     drop_hop_by_hop(headers);
     headers.remove(header::HOST);
@@ -112,49 +180,6 @@ pub fn to_upstream(
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, protocol);
     }
-    let via = match request.version {
-        Version::HTTP_10 => "1.0 eyelet",
-        Version::HTTP_2 => "2.0 eyelet",
-        _ => "1.1 eyelet",
-    };
-    headers.append(header::VIA, HeaderValue::from_static(via));
-    tell_asker(headers, asker);
-}
-
-/// Sets Forwarded and X-Forwarded-*; what strangers say there is dropped.
-fn tell_asker(headers: &mut HeaderMap, asker: &Asker<'_>) {
-    let spoken: Vec<HeaderName> =
-        headers.keys().filter(|name| speaks_of_others(name, asker.trusted)).cloned().collect();
-    for name in spoken {
-        headers.remove(name);
-    }
-    // The other values are parts of this one, and share its memory.
-    let mut text = Vec::with_capacity(64 + asker.host.len());
-    text.extend_from_slice(b"for=");
-    let client = match asker.client {
-        IpAddr::V4(ip) => write_part(&mut text, format_args!("{ip}")),
-        IpAddr::V6(ip) => {
-            // RFC 7239 section 6: brackets, and therefore quotes.
-            text.extend_from_slice(b"\"[");
-            let client = write_part(&mut text, format_args!("{ip}"));
-            text.extend_from_slice(b"]\"");
-            client
-        }
-    };
-    text.extend_from_slice(b";host=\"");
-    let host = write_part(&mut text, format_args!("{}", asker.host));
-    text.extend_from_slice(b"\";proto=https");
-    let text = Bytes::from(text);
-    append_to_list(headers, header::FORWARDED, text.clone());
-    append_to_list(headers, X_FORWARDED_FOR, text.slice(client));
-    if !headers.contains_key(&X_FORWARDED_HOST)
-        && let Ok(host) = HeaderValue::from_maybe_shared(text.slice(host))
-    {
-        headers.insert(X_FORWARDED_HOST, host);
-    }
-    if !headers.contains_key(&X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("https"));
-    }
 }
 
 /// Appends, and says where it stands.
@@ -179,18 +204,21 @@ fn is_about_others(name: &str) -> bool {
     name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
 }
 
-fn append_to_list(headers: &mut HeaderMap, name: HeaderName, element: Bytes) {
-    let list = if headers.contains_key(&name) {
-        let before = headers.get_all(&name).iter().filter(|value| value.to_str().is_ok());
-        let before = before.map(HeaderValue::as_bytes).filter(|value| !value.is_empty());
-        let all: Vec<&[u8]> = before.chain([&element[..]]).collect();
-        HeaderValue::from_bytes(&all.join(&b", "[..]))
-    } else {
-        HeaderValue::from_maybe_shared(element)
+/// A list field with another element behind what is taken out of `headers`.
+fn take_list(headers: &mut HeaderMap, name: &HeaderName, element: Bytes) -> Option<HeaderValue> {
+    let mut before = headers.get_all(name).iter().filter(|value| value.to_str().is_ok());
+    let list = match before.next() {
+        None => HeaderValue::from_maybe_shared(element),
+        Some(first) => {
+            let before = [first].into_iter().chain(before).map(HeaderValue::as_bytes);
+            let before = before.filter(|value| !value.is_empty());
+            let all: Vec<&[u8]> = before.chain([&element[..]]).collect();
+            HeaderValue::from_bytes(&all.join(&b", "[..]))
+        }
     };
-    if let Ok(list) = list {
-        headers.insert(name, list);
-    }
+    let list = list.ok()?;
+    headers.remove(name);
+    Some(list)
 }
 
 /// HTTP/2 may cut a cookie into several fields; HTTP/1.1 has one (RFC 9113 8.2.3).
@@ -259,6 +287,10 @@ fn date() -> Option<HeaderValue> {
 
 /// Removes what is meant for the next hop alone.
 fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    // Most messages have none of them, and looking for each would hash each.
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     if headers.contains_key(header::CONNECTION) {
         let values = headers.get_all(header::CONNECTION).iter();
         let named: Vec<HeaderName> = values
@@ -306,7 +338,7 @@ pub fn is_trailer(name: &HeaderName) -> bool {
     .contains(name)
         && !CONDITIONS.contains(name)
         && !OF_RESPONSES.contains(name)
-        && !HOP_BY_HOP.contains(name)
+        && !is_hop_by_hop(name)
         && !speaks_of_others(name, false)
 }
 
@@ -317,24 +349,39 @@ pub fn are_trimmed(headers: &HeaderMap) -> bool {
     headers.values().map(HeaderValue::as_bytes).all(|v| !blank(v.first()) && !blank(v.last()))
 }
 
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
 /// About how long a request's head is when it is written.
-pub fn head_bytes(request: &request::Parts) -> usize {
+pub fn head_bytes(request: &request::Parts, told: &Told) -> usize {
     let path = request.uri.path_and_query().map_or(1, |path| path.as_str().len());
-    request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
-        + path
+    let told = told.iter().map(|(name, value)| (name, value));
+    let fields = request.headers.iter().chain(told);
+    fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + path
 }
 
 /// A request's head as the upstream reads it.
-pub fn write_request(request: &request::Parts, host: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
+pub fn write_request(request: &request::Parts, host: &str, told: &Told) -> BytesMut {
+    let mut out = BytesMut::with_capacity(512);
     out.extend_from_slice(request.method.as_str().as_bytes());
-    out.push(b' ');
+    out.extend_from_slice(b" ");
     let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     out.extend_from_slice(path.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
     out.extend_from_slice(host.as_bytes());
     out.extend_from_slice(b"\r\n");
-    super::body::write_fields(&request.headers, &mut out);
+    write_fields(&request.headers, &mut out);
+    write_fields(told.iter().map(|(name, value)| (name, value)), &mut out);
     out.extend_from_slice(b"\r\n");
     out
 }
@@ -352,6 +399,9 @@ pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request
     *request.version_mut() = Version::HTTP_2;
     let mut headers = question.parts.headers.clone();
     headers.remove(header::TRANSFER_ENCODING);
+    for (name, value) in &question.told[..] {
+        headers.append(name, value.clone());
+    }
     if question.trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }

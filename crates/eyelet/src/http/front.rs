@@ -11,6 +11,7 @@ use http::uri::Authority;
 use http::{Method, request};
 use serde::Serialize;
 
+use super::fields::{self, Asker};
 use super::pool::Shelf;
 use super::upstream::Upstream;
 use crate::config::{Action, HttpUpstream, Terminate, TerminateUpstream};
@@ -39,6 +40,8 @@ pub struct Front {
     /// Bytes written to upstreams since it woke.
     pub bytes_to_upstream: Cell<u64>,
     upstream: RefCell<Option<Arc<str>>>,
+    /// The last request's, and mostly the next one's.
+    asker: RefCell<Option<Asker>>,
 }
 
 /// What the access line tells of a request.
@@ -92,6 +95,7 @@ impl Front {
             shelf,
             bytes_to_upstream: Cell::new(0),
             upstream: RefCell::default(),
+            asker: RefCell::default(),
         })
     }
 
@@ -135,7 +139,19 @@ impl Front {
 
     /// Notes who was dialled.
     pub fn note_upstream(&self, name: &Arc<str>) {
-        *self.upstream.borrow_mut() = Some(name.clone());
+        let mut upstream = self.upstream.borrow_mut();
+        if upstream.as_ref().is_none_or(|known| !Arc::ptr_eq(known, name)) {
+            *upstream = Some(name.clone());
+        }
+    }
+
+    /// What the upstream is told of who asks for this authority.
+    pub fn tell_asker(&self, host: &str, request: &mut request::Parts) -> fields::Told {
+        let mut last = self.asker.borrow_mut();
+        let known = last.take().filter(|asker| asker.asks_for(host, request.version));
+        let client = self.story.client.ip();
+        let asker = known.unwrap_or_else(|| Asker::new(client, host, request.version));
+        last.insert(asker).tell(&mut request.headers, self.trusts_client())
     }
 
     /// Whether what the client says of others before it is believed.
@@ -147,11 +163,16 @@ impl Front {
     /// Whether a request for this host belongs on this connection: a connection for it would
     /// have come to the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
-        let host = authority.host().trim_end_matches('.').to_ascii_lowercase();
+        let host = authority.host().trim_end_matches('.');
+        let sni = self.story.decided.sni.as_deref();
+        if is_name(host) && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
+            return true;
+        }
+        let host = host.to_ascii_lowercase();
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         // Clients send no SNI for an address (RFC 6066 section 3).
         let name = if bare.parse::<std::net::IpAddr>().is_ok() { "" } else { &host };
-        if self.story.decided.sni.as_deref() == Some(name) {
+        if sni == Some(name) {
             return true;
         }
         let facts = Facts {
@@ -214,6 +235,11 @@ impl Front {
     }
 }
 
+/// Whether a host is certainly no address: those end in a digit or a bracket.
+fn is_name(host: &str) -> bool {
+    host.ends_with(|last: char| last.is_ascii_alphabetic())
+}
+
 /// What is gathered of one request.
 pub struct Record {
     /// Its start, in milliseconds since 1970.
@@ -243,10 +269,15 @@ impl Record {
 
     /// The same for what could not be read.
     pub fn of(front: &Front, method: &Method, path: &str) -> Self {
+        // Nobody reads what is not logged.
+        let (method, path, started_unix_ms) = match front.worker.logs() {
+            true => (method.as_str(), path, front.worker.now_unix_ms()),
+            false => ("", "", 0),
+        };
         Self {
-            started_unix_ms: front.worker.now_unix_ms(),
+            started_unix_ms,
             told: Told {
-                method: method.as_str().into(),
+                method: method.into(),
                 path: match path.char_indices().nth(PATH_CHARS_MAX) {
                     Some((end, _)) => path[..end].into(),
                     None => path.into(),

@@ -1,21 +1,32 @@
 //! Heads of HTTP/1.1 messages: bytes to `http` types, strictly, and where the body ends
 //! (RFC 9112). It must not know sockets, or what is done with a message.
 
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
+use memchr::memchr;
 
+use super::body::split_to;
 use super::fault::{RequestFault, ResponseFault};
 
 /// Fields of a request or of a response: what Apache and hyper allow too.
 pub const FIELDS_MAX: usize = 100;
-/// What is added to a head on its way: growing the map would hash all of it again.
-const FIELDS_ADDED: usize = 6;
+/// What is added to a head on its way: growing the map would hash all of it again. A small
+/// message's map stays below what the allocator has at hand.
+const FIELDS_ADDED: usize = 3;
 /// Bytes of a request target: browsers stop at 32 KiB at the latest, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Maps of fields that a worker keeps for its next messages, and how many fields they have room
+/// for: 40 KiB at most.
+const SPARE_MAX: usize = 16;
+const SPARE_FIELDS_MAX: usize = 24;
 
 /// Where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +78,7 @@ pub struct BareLf;
 impl Scanner {
     /// Where the head ends, or `None` if more is needed. `bytes` extends the last call's.
     pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BareLf> {
-        while let Some(offset) = bytes[self.at..].iter().position(|byte| *byte == b'\n') {
+        while let Some(offset) = memchr(b'\n', &bytes[self.at..]) {
             let lf = self.at + offset;
             if lf == self.line || bytes[lf - 1] != b'\r' {
                 return Err(BareLf);
@@ -105,7 +116,7 @@ pub fn take_request(
         return early_fault(buffer).map_or(Ok(None), Err);
     };
     *scanner = Scanner::default();
-    let mut head = buffer.split_to(end);
+    let mut head = split_to(buffer, end);
     as_known_version(&mut head);
     read_request(head.freeze()).map(Some)
 }
@@ -145,9 +156,9 @@ fn as_known_version(buffer: &mut [u8]) {
 }
 
 fn read_request(head: Bytes) -> Result<Request, RequestFault> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut parsed = httparse::Request::new(&mut fields);
-    match parsed.parse(&head) {
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut []);
+    match parsed.parse_with_uninit_headers(&head, &mut fields) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
         Ok(_) => return Err(RequestFault::Line),
         Err(httparse::Error::TooManyHeaders) => return Err(RequestFault::TooMany),
@@ -168,7 +179,7 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
     let headers = headers(&head, parsed.headers).ok_or(RequestFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
-    let uri = read_target(&method, target, version, &headers)?;
+    let uri = read_target(&method, &head, target, version, &headers)?;
     let length = request_length(version, &headers)?;
     let keep_alive = keep_alive(version, &headers);
     let (mut parts, ()) = http::Request::new(()).into_parts();
@@ -191,8 +202,27 @@ fn version_fault(head: &[u8]) -> RequestFault {
     }
 }
 
+/// Takes back the memory of fields that nobody needs any more, for the next message's: two
+/// allocations each, which a small request would feel.
+pub fn give_back(mut fields: HeaderMap) {
+    if !(1..=SPARE_FIELDS_MAX).contains(&fields.capacity()) {
+        return;
+    }
+    fields.clear();
+    SPARE.with_borrow_mut(|spare| {
+        if spare.len() < SPARE_MAX {
+            spare.push(fields);
+        }
+    });
+}
+
+thread_local! {
+    static SPARE: RefCell<Vec<HeaderMap>> = const { RefCell::new(Vec::new()) };
+}
+
 fn headers(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
-    let mut map = HeaderMap::with_capacity(fields.len() + FIELDS_ADDED);
+    let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    map.reserve(fields.len() + FIELDS_ADDED);
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
@@ -201,16 +231,21 @@ fn headers(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
     Some(map)
 }
 
-/// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for.
+/// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for. Both
+/// are parts of the head and share its memory.
 fn read_target(
     method: &Method,
+    head: &Bytes,
     target: &str,
     version: Version,
     headers: &HeaderMap,
 ) -> Result<Uri, RequestFault> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(read_authority(host.as_bytes())?),
+        (Some(host), None) => {
+            let host = Authority::from_maybe_shared(head.slice_ref(host.as_bytes()));
+            Some(as_host(host.map_err(|_| RequestFault::Host)?)?)
+        }
         (None, None) if version == Version::HTTP_10 => None,
         _ => return Err(RequestFault::Host),
     };
@@ -222,28 +257,29 @@ fn read_target(
         return Err(RequestFault::Target);
     }
     if target.starts_with('/') || (target == "*" && *method == Method::OPTIONS) {
-        return build(host, target);
+        return build(host, head.slice_ref(target.as_bytes()));
     }
     let uri: Uri = target.parse().map_err(|_| RequestFault::Target)?;
     let known = uri.scheme().is_some_and(|s| *s == Scheme::HTTPS || *s == Scheme::HTTP);
     let authority = uri.authority().filter(|_| known).ok_or(RequestFault::Target)?;
     // RFC 9112 3.2.2: the target's own authority replaces Host.
-    let authority = read_authority(authority.as_str().as_bytes())?;
+    let authority = as_host(authority.clone())?;
     // RFC 9112 3.2.4: without a path, OPTIONS is for the server as a whole.
     let pathless = target.splitn(3, '/').nth(2).is_some_and(|rest| !rest.contains(['/', '?']));
     if pathless && *method == Method::OPTIONS {
-        return build(Some(authority), "*");
+        return build(Some(authority), Bytes::from_static(b"*"));
     }
     match uri.path_and_query().map_or("/", PathAndQuery::as_str) {
         // RFC 9112 3.2.1: a path that is empty goes on as the root.
-        query if query.starts_with('?') => build(Some(authority), &format!("/{query}")),
-        path => build(Some(authority), path),
+        query if query.starts_with('?') => build(Some(authority), format!("/{query}").into()),
+        path => build(Some(authority), Bytes::copy_from_slice(path.as_bytes())),
     }
 }
 
-fn build(authority: Option<Authority>, path: &str) -> Result<Uri, RequestFault> {
+fn build(authority: Option<Authority>, path: Bytes) -> Result<Uri, RequestFault> {
     let mut parts = http::uri::Parts::default();
-    parts.path_and_query = Some(path.parse().map_err(|_| RequestFault::Target)?);
+    let path = PathAndQuery::from_maybe_shared(path).map_err(|_| RequestFault::Target)?;
+    parts.path_and_query = Some(path);
     if authority.is_some() {
         (parts.scheme, parts.authority) = (Some(Scheme::HTTPS), authority);
     }
@@ -252,7 +288,10 @@ fn build(authority: Option<Authority>, path: &str) -> Result<Uri, RequestFault> 
 
 /// `uri-host [ ":" port ]`, without user information.
 pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
-    let authority = Authority::try_from(text).map_err(|_| RequestFault::Host)?;
+    as_host(Authority::try_from(text).map_err(|_| RequestFault::Host)?)
+}
+
+fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
     let port_fits = authority.as_str().len() == authority.host().len() || {
         let port = &authority.as_str()[authority.host().len()..];
@@ -358,7 +397,7 @@ pub fn take_response(
         return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
     };
     *scanner = Scanner::default();
-    let mut head = buffer.split_to(end);
+    let mut head = split_to(buffer, end);
     // A later minor version is read as the one that is known (RFC 9110 2.5).
     if let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9', b' ', ..] = &mut head[..]
     {
@@ -368,15 +407,15 @@ pub fn take_response(
 }
 
 fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     if !head.starts_with(b"HTTP/") {
         return Err(ResponseFault::Line);
     }
-    let mut parsed = httparse::Response::new(&mut fields);
+    let mut parsed = httparse::Response::new(&mut []);
     // RFC 9112 5.1: a proxy removes white space before a response's colons.
     let mut reader = httparse::ParserConfig::default();
     reader.allow_spaces_after_header_name_in_responses(true);
-    match reader.parse_response(&mut parsed, &head) {
+    match reader.parse_response_with_uninit_headers(&mut parsed, &head, &mut fields) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
         Err(httparse::Error::TooManyHeaders) => return Err(ResponseFault::TooMany),
         Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => {

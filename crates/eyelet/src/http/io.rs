@@ -112,6 +112,16 @@ impl Queue {
         self.pieces.push_back(piece);
     }
 
+    /// Adds a head, which is not copied if nothing is before it.
+    pub fn push_head(&mut self, head: BytesMut) {
+        if self.is_empty() {
+            self.bytes = head.len();
+            self.small = head;
+        } else {
+            self.push(head);
+        }
+    }
+
     /// Makes one piece of the small ones.
     fn gather(&mut self) {
         if !self.small.is_empty() {

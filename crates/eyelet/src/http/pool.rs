@@ -33,6 +33,11 @@ impl Pool {
     pub fn shelf(&self, key: PoolKey) -> Rc<Shelf> {
         self.shelves.borrow_mut().entry(key).or_default().clone()
     }
+
+    /// Closes what is kept: a worker is what its sockets are watched by, and would not go.
+    pub fn close(&self) {
+        self.shelves.borrow_mut().clear();
+    }
 }
 
 /// What is kept for a rule, or for one client where connections are not shared.

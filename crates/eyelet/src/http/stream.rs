@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Version, response};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
 use super::fault::RequestFault;
-use super::head::{Length, has_no_body};
+use super::head::{Length, give_back, has_no_body};
 use super::io::{Client, Gone, Queue};
 use super::load::{Body, Load};
 use crate::active::Stop;
@@ -25,6 +25,9 @@ const AHEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
 pub const SEND_BYTES_MAX: usize = 16 << 10;
+
+/// What most heads of responses take, and a small body behind them.
+const HEAD_BYTES: usize = 512;
 
 /// Why an exchange cannot go on.
 #[derive(Debug)]
@@ -189,7 +192,7 @@ impl<'a> Stream<'a> {
     pub fn inform(&mut self, head: response::Parts) -> Result<(), Trouble> {
         match self {
             Self::One(one) => {
-                one.queue.push(write_head(&head));
+                one.queue.push_head(write_head(&head));
                 Ok(())
             }
             Self::Two(two) => {
@@ -381,12 +384,13 @@ impl One<'_> {
         } else if self.version == Version::HTTP_10 {
             head.headers.insert(header::CONNECTION, HeaderValue::from_static("keep-alive"));
         }
-        self.queue.push(write_head(&head));
+        self.queue.push_head(write_head(&head));
+        give_back(head.headers);
     }
 
     /// Queues the head of a 101 as it is.
     pub fn switch(&mut self, head: &response::Parts) {
-        self.queue.push(write_head(head));
+        self.queue.push_head(write_head(head));
     }
 }
 
@@ -501,14 +505,14 @@ impl Two {
 }
 
 /// A response's head as HTTP/1.1 writes it.
-pub fn write_head(head: &response::Parts) -> Bytes {
-    let mut out = Vec::with_capacity(256);
+pub fn write_head(head: &response::Parts) -> BytesMut {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES);
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(head.status.as_str().as_bytes());
-    out.push(b' ');
+    out.extend_from_slice(b" ");
     out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
     out.extend_from_slice(b"\r\n");
     write_fields(&head.headers, &mut out);
     out.extend_from_slice(b"\r\n");
-    out.into()
+    out
 }

@@ -50,9 +50,9 @@ pub struct Upload {
 
 impl Upload {
     /// A request with its head, and a body of that length; chunked if nothing else frames it.
-    pub fn new(worker: &Rc<Worker>, head: Vec<u8>, length: Length, chunked: bool) -> Self {
+    pub fn new(worker: &Rc<Worker>, head: BytesMut, length: Length, chunked: bool) -> Self {
         let mut queue = Queue::default();
-        queue.push(head);
+        queue.push_head(head);
         let chunked = chunked && length == Length::Chunked;
         let encoder = if chunked { Encoder::Chunked } else { Encoder::Plain };
         let read = length == Length::Empty;
@@ -225,13 +225,19 @@ impl Download {
                 break true;
             }
         };
-        let mut bytes = BytesMut::new();
-        for piece in &self.first {
-            if let Piece::Data(data) = piece {
-                bytes.extend_from_slice(data);
+        let mut first = self.first.iter().filter_map(|piece| match piece {
+            Piece::Data(data) => Some(data),
+            Piece::End(_) => None,
+        });
+        let bytes = match (first.next(), first.next()) {
+            (None, _) => Bytes::new(),
+            (Some(only), None) => only.clone(),
+            (Some(one), Some(two)) => {
+                let all: Vec<&[u8]> = [one, two].into_iter().chain(first).map(|b| &b[..]).collect();
+                all.concat().into()
             }
-        }
-        Poll::Ready(Ok((bytes.freeze(), complete)))
+        };
+        Poll::Ready(Ok((bytes, complete)))
     }
 
     /// Passes the body through a coder.

@@ -4,11 +4,13 @@
 pub mod dial;
 mod driver;
 pub mod one;
+mod plain;
 pub mod two;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::BytesMut;
 use http::header::HeaderMap;
 use http::{Method, request};
 
@@ -25,6 +27,8 @@ pub struct Question<'a> {
     pub parts: &'a request::Parts,
     /// The authority that is asked for.
     pub host: &'a str,
+    /// What is said of who asks.
+    pub told: &'a fields::Told,
     /// Of its body.
     pub length: Length,
     /// Whether the client takes trailers (RFC 9110 10.1.4).
@@ -77,10 +81,10 @@ impl Upstream {
     }
 
     /// What is to be written before the body.
-    pub fn head(&self, question: &Question<'_>) -> Vec<u8> {
+    pub fn head(&self, question: &Question<'_>) -> BytesMut {
         match self {
-            Self::One(_) => fields::write_request(question.parts, question.host),
-            Self::Two(_) => Vec::new(),
+            Self::One(_) => fields::write_request(question.parts, question.host, question.told),
+            Self::Two(_) => BytesMut::new(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use base64::Engine;
+use bytes::BytesMut;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode, request, response};
 
@@ -57,7 +58,7 @@ pub async fn copy(
     written: &mut u64,
 ) -> Result<(), End> {
     let idle_timeout = front.worker.edge.config.limits.idle_timeout;
-    let mut up = Upload::new(&front.worker, Vec::new(), Length::UntilClose, false);
+    let mut up = Upload::new(&front.worker, BytesMut::new(), Length::UntilClose, false);
     let mut down = Download::new(&front.worker, Length::UntilClose);
     let mut told = false;
     stream.due_in(idle_timeout);

@@ -247,7 +247,7 @@ fn a_pool_that_is_empty_lets_the_response_go_as_it_is() {
         let answer = Answer { status: 200, fields: &[HTML], pieces: &[], known: false };
         let mut parts = answer.head();
         let body = Some(Body { length: None, complete: false });
-        (edge.compressors.response(asked, &mut parts, body, b"<p>"), parts.headers)
+        (edge.compressors.response(&asked, &mut parts, body, b"<p>"), parts.headers)
     };
     let mut busy = Vec::new();
     let (refused, headers) = loop {
@@ -277,7 +277,7 @@ fn events_are_coded_only_when_asked_and_each_is_flushed() {
         let answer = Answer { status: 200, fields: &fields, pieces: &[], known: false };
         let mut parts = answer.head();
         let body = Some(Body { length: None, complete: false });
-        let mut coder = edge.compressors.response(asked, &mut parts, body, b"");
+        let mut coder = edge.compressors.response(&asked, &mut parts, body, b"");
         let (mut sent, mut all) = (0, Vec::new());
         for n in 0..20 {
             let event = format!("data: event {n}\n\n");

@@ -14,9 +14,10 @@ fn request(fields: &[(&str, &str)]) -> request::Parts {
 
 fn sent(fields: &[(&str, &str)], client: &str, trusted: bool) -> String {
     let mut request = request(fields);
-    let asker = Asker { client: client.parse().unwrap(), trusted, host: "a.test" };
-    to_upstream(&mut request, Length::Empty, &asker, None);
-    String::from_utf8(write_request(&request, "a.test")).unwrap()
+    let asker = Asker::new(client.parse().unwrap(), "a.test", request.version);
+    to_upstream(&mut request, Length::Empty, None);
+    let told = asker.tell(&mut request.headers, trusted);
+    String::from_utf8(write_request(&request, "a.test", &told).to_vec()).unwrap()
 }
 
 #[test]

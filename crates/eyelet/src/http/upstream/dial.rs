@@ -3,14 +3,16 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use eyelet_sys::socket;
 use http::StatusCode;
 use http::uri::Scheme;
@@ -21,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::plain::Plain;
 use super::{one, two};
 use crate::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use crate::config::{Host, HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
@@ -29,6 +32,8 @@ use crate::worker::{Edge, Worker};
 
 /// How often an upstream that is not there is dialled again while it is waited for.
 const WAIT_STEP: Duration = Duration::from_millis(100);
+/// What a TLS connection is read by at once.
+const OPENED_BYTES_MAX: usize = 16 << 10;
 /// What a TLS connection holds of what it sends.
 const SEALED_BYTES_MAX: usize = 16 << 10;
 /// Connection Attempt Delay (RFC 8305 section 8), and addresses of one name that are tried.
@@ -45,12 +50,10 @@ pub enum Dialled {
 
 /// What is sent and received on.
 pub enum Socket {
-    /// Plain.
-    Tcp(TcpStream),
+    /// TCP, or a Unix socket.
+    Plain(Plain),
     /// Verified.
-    Tls(Box<TlsStream<TcpStream>>),
-    /// A Unix socket.
-    Unix(UnixStream),
+    Tls(Box<TlsStream<Plain>>),
 }
 
 /// A descriptor that is counted as long as it lives.
@@ -93,7 +96,7 @@ pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
 
 /// Dials, and goes on dialling until `patience` ends. `preface` goes before all else, TLS too.
 pub async fn dial(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     to: &HttpUpstream,
     spoken: Spoken,
     patience: Instant,
@@ -112,7 +115,7 @@ pub async fn dial(
 }
 
 async fn dial_once(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     to: &HttpUpstream,
     spoken: Spoken,
     preface: &[u8],
@@ -140,7 +143,7 @@ async fn dial_once(
 
 /// A socket on which HTTP may begin, and whether it is HTTP/2.
 async fn connect(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     to: &HttpUpstream,
     spoken: Spoken,
     preface: &[u8],
@@ -153,7 +156,8 @@ async fn connect(
         HttpAddress::Unix(path) => {
             let mut unix = UnixStream::connect(path).await.map_err(text)?;
             unix.write_all(preface).await.map_err(text)?;
-            return Ok((Socket::Unix(unix), by_knowledge));
+            let plain = unix.into_std().and_then(|unix| Plain::new(worker, unix.into()));
+            return Ok((Socket::Plain(plain.map_err(text)?), by_knowledge));
         }
         HttpAddress::Tcp(host_port) => host_port,
     };
@@ -171,8 +175,9 @@ async fn connect(
     // A relay's writes are the client's: without this a small one would wait for an answer.
     tcp.set_nodelay(true).map_err(text)?;
     tcp.write_all(preface).await.map_err(text)?;
-    let Some(tls) = &to.tls else { return Ok((Socket::Tcp(tcp), by_knowledge)) };
-    let begun = secure(worker, tls, spoken, tcp).await;
+    let plain = tcp.into_std().and_then(|tcp| Plain::new(worker, tcp.into())).map_err(text)?;
+    let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge)) };
+    let begun = secure(worker, tls, spoken, plain).await;
     begun.map_err(|reason| unreachable(format!("TLS: {reason}")))
 }
 
@@ -180,12 +185,12 @@ async fn secure(
     worker: &Worker,
     tls: &UpstreamTls,
     spoken: Spoken,
-    tcp: TcpStream,
+    plain: Plain,
 ) -> Result<(Socket, bool), String> {
     let config = worker.edge.upstream_tls.of(tls, spoken).ok_or("no configuration")?;
     let server = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
     let bounded = |tls: &mut rustls::ClientConnection| tls.set_buffer_limit(Some(SEALED_BYTES_MAX));
-    let connected = TlsConnector::from(config).connect_with(server, tcp, bounded).await;
+    let connected = TlsConnector::from(config).connect_with(server, plain, bounded).await;
     let stream = connected.map_err(|error| error.to_string())?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if spoken == Spoken::Two && !http2 {
@@ -237,35 +242,59 @@ impl Socket {
     /// What it holds, in bytes of memory.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Tcp(_) | Self::Unix(_) => UPSTREAM_BYTES,
+            Self::Plain(_) => UPSTREAM_BYTES,
             Self::Tls(_) => UPSTREAM_TLS_BYTES,
+        }
+    }
+
+    /// Forgets the task that used it.
+    pub fn rest(&self) {
+        match self {
+            Self::Plain(socket) => socket.rest(),
+            Self::Tls(socket) => socket.get_ref().0.rest(),
         }
     }
 
     /// Whether what is written now goes out at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         let unsent = match self {
-            Self::Tcp(socket) => socket::unsent(socket),
+            Self::Plain(socket) => socket::unsent(socket),
             Self::Tls(socket) => socket::unsent(socket.get_ref().0),
-            Self::Unix(socket) => socket::unsent(socket),
         };
         unsent.is_ok_and(|unsent| unsent == 0)
     }
 
     /// Whether nothing has come on it: neither a byte nor an end.
     pub fn is_silent(&mut self) -> bool {
-        let mut byte = [0; 1];
-        let read = match self {
-            Self::Tcp(socket) => socket.try_read(&mut byte),
-            Self::Unix(socket) => socket.try_read(&mut byte),
+        match self {
+            Self::Plain(socket) => socket.is_silent(),
             // A TLS record may come at any time, a ticket or the end.
             Self::Tls(socket) => {
+                let mut byte = [0; 1];
                 let mut task = Context::from_waker(std::task::Waker::noop());
                 let mut piece = ReadBuf::new(&mut byte);
-                return Pin::new(socket).poll_read(&mut task, &mut piece).is_pending();
+                Pin::new(socket).poll_read(&mut task, &mut piece).is_pending()
             }
-        };
-        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        }
+    }
+
+    /// Reads at most `max` bytes and appends them; how many came. 0 is the end.
+    pub fn poll_recv(
+        &mut self,
+        task: &mut Context<'_>,
+        into: &mut BytesMut,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_recv(task, into, max),
+            Self::Tls(socket) => {
+                let mut room = [MaybeUninit::uninit(); OPENED_BYTES_MAX];
+                let mut read = ReadBuf::uninit(&mut room[..max.min(OPENED_BYTES_MAX)]);
+                ready!(Pin::new(socket).poll_read(task, &mut read))?;
+                into.extend_from_slice(read.filled());
+                Poll::Ready(Ok(read.filled().len()))
+            }
+        }
     }
 }
 
@@ -276,9 +305,8 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_read(task, buffer),
+            Self::Plain(socket) => Pin::new(socket).poll_read(task, buffer),
             Self::Tls(socket) => Pin::new(socket).poll_read(task, buffer),
-            Self::Unix(socket) => Pin::new(socket).poll_read(task, buffer),
         }
     }
 }
@@ -290,9 +318,8 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write(task, bytes),
+            Self::Plain(socket) => Pin::new(socket).poll_write(task, bytes),
             Self::Tls(socket) => Pin::new(socket).poll_write(task, bytes),
-            Self::Unix(socket) => Pin::new(socket).poll_write(task, bytes),
         }
     }
 
@@ -302,9 +329,8 @@ impl AsyncWrite for Socket {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(task, slices),
+            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(task, slices),
             Self::Tls(socket) => Pin::new(socket).poll_write_vectored(task, slices),
-            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(task, slices),
         }
     }
 
@@ -314,16 +340,15 @@ impl AsyncWrite for Socket {
 
     fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Plain(_) => Poll::Ready(Ok(())),
             Self::Tls(socket) => Pin::new(socket).poll_flush(task),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(task),
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(task),
             Self::Tls(socket) => Pin::new(socket).poll_shutdown(task),
-            Self::Unix(socket) => Pin::new(socket).poll_shutdown(task),
         }
     }
 }

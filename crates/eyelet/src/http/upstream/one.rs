@@ -2,7 +2,6 @@
 //! It must not know whose request it carries.
 
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use http::Method;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 
 use super::NoAnswer;
 use super::dial::{Descriptor, Socket};
@@ -64,7 +63,7 @@ impl Connection {
 
     /// Reads into `received`; how many bytes came. 0 is the end.
     ///
-    /// Through the stack, so that a connection holds what it received and no more.
+    /// Through a buffer of the worker's, so that a connection holds what it received and no more.
     pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let max = match self.descriptor.0.budget.piece() {
             Some(_) => READ_BYTES,
@@ -75,11 +74,8 @@ impl Connection {
 
     /// The same for some `max` bytes.
     pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
-        let mut room = [MaybeUninit::uninit(); READ_BYTES];
-        let mut read = ReadBuf::uninit(&mut room[..max.clamp(TIGHT_BYTES, READ_BYTES)]);
-        ready!(Pin::new(&mut self.socket).poll_read(task, &mut read))?;
-        self.received.extend_from_slice(read.filled());
-        let read = read.filled().len();
+        let max = max.clamp(TIGHT_BYTES, READ_BYTES);
+        let read = ready!(self.socket.poll_recv(task, &mut self.received, max))?;
         self.recount();
         Poll::Ready(Ok(read))
     }
@@ -99,8 +95,9 @@ impl Connection {
         self.socket.takes()
     }
 
-    /// Gives its buffer back, for it may be kept for a while.
+    /// Gives its buffer and its task back, for it may be kept for a while.
     pub fn rest(&mut self) {
+        self.socket.rest();
         self.received = BytesMut::new();
         self.recount();
     }
@@ -181,8 +178,7 @@ impl Connection {
     /// The socket alone, for a pair in the lot. `None`: it speaks TLS.
     pub fn into_socket(self) -> Option<io::Result<OwnedFd>> {
         match self.socket {
-            Socket::Tcp(socket) => Some(socket.into_std().map(OwnedFd::from)),
-            Socket::Unix(socket) => Some(socket.into_std().map(OwnedFd::from)),
+            Socket::Plain(socket) => Some(socket.into_socket()),
             Socket::Tls(_) => None,
         }
     }
