@@ -29,6 +29,7 @@ pub mod proxy_protocol;
 pub mod rehearsal;
 pub mod relay;
 pub mod serve;
+pub mod shares;
 pub mod shed;
 pub mod signals;
 pub mod slab;

@@ -146,7 +146,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
             return false;
         }
-        (story.client_ip(), story.is_http2())
+        (story.client_ip(), story.is_http2(&worker.shared.borrow()))
     };
     if worker.make_room_to_serve(source, ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 }) {
         return false;

@@ -112,6 +112,12 @@ impl<T> Slab<T> {
     }
 
     /// The entry in this place, whichever it is.
+    pub fn get(&self, index: u32) -> Option<&T> {
+        let chunk = self.chunks.get(index as usize / CHUNK)?.as_ref()?;
+        chunk.slots.get(index as usize % CHUNK)?.as_ref()
+    }
+
+    /// The same, to be changed.
     pub fn at(&mut self, index: u32) -> Option<&mut T> {
         let chunk = self.chunks.get_mut(index as usize / CHUNK)?.as_mut()?;
         chunk.slots.get_mut(index as usize % CHUNK)?.as_mut()

@@ -2,16 +2,14 @@
 //! parked, and written as one access line. It must not know sockets.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::rc::Rc;
 
 use eyelet_wire::connect::Target;
-use foldhash::fast::RandomState;
 use serde::Serialize;
 
 use crate::log::Measured;
+use crate::shares::{Name, Place, Shares};
 use crate::truth::told::Evidence;
 
 /// How a connection ended.
@@ -138,9 +136,10 @@ pub struct Parked {
     settled: bool,
     /// The server has chosen TLS compression.
     pub compression_chosen: bool,
-    /// The rule's index from 1: with it the others would be shared by fewer.
+    /// The rule's index from 1: with it what is shared would be shared by fewer.
     rule: Option<NonZeroU32>,
-    decided: Rc<Decided>,
+    decided: Place,
+    name: Option<Place>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
@@ -169,6 +168,7 @@ impl Story {
     /// The few words that a parked connection keeps.
     pub fn park(mut self, shared: &mut Shared) -> Parked {
         let rule = self.decided.rule.take().and_then(|rule| NonZeroU32::new(rule.wrapping_add(1)));
+        let name = self.decided.sni.take().map(|name| shared.names.share(name.into()));
         let client_ip = match self.client.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -181,7 +181,8 @@ impl Story {
             settled: false,
             compression_chosen: false,
             rule,
-            decided: shared.share(self.decided),
+            decided: shared.decided.share(self.decided),
+            name,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         }
@@ -191,13 +192,16 @@ impl Story {
 impl Parked {
     /// The story again, for a connection that becomes active.
     pub fn wake(self, shared: &mut Shared) -> Story {
+        let story = self.told(shared);
         shared.forget(&self);
-        self.told()
+        story
     }
 
     /// The story again, to be told.
-    pub fn told(&self) -> Story {
-        let mut decided = Decided::clone(&self.decided);
+    pub fn told(&self, shared: &Shared) -> Story {
+        let mut decided = shared.decided.get(self.decided).cloned().unwrap_or_default();
+        let name = self.name.and_then(|name| shared.names.get(name));
+        decided.sni = name.map(|name| name.as_str().into());
         decided.rule = self.rule.map(|rule| rule.get() - 1);
         if self.compression_chosen {
             decided.tls_compression = Some(TlsCompression::Chosen);
@@ -230,13 +234,8 @@ impl Parked {
     }
 
     /// Whether it speaks HTTP/2.
-    pub fn is_http2(&self) -> bool {
-        self.decided.http2
-    }
-
-    /// The name in the first hello.
-    pub fn sni(&self) -> Option<&str> {
-        self.decided.sni.as_deref()
+    pub fn is_http2(&self, shared: &Shared) -> bool {
+        shared.decided.get(self.decided).is_some_and(|decided| decided.http2)
     }
 
     /// Bytes moved so far, both ways.
@@ -245,32 +244,20 @@ impl Parked {
     }
 }
 
-/// What parked connections share: one copy of each different [`Decided`], as long as one of them
-/// lives. Bounded by the number of parked connections.
-#[derive(Debug, Default)]
+/// What parked connections share: one copy of each different [`Decided`] and of each name, as
+/// long as one of them lives. Bounded by the number of parked connections.
+#[derive(Default)]
 pub struct Shared {
-    set: HashSet<Rc<Decided>, RandomState>,
+    decided: Shares<Decided>,
+    names: Shares<Name>,
 }
 
 impl Shared {
-    fn share(&mut self, decided: Decided) -> Rc<Decided> {
-        if let Some(known) = self.set.get(&decided) {
-            return known.clone();
-        }
-        let new = Rc::new(decided);
-        self.set.insert(new.clone());
-        new
-    }
-
     /// Forgets what this connection is the last one to have; it is about to end, or to wake.
     pub fn forget(&mut self, story: &Parked) {
-        // Two are left then: the set's and this one.
-        if Rc::strong_count(&story.decided) == 2 {
-            self.set.remove(&story.decided);
-            // A table that held a burst's names would keep its size for life.
-            if self.set.len() * 4 < self.set.capacity() {
-                self.set.shrink_to(self.set.len() * 2);
-            }
+        self.decided.give(story.decided);
+        if let Some(name) = story.name {
+            self.names.give(name);
         }
     }
 }
@@ -298,15 +285,15 @@ mod tests {
         for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
             let one = story("a.example", client).park(&mut shared);
             let two = story("a.example", client).park(&mut shared);
-            assert!(Rc::ptr_eq(&one.decided, &two.decided) && shared.set.len() == 1);
+            assert_eq!((one.decided, one.name), (two.decided, two.name));
             let back = one.wake(&mut shared);
             assert_eq!(format!("{back:?}"), format!("{:?}", story("a.example", client)));
             two.wake(&mut shared);
-            assert!(shared.set.is_empty());
+            assert!(shared.decided.is_empty() && shared.names.is_empty());
         }
     }
 
-    /// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 8 shared + 2 x 8 counters.
+    /// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 2 x 4 shared + 2 x 8 counters.
     #[test]
     fn a_parked_story_is_small() {
         assert_eq!(size_of::<Parked>(), 64);

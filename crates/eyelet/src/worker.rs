@@ -230,7 +230,7 @@ impl Worker {
     /// The same for a parked one.
     pub fn tell_parked(&self, story: &Parked, relay: &Relay, end: &End) {
         if self.logs() {
-            let mut story = story.told();
+            let mut story = story.told(&self.shared.borrow());
             if let Relay::Splice(spliced) = relay {
                 spliced.tell(&mut story.decided);
             }

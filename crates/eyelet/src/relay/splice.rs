@@ -9,6 +9,7 @@ use super::{
     SHARE_BYTES, Sockets, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, Side, UPSTREAM};
+use crate::shares::Name;
 use crate::story::{Decided, End, Outcome, Parked, Upstream};
 
 /// Bytes read at once before a direction counts as bulk: what one read of a full default socket
@@ -18,10 +19,6 @@ const COPY_BYTES: usize = 64 << 10;
 /// two copies.
 const BULK_BYTES_MIN: usize = 16 << 10;
 
-/// Bytes of a name that a spliced connection keeps by itself. Names of hosts are mostly shorter;
-/// longer ones are told all the same, at the price of memory.
-const NAME_BYTES: usize = 46;
-
 /// A spliced connection. It is in nobody's way: a terminated one needs as much for its keys, in
 /// the same entry.
 pub struct Spliced {
@@ -29,28 +26,19 @@ pub struct Spliced {
     pub flow: Flow,
     destination: Option<SocketAddr>,
     upstream: Option<SocketAddr>,
-    name_len: u8,
-    name: [u8; NAME_BYTES],
+    name: Option<Name>,
 }
 
 impl Spliced {
     /// A connection that keeps by itself what differs most between connections: there are as many
     /// names and addresses as there are hosts. What is left in `decided` many have in common.
     pub fn new(flow: Flow, decided: &mut Decided) -> Self {
-        let mut spliced = Self {
-            flow,
-            destination: decided.destination.take(),
-            upstream: None,
-            name_len: 0,
-            name: [0; NAME_BYTES],
-        };
+        let destination = decided.destination.take();
+        let mut spliced = Self { flow, destination, upstream: None, name: None };
         if let Some(Upstream::Address(address)) = decided.upstream {
             (spliced.upstream, decided.upstream) = (Some(address), None);
         }
-        if let Some(name) = decided.sni.take_if(|name| (1..=NAME_BYTES).contains(&name.len())) {
-            spliced.name[..name.len()].copy_from_slice(name.as_bytes());
-            spliced.name_len = name.len() as u8;
-        }
+        spliced.name = decided.sni.take().map(Name::from);
         spliced
     }
 
@@ -60,15 +48,8 @@ impl Spliced {
         if let Some(upstream) = self.upstream {
             decided.upstream = Some(Upstream::Address(upstream));
         }
-        if let Some(name) = name_of(&self.name, self.name_len) {
-            decided.sni = Some(name.into());
-        }
+        decided.sni = self.name.as_ref().map(|name| name.as_str().into());
     }
-}
-
-fn name_of(name: &[u8; NAME_BYTES], len: u8) -> Option<&str> {
-    let name = name.get(..usize::from(len)).filter(|name| !name.is_empty())?;
-    std::str::from_utf8(name).ok()
 }
 
 /// Moves what can be moved, both ways.
@@ -156,7 +137,7 @@ fn copy(
     let flow = &mut spliced.flow;
     if flow.is_watched(from) {
         let mut chosen = false;
-        let name = name_of(&spliced.name, spliced.name_len).or(story.sni());
+        let name = spliced.name.as_ref().map(Name::as_str);
         let passed = flow.pass(from, bytes, name, &mut chosen);
         story.compression_chosen |= chosen;
         // The reason is the watch's: see `run`.
@@ -215,7 +196,7 @@ mod tests {
     #[test]
     fn names_and_addresses_are_kept_and_told() {
         let addresses = [SocketAddr::from(([192, 0, 2, 1], 443)), ([0; 16], 1).into()];
-        for (len, kept) in [(0, false), (1, true), (NAME_BYTES, true), (NAME_BYTES + 1, false)] {
+        for len in [0, 1, 46, 47, 253] {
             for address in addresses {
                 let told = Decided {
                     sni: Some("n".repeat(len).into()),
@@ -225,8 +206,7 @@ mod tests {
                 };
                 let mut left = told.clone();
                 let spliced = Spliced::new(Flow::default(), &mut left);
-                assert_eq!(left.sni.is_none(), kept);
-                assert_eq!(Decided { sni: None, ..left.clone() }, Decided::default());
+                assert_eq!(left, Decided::default());
                 spliced.tell(&mut left);
                 assert_eq!(left, told);
             }
