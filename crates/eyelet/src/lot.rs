@@ -149,6 +149,8 @@ pub struct Entry {
     pub ready: Ready,
     /// The sides whose edges the kernel tells, a bit each.
     watched: u8,
+    /// Which of its places in the queues of those that make room counts: the newest.
+    pub place: u16,
     links: Links,
     /// Who moves its bytes.
     pub role: Role,
@@ -265,6 +267,7 @@ impl Lot {
             upstream: None,
             ready,
             watched: 0,
+            place: 0,
             links: Links::default(),
             role: Role::active(Phase::HalfOpen),
         })

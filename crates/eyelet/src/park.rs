@@ -16,6 +16,7 @@ use crate::budget::{ACTIVE_BYTES, Counted, HTTP2_BYTES};
 use crate::lot::{CLIENT, Entry, Phase, READ, Role};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
+use crate::shed;
 use crate::slab::Key;
 use crate::story::{End, Outcome, Story};
 use crate::worker::Worker;
@@ -78,7 +79,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         return worker.later.borrow_mut().push(key);
     }
     let mut lot = worker.lot.borrow_mut();
-    let Some(Entry { client, upstream, ready, role, .. }) = lot.entry(key) else { return };
+    let Some(Entry { client, upstream, ready, role, place, .. }) = lot.entry(key) else { return };
     let (progress, moved) = match role {
         Role::Active { .. } => return,
         Role::Lingering => {
@@ -97,8 +98,8 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             buffers.piece = worker.edge.budget.piece();
             let progress = relay::run(relay, &mut sockets, story, buffers);
             worker.keeps(held, relay.flow().held_bytes());
-            if upstream.is_none() {
-                note_waiting(worker, key, relay);
+            if upstream.is_none() && progress != Progress::Dial {
+                note_waiting(worker, key, place, relay);
             }
             (progress, (moved != story.moved()).then_some(story.is_settled()))
         }
@@ -148,20 +149,30 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         }
         (story.client_ip(), story.is_http2(&worker.shared.borrow()))
     };
-    if worker.make_room_to_serve(source, ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 }) {
+    let bytes = ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 };
+    if worker.make_room_to_wake(key, source, bytes) {
         return false;
     }
-    if let Some(Entry { role: Role::Parked { relay, .. }, .. }) = worker.lot.borrow_mut().entry(key)
+    if let Some(Entry { role: Role::Parked { relay, .. }, place, .. }) =
+        worker.lot.borrow_mut().entry(key)
     {
-        note_waiting(worker, key, relay);
+        note_waiting(worker, key, place, relay);
     }
     true
 }
 
 /// What holds the beginning of a request, or a whole one that nobody serves, is half-open.
-fn note_waiting(worker: &Worker, key: Key, relay: &mut Relay) {
+fn note_waiting(worker: &Worker, key: Key, place: &mut u16, relay: &mut Relay) {
     if relay.flow().begins_to_wait() {
-        worker.half_open.borrow_mut().push_back(key);
+        shed::queue(&worker.half_open, key, place);
+    }
+}
+
+/// Whether a connection is parked and half-open. One that has its upstream is being served.
+pub fn waits(entry: &mut Entry) -> bool {
+    match entry {
+        Entry { upstream: None, role: Role::Parked { relay, .. }, .. } => relay.flow().waits(),
+        _ => false,
     }
 }
 
@@ -336,10 +347,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
 /// Ends a connection that waits to be served, because its memory is wanted for others. `false`:
 /// it does not wait any more.
 pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
-    let waits = match worker.lot.borrow_mut().entry(key).map(|entry| &mut entry.role) {
-        Some(Role::Parked { relay, .. }) => relay.flow().waits(),
-        _ => false,
-    };
+    let waits = worker.lot.borrow_mut().entry(key).is_some_and(waits);
     if waits {
         close(worker, key, "shed: memory_max, the oldest that was not done");
     }

@@ -12,15 +12,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use eyelet_sys::socket::{self, Listen};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio::task::LocalSet;
 
 use crate::budget::Budget;
 use crate::compress;
 use crate::config::{Access, Config, Limits, Listener, ListenerKind};
-use crate::counters;
+use crate::counters::{self, Counters};
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
-use crate::log::Writer;
+use crate::log::{Log, Writer};
 use crate::lot::Entry;
 use crate::rehearsal;
 use crate::relay::PIPES_MAX;
@@ -105,7 +107,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let tls = ServerConfigs::new(&config)?;
     let upstream_tls = ClientConfigs::new(&config)?;
     let truth = Truth::new(&config)?;
-    let (addresses, mut sockets) = bind_all(&config, count)?;
+    let (addresses, sockets) = bind_all(&config, count)?;
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
     });
@@ -124,51 +126,35 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let shared = Shared { tls, upstream_tls, compress: compress.clone(), truth, budget };
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
-    let mut workers = Vec::new();
-    let (rehearsed, rehearsals) = sync_channel(count);
+    let mut running = Running { addresses, drain, workers: Vec::new(), compress, writer };
     // Of memory and of the program, what only the start has needed until here. What comes now is
     // what connections need.
     eyelet_sys::memory::trim();
     eyelet_sys::memory::forget_code();
-    for index in 0..count {
-        let counters = counters::register();
-        let log = writer.log(counters.clone());
-        let (edge, draining, rehearsed) = (edge.clone(), draining.clone(), rehearsed.clone());
-        let sockets = std::mem::take(&mut sockets[index]);
-        let body = move || {
-            let made = Worker::new(index as u16, edge, log, counters).inspect(|worker| {
-                rehearsal::rehearse(worker);
-                eyelet_sys::memory::trim();
-                // The start waits for all.
-                let _ = rehearsed.send(());
-            });
-            if let Err(error) = made.and_then(|worker| turn(worker, sockets, draining)) {
-                tracing::error!("worker {index} has ended: {error}");
-            }
-        };
-        let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(body);
-        workers.push(thread.map_err(StartError::Worker)?);
+    if let Err(error) = running.work(&edge, sockets, &draining) {
+        // Those that were made have little to do, if anything.
+        running.drain();
+        return Err(StartError::Worker(error));
     }
-    drop(rehearsed);
-    // A worker that could not be made sends nothing.
-    let _ = rehearsals.iter().take(count).count();
     eyelet_sys::memory::trim();
-    for address in &addresses {
+    for address in &running.addresses {
         tracing::info!("listening on {address}");
     }
-    Ok(Running { addresses, drain, workers, compress, writer })
+    Ok(running)
 }
 
-fn turn(
-    worker: Worker,
-    sockets: Vec<ListenerSocket>,
-    draining: watch::Receiver<bool>,
-) -> io::Result<()> {
+/// A worker that has rehearsed, and what runs it.
+fn make(
+    index: u16,
+    edge: Arc<Edge>,
+    log: Log,
+    counters: Arc<Counters>,
+) -> io::Result<(Worker, Runtime)> {
+    let worker = Worker::new(index, edge, log, counters)?;
+    rehearsal::rehearse(&worker);
+    eyelet_sys::memory::trim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let tasks = tokio::task::LocalSet::new();
-    let result = tasks.block_on(&runtime, run(Rc::new(worker), sockets, draining));
-    drop(tasks);
-    result
+    Ok((worker, runtime))
 }
 
 /// What was made ready for all workers.
@@ -254,6 +240,47 @@ fn bind(
 }
 
 impl Running {
+    /// Starts a worker for each set of sockets, and waits until all have rehearsed or one fails.
+    fn work(
+        &mut self,
+        edge: &Arc<Edge>,
+        sockets: Vec<Vec<ListenerSocket>>,
+        draining: &watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let count = sockets.len();
+        let (made, all_made) = sync_channel(count);
+        for (index, sockets) in sockets.into_iter().enumerate() {
+            let counters = counters::register();
+            let log = self.writer.log(counters.clone());
+            let (edge, draining, made) = (edge.clone(), draining.clone(), made.clone());
+            let body = move || {
+                let (told, worker) = match make(index as u16, edge, log, counters) {
+                    Ok(worker) => (Ok(()), Some(worker)),
+                    Err(error) => (Err(error), None),
+                };
+                // The start waits for all, and for no word of one that has met a fault of ours:
+                // what runs must not keep the sender.
+                let _ = made.send(told);
+                drop(made);
+                let Some((worker, runtime)) = worker else { return };
+                let tasks = LocalSet::new();
+                let ended = tasks.block_on(&runtime, run(Rc::new(worker), sockets, draining));
+                drop(tasks);
+                if let Err(error) = ended {
+                    tracing::error!("worker {index} has ended: {error}");
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+            self.workers.push(thread.spawn(body)?);
+        }
+        drop(made);
+        let made = all_made.iter().take(count).collect::<io::Result<Vec<()>>>()?;
+        if made.len() < count {
+            return Err(io::Error::other("it met a fault of ours"));
+        }
+        Ok(())
+    }
+
     /// The addresses listened on, in the order of the configuration; port 0 is resolved.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses

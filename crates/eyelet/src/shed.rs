@@ -4,8 +4,8 @@
 //! It must not know what bytes are counted as.
 
 use std::cell::RefCell;
-use std::collections::hash_map::Entry as Place;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry as Served;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -33,6 +33,24 @@ const FEW: usize = 4;
 /// The queue of half-open connections is tidied beyond this many that are not half-open any more.
 const STALE_MAX: usize = 1024;
 
+/// A place in the queue of those that make room. A connection that comes back has a new one, and
+/// the older ones count no more: its age is counted from when it was last there.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    key: Key,
+    /// [`Entry::place`], as it was then.
+    place: u16,
+}
+
+/// Such a queue: the oldest first, and some that do not count any more.
+pub(crate) type Queue = RefCell<VecDeque<Place>>;
+
+/// Gives a connection a place behind all others.
+pub(crate) fn queue(queue: &Queue, key: Key, place: &mut u16) {
+    *place = place.wrapping_add(1);
+    queue.borrow_mut().push_back(Place { key, place: *place });
+}
+
 impl Worker {
     /// Whether a new connection from `source` can be taken in, after room was made for it.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
@@ -47,16 +65,25 @@ impl Worker {
             if much { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
         };
         for _ in 0..SHED_A_NEW_ONE {
-            if !is_full() || !(self.shed_oldest() || self.shed_idle()) {
+            if !is_full() || !(self.shed_oldest(None) || self.shed_idle()) {
                 break;
             }
         }
         !is_full()
     }
 
-    /// Whether a parked connection of `source`, or a stream of its, can have a task that serves it.
-    /// The last quarter is for those who have few, and for what the others have begun.
+    /// Whether a stream of `source` can have a task that serves it. The last quarter is for those
+    /// who have few, and for what the others have begun.
     pub fn make_room_to_serve(self: &Rc<Self>, source: IpAddr, bytes: usize) -> bool {
+        self.make_room_but(None, source, bytes)
+    }
+
+    /// The same for a parked connection, which is not ended for its own sake.
+    pub fn make_room_to_wake(self: &Rc<Self>, key: Key, source: IpAddr, bytes: usize) -> bool {
+        self.make_room_but(Some(key), source, bytes)
+    }
+
+    fn make_room_but(self: &Rc<Self>, spared: Option<Key>, source: IpAddr, bytes: usize) -> bool {
         let budget = &self.edge.budget;
         if !budget.is_filling(bytes) {
             return true;
@@ -64,7 +91,7 @@ impl Worker {
         // Nobody else is ended for those who have many already.
         let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
-            if !few || !budget.is_over(bytes) || !self.shed_oldest() {
+            if !few || !budget.is_over(bytes) || !self.shed_oldest(spared) {
                 break;
             }
         }
@@ -92,20 +119,22 @@ impl Worker {
     /// Notes how far an active connection is.
     pub fn enters(&self, key: Key, to: Phase) {
         let mut lot = self.lot.borrow_mut();
-        let Some(Entry { role: Role::Active { phase, .. }, .. }) = lot.entry(key) else { return };
+        let Some(Entry { role: Role::Active { phase, .. }, place, .. }) = lot.entry(key) else {
+            return;
+        };
         if std::mem::replace(phase, to) == to {
             return;
         }
         match to {
-            Phase::HalfOpen => self.half_open.borrow_mut().push_back(key),
-            Phase::Idle => self.unused.borrow_mut().push_back(key),
+            Phase::HalfOpen => queue(&self.half_open, key, place),
+            Phase::Idle => queue(&self.unused, key, place),
             Phase::Busy => {}
         }
     }
 
     /// Ends half-open connections until `bytes` more fit; whether they do.
     pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
-        while self.edge.budget.is_over(bytes) && self.shed_oldest() {}
+        while self.edge.budget.is_over(bytes) && self.shed_oldest(None) {}
         !self.edge.budget.is_over(bytes)
     }
 
@@ -122,18 +151,36 @@ impl Worker {
     /// Has the oldest half-open connection end, or one that waits to be served as long and holds
     /// what came already; else the HTTP/2 one that is without a stream for longest. `false`: there
     /// is none.
-    fn shed_oldest(self: &Rc<Self>) -> bool {
-        self.shed_first(&self.half_open, Phase::HalfOpen)
-            || self.shed_first(&self.unused, Phase::Idle)
+    fn shed_oldest(self: &Rc<Self>, spared: Option<Key>) -> bool {
+        self.shed_first(&self.half_open, Phase::HalfOpen, spared)
+            || self.shed_first(&self.unused, Phase::Idle, spared)
     }
 
-    fn shed_first(self: &Rc<Self>, queue: &RefCell<VecDeque<Key>>, of: Phase) -> bool {
-        loop {
-            let Some(key) = queue.borrow_mut().pop_front() else { return false };
-            if self.shed_active(key, of) || of == Phase::HalfOpen && park::shed_waiting(self, key) {
-                return true;
+    fn shed_first(self: &Rc<Self>, queue: &Queue, of: Phase, spared: Option<Key>) -> bool {
+        let mut kept = None;
+        let is_shed = loop {
+            let Some(first) = queue.borrow_mut().pop_front() else { break false };
+            let key = first.key;
+            if !self.counts(first) {
+                continue;
             }
+            if spared == Some(key) {
+                kept = Some(first);
+            } else if self.shed_active(key, of)
+                || of == Phase::HalfOpen && park::shed_waiting(self, key)
+            {
+                break true;
+            }
+        };
+        if let Some(first) = kept {
+            queue.borrow_mut().push_front(first);
         }
+        is_shed
+    }
+
+    /// Whether the connection is there and has no newer place.
+    fn counts(&self, of: Place) -> bool {
+        self.lot.borrow_mut().entry(of.key).is_some_and(|entry| entry.place == of.place)
     }
 
     fn shed_active(&self, key: Key, of: Phase) -> bool {
@@ -204,23 +251,23 @@ impl Worker {
         greedy.extend(counts.into_iter().filter(|(_, n)| is_greedy(*n)).map(|(ip, _)| ip));
     }
 
-    /// Drops keys of connections that are not there any more, or further, and of each that came
-    /// back all but the newest.
-    fn tidy(&self, queue: &RefCell<VecDeque<Key>>, of: Phase) {
+    /// Drops the places of connections that are not there any more, or further, and of each that
+    /// came back all but the newest.
+    fn tidy(&self, queue: &Queue, of: Phase) {
         let mut queue = queue.borrow_mut();
         if queue.len() < STALE_MAX && !self.edge.budget.is_tight(NEW_BYTES) {
             return;
         }
         let mut lot = self.lot.borrow_mut();
-        let mut is_there = |key: &Key| match lot.entry(*key).map(|entry| &mut entry.role) {
-            Some(Role::Active { phase, .. }) => *phase == of,
-            Some(Role::Parked { relay, .. }) => of == Phase::HalfOpen && relay.flow().waits(),
-            Some(Role::Lingering) | None => false,
-        };
-        let mut seen = HashSet::new();
-        let newest_first = queue.drain(..).rev().filter(|key| is_there(key) && seen.insert(*key));
-        let kept: VecDeque<Key> = newest_first.collect::<Vec<Key>>().into_iter().rev().collect();
-        *queue = kept;
+        queue.retain(|at| match lot.entry(at.key) {
+            Some(entry) if entry.place != at.place => false,
+            Some(Entry { role: Role::Active { phase, .. }, .. }) => *phase == of,
+            Some(entry) => of == Phase::HalfOpen && park::waits(entry),
+            None => false,
+        });
+        // A flood's queue is not kept for life.
+        let kept = queue.len();
+        queue.shrink_to(2 * kept);
     }
 }
 
@@ -233,7 +280,7 @@ pub struct Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         let mut serving = self.worker.serving.borrow_mut();
-        if let Place::Occupied(mut tasks) = serving.entry(self.source) {
+        if let Served::Occupied(mut tasks) = serving.entry(self.source) {
             *tasks.get_mut() -= 1;
             if *tasks.get() == 0 {
                 tasks.remove();

@@ -38,16 +38,19 @@ pub trait Linked {
     fn links(&mut self) -> &mut Links;
 }
 
-/// The wheel. `now` counts ticks since the worker began: 13 years fit.
+/// The wheel. Ticks are counted since the worker began: 13 years fit.
 pub struct Wheel {
     heads: Box<[u32; BUCKETS]>,
+    /// The tick whose bucket is being emptied.
+    at: u32,
+    /// The current tick: ahead of `at` while what is due is given out, by as much as was missed.
     now: u32,
 }
 
 impl Default for Wheel {
     /// An empty wheel at tick 0.
     fn default() -> Self {
-        Self { heads: Box::new([NONE; BUCKETS]), now: 0 }
+        Self { heads: Box::new([NONE; BUCKETS]), at: 0, now: 0 }
     }
 }
 
@@ -88,8 +91,8 @@ impl Wheel {
 
     fn link<T: Linked>(&mut self, entries: &mut Slab<T>, index: u32) {
         let Some(entry) = entries.at(index) else { return };
-        let ahead = entry.links().deadline.saturating_sub(self.now).clamp(1, BUCKETS as u32 - 1);
-        let bucket = (self.now + ahead) as usize % BUCKETS;
+        let ahead = entry.links().deadline.saturating_sub(self.at).clamp(1, BUCKETS as u32 - 1);
+        let bucket = (self.at + ahead) as usize % BUCKETS;
         let head = self.heads[bucket];
         let links = entry.links();
         links.previous = NONE;
@@ -101,22 +104,24 @@ impl Wheel {
         self.heads[bucket] = index;
     }
 
-    /// Moves on towards tick `now` and takes out the next entry that is due; `None`: it is there.
+    /// It is tick `now`: takes out the next entry that is due, `None` when there is none left.
     /// One at a time, because a list of them would be strewn over a heap that was just trimmed.
+    /// Deadlines that are set between two of them count from `now`, however late these are.
     pub fn next_due<T: Linked>(&mut self, entries: &mut Slab<T>, now: u32) -> Option<u32> {
+        self.now = self.now.max(now);
         loop {
-            // Nothing is ever linked into the bucket of the current tick, so that it empties.
-            let index = self.heads[self.now as usize % BUCKETS];
+            // Nothing is ever linked into the bucket of this tick, so that it empties.
+            let index = self.heads[self.at as usize % BUCKETS];
             let Some(entry) = entries.at(index) else {
-                if self.now >= now {
+                if self.at >= self.now {
                     return None;
                 }
-                self.now += 1;
+                self.at += 1;
                 continue;
             };
             let deadline = entry.links().deadline;
             self.unlink(entries, index);
-            if deadline <= self.now {
+            if deadline <= self.at {
                 return Some(index);
             }
             self.link(entries, index);
@@ -156,6 +161,23 @@ mod tests {
         }
         assert_eq!(seen.len(), deadlines.len());
         assert!(seen.iter().all(|(at, deadline)| at == deadline), "{seen:?}");
+    }
+
+    /// A deadline that is set for what was due long ago is not in the past as well.
+    #[test]
+    fn what_is_set_after_a_stall_counts_from_its_end() {
+        for stall in [40, 511, 512, 2_000] {
+            let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
+            let key = entries.insert(Entry(Links::default()));
+            wheel.set(&mut entries, key.index, 3);
+            assert_eq!(wheel.next_due(&mut entries, stall), Some(key.index));
+            assert_eq!(wheel.now(), stall);
+            let deadline = wheel.now() + 20;
+            wheel.set(&mut entries, key.index, deadline);
+            assert_eq!(wheel.next_due(&mut entries, stall), None);
+            assert_eq!(wheel.next_due(&mut entries, deadline - 1), None);
+            assert_eq!(wheel.next_due(&mut entries, deadline), Some(key.index));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -34,6 +34,7 @@ use crate::log::Log;
 use crate::lot::{Entry, Lot, Role, Token};
 use crate::park;
 use crate::relay::{Buffers, Relay};
+use crate::shed::{self, Queue};
 use crate::slab::Key;
 use crate::story::{Decided, End, Outcome, Parked, Shared, Story};
 use crate::tls::ServerConfigs;
@@ -123,9 +124,9 @@ pub struct Worker {
     /// Its DNS.
     pub resolver: Resolver,
     /// Active connections, oldest first, and some that are not active any more.
-    pub(crate) half_open: RefCell<VecDeque<Key>>,
+    pub(crate) half_open: Queue,
     /// HTTP/2 connections without a stream, longest first, and some that have one again.
-    pub(crate) unused: RefCell<VecDeque<Key>>,
+    pub(crate) unused: Queue,
     /// Tasks that serve parked connections, by source.
     pub(crate) serving: RefCell<HashMap<IpAddr, usize, RandomState>>,
     /// Tasks that wait for memory.
@@ -377,10 +378,16 @@ impl Worker {
 
     fn begin(self: &Rc<Self>, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let story = self.story(listener, peer);
-        let key = self.lot.borrow_mut().insert(client);
+        let key = {
+            let mut lot = self.lot.borrow_mut();
+            let key = lot.insert(client);
+            if let Some(entry) = lot.entry(key) {
+                shed::queue(&self.half_open, key, &mut entry.place);
+            }
+            key
+        };
         self.edge.open.fetch_add(1, Relaxed);
         self.edge.budget.take(size_of::<Entry>() + ACTIVE_BYTES);
-        self.half_open.borrow_mut().push_back(key);
         self.uses_descriptors(2);
         self.counters.connections.up();
         let active = Active::new(self.clone(), key);

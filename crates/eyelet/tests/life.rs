@@ -5,12 +5,15 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use support::client::{Offer, echo};
 use support::edge::{self, LISTENER};
 use support::{
@@ -71,6 +74,49 @@ fn what_moves_is_drained_and_then_cut() {
     assert_eq!(edge.lines().len(), 1, "{:#?}", edge.lines());
 }
 
+/// With so few descriptors that not every worker can be made, the start fails and says so; it
+/// never waits for a worker that will not come.
+#[test]
+fn a_worker_that_cannot_be_made_ends_the_start() {
+    let pki = Pki::new();
+    let rule = pki.terminate("tcp://127.0.0.1:9", "");
+    let file = edge::write(&pki.folder, &format!("workers = 3\n{LISTENER}{rule}"));
+    let (mut failed, mut started) = (0, HashSet::new());
+    for descriptors in (8..48).step_by(2) {
+        let mut child = Command::new("sh")
+            .args(["-c", "ulimit -n \"$0\" && exec \"$1\" serve \"$2\""])
+            .arg(descriptors.to_string())
+            .arg(env!("CARGO_BIN_EXE_eyelet"))
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, log) = channel();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut said = String::new();
+        let ended = loop {
+            match log.recv_timeout(SOON) {
+                Ok(line) => said += &line,
+                Err(why) => break why,
+            }
+            if said.contains("listening on") && started.insert(descriptors) {
+                rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            }
+        };
+        let _ = child.kill();
+        let _ = child.wait();
+        assert_eq!(ended, RecvTimeoutError::Disconnected, "{descriptors} descriptors: {said}");
+        failed += usize::from(said.contains("cannot start a worker"));
+    }
+    eprintln!("{failed} failed for want of a worker, {} started", started.len());
+    assert!(failed > 0, "none had too few descriptors for its workers alone");
+}
+
 /// A request that the application is still working on is not idle, however long no byte moves.
 #[test]
 fn an_answer_is_waited_for_while_draining() {
@@ -87,7 +133,7 @@ fn an_answer_is_waited_for_while_draining() {
     edge.signal(Signal::TERM);
     edge.wait_log("draining");
     // Longer than what counts as idle; nothing is to happen meanwhile, so there is nothing to poll.
-    std::thread::sleep(Duration::from_millis(1200));
+    thread::sleep(Duration::from_millis(1200));
     answering.write_all(b"answer").unwrap();
     let mut answer = [0; 6];
     client.read_exact(&mut answer).unwrap();

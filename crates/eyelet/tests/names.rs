@@ -16,8 +16,8 @@ use support::{Edge, Pki};
 
 const RULES: usize = 10_000;
 
-/// Of names with certificates of their own: half of them is loaded between two looks.
-const OWN: usize = 2_000;
+/// Of names with certificates of their own: a third of them is loaded between two looks.
+const OWN: usize = 2_100;
 
 /// More than the edge reads at its start.
 const LAZY: usize = 70;
@@ -66,10 +66,14 @@ fn a_name_with_its_own_certificate_costs_at_most_a_kilobyte_and_a_half() {
     let written = anonymous(&edge).saturating_sub(one) / OWN as u64;
     let config = light(TLS13, Resumption::disabled());
     let shake = |n| From::loopback(1).tls(edge.address(), &config, &format!("n{n}.test")).unwrap();
-    (0..OWN / 2).for_each(|n| drop(shake(n)));
-    let before = anonymous(&edge);
-    (OWN / 2..OWN).for_each(|n| drop(shake(n)));
-    let loaded = anonymous(&edge).saturating_sub(before) / (OWN as u64 / 2);
+    let looks = [0, 1, 2].map(|third| {
+        (third * OWN / 3..(third + 1) * OWN / 3).for_each(|n| drop(shake(n)));
+        anonymous(&edge)
+    });
+    // What handshakes leave in the heap differs from third to third; what certificates cost comes
+    // with each.
+    let more = looks.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).min().unwrap();
+    let loaded = more / (OWN as u64 / 3);
     eprintln!("a rule: {written} anonymous bytes; its certificate, loaded: {loaded}");
     assert!(written + loaded <= 1536, "{written} + {loaded}");
 }

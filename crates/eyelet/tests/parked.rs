@@ -21,6 +21,11 @@ use support::{Edge, Hello, Pki};
 /// and what the first connections touch of it, is not counted.
 const STEP: usize = 2_000;
 
+/// Connections of one address would take ports that a minute ago were those of other tests.
+fn from(n: usize) -> From {
+    From::loopback(1 + (n % 8) as u8)
+}
+
 struct Scene {
     edge: Edge,
     _upstream: Multitude,
@@ -66,8 +71,8 @@ impl Scene {
 
     fn terminated(&self, label: &str, versions: Versions, says: &[u8]) -> u64 {
         let config: Arc<ClientConfig> = light(versions, Resumption::disabled());
-        self.slope(label, |_| {
-            let mut tls = From::loopback(1).tls(self.edge.address(), &config, "app.test").unwrap();
+        self.slope(label, |n| {
+            let mut tls = from(n).tls(self.edge.address(), &config, "app.test").unwrap();
             if !says.is_empty() {
                 echo(&mut tls, says);
             }
@@ -99,8 +104,8 @@ fn a_spliced_pair_costs_300_bytes() {
     let _alone = alone();
     let scene = Scene::new("tcp");
     let hello = Hello::named("host.test").bytes();
-    let each = scene.slope("spliced pair, after an echo", |_| {
-        let mut client = From::loopback(1).connect(scene.edge.address()).unwrap();
+    let each = scene.slope("spliced pair, after an echo", |n| {
+        let mut client = from(n).connect(scene.edge.address()).unwrap();
         client.write_all(&hello).unwrap();
         client.read_exact(&mut vec![0; hello.len()]).unwrap();
         client
@@ -122,8 +127,7 @@ fn the_first_two_hundred_clients_cost_200_kib() {
     let before = Memory::at_rest(edge.pid());
     assert!(!edge.log().contains("a connection with itself fails"), "{}", edge.log());
     assert!(edge.lines().is_empty(), "it has a line: {:?}", edge.lines());
-    let mut clients =
-        many(200, |_| From::loopback(1).tls(edge.address(), &config, "app.test").unwrap());
+    let mut clients = many(200, |n| from(n).tls(edge.address(), &config, "app.test").unwrap());
     for _ in 0..3 {
         each(&mut clients, |tls| echo(tls, b"hello"));
         Memory::at_rest(edge.pid());
@@ -142,8 +146,8 @@ fn an_http_connection_costs_320_bytes_after_a_request() {
     let _alone = alone();
     let scene = Scene::with("http", Manner::Page);
     let config = light(TLS13, Resumption::disabled());
-    let each = scene.slope("HTTP/1.1, after a request", |_| {
-        let mut tls = From::loopback(1).tls(scene.edge.address(), &config, "app.test").unwrap();
+    let each = scene.slope("HTTP/1.1, after a request", |n| {
+        let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
         get(&mut tls, "/");
         tls
     });
@@ -162,8 +166,8 @@ fn an_http2_connection_costs_32_kib_after_a_request() {
     // The preface, SETTINGS, and HEADERS of GET / by HPACK's static table.
     let mut says = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     says.extend(b"\0\0\x0d\x01\x05\0\0\0\x01\x82\x87\x84\x41\x08app.test");
-    let each = scene.slope_of("HTTP/2, after a request", 200, |_| {
-        let mut tls = From::loopback(1).tls(scene.edge.address(), &config, "app.test").unwrap();
+    let each = scene.slope_of("HTTP/2, after a request", 200, |n| {
+        let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
         tls.write_all(&says).unwrap();
         let (mut heard, mut piece) = (Vec::new(), [0; 512]);
         while !heard.ends_with(b"yes") {

@@ -291,6 +291,14 @@ impl Flow {
         })
     }
 
+    /// Whether anything of a request has come that is not on its way to an upstream. What the
+    /// client leaves unread of our own is no request.
+    fn has_begun(&self) -> bool {
+        self.pending
+            .as_ref()
+            .is_some_and(|pending| !pending.to_upstream.is_empty() || !pending.partial.is_empty())
+    }
+
     /// Whether there is nothing to be moved: nothing can be read, and nothing is held. That a
     /// socket can be written again is then no news.
     fn is_still(&self, ready: &Ready) -> bool {
@@ -305,14 +313,14 @@ impl Flow {
     /// Notes that it rests before it is served; whether it holds something from now on that makes
     /// it one of those that make room.
     pub fn begins_to_wait(&mut self) -> bool {
-        let (did, does) = (self.has(WAITS), !self.is_quiet());
+        let (did, does) = (self.has(WAITS), self.has_begun());
         self.flags = if does { self.flags | WAITS } else { self.flags & !WAITS };
         does && !did
     }
 
     /// Whether it is one of those.
     pub fn waits(&self) -> bool {
-        self.has(WAITS) && !self.is_quiet()
+        self.has(WAITS) && self.has_begun()
     }
 
     fn note_moved(&mut self, to: Side) {
