@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
 use crate::http::front::Told;
+use crate::http::head;
 use crate::http::pool::Pool;
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
@@ -542,6 +543,7 @@ impl Worker {
         let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.edge.budget.is_filling(0);
         if halved || settled || short {
             self.compressors.rest();
+            head::forget_given_back();
             eyelet_sys::memory::trim();
             if settled && self.index == 0 {
                 eyelet_sys::memory::forget_code();

@@ -216,6 +216,11 @@ pub fn give_back(mut fields: HeaderMap) {
     });
 }
 
+/// Frees what was given back: it lies in pages that a burst has left, and keeps them.
+pub fn forget_given_back() {
+    SPARE.take();
+}
+
 thread_local! {
     static SPARE: RefCell<Vec<HeaderMap>> = const { RefCell::new(Vec::new()) };
 }
