@@ -17,8 +17,8 @@ use support::memory::Memory;
 use support::web::get;
 use support::{Edge, Hello, Pki};
 
-/// The slope is taken from one to two and three times as many, so that the program's own memory, and
-/// what the first connections touch of it, is not counted.
+/// The slope is taken from one to two and three times as many, so that the program's own memory,
+/// and what the first connections touch of it, is not counted.
 const STEP: usize = 2_000;
 
 struct Scene {
