@@ -192,7 +192,9 @@ async fn serve(
     let compressors = &front.worker.compressors;
     let wanted = compressors.request(front.rule, terminate, &host, &mut request);
     let by_one = switch.is_some();
-    let question = Question { parts: &request, host: &host, length, trailers, by_one };
+    // RFC 9110 9.2.2: what may be sent again without harm, and can be.
+    let again = request.method.is_idempotent() && length == Length::Empty && !by_one;
+    let question = Question { parts: &request, host: &host, length, trailers, again, by_one };
     // It is here three times: read, in fields, and written again.
     let head_bytes = fields::head_bytes(&request);
     let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
@@ -369,9 +371,7 @@ async fn ask(
     mut question: Question<'_>,
     record: &mut Record,
 ) -> Result<Answered, Failure> {
-    let Question { parts, length, by_one, .. } = question;
-    // RFC 9110 9.2.2: what may be sent again without harm, and can be.
-    let again = parts.method.is_idempotent() && length == Length::Empty && !by_one;
+    let Question { parts, length, .. } = question;
     let mut tries = 1;
     loop {
         let mut upstream = find(front, stream, &question, tries == 1, record).await?;
@@ -391,7 +391,7 @@ async fn ask(
             Err(NoHead::Upstream(why)) => why,
         };
         let harmless = match why {
-            NoAnswer::Dead => again && upstream.is_reused() && tries == 1,
+            NoAnswer::Dead => question.again && upstream.is_reused(),
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) => false,
         };
@@ -399,6 +399,7 @@ async fn ask(
             return Err(why.into());
         }
         tries += 1;
+        question.again = false;
         question.by_one |= matches!(why, NoAnswer::OneWanted);
     }
 }

@@ -53,6 +53,18 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
+impl Socket {
+    /// Bytes that the other machine has not acknowledged. A process on this one cannot vanish.
+    pub fn unsent(&self) -> usize {
+        let tcp = match self {
+            Self::Tcp(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+            Self::Unix(_) => return 0,
+        };
+        socket::unsent(tcp).unwrap_or(0)
+    }
+}
+
 /// A descriptor that is counted as long as it lives.
 pub struct Descriptor(pub Arc<Edge>);
 

@@ -71,11 +71,14 @@ impl Connection {
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(RESPONSE_HEAD_BYTES_MAX as u32)
-            .max_send_buffer_size(SEND_BYTES_MAX);
+            .max_send_buffer_size(SEND_BYTES_MAX)
+            // By itself it would grow with wider windows, and end the connection when they narrow.
+            .data_frame_budget(CONNECTION_WINDOW_BYTES as usize / 2);
         let budget = descriptor.0.budget.clone();
         let counted = Counted::new(&budget, HTTP2_BYTES + socket.bytes());
         let state = State::new(budget.clone());
-        let listened = Listened { socket, state: state.clone() };
+        let socket = Rc::new(RefCell::new(socket));
+        let listened = Listened { socket: socket.clone(), state: state.clone() };
         let (send, mut driven) = builder.handshake::<_, Bytes>(listened).await.map_err(text)?;
         poll_fn(|task| match Pin::new(&mut driven).poll(task) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(text(error))),
@@ -85,7 +88,8 @@ impl Connection {
         })
         .await?;
         let held = (descriptor, counted);
-        tokio::task::spawn_local(drive(driven, state.clone(), STREAMS_MAX as u32, held));
+        let driving = drive(driven, socket, state.clone(), STREAMS_MAX as u32, held);
+        tokio::task::spawn_local(driving);
         Ok(Rc::new(Self {
             name,
             budget,
@@ -122,13 +126,15 @@ impl Connection {
         let mut send = self.send.borrow().clone();
         let (response, send) = send.send_request(request, sent).ok()?;
         self.state.begins();
-        let is_fixed = !(question.parts.method.is_idempotent() && sent);
+        let reused = self.reused.replace(true);
+        let is_fixed = !(question.again && reused);
         self.state.fixed.update(|fixed| fixed + usize::from(is_fixed));
         Some(Asked {
-            counted: Counted::new(&self.budget, STREAM_BYTES + self.state.beyond()),
+            _counted: Counted::new(&self.budget, STREAM_BYTES),
+            ahead: 0,
             is_fixed,
             bursts: Bursts::default(),
-            reused: self.reused.replace(true),
+            reused,
             connection: self.clone(),
             response,
             send,
@@ -147,7 +153,9 @@ pub struct Asked {
     pub connection: Rc<Connection>,
     /// Whether the connection had carried others before.
     pub reused: bool,
-    counted: Counted,
+    _counted: Counted,
+    /// Bytes that the upstream sent and nobody took.
+    ahead: usize,
     /// It cannot be asked elsewhere any more.
     is_fixed: bool,
     bursts: Bursts,
@@ -257,7 +265,7 @@ impl Asked {
     /// Counts what it holds: what the upstream sent ahead and nobody took.
     pub fn recount(&mut self) {
         let ahead = self.receive.as_mut().map_or(0, |body| body.flow_control().used_capacity());
-        self.counted.set(STREAM_BYTES + ahead.max(self.connection.state.beyond()));
+        self.connection.state.holds(&mut self.ahead, ahead);
     }
 
     /// Whether the upstream's windows are open.
@@ -275,7 +283,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         let connection = &self.connection;
-        connection.state.streams.update(|streams| streams - 1);
+        connection.state.ends(self.ahead);
         connection.state.fixed.update(|fixed| fixed - usize::from(self.is_fixed));
         connection.used.set(Instant::now());
         if !(self.whole && self.sent) {
