@@ -372,8 +372,7 @@ const DELTA_NOW_LEVEL: i32 = 3;
 /// How long an upstream is silent before what it sent is made decodable. Between the packets of one
 /// that sends as fast as it can there is less, and a flush for each of them costs a tenth of the
 /// bytes and more. One that never stops writes less at a time, and is not waited for either.
-const PAUSE: Pause =
-    Pause { of: Duration::from_millis(2), since_first: Duration::from_millis(20) };
+const PAUSE: Pause = Pause { of: Duration::from_millis(2), since_first: Duration::from_millis(20) };
 /// The same for a body that is held, which gives up its delta then: longer than the round trips of
 /// an upstream that is far away and begins slowly.
 const HELD_PAUSE: Pause =

@@ -221,7 +221,7 @@ async fn serve(
         }
         // Not while the request's body is on its way: the response's may wait for it.
         length => {
-            let wait = upload.done && matches!(length, Length::Known(_));
+            let wait = upload.done && compressors.wants_first(&wanted, &parts, known(length));
             let (first, complete) =
                 first(front, stream, &mut download, &mut upstream, wait).await?;
             begin(compressors, wanted, &mut parts, length, &mut download, &first, complete)
@@ -271,6 +271,13 @@ async fn first(
     .await
 }
 
+fn known(length: Length) -> Option<u64> {
+    match length {
+        Length::Known(bytes) => Some(bytes),
+        Length::Empty | Length::Chunked | Length::UntilClose => None,
+    }
+}
+
 /// Chooses the response's coding; gives the length of its body as it will be sent.
 fn begin(
     compressors: &Compressors,
@@ -281,11 +288,7 @@ fn begin(
     first: &[u8],
     complete: bool,
 ) -> Length {
-    let known = match length {
-        Length::Known(bytes) => Some(bytes),
-        Length::Empty | Length::Chunked | Length::UntilClose => None,
-    };
-    let body = Body { length: known, complete };
+    let body = Body { length: known(length), complete };
     let coder = compressors.response(wanted, head, Some(body), first);
     let coded = !coder.is_identity();
     download.through(coder);
