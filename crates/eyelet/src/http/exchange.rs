@@ -597,7 +597,7 @@ async fn pass_down(
         let before = (download.taken, stream.queued(), upload.written);
         // A request whose end does not come any more costs only itself.
         if let Poll::Ready(Err(_)) = upload.poll(task, stream, upstream) {
-            upload.broken = true;
+            upload.breaks(stream);
         }
         match download.poll(task, stream, upstream) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),

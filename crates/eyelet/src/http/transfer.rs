@@ -73,7 +73,7 @@ impl Upload {
 
     /// Whether it is the upstream that does not take what is here.
     pub fn is_stalled(&self) -> bool {
-        !self.done && !self.queue.is_empty()
+        !self.done && (self.broken || !self.queue.is_empty())
     }
 
     /// How much of the body may be on its way now.
@@ -83,6 +83,14 @@ impl Upload {
             None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
             None => 0,
         }
+    }
+
+    /// Nothing more of it can be written, and what is here is of no use.
+    pub fn breaks(&mut self, stream: &mut Stream<'_>) {
+        self.broken = true;
+        self.queue = Queue::default();
+        self.counted.set(0);
+        stream.refuse_rest();
     }
 
     /// Moves what can be moved; ready when all is written, or the upstream takes no more.
@@ -138,7 +146,7 @@ impl Upload {
             stream.release(written);
             if ready!(sent).is_err() {
                 // It may have answered before it closed: that is read.
-                self.broken = true;
+                self.breaks(stream);
                 return Poll::Ready(Ok(()));
             }
             if self.read {
