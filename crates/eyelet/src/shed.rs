@@ -132,9 +132,13 @@ impl Worker {
         }
     }
 
-    /// Ends half-open connections until `bytes` more fit; whether they do.
+    /// Ends half-open connections until `bytes` more fit, as few as for a new one; whether they do.
     pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
-        while self.edge.budget.is_over(bytes) && self.shed_oldest(None) {}
+        for _ in 0..SHED_A_NEW_ONE {
+            if !self.edge.budget.is_over(bytes) || !self.shed_oldest(None) {
+                break;
+            }
+        }
         !self.edge.budget.is_over(bytes)
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Response;
+use rustix::net::sockopt;
 use support::client::Offer;
 use support::edge::LISTENER;
 use support::frames::{HEADERS, PING, SETTINGS, frame, next};
@@ -22,6 +23,9 @@ use support::{A_WHILE, Edge, Pki, Tls, Upstream, noise};
 
 /// One way.
 const DELAY: Duration = Duration::from_millis(25);
+
+/// Requests with heads of 32 KiB: more than a socket has room for.
+const WIDE: usize = 8;
 
 struct Web {
     pki: Pki,
@@ -170,13 +174,21 @@ fn a_request_on_a_dead_connection_is_asked_elsewhere() {
         begin(&mut one);
         answer(&mut one);
         thread::sleep(Duration::from_millis(1300));
+        // What is sent to it from now on is not even acknowledged.
+        sockopt::set_socket_recv_buffer_size(&one, 1).unwrap();
         let began = Instant::now();
-        scope.spawn(|| assert_eq!(get(&mut web.connect(), "/again").status, 200));
-        assert!(until_frame(&mut one, HEADERS).is_some());
-        assert!(until_frame(&mut one, PING).is_some(), "it is asked with the request");
+        for _ in 0..WIDE {
+            scope.spawn(|| {
+                let fill = "x".repeat(32 << 10);
+                let wide = format!("GET / HTTP/1.1\r\nHost: app.test\r\nX-Fill: {fill}\r\n\r\n");
+                assert_eq!(ask(&mut web.connect(), &wide).status, 200);
+            });
+        }
         let mut two = web.app.take();
         begin(&mut two);
-        answer(&mut two);
+        for _ in 0..WIDE {
+            answer(&mut two);
+        }
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         // One that answers pings and takes its time is waited for, and so is a request that must
         // not be asked twice.
@@ -189,5 +201,40 @@ fn a_request_on_a_dead_connection_is_asked_elsewhere() {
         });
         thread::sleep(Duration::from_secs(6));
         answer(&mut two);
+    });
+}
+
+/// An application may be at something for a while; its machine takes what is sent.
+#[test]
+fn a_busy_application_keeps_its_requests_and_gets_no_more() {
+    let web = &Web::new(Upstream::by_hand());
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(get(&mut web.connect(), "/").status, 200));
+        let mut one = web.app.take();
+        begin(&mut one);
+        answer(&mut one);
+        thread::sleep(Duration::from_millis(1300));
+        let began = Instant::now();
+        // Requests go on coming, each of which is a reason to ask.
+        let kept = scope.spawn(|| get(&mut web.connect(), "/kept").status);
+        let asked = until_frame(&mut one, HEADERS).unwrap();
+        let steady = scope.spawn(move || {
+            let mut clients = Vec::new();
+            while web.app.accepted() < 2 && began.elapsed() < Duration::from_secs(20) {
+                let mut client = web.connect();
+                client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+                clients.push(client);
+                thread::sleep(A_WHILE);
+            }
+            clients
+        });
+        let mut two = web.app.take();
+        begin(&mut two);
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        thread::sleep(Duration::from_secs(1));
+        assert!(!kept.is_finished(), "it was asked here");
+        one.write_all(&frame(HEADERS, 5, asked.stream, &[0x88])).unwrap();
+        assert_eq!(kept.join().unwrap(), 200);
+        drop((steady.join().unwrap(), one, two));
     });
 }

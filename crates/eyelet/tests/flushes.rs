@@ -8,7 +8,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -183,6 +183,50 @@ fn a_delta_does_not_wait_for_a_pause_to_end() {
     until_decoded(&mut client, true, "dcz", &mut coded, &first).unwrap();
     app.write_all(rest.as_bytes()).unwrap();
     until_decoded(&mut client, true, "dcz", &mut coded, &format!("{first}{rest}"));
+}
+
+/// Nor for one that never comes: an event each millisecond leaves no time for a pause.
+#[test]
+fn an_upstream_that_never_pauses_is_passed_on() {
+    let scene = Scene::new("");
+    for accepted in ["gzip", "br", "zstd"] {
+        let mut client = scene.connect();
+        let get = format!(
+            "GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\
+             Accept-Encoding: {accepted}\r\n\r\n"
+        );
+        client.write_all(get.as_bytes()).unwrap();
+        let mut app = scene.app.take();
+        head(&mut app);
+        let said = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n";
+        app.write_all(said.as_bytes()).unwrap();
+        let begun = head(&mut client);
+        assert!(begun.contains("content-encoding"), "{begun}");
+        let began = Instant::now();
+        // Until the client has left; without a limit the coder would say nothing for seconds.
+        let telling = thread::spawn(move || {
+            for n in 0.. {
+                if app.write_all(format!("data: event {n}\n\n").as_bytes()).is_err() {
+                    return;
+                }
+                let due = began + Duration::from_millis(n);
+                while Instant::now() < due {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        let mut coded = Vec::new();
+        while !decoded(accepted, &coded, b"").windows(9).any(|said| said == b"event 100") {
+            let size = usize::from_str_radix(line(&mut client).trim(), 16).unwrap();
+            let at = coded.len();
+            coded.resize(at + size + 2, 0);
+            client.read_exact(&mut coded[at..]).unwrap();
+            coded.truncate(at + size);
+        }
+        assert!(began.elapsed() < Duration::from_secs(1), "{accepted}: {:?}", began.elapsed());
+        drop(client);
+        telling.join().unwrap();
+    }
 }
 
 /// An upstream that writes as fast as it can has no pause, however small its pieces are.

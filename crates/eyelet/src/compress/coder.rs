@@ -76,6 +76,15 @@ impl Held {
     }
 }
 
+/// A silence of the upstream's that makes what it sent decodable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Its length.
+    pub of: Duration,
+    /// How long after the first byte that the client has not it is over, if no silence comes.
+    pub since_first: Duration,
+}
+
 impl Coder {
     pub(super) fn as_is(compressors: &Compressors, why: WhyNot) -> Self {
         Self::new(compressors, Way::AsIs, told(None, Some(why)))
@@ -137,9 +146,9 @@ impl Coder {
         self.over_if(done)
     }
 
-    /// How long a pause is that [`Coder::flush`] is for. `None`: there is nothing to flush.
+    /// When [`Coder::flush`] is due. `None`: there is nothing to flush.
     #[must_use]
-    pub fn pause(&self) -> Option<Duration> {
+    pub fn pause(&self) -> Option<Pause> {
         match &self.way {
             Way::Stream { unflushed, .. } if *unflushed > 0 => Some(PAUSE),
             Way::Held(held) if !held.body.is_empty() => Some(HELD_PAUSE),
@@ -363,11 +372,12 @@ const DCB_QUALITY_LARGE: u32 = 2;
 const DELTA_NOW_LEVEL: i32 = 3;
 /// How long an upstream is silent before what it sent is made decodable. Between the packets of one
 /// that sends as fast as it can there is less, and a flush for each of them costs a tenth of the
-/// bytes and more.
-const PAUSE: Duration = Duration::from_millis(2);
+/// bytes and more. One that never stops writes less at a time, and is not waited for either.
+const PAUSE: Pause = Pause { of: Duration::from_millis(2), since_first: Duration::from_millis(20) };
 /// The same for a body that is held, which gives up its delta then: longer than the round trips of
 /// an upstream that is far away and begins slowly.
-const HELD_PAUSE: Duration = Duration::from_millis(300);
+const HELD_PAUSE: Pause =
+    Pause { of: Duration::from_millis(300), since_first: Duration::from_millis(300) };
 
 const LONGER: CodingError = CodingError { coder: "held", why: "the body is longer than was told" };
 const OVER: CodingError = CodingError { coder: "coder", why: "used after its end" };

@@ -57,11 +57,24 @@ impl Compressors {
         coder
     }
 
+    /// Whether the first bytes of a body are worth a wait before its head: it may be coded.
+    pub fn wants_first(&self, asked: &Asked, head: &Parts, length: Option<u64>) -> bool {
+        // What has no length may be a stream of events, whose head opens it.
+        let (Some(wanted), Some(_)) = (&asked.wanted, length) else { return false };
+        let length_min = self.length_min(asked.rule, wanted);
+        let (status, streams) = (head.status, wanted.event_streams);
+        eligible::by_head(status, &head.headers, length, length_min, streams).is_ok()
+    }
+
+    fn length_min(&self, rule: u32, wanted: &Wanted) -> u64 {
+        let trained = wanted.dictionaries && self.inner.shared.trained(rule).is_some();
+        if trained { LENGTH_MIN_TRAINED } else { LENGTH_MIN }
+    }
+
     fn of_body(&self, rule: u32, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
         let length = body.known_length();
         let (status, headers) = (head.status, &mut head.headers);
-        let trained = wanted.dictionaries && self.inner.shared.trained(rule).is_some();
-        let length_min = if trained { LENGTH_MIN_TRAINED } else { LENGTH_MIN };
+        let length_min = self.length_min(rule, wanted);
         let eligible = eligible::by_head(status, headers, length, length_min, wanted.event_streams)
             .and_then(|kind| eligible::by_first_bytes(kind, body));
         if let Err(why) = eligible {
@@ -261,9 +274,17 @@ fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
 fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     let headers = &mut head.headers;
     if is_bodiless(head.status) {
-        if head.status == StatusCode::NOT_MODIFIED && wanted.tags_restored {
-            validators::weaken(headers);
-            vary(wanted, headers);
+        if head.status == StatusCode::NOT_MODIFIED {
+            if wanted.tags_restored {
+                validators::weaken(headers);
+            }
+            // Mostly it does not say which type its 200 had, which may have been one that is coded.
+            let may_be = !headers.contains_key(CONTENT_TYPE)
+                || eligible::by_head(StatusCode::OK, headers, None, 0, wanted.event_streams)
+                    .is_ok();
+            if wanted.tags_restored || may_be {
+                vary(wanted, headers);
+            }
         }
         return;
     }

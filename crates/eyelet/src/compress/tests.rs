@@ -85,7 +85,7 @@ impl Edge {
                 }
             } else {
                 coder.push(piece, &mut out).unwrap();
-                if coder.pause().is_some_and(|pause| pause < Duration::from_millis(10)) {
+                if coder.pause().is_some_and(|pause| pause.of < Duration::from_millis(10)) {
                     coder.flush(&mut out).unwrap();
                 }
             }

@@ -195,7 +195,9 @@ async fn serve(
     let compressors = &front.worker.compressors;
     let wanted = compressors.request(front.rule, terminate, host, request);
     let by_one = switch.is_some();
-    let question = Question { parts: request, host, told: &told, length, trailers, by_one };
+    // RFC 9110 9.2.2: what may be sent again without harm, and can be.
+    let again = request.method.is_idempotent() && length == Length::Empty && !by_one;
+    let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
     // It is here three times: read, in fields, and written again.
     let head_bytes = fields::head_bytes(request, &told);
     let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
@@ -222,7 +224,7 @@ async fn serve(
         }
         // Not while the request's body is on its way: the response's may wait for it.
         length => {
-            let wait = upload.done && matches!(length, Length::Known(_));
+            let wait = upload.done && compressors.wants_first(&wanted, &parts, known(length));
             let (first, complete) =
                 first(front, stream, &mut download, &mut upstream, wait).await?;
             begin(compressors, &wanted, &mut parts, length, &mut download, &first, complete)
@@ -272,6 +274,13 @@ async fn first(
     .await
 }
 
+fn known(length: Length) -> Option<u64> {
+    match length {
+        Length::Known(bytes) => Some(bytes),
+        Length::Empty | Length::Chunked | Length::UntilClose => None,
+    }
+}
+
 /// Chooses the response's coding; gives the length of its body as it will be sent.
 fn begin(
     compressors: &Compressors,
@@ -282,11 +291,7 @@ fn begin(
     first: &[u8],
     complete: bool,
 ) -> Length {
-    let known = match length {
-        Length::Known(bytes) => Some(bytes),
-        Length::Empty | Length::Chunked | Length::UntilClose => None,
-    };
-    let body = Body { length: known, complete };
+    let body = Body { length: known(length), complete };
     let coder = compressors.response(wanted, head, Some(body), first);
     let coded = !coder.is_identity();
     download.through(coder);
@@ -369,9 +374,7 @@ async fn ask(
     mut question: Question<'_>,
     record: &mut Record,
 ) -> Result<Answered, Failure> {
-    let Question { parts, length, by_one, .. } = question;
-    // RFC 9110 9.2.2: what may be sent again without harm, and can be.
-    let again = parts.method.is_idempotent() && length == Length::Empty && !by_one;
+    let Question { parts, length, .. } = question;
     let mut tries = 1;
     loop {
         let mut upstream = find(front, stream, &question, tries == 1, record).await?;
@@ -391,7 +394,7 @@ async fn ask(
             Err(NoHead::Upstream(why)) => why,
         };
         let harmless = match why {
-            NoAnswer::Dead => again && upstream.is_reused() && tries == 1,
+            NoAnswer::Dead => question.again && upstream.is_reused(),
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) => false,
         };
@@ -399,6 +402,7 @@ async fn ask(
             return Err(why.into());
         }
         tries += 1;
+        question.again = false;
         question.by_one |= matches!(why, NoAnswer::OneWanted);
     }
 }
@@ -597,7 +601,7 @@ async fn pass_down(
         let before = (download.taken, stream.queued(), upload.written);
         // A request whose end does not come any more costs only itself.
         if let Poll::Ready(Err(_)) = upload.poll(task, stream, upstream) {
-            upload.broken = true;
+            upload.breaks(stream);
         }
         match download.poll(task, stream, upstream) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),

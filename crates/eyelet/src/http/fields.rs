@@ -237,14 +237,14 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Makes an upstream's response the client's.
 pub fn to_client(response: &mut response::Parts) {
     // RFC 9110 15.5.22: it says which protocols it means.
-    let wanted = match response.status {
-        StatusCode::UPGRADE_REQUIRED => response.headers.remove(header::UPGRADE),
-        _ => None,
-    };
     let headers = &mut response.headers;
+    let wanted: Vec<HeaderValue> = match response.status {
+        StatusCode::UPGRADE_REQUIRED => headers.get_all(header::UPGRADE).iter().cloned().collect(),
+        _ => Vec::new(),
+    };
     drop_hop_by_hop(headers);
-    if let Some(wanted) = wanted {
-        headers.insert(header::UPGRADE, wanted);
+    for wanted in wanted {
+        headers.append(header::UPGRADE, wanted);
     }
     // RFC 9110 8.6: nothing has a length there.
     if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {

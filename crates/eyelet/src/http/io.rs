@@ -499,8 +499,10 @@ impl AsyncRead for Client {
     ) -> Poll<io::Result<()>> {
         if self.plain.is_empty() {
             let worker = &self.active.worker;
-            let waits = self.load.as_ref().is_some_and(|load| load.is_waiting());
-            if waits && worker.edge.budget.piece().is_none() {
+            if let Some(load) = &self.load
+                && worker.edge.budget.piece().is_none()
+                && load.poll_reads(task).is_pending()
+            {
                 // Its streams have not got rid of what came before.
                 worker.wants_memory(task);
                 return Poll::Pending;
@@ -516,7 +518,7 @@ impl AsyncRead for Client {
         }
         let len = self.plain.len().min(buffer.remaining());
         if let Some(load) = &self.load {
-            load.reads(len);
+            load.reads(&self.plain[..len]);
         }
         buffer.put_slice(&self.plain[..len]);
         self.plain.advance(len);

@@ -78,12 +78,15 @@ pub struct One<'a> {
 
 /// An exchange by HTTP/2.
 pub struct Two {
-    receive: h2::RecvStream,
+    /// `None`: nobody wants it any more.
+    receive: Option<h2::RecvStream>,
     data_ended: bool,
     respond: h2::server::SendResponse<Bytes>,
     responded: bool,
     send: Option<h2::SendStream<Bytes>>,
     queue: Queue,
+    /// It waits for the client's window.
+    stalled: bool,
     /// The request's body, where there is one.
     body: Option<Rc<Body>>,
     load: Rc<Load>,
@@ -116,7 +119,8 @@ impl<'a> Stream<'a> {
         Self::Two(Box::new(Two {
             body,
             data_ended: receive.is_end_stream(),
-            receive,
+            receive: Some(receive),
+            stalled: false,
             respond,
             responded: false,
             send: None,
@@ -150,6 +154,14 @@ impl<'a> Stream<'a> {
     pub fn release(&mut self, bytes: usize) {
         if let Self::Two(two) = self {
             two.release(bytes);
+        }
+    }
+
+    /// Nobody wants the rest of the request's body: HTTP/2's is dropped as it comes. HTTP/1.1's is
+    /// not read.
+    pub fn refuse_rest(&mut self) {
+        if let Self::Two(two) = self {
+            two.refuse_rest();
         }
     }
 
@@ -396,9 +408,8 @@ impl One<'_> {
 
 impl Drop for Two {
     fn drop(&mut self) {
-        if let Some(body) = &self.body {
-            self.load.ends(body);
-        }
+        self.refuse_rest();
+        self.load.stalls(&mut self.stalled, false);
     }
 }
 
@@ -406,8 +417,17 @@ impl Two {
     fn release(&mut self, bytes: usize) {
         let Some(body) = &self.body else { return };
         let bytes = self.load.releases(body, bytes);
-        // It fails for a stream that is gone, whose bytes the library has given back.
-        let _ = self.receive.flow_control().release_capacity(bytes);
+        if let Some(receive) = &mut self.receive {
+            // It fails for a stream that is gone, whose bytes the library has given back.
+            let _ = receive.flow_control().release_capacity(bytes);
+        }
+    }
+
+    fn refuse_rest(&mut self) {
+        if let Some(body) = self.body.take() {
+            self.load.ends(&body);
+        }
+        self.receive = None;
     }
 
     fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
@@ -417,7 +437,9 @@ impl Two {
             // What comes of it is looked at when it has come.
             let _ = send.poll_capacity(task);
         }
-        send.capacity()
+        let room = send.capacity();
+        self.load.stalls(&mut self.stalled, room == 0);
+        room
     }
 
     fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
@@ -431,8 +453,9 @@ impl Two {
     }
 
     fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+        let Some(receive) = &mut self.receive else { return Poll::Pending };
         if !self.data_ended {
-            match ready!(self.receive.poll_data(task)) {
+            match ready!(receive.poll_data(task)) {
                 Some(Ok(data)) => {
                     if !data.is_empty() {
                         // The window opens again when the upstream has taken it.
@@ -449,7 +472,7 @@ impl Two {
                 None => self.data_ended = true,
             }
         }
-        match ready!(self.receive.poll_trailers(task)) {
+        match ready!(receive.poll_trailers(task)) {
             Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers)))),
             Err(error) => Poll::Ready(Err(Trouble::Reset(error))),
         }
@@ -472,6 +495,12 @@ impl Two {
     }
 
     fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        let flushed = self.poll_flush_all(task);
+        self.load.stalls(&mut self.stalled, flushed.is_pending());
+        flushed
+    }
+
+    fn poll_flush_all(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         let Some(send) = &mut self.send else { return Poll::Ready(Ok(())) };
         if let Poll::Ready(reset) = send.poll_reset(task) {
             let error = reset.map_or_else(|error| error, h2::Error::from);

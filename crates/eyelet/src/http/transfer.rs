@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use eyelet_compress::CodingError;
@@ -72,7 +73,7 @@ impl Upload {
 
     /// Whether it is the upstream that does not take what is here.
     pub fn is_stalled(&self) -> bool {
-        !self.done && !self.queue.is_empty()
+        !self.done && (self.broken || !self.queue.is_empty())
     }
 
     /// How much of the body may be on its way now.
@@ -82,6 +83,14 @@ impl Upload {
             None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
             None => 0,
         }
+    }
+
+    /// Nothing more of it can be written, and what is here is of no use.
+    pub fn breaks(&mut self, stream: &mut Stream<'_>) {
+        self.broken = true;
+        self.queue = Queue::default();
+        self.counted.set(0);
+        stream.refuse_rest();
     }
 
     /// Moves what can be moved; ready when all is written, or the upstream takes no more.
@@ -137,7 +146,7 @@ impl Upload {
             stream.release(written);
             if ready!(sent).is_err() {
                 // It may have answered before it closed: that is read.
-                self.broken = true;
+                self.breaks(stream);
                 return Poll::Ready(Ok(()));
             }
             if self.read {
@@ -167,6 +176,8 @@ pub struct Download {
     coder: Option<Coder>,
     /// Until when the upstream's silence is no pause yet.
     pause: Option<Pin<Box<Sleep>>>,
+    /// When the first byte came that the coder has given nothing for.
+    unflushed: Option<Instant>,
     ended: bool,
     /// Bytes of the body taken from the upstream, and those given to the client.
     pub taken: u64,
@@ -183,6 +194,7 @@ impl Download {
             first: VecDeque::new(),
             coder: None,
             pause: None,
+            unflushed: None,
             ended: false,
             taken: 0,
             given: 0,
@@ -316,6 +328,10 @@ impl Download {
                 let mut out = Vec::new();
                 coder.push(&data, &mut out)?;
                 self.pause = None;
+                if !out.is_empty() {
+                    self.unflushed = None;
+                }
+                self.unflushed.get_or_insert_with(Instant::now);
                 self.given += out.len() as u64;
                 stream.push(out.into());
             }
@@ -354,9 +370,13 @@ impl Download {
     ) -> Poll<Result<bool, Broken>> {
         let Some(coder) = &mut self.coder else { return Poll::Ready(Ok(false)) };
         let Some(pause) = coder.pause() else { return Poll::Ready(Ok(false)) };
-        let sleep = self.pause.get_or_insert_with(|| Box::pin(sleep(pause)));
-        ready!(sleep.as_mut().poll(task));
-        self.pause = None;
+        let waited = self.unflushed.map_or(pause.since_first, |first| first.elapsed());
+        let wait = pause.of.min(pause.since_first.saturating_sub(waited));
+        if !wait.is_zero() {
+            let sleep = self.pause.get_or_insert_with(|| Box::pin(sleep(wait)));
+            ready!(sleep.as_mut().poll(task));
+        }
+        (self.pause, self.unflushed) = (None, None);
         let mut out = Vec::new();
         coder.flush(&mut out).map_err(|_| Broken::Coding)?;
         let some = !out.is_empty();

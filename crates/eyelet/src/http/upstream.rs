@@ -33,6 +33,8 @@ pub struct Question<'a> {
     pub length: Length,
     /// Whether the client takes trailers (RFC 9110 10.1.4).
     pub trailers: bool,
+    /// Whether it may be asked once more if a connection that was kept turns out to be dead.
+    pub again: bool,
     /// Whether it must go by HTTP/1.1: it asks for another protocol, or the upstream wants that.
     pub by_one: bool,
 }

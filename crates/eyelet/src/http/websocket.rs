@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Instant;
 
 use base64::Engine;
 use bytes::BytesMut;
@@ -61,7 +62,9 @@ pub async fn copy(
     let mut up = Upload::new(&front.worker, BytesMut::new(), Length::UntilClose, false);
     let mut down = Download::new(&front.worker, Length::UntilClose);
     let mut told = false;
-    stream.due_in(idle_timeout);
+    let mut moved = Instant::now();
+    let patience = front.patience().min(idle_timeout);
+    stream.due_in(patience);
     let ended = poll_fn(|task| {
         let before = (up.written, down.taken);
         if let Poll::Ready(Err(trouble)) = up.poll(task, stream, &mut upstream) {
@@ -80,12 +83,24 @@ pub async fn copy(
             Poll::Pending => {}
         }
         if before != (up.written, down.taken) {
-            stream.due_in(idle_timeout);
+            moved = Instant::now();
+            stream.due_in(patience);
         }
         if let Poll::Ready(trouble) = stream.poll_gone(task) {
             return Poll::Ready(Err(End::Client(trouble)));
         }
-        stream.poll_late(task).map(|_| Err(End::Other("idle_timeout")))
+        while stream.poll_late(task).is_ready() {
+            if moved.elapsed() >= idle_timeout {
+                return Poll::Ready(Err(End::Other("idle_timeout")));
+            }
+            // As a body that does not move; one of which nothing is here may be silent.
+            let holds = stream.queued() > 0 || up.is_stalled();
+            if holds && let Some(reason) = front.gives_up(moved) {
+                return Poll::Ready(Err(End::Other(reason)));
+            }
+            stream.due_in(patience.min(idle_timeout.saturating_sub(moved.elapsed())));
+        }
+        Poll::Pending
     })
     .await;
     *written += up.written;

@@ -209,8 +209,19 @@ fn conditions_reach_the_upstream_in_its_own_words() {
             let got = edge.exchange(&[accept, (name, seen)], &fresh);
             assert_eq!(got.asked[name], tag, "{name}");
             assert_eq!(got.headers["etag"], seen, "{name}");
+            assert_eq!(got.headers["vary"], "accept-encoding", "{name}");
             assert_eq!(got.told.why_not, Some("no content"));
         }
+    }
+    // Whatever the condition was, as far as the type may be one that is coded (RFC 9110 15.4.5).
+    let date = "Sun, 01 Nov 2026 00:00:00 GMT";
+    for (fields, vary) in
+        [(&[][..], true), (&[HTML], true), (&[("content-type", "image/png")], false)]
+    {
+        let fresh = Answer { status: 304, fields, pieces: &[], known: false };
+        let got = edge.exchange(&[accept, ("if-modified-since", date)], &fresh);
+        let told = got.headers.get("vary").map(|vary| vary.to_str().unwrap());
+        assert_eq!(told, vary.then_some("accept-encoding"), "{fields:?}");
     }
 }
 

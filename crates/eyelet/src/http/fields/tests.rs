@@ -85,3 +85,15 @@ fn who_may_switch_protocols() {
     assert!(!asks("websocket", "Upgrade", Length::Chunked));
     assert!(!asks("h2c", "Upgrade", Length::Empty));
 }
+
+#[test]
+fn an_upstream_may_want_one_of_several_protocols() {
+    for (status, wanted) in [(426, vec!["a/1", "b/2"]), (200, vec![])] {
+        let said = http::Response::builder().status(status);
+        let said = said.header("upgrade", "a/1").header("upgrade", "b/2").body(()).unwrap();
+        let mut head = said.into_parts().0;
+        to_client(&mut head);
+        let left: Vec<_> = head.headers.get_all("upgrade").iter().collect();
+        assert_eq!(left, wanted, "{status}");
+    }
+}

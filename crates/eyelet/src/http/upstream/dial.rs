@@ -56,6 +56,16 @@ pub enum Socket {
     Tls(Box<TlsStream<Plain>>),
 }
 
+impl Socket {
+    /// Bytes that the other machine has not acknowledged.
+    pub fn unsent(&self) -> usize {
+        match self {
+            Self::Plain(plain) => plain.unsent(),
+            Self::Tls(tls) => tls.get_ref().0.unsent(),
+        }
+    }
+}
+
 /// A descriptor that is counted as long as it lives.
 pub struct Descriptor(pub Arc<Edge>);
 

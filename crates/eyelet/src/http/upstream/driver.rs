@@ -45,6 +45,10 @@ const PINGS_MAX: u32 = 2;
 /// What the task and those who ask share.
 pub struct State {
     budget: Arc<Budget>,
+    /// What the upstream has sent ahead on all streams, or may send beyond the least windows.
+    counted: RefCell<Counted>,
+    /// Bytes that came on all streams and nobody took.
+    ahead: Cell<usize>,
     /// Streams now.
     pub streams: Cell<usize>,
     /// Those among them that cannot be asked elsewhere any more.
@@ -66,6 +70,8 @@ impl State {
     /// That of a new connection.
     pub fn new(budget: Arc<Budget>) -> Rc<Self> {
         Rc::new(Self {
+            counted: RefCell::new(Counted::new(&budget, 0)),
+            ahead: Cell::new(0),
             budget,
             streams: Cell::new(0),
             fixed: Cell::new(0),
@@ -91,16 +97,33 @@ impl State {
         if self.wanted.get() > STREAM_WINDOW_BYTES {
             self.want(self.wanted.get());
         }
+        self.recount();
+    }
+
+    /// Notes that a stream has ended, and with it what was here for it.
+    pub fn ends(&self, ahead: usize) {
+        self.streams.update(|streams| streams - 1);
+        self.ahead.update(|all| all - ahead);
+        self.recount();
+    }
+
+    /// Notes how much is here for a stream.
+    pub fn holds(&self, ahead: &mut usize, now: usize) {
+        self.ahead.update(|all| all - *ahead + now);
+        *ahead = now;
+        self.recount();
+    }
+
+    /// The windows are one promise: a burst of streams makes them narrower before it is used.
+    fn recount(&self) {
+        let beyond = (self.window.get() - STREAM_WINDOW_BYTES) as usize;
+        let promised = (self.streams.get() * beyond).min(AHEAD_BYTES_MAX);
+        self.counted.borrow_mut().set(promised.max(self.ahead.get()));
     }
 
     /// Notes a response's head.
     pub fn answered(&self) {
         self.pings.set(0);
-    }
-
-    /// Bytes that a stream's upstream may send ahead beyond the least.
-    pub fn beyond(&self) -> usize {
-        (self.window.get() - STREAM_WINDOW_BYTES) as usize
     }
 
     fn bytes_max(&self) -> usize {
@@ -157,7 +180,7 @@ impl Bursts {
 
 /// A socket that notes when it is heard.
 pub struct Listened {
-    pub socket: Socket,
+    pub socket: Rc<RefCell<Socket>>,
     pub state: Rc<State>,
 }
 
@@ -167,8 +190,8 @@ pub type Driven = h2::client::Connection<Listened, Bytes>;
 /// Drives a connection to its end, or until nobody seems to be there.
 pub async fn drive(
     mut driven: Driven,
+    socket: Rc<RefCell<Socket>>,
     state: Rc<State>,
-    streams_max: u32,
     _held: (Descriptor, Counted),
 ) {
     let mut pulse = driven.ping_pong().map(Pulse::new);
@@ -178,13 +201,15 @@ pub async fn drive(
             *waker = Some(task.waker().clone());
         }
         drop(waker);
+        // Narrower windows go before the requests that made them so.
+        set_window(&mut driven, &state, task);
         // Each stream is told why.
         if Pin::new(&mut driven).poll(task).is_ready() {
             return Poll::Ready(());
         }
-        set_window(&mut driven, &state, streams_max, task);
+        set_window(&mut driven, &state, task);
         match &mut pulse {
-            Some(pulse) => pulse.poll(&state, task),
+            Some(pulse) => pulse.poll(&state, &socket, task),
             None => Poll::Pending,
         }
     })
@@ -193,7 +218,7 @@ pub async fn drive(
 }
 
 /// Tells the upstream of another window, which it has the library acknowledge first.
-fn set_window(driven: &mut Driven, state: &State, streams_max: u32, task: &Context<'_>) {
+fn set_window(driven: &mut Driven, state: &State, task: &Context<'_>) {
     if state.window.get() > STREAM_WINDOW_BYTES && state.budget.is_filling(0) {
         state.wanted.set(STREAM_WINDOW_BYTES);
     }
@@ -201,7 +226,7 @@ fn set_window(driven: &mut Driven, state: &State, streams_max: u32, task: &Conte
     // It fails while the last one is on its way; its acknowledgement is another turn.
     if wanted != state.window.get() && driven.set_initial_window_size(wanted).is_ok() {
         state.window.set(wanted);
-        driven.set_target_window_size(streams_max * wanted);
+        state.recount();
         task.waker().wake_by_ref();
     }
 }
@@ -221,7 +246,12 @@ impl Pulse {
     }
 
     /// Ready when nobody is there and nothing is lost by saying so.
-    fn poll(&mut self, state: &State, task: &mut Context<'_>) -> Poll<()> {
+    fn poll(
+        &mut self,
+        state: &State,
+        socket: &RefCell<Socket>,
+        task: &mut Context<'_>,
+    ) -> Poll<()> {
         if state.heard.replace(false) {
             // Whatever it says, it is there.
             state.heard_at.set(Instant::now());
@@ -230,11 +260,15 @@ impl Pulse {
         }
         // Taken off, so that the next one can be sent.
         let _ = self.pings.poll_pong(task);
-        if state.ping_now.replace(false) {
+        // While it is silent each request would ask again, and be the start of another wait.
+        if state.ping_now.replace(false) && self.asked.is_none() {
             self.ask(state, task);
         }
         while self.due.as_mut().poll(task).is_ready() {
             let since = self.asked.unwrap_or_else(|| state.heard_at.get()).elapsed();
+            if state.streams.get() == 0 {
+                state.want(STREAM_WINDOW_BYTES);
+            }
             let wait = match self.asked {
                 Some(_) => PING_TIMEOUT,
                 None => PING_AFTER * (1 << state.pings.get().min(PINGS_MAX)),
@@ -243,7 +277,9 @@ impl Pulse {
                 self.look_in(wait - since);
             } else if self.asked.is_some() {
                 state.retired.set(true);
-                if state.fixed.get() == 0 {
+                // A machine that takes what is sent is there, and its process may be busy.
+                let is_lost = state.fixed.get() == 0 && socket.borrow().unsent() > 0;
+                if is_lost || state.streams.get() == 0 {
                     return Poll::Ready(());
                 }
                 self.look_in(PING_TIMEOUT);
@@ -277,8 +313,8 @@ impl AsyncRead for Listened {
         task: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let read = Pin::new(&mut this.socket).poll_read(task, buffer);
+        let this = &*self;
+        let read = Pin::new(&mut *this.socket.borrow_mut()).poll_read(task, buffer);
         if read.is_ready() {
             this.state.heard.set(true);
         }
@@ -292,7 +328,7 @@ impl AsyncWrite for Listened {
         task: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write(task, bytes)
+        Pin::new(&mut *self.socket.borrow_mut()).poll_write(task, bytes)
     }
 
     fn poll_write_vectored(
@@ -300,18 +336,18 @@ impl AsyncWrite for Listened {
         task: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write_vectored(task, slices)
+        Pin::new(&mut *self.socket.borrow_mut()).poll_write_vectored(task, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.socket.borrow().is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(task)
+        Pin::new(&mut *self.socket.borrow_mut()).poll_flush(task)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(task)
+        Pin::new(&mut *self.socket.borrow_mut()).poll_shutdown(task)
     }
 }

@@ -64,6 +64,13 @@ impl Plain {
         self.watched.forget();
     }
 
+    /// Bytes that the other machine has not acknowledged. The process behind a Unix socket is on
+    /// this one, and cannot vanish from it.
+    pub fn unsent(&self) -> usize {
+        let is_tcp = socket::local_address(&self.socket).is_ok();
+        if is_tcp { socket::unsent(&self.socket).unwrap_or(0) } else { 0 }
+    }
+
     /// Whether nothing has come: neither a byte nor an end.
     pub fn is_silent(&self) -> bool {
         let mut byte = [0; 1];

@@ -30,8 +30,12 @@ use crate::http::io::Queue;
 
 /// Streams of ours on one connection, if its upstream takes so many.
 const STREAMS_MAX: usize = 100;
-/// All streams' windows together: clients that do not read stop nobody else's response.
-const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX as u32 * STREAM_WINDOW_BYTES;
+/// More than all streams' windows together, however wide: clients that do not read stop nobody
+/// else's response. It is never made narrower, because what those hold would count against it; what
+/// bounds the bytes on their way is each stream's window.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
+/// Small frames that wait in the library, as bytes of payload that it takes them for.
+const SMALL_FRAMES_BYTES: usize = STREAMS_MAX * STREAM_WINDOW_BYTES as usize / 2;
 /// Bytes of a request that wait in the library for a stream's window.
 const SEND_BYTES_MAX: usize = 16 << 10;
 /// Streams that we reset before their response was whole, for clients that left. Servers end a
@@ -71,11 +75,14 @@ impl Connection {
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(RESPONSE_HEAD_BYTES_MAX as u32)
-            .max_send_buffer_size(SEND_BYTES_MAX);
+            .max_send_buffer_size(SEND_BYTES_MAX)
+            // By itself it would be half of the connection's window.
+            .data_frame_budget(SMALL_FRAMES_BYTES);
         let budget = descriptor.0.budget.clone();
         let counted = Counted::new(&budget, HTTP2_BYTES + socket.bytes());
         let state = State::new(budget.clone());
-        let listened = Listened { socket, state: state.clone() };
+        let socket = Rc::new(RefCell::new(socket));
+        let listened = Listened { socket: socket.clone(), state: state.clone() };
         let (send, mut driven) = builder.handshake::<_, Bytes>(listened).await.map_err(text)?;
         poll_fn(|task| match Pin::new(&mut driven).poll(task) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(text(error))),
@@ -85,7 +92,8 @@ impl Connection {
         })
         .await?;
         let held = (descriptor, counted);
-        tokio::task::spawn_local(drive(driven, state.clone(), STREAMS_MAX as u32, held));
+        let driving = drive(driven, socket, state.clone(), held);
+        tokio::task::spawn_local(driving);
         Ok(Rc::new(Self {
             name,
             budget,
@@ -122,13 +130,15 @@ impl Connection {
         let mut send = self.send.borrow().clone();
         let (response, send) = send.send_request(request, sent).ok()?;
         self.state.begins();
-        let is_fixed = !(question.parts.method.is_idempotent() && sent);
+        let reused = self.reused.replace(true);
+        let is_fixed = !(question.again && reused);
         self.state.fixed.update(|fixed| fixed + usize::from(is_fixed));
         Some(Asked {
-            counted: Counted::new(&self.budget, STREAM_BYTES + self.state.beyond()),
+            _counted: Counted::new(&self.budget, STREAM_BYTES),
+            ahead: 0,
             is_fixed,
             bursts: Bursts::default(),
-            reused: self.reused.replace(true),
+            reused,
             connection: self.clone(),
             response,
             send,
@@ -147,7 +157,9 @@ pub struct Asked {
     pub connection: Rc<Connection>,
     /// Whether the connection had carried others before.
     pub reused: bool,
-    counted: Counted,
+    _counted: Counted,
+    /// Bytes that the upstream sent and nobody took.
+    ahead: usize,
     /// It cannot be asked elsewhere any more.
     is_fixed: bool,
     bursts: Bursts,
@@ -257,7 +269,7 @@ impl Asked {
     /// Counts what it holds: what the upstream sent ahead and nobody took.
     pub fn recount(&mut self) {
         let ahead = self.receive.as_mut().map_or(0, |body| body.flow_control().used_capacity());
-        self.counted.set(STREAM_BYTES + ahead.max(self.connection.state.beyond()));
+        self.connection.state.holds(&mut self.ahead, ahead);
     }
 
     /// Whether the upstream's windows are open.
@@ -275,7 +287,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         let connection = &self.connection;
-        connection.state.streams.update(|streams| streams - 1);
+        connection.state.ends(self.ahead);
         connection.state.fixed.update(|fixed| fixed - usize::from(self.is_fixed));
         connection.used.set(Instant::now());
         if !(self.whole && self.sent) {
