@@ -225,9 +225,8 @@ async fn serve(
         // Not while the request's body is on its way: the response's may wait for it.
         length => {
             let wait = upload.done && compressors.wants_first(&wanted, &parts, known(length));
-            let (first, complete) =
-                first(front, stream, &mut download, &mut upstream, wait).await?;
-            begin(compressors, &wanted, &mut parts, length, &mut download, &first, complete)
+            let here = first(front, stream, &mut download, &mut upstream, wait).await?;
+            begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
     record.told.status = Some(parts.status.as_u16());
@@ -288,11 +287,10 @@ fn begin(
     head: &mut response::Parts,
     length: Length,
     download: &mut Download,
-    first: &[u8],
-    complete: bool,
+    (first, complete): (Bytes, bool),
 ) -> Length {
     let body = Body { length: known(length), complete };
-    let coder = compressors.response(wanted, head, Some(body), first);
+    let coder = compressors.response(wanted, head, Some(body), &first);
     let coded = !coder.is_identity();
     download.through(coder);
     if !coded {

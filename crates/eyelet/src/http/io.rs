@@ -501,7 +501,7 @@ impl AsyncRead for Client {
             let worker = &self.active.worker;
             if let Some(load) = &self.load
                 && worker.edge.budget.piece().is_none()
-                && load.poll_reads(task).is_pending()
+                && load.poll_reads(task, !worker.edge.budget.is_over(TIGHT_BYTES)).is_pending()
             {
                 // Its streams have not got rid of what came before.
                 worker.wants_memory(task);

@@ -98,10 +98,12 @@ impl Load {
     }
 
     /// Whether it is not read while memory is short. Where a response waits for its client's
-    /// window it is, in small pieces, beside as much as the body of its own request may be.
-    pub fn poll_reads(&self, task: &Context<'_>) -> Poll<()> {
+    /// window it is, in small pieces as long as one `fits`, beside as much as the body of its own
+    /// request may be.
+    pub fn poll_reads(&self, task: &Context<'_>, fits: bool) -> Poll<()> {
         let here = self.held.get() + self.waiting.get();
-        if !self.is_waiting() || self.stalled.get() > 0 && here <= HERE_BYTES_MAX {
+        let is_stalled = self.stalled.get() > 0 && here <= HERE_BYTES_MAX;
+        if !self.is_waiting() || is_stalled && fits {
             return Poll::Ready(());
         }
         *self.reader.borrow_mut() = Some(task.waker().clone());
