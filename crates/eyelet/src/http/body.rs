@@ -5,7 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::fields::is_trailer;
-use super::head::{Length, Scanner};
+use super::head::{Length, Scanner, split_to};
 use super::io::Queue;
 
 /// Bytes of a chunk's first line: 16 hexadecimal digits and what extensions anybody uses.
@@ -196,11 +196,6 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
     *left -= len as u64;
     Some(split_to(buffer, len).freeze())
-}
-
-/// Takes bytes off the front. All of them leave no second owner, and nothing to count.
-pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
-    if len == buffer.len() { std::mem::take(buffer) } else { buffer.split_to(len) }
 }
 
 /// Trailers without what has no place there, if anything is left.

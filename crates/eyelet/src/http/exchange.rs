@@ -14,7 +14,7 @@ use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
 use super::front::{Front, Record};
-use super::head::{Length, Response, give_back, lists};
+use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
 use super::io::Gone;
 use super::page::page;
 use super::roots::Spoken;
@@ -52,13 +52,17 @@ pub async fn exchange(
     length: Length,
 ) -> Done {
     let mut record = Record::new(front, &request);
+    // As they came: joining cookies makes them fewer, and keeps the memory.
+    let spare = request.headers.len() <= SPARE_FIELDS_MAX;
     let sent_before = stream.sent();
     let done = match serve(front, stream, &mut request, length, &mut record).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
         Err(failure) => Box::pin(fail(front, stream, &request.method, failure, &mut record)).await,
     };
-    give_back(request.headers);
+    if spare {
+        give_back(request.headers);
+    }
     record.bytes_to_client = stream.sent() - sent_before;
     front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
     front.tell(record);
@@ -195,12 +199,10 @@ async fn serve(
     let compressors = &front.worker.compressors;
     let wanted = compressors.request(front.rule, terminate, host, request);
     let by_one = switch.is_some();
-    // RFC 9110 9.2.2: what may be sent again without harm, and can be.
-    let again = request.method.is_idempotent() && length == Length::Empty && !by_one;
+    let again = may_be_sent_again(request, length) && !by_one;
     let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
-    // It is here three times: read, in fields, and written again.
     let head_bytes = fields::head_bytes(request, &told);
-    let _counted = Counted::new(&front.worker.edge.budget, beyond(3 * head_bytes));
+    let _counted = Counted::new(&front.worker.edge.budget, beyond(HEAD_COPIES * head_bytes));
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, question, record).await?;
     let Response { mut parts, length: response_length, .. } = response;
@@ -230,6 +232,8 @@ async fn serve(
         }
     };
     record.told.status = Some(parts.status.as_u16());
+    // Before the head, so that by HTTP/2 it goes with what follows.
+    others_first().await;
     stream.respond(parts, length)?;
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
     record.bytes_to_upstream += upload.written;
@@ -239,6 +243,14 @@ async fn serve(
         front.keep(upstream);
     }
     Ok(Done::default())
+}
+
+/// How often a request's head is here: read, in fields, and written again.
+const HEAD_COPIES: usize = 3;
+
+/// Whether it does no harm to ask for this twice (RFC 9110 9.2.2), and can be done.
+fn may_be_sent_again(request: &request::Parts, length: Length) -> bool {
+    request.method.is_idempotent() && length == Length::Empty
 }
 
 /// What a request's head costs beyond what a connection or a stream is counted as.
@@ -372,6 +384,8 @@ async fn ask(
     mut question: Question<'_>,
     record: &mut Record,
 ) -> Result<Answered, Failure> {
+    // Before a connection is chosen: what its upstream says meanwhile, its end among it, is seen.
+    others_first().await;
     let Question { parts, length, .. } = question;
     let mut tries = 1;
     loop {
@@ -427,6 +441,7 @@ async fn find(
         let patience = *began.get_or_insert_with(Instant::now) + to.wait;
         if spoken != Spoken::One && front.shelf.is_dialled(in_vain) {
             // A dial has its own bounds.
+            stream.due_in(front.worker.edge.config.limits.connect_timeout + to.wait);
             Box::pin(while_here(stream, front.shelf.settled())).await?;
             continue;
         }
@@ -487,7 +502,6 @@ async fn wait_for_head(
     method: &Method,
     record: &mut Record,
 ) -> Result<Response, NoHead> {
-    others_first().await;
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
     stream.due_in(front.patience());
@@ -591,7 +605,6 @@ async fn pass_down(
     upload: &mut Upload,
     download: &mut Download,
 ) -> Result<(), Failure> {
-    others_first().await;
     // Most responses are here already, and to look at the clock costs.
     let mut moved = None;
     stream.due_in(front.patience());

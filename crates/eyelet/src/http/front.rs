@@ -23,6 +23,9 @@ const PATH_CHARS_MAX: usize = 2048;
 
 /// How long an exchange may hold memory that others want while nothing of its bodies moves.
 const STALLED: Duration = Duration::from_secs(3);
+/// Bytes of an authority with which what upstreams are told of a client is kept for its next
+/// request: a host name and a port. Longer ones would outlive what their head was counted as.
+const HOST_BYTES_KEPT: usize = 260;
 
 /// A connection's requests.
 pub struct Front {
@@ -151,7 +154,11 @@ impl Front {
         let known = last.take().filter(|asker| asker.asks_for(host, request.version));
         let client = self.story.client.ip();
         let asker = known.unwrap_or_else(|| Asker::new(client, host, request.version));
-        last.insert(asker).tell(&mut request.headers, self.trusts_client())
+        let told = asker.tell(&mut request.headers, self.trusts_client());
+        if host.len() <= HOST_BYTES_KEPT {
+            *last = Some(asker);
+        }
+        told
     }
 
     /// Whether what the client says of others before it is believed.

@@ -10,7 +10,6 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
 use memchr::memchr;
 
-use super::body::split_to;
 use super::fault::{RequestFault, ResponseFault};
 
 /// Fields of a request or of a response: what Apache and hyper allow too.
@@ -26,7 +25,8 @@ pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Maps of fields that a worker keeps for its next messages, and how many fields they have room
 /// for: 40 KiB at most.
 const SPARE_MAX: usize = 16;
-const SPARE_FIELDS_MAX: usize = 24;
+/// See [`give_back`].
+pub const SPARE_FIELDS_MAX: usize = 24;
 
 /// Where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,10 +202,17 @@ fn version_fault(head: &[u8]) -> RequestFault {
     }
 }
 
+/// Takes bytes off the front. All of them leave no second owner, and nothing to count.
+pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
+    if len == buffer.len() { std::mem::take(buffer) } else { buffer.split_to(len) }
+}
+
 /// Takes back the memory of fields that nobody needs any more, for the next message's: two
 /// allocations each, which a small request would feel.
 pub fn give_back(mut fields: HeaderMap) {
-    if !(1..=SPARE_FIELDS_MAX).contains(&fields.capacity()) {
+    // The capacity says nothing of second values of a name, which keep their memory too.
+    let is_small = fields.len() <= SPARE_FIELDS_MAX && fields.capacity() <= SPARE_FIELDS_MAX;
+    if !is_small || fields.capacity() == 0 {
         return;
     }
     fields.clear();
