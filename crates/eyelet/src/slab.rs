@@ -1,4 +1,5 @@
-//! A chunked slab: entries never move, growth never copies, and an empty chunk is given back.
+//! A chunked slab: entries never move, growth never copies, and empty chunks behind the first are
+//! given back.
 //! It must not know what an entry is.
 
 /// Entries a chunk. A chunk of the lot's entries is then about 240 KiB, which the allocator mostly
@@ -139,7 +140,8 @@ impl<T> Slab<T> {
         let value = chunk.remove(key.index as usize % CHUNK)?;
         self.len -= 1;
         self.first_free = self.first_free.min(place);
-        if chunk.used == 0 {
+        // The first one stays: entries that come and go one at a time would map and unmap it.
+        if chunk.used == 0 && place > 0 {
             self.chunks[place] = None;
             while let Some(None) = self.chunks.last() {
                 self.chunks.pop();
