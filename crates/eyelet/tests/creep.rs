@@ -109,16 +109,18 @@ fn leave_nothing(scheme: &str) {
     let second = scene.memory("after the second run");
     // A ticket is used once (RFC 8446 C.4): each place of a batch has a name, and so one ready.
     let resumed = scene.run(&tickets, |n| format!("t{}.app.test", n % AT_ONCE));
-    scene.memory("after a run with tickets");
+    let third = scene.memory("after a run with tickets");
     assert!(resumed > CONNECTIONS / 2, "only {resumed} of {CONNECTIONS} were resumed");
     scene.run(&full, |n| format!("n{}.app.test", n % NAMES));
     scene.memory("after a run with names");
     std::thread::sleep(std::time::Duration::from_secs(5));
     let end = scene.memory("5 s after the last close");
 
-    let more = second.resident.saturating_sub(first.resident);
+    // A run that happens to have more open at once leaves more, once; what creeps does each time.
+    let growth = |from: &Memory, to: &Memory| to.resident.saturating_sub(from.resident);
+    let more = growth(&first, &second).min(growth(&second, &third));
     let allowed = CREEP_BYTES_MAX.max(first.resident / 100);
-    assert!(more <= allowed, "the second run left {more} bytes more than the first");
+    assert!(more <= allowed, "each run left {more} bytes more than the one before");
     let left = end.resident.saturating_sub(start.resident);
     assert!(left <= LEFT_BYTES_MAX, "{left} bytes are left of everything");
 }
