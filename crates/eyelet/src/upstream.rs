@@ -54,9 +54,12 @@ pub struct Guard<'a> {
 
 /// How an upstream is dialled.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct Manner<'a> {
     /// From this address, which need not be this host's.
     pub source: Option<IpAddr>,
+    /// What is written as soon as it can be. TCP_NODELAY is then left to who writes the next: the
+    /// first bytes are sent at once anyway, and many connections have no others.
+    pub first: &'a [u8],
     /// The first bytes go with the SYN; there are some.
     pub fast_open: bool,
 }
@@ -108,16 +111,16 @@ impl Resolver {
 /// Dials and makes the connected socket the connection's upstream. The story names who was
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
-    dial_so(active, story, target, Manner::default()).await
+    dial_so(active, story, target, Manner::default()).await.map(drop)
 }
 
-/// The same in another manner than the usual one.
+/// The same in another manner than the usual one; how many of the first bytes were taken.
 pub async fn dial_so(
     active: &Active,
     story: &mut Story,
     target: &Target<'_>,
-    manner: Manner,
-) -> Result<(), End> {
+    manner: Manner<'_>,
+) -> Result<usize, End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
     let (one, found);
     // What most connections do not need is boxed, so that their tasks stay small.
@@ -125,7 +128,7 @@ pub async fn dial_so(
         Target::Unix(path) => {
             let name = format!("unix:{}", path.display());
             story.decided.upstream = Some(Upstream::Name(name.into()));
-            return Box::pin(dial_unix(active, path)).await.map_err(failed);
+            return Box::pin(dial_unix(active, path)).await.map(|()| 0).map_err(failed);
         }
         Target::Address(address) => std::slice::from_ref(address),
         Target::Chosen(address, guard) => {
@@ -154,12 +157,12 @@ pub async fn dial_so(
         [] => Err(io::Error::other("the name has no address").into()),
         [address] => dial_one(active, *address, manner).await,
         // By fast open the first of them would seem to answer, whether it does or not.
-        _ => Box::pin(dial_any(active, addresses, manner.source)).await,
+        _ => Box::pin(dial_any(active, addresses, manner)).await,
     };
     match dialled {
-        Ok(address) => {
+        Ok((address, sent)) => {
             story.decided.upstream = Some(Upstream::Address(address));
-            Ok(())
+            Ok(sent)
         }
         Err(stop) => {
             // Of several addresses the last reason is told, and the first address for them all.
@@ -318,8 +321,8 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
 async fn dial_one(
     active: &Active,
     address: SocketAddr,
-    manner: Manner,
-) -> Result<SocketAddr, Stop> {
+    manner: Manner<'_>,
+) -> Result<(SocketAddr, usize), Stop> {
     let (upstream, at_once) = loop {
         match start(active, address, manner) {
             // Others will give descriptors back, and no edge will tell: the deadline bounds it.
@@ -331,17 +334,36 @@ async fn dial_one(
         }
     };
     // Within this host the handshake is over when the connect returns.
-    if at_once || address.ip().is_loopback() && socket::is_connected(&upstream) {
+    if (at_once || address.ip().is_loopback())
+        && let Some(sent) = send_first(&upstream, manner.first)?
+    {
         active.set_connected(upstream);
-        return Ok(address);
+        return Ok((address, sent));
     }
     active.watch_attempt(&upstream, UPSTREAM)?;
     active.ready(&[UPSTREAM], WRITABLE).await?;
     if active.has(UPSTREAM, FAILED) {
         socket::pending_error(&upstream)?;
     }
+    let sent = send_first(&upstream, manner.first)?;
     active.set_upstream(upstream, UPSTREAM)?;
-    Ok(address)
+    Ok((address, sent.unwrap_or(0)))
+}
+
+/// Writes the first bytes, as many as the socket takes. `None`: it is not connected yet.
+fn send_first(upstream: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
+    if first.is_empty() {
+        return Ok(socket::is_connected(upstream).then_some(0));
+    }
+    match socket::send(upstream, first) {
+        Ok(sent) => Ok(Some(sent)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            // It was there. That it has gone is for the relay, which passes a reset on.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(Some(0)),
+            _ => Err(error),
+        },
+    }
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
@@ -350,8 +372,17 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
-fn start(active: &Active, address: SocketAddr, manner: Manner) -> io::Result<(OwnedFd, bool)> {
+fn start(
+    active: &Active,
+    address: SocketAddr,
+    manner: Manner<'_>,
+) -> io::Result<(OwnedFd, bool)> {
     let upstream = socket::tcp(address)?;
+    if manner.first.is_empty() {
+        socket::no_delay(&upstream)?;
+    } else {
+        socket::ack_with_first(&upstream)?;
+    }
     if manner.fast_open {
         socket::fast_open(&upstream)?;
     }
@@ -371,10 +402,10 @@ fn start(active: &Active, address: SocketAddr, manner: Manner) -> io::Result<(Ow
 async fn dial_any(
     active: &Active,
     addresses: &[SocketAddr],
-    source: Option<IpAddr>,
-) -> Result<SocketAddr, Stop> {
+    manner: Manner<'_>,
+) -> Result<(SocketAddr, usize), Stop> {
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(UPSTREAM..);
-    let manner = Manner { source, ..Manner::default() };
+    let manner = Manner { fast_open: false, ..manner };
     let mut attempts: Vec<(Side, SocketAddr, OwnedFd)> = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::NotConnected);
     loop {
@@ -401,8 +432,9 @@ async fn dial_any(
         }
         if let Some(won) = settle(active, &mut attempts, &mut last) {
             let (side, address, upstream) = won;
+            let sent = send_first(&upstream, manner.first)?;
             active.set_upstream(upstream, side)?;
-            return Ok(address);
+            return Ok((address, sent.unwrap_or(0)));
         }
     }
 }
@@ -410,7 +442,7 @@ async fn dial_any(
 fn attempt(
     active: &Active,
     address: SocketAddr,
-    manner: Manner,
+    manner: Manner<'_>,
     side: Side,
 ) -> io::Result<OwnedFd> {
     let (upstream, _) = start(active, address, manner)?;

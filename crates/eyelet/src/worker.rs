@@ -169,8 +169,17 @@ pub struct ListenerSocket {
 
 struct Accepting {
     sockets: Vec<ListenerSocket>,
-    /// Until when, and whether at the limit or out of descriptors.
+    /// Whether at the limit or out of descriptors.
     paused: bool,
+    /// Taken in and not begun yet, at most [`ACCEPTS`] of each listener.
+    waiting: Vec<Accepted>,
+}
+
+/// A connection that was taken in.
+struct Accepted {
+    listener: u16,
+    client: OwnedFd,
+    peer: SocketAddr,
 }
 
 impl Worker {
@@ -309,19 +318,14 @@ impl Worker {
     /// level-triggered, but what the runtime sees of it is an edge.
     fn accept(self: &Rc<Self>, accepting: &mut Accepting, index: u16) -> bool {
         for _ in 0..ACCEPTS {
-            if self.is_full() {
+            if self.is_full(accepting.waiting.len()) {
                 self.pause(accepting, "at its connection limit");
                 return false;
             }
             let Some(from) = accepting.sockets.get(usize::from(index)) else { return false };
+            let listener = from.listener;
             match socket::accept(&from.socket) {
-                Ok((client, peer)) => {
-                    if self.make_room(peer.ip()) {
-                        self.begin(from.listener, client, peer);
-                    } else {
-                        self.shed_new(from.listener, client, peer);
-                    }
-                }
+                Ok((client, peer)) => accepting.waiting.push(Accepted { listener, client, peer }),
                 Err(error) => match error.raw_os_error() {
                     Some(EAGAIN) => return false,
                     // The client was gone before it was accepted.
@@ -340,9 +344,10 @@ impl Worker {
         true
     }
 
-    fn is_full(&self) -> bool {
-        self.edge.open.load(Relaxed) >= self.edge.connections_max
-            || self.edge.descriptors.load(Relaxed) + 2 > self.edge.descriptors_max
+    /// Whether no more can be taken in beside those that are open and `waiting` ones.
+    fn is_full(&self, waiting: usize) -> bool {
+        self.edge.open.load(Relaxed) + waiting >= self.edge.connections_max
+            || self.edge.descriptors.load(Relaxed) + 2 * (waiting + 1) > self.edge.descriptors_max
     }
 
     fn pause(&self, accepting: &mut Accepting, why: &str) {
@@ -359,7 +364,7 @@ impl Worker {
     }
 
     fn resume(&self, accepting: &mut Accepting) {
-        if accepting.paused && !self.is_full() {
+        if accepting.paused && !self.is_full(0) {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
             tracing::info!("accepting resumes (worker {}, pause {pauses})", self.index);
@@ -377,7 +382,12 @@ impl Worker {
         Ok(())
     }
 
-    fn begin(self: &Rc<Self>, listener: u16, client: OwnedFd, peer: SocketAddr) {
+    /// Begins the story of a connection, if there is room for it.
+    fn begin(self: &Rc<Self>, accepted: Accepted) {
+        let Accepted { listener, client, peer } = accepted;
+        if !self.make_room(peer.ip()) {
+            return self.shed_new(listener, client, peer);
+        }
         let story = self.story(listener, peer);
         let key = {
             let mut lot = self.lot.borrow_mut();
@@ -456,6 +466,13 @@ impl Worker {
         self.lot.borrow().epoll.poll(events)?;
         let mut left = events.is_full();
         for event in events.iter() {
+            if let Token::Listener(index) = Token::decode(event.token)
+                && !accepting.paused
+            {
+                left |= self.accept(accepting, index);
+            }
+        }
+        for event in events.iter() {
             if let Token::Connection(key, side) = Token::decode(event.token) {
                 self.guarded(key, || self.event(key, side, event.ready));
             }
@@ -468,13 +485,10 @@ impl Worker {
                 waiting.into_iter().for_each(Waker::wake);
             }
         }
-        // Those that are here already do not wait for the handshakes of those that come.
-        for event in events.iter() {
-            if let Token::Listener(index) = Token::decode(event.token)
-                && !accepting.paused
-            {
-                left |= self.accept(accepting, index);
-            }
+        // Taken in first and begun last: by now most of their hellos have come, and those that
+        // were here already have not waited for handshakes of others.
+        for accepted in accepting.waiting.drain(..) {
+            self.begin(accepted);
         }
         let again = std::mem::take(&mut *self.again.borrow_mut());
         let more = left || !again.is_empty();
@@ -602,7 +616,7 @@ pub async fn run(
     mut drain: watch::Receiver<bool>,
 ) -> io::Result<()> {
     worker.listen(&sockets)?;
-    let mut accepting = Accepting { sockets, paused: false };
+    let mut accepting = Accepting { sockets, paused: false, waiting: Vec::new() };
     let descriptor = {
         use std::os::fd::AsFd;
         worker.lot.borrow().epoll.as_fd().try_clone_to_owned()?

@@ -98,12 +98,22 @@ fn family(ip: IpAddr) -> AddressFamily {
     }
 }
 
-/// A TCP socket for one connect, TCP_NODELAY set: a relay's writes are the application's. What
-/// keeps an idle connection alive is set when it is idle, see [`keepalive`].
+/// A TCP socket for one connect. What keeps an idle connection alive is set when it is idle, see
+/// [`keepalive`]; what sends each write at once when there is a second one, see [`no_delay`].
 pub fn tcp(to: SocketAddr) -> io::Result<OwnedFd> {
-    let fd = rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None)?;
-    sockopt::set_tcp_nodelay(&fd, true)?;
-    Ok(fd)
+    Ok(rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None)?)
+}
+
+/// Has the acknowledgement that ends a connect wait for the first bytes that are written, which
+/// then go in the same segment (tcp(7), TCP_QUICKACK): one packet less each way to the peer's
+/// process. The kernel sends it by itself after its delay, 40 ms at least.
+pub fn ack_with_first(fd: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_tcp_quickack(fd, false)?)
+}
+
+/// Has every write sent at once (TCP_NODELAY): a relay's writes are the application's.
+pub fn no_delay(fd: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_tcp_nodelay(fd, true)?)
 }
 
 /// Has the connect of a TCP socket wait for the first bytes that are written, which then go with

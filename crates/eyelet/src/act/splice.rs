@@ -1,9 +1,6 @@
 //! Splice: dial the upstream, give it what was peeked, and leave the pair to the lot.
 //! It must not know TLS.
 
-use std::io::{self, ErrorKind};
-
-use eyelet_policy::Rules;
 use eyelet_wire::alert::AlertDescription;
 
 use crate::act::refuse::{self, Answer};
@@ -30,54 +27,40 @@ pub async fn splice(
     hello_bytes: usize,
 ) -> Result<(), End> {
     let Some(target) = target(story, rule) else {
-        return failed(active, story, &peeked, End::failed("no destination to splice to"));
+        let end = End::failed("no destination to splice to");
+        return failed(active, story, hello_bytes, end);
     };
     let source = match rule.source {
         Source::Host => None,
         Source::Client => Some(story.client.ip()),
     };
+    story.bytes_to_upstream += peeked.len() as u64;
+    let behind = if hello_bytes > 0 { peeked.split_off(hello_bytes.min(peeked.len())) } else { Vec::new() };
+    let first = match rule.proxy_protocol {
+        Some(_) => [proxy_protocol::header(active, story, None), peeked].concat(),
+        None => peeked,
+    };
     // Without bytes of ours no SYN would be sent, and a server that speaks first would wait.
-    let has_bytes = !peeked.is_empty() || rule.proxy_protocol.is_some();
-    let manner = Manner { source, fast_open: rule.fast_open && has_bytes };
-    if let Err(end) = upstream::dial_so(active, story, &target, manner).await {
-        return failed(active, story, &peeked, end);
-    }
+    let fast_open = rule.fast_open && !first.is_empty();
+    let manner = Manner { source, first: &first, fast_open };
+    let sent = match upstream::dial_so(active, story, &target, manner).await {
+        Ok(sent) => sent,
+        Err(end) => return failed(active, story, hello_bytes, end),
+    };
     connect::establish(active, story).await?;
     let mut flow = Flow::default();
-    if rule.proxy_protocol.is_some() {
-        flow.hold(UPSTREAM, &proxy_protocol::header(active, story, None));
+    if !first.is_empty() {
+        flow.begin(&first[sent..]);
     }
-    story.bytes_to_upstream += peeked.len() as u64;
-    let behind = peeked.split_off(hello_bytes.min(peeked.len()));
-    if !peeked.is_empty() && flow.is_quiet() {
-        match send_hello(active, &peeked) {
-            Ok(sent) => drop(peeked.drain(..sent)),
-            Err(error) => {
-                let end = End::failed(format!("upstream: {error}"));
-                return failed(active, story, &peeked, end);
-            }
-        }
-    }
-    flow.hold_all(UPSTREAM, peeked);
     if is_watched(story, rule) {
         flow.watch(rule.forbid_tls_compression);
     }
-    pass_behind(active, story, &mut flow, &behind)?;
+    if !behind.is_empty() {
+        pass_behind(active, story, &mut flow, &behind)?;
+    }
     let spliced = Spliced::new(flow, &mut story.decided);
     park::park(active, story, Relay::Splice(spliced));
     Ok(())
-}
-
-/// Mostly the socket takes it at once. A reset is for the relay, which passes it on.
-fn send_hello(active: &Active, hello: &[u8]) -> io::Result<usize> {
-    match active.send(UPSTREAM, hello) {
-        Err(error) => match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(0),
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Ok(0),
-            _ => Err(error),
-        },
-        sent => sent,
-    }
 }
 
 /// A server may choose compression that was offered, and in TLS 1.3 ask for a second hello. A list
@@ -94,7 +77,7 @@ fn is_watched(story: &Story, rule: &Splice) -> bool {
 /// What came behind the hello goes the way of what is still to come.
 fn pass_behind(active: &Active, story: &Story, flow: &mut Flow, behind: &[u8]) -> Result<(), End> {
     let mut passed = behind.len();
-    if flow.is_watched(CLIENT) && passed > 0 {
+    if flow.is_watched(CLIENT) {
         match flow.pass(CLIENT, behind, story.decided.sni.as_deref(), &mut false) {
             Ok(at_once) => passed = at_once,
             Err(_) => {
@@ -135,10 +118,9 @@ fn destination<'a>(story: &Story, rule: &'a Splice) -> Option<Target<'a>> {
 
 /// A client that sent a hello understands an alert; one whose bytes were never looked at is
 /// closed without a word of ours in a protocol that we don't know.
-fn failed(active: &Active, story: &Story, peeked: &[u8], end: End) -> Result<(), End> {
-    let policy: &Rules = &active.worker.edge.config.policy;
+fn failed(active: &Active, story: &Story, hello_bytes: usize, end: End) -> Result<(), End> {
     let answer = match end.outcome {
-        _ if !policy.asks_hello() || peeked.is_empty() => Answer::Nothing,
+        _ if hello_bytes == 0 => Answer::Nothing,
         Outcome::Refused => Answer::Alert(AlertDescription::AccessDenied),
         _ => Answer::Alert(AlertDescription::InternalError),
     };

@@ -138,6 +138,8 @@ const FORBID_COMPRESSION: u16 = 1 << 11;
 const CLIENT_FIN: u16 = 1 << 12;
 /// It holds what came before it is served, and is one of those that make room.
 const WAITS: u16 = 1 << 13;
+/// The upstream's socket has not TCP_NODELAY yet: it was written once.
+const WRITTEN_ONCE: u16 = 1 << 14;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -217,16 +219,10 @@ impl Flow {
         held.bytes.extend_from_slice(bytes);
     }
 
-    /// The same for bytes that nobody else needs.
-    pub fn hold_all(&mut self, to: Side, bytes: Vec<u8>) {
-        if self.pending.is_some() || bytes.is_empty() {
-            return self.hold(to, &bytes);
-        }
-        let held = Held { bytes, ..Held::default() };
-        self.pending = Some(Box::new(match to {
-            CLIENT => Pending { to_client: held, ..Pending::default() },
-            _ => Pending { to_upstream: held, ..Pending::default() },
-        }));
+    /// Notes that the upstream was sent its first bytes by the dial, but for these.
+    pub fn begin(&mut self, unsent: &[u8]) {
+        self.flags |= WRITTEN_ONCE;
+        self.hold(UPSTREAM, unsent);
     }
 
     /// Keeps what an upstream that is not dialled yet is sent before the client's first byte.
@@ -297,12 +293,6 @@ impl Flow {
         self.pending
             .as_ref()
             .is_some_and(|pending| !pending.to_upstream.is_empty() || !pending.partial.is_empty())
-    }
-
-    /// Whether there is nothing to be moved: nothing can be read, and nothing is held. That a
-    /// socket can be written again is then no news.
-    fn is_still(&self, ready: &Ready) -> bool {
-        self.pending.is_none() && !ready.readable()
     }
 
     /// Whether the upstream was told something and has not answered yet.
@@ -481,6 +471,18 @@ impl Sockets<'_> {
         self.note_write(to, sent)
     }
 
+    /// Before the second write to an upstream, which would wait until the first is acknowledged.
+    fn no_delay(&self, flow: &mut Flow, to: Side) {
+        if to == UPSTREAM
+            && flow.has(WRITTEN_ONCE)
+            && let Some(upstream) = self.upstream
+        {
+            flow.flags &= !WRITTEN_ONCE;
+            // Where it cannot be set the write is late, not lost.
+            let _ = socket::no_delay(upstream);
+        }
+    }
+
     fn note_write(&mut self, to: Side, sent: io::Result<usize>) -> Result<usize, Failed> {
         match sent {
             Ok(sent) => Ok(sent),
@@ -495,6 +497,9 @@ impl Sockets<'_> {
 
     /// Writes what is held for a side; whether nothing is left.
     fn flush(&mut self, flow: &mut Flow, to: Side, buffers: &mut Buffers) -> Result<bool, Failed> {
+        if flow.held(to).is_some() {
+            self.no_delay(flow, to);
+        }
         while let Some(held) = flow.held(to) {
             if self.socket(to).is_none() || !self.ready.any(to, WRITE) {
                 return Ok(false);

@@ -59,9 +59,6 @@ pub fn run(
     story: &mut Parked,
     buffers: &mut Buffers,
 ) -> Progress {
-    if spliced.flow.is_still(sockets.ready) {
-        return Progress::Rest;
-    }
     let up = direction(spliced, sockets, CLIENT, buffers, story);
     // Even where the upstream cannot be written any more, what it said before goes to the client.
     let down = direction(spliced, sockets, UPSTREAM, buffers, story);
@@ -83,6 +80,10 @@ fn direction(
     buffers: &mut Buffers,
     story: &mut Parked,
 ) -> Result<More, Failed> {
+    // That a socket can be written again is no news where nothing is held.
+    if spliced.flow.pending.is_none() && !sockets.ready.any(from, READ) {
+        return Ok(More::No);
+    }
     let to = UPSTREAM - from;
     let (ended, bulk) =
         if from == CLIENT { (CLIENT_ENDED, BULK_UP) } else { (UPSTREAM_ENDED, BULK_DOWN) };
@@ -145,6 +146,7 @@ fn copy(
         bytes = &bytes[..passed.map_err(stopped)?];
     }
     if !bytes.is_empty() {
+        sockets.no_delay(flow, to);
         let sent = sockets.send(to, bytes)?;
         flow.hold(to, &bytes[sent..]);
     }
