@@ -149,6 +149,8 @@ pub struct Entry {
     pub ready: Ready,
     /// The sides whose edges the kernel tells, a bit each.
     watched: u8,
+    /// Those of them of which it also tells that they can be written.
+    watched_for_room: u8,
     /// Which of its places in the queues of those that make room counts: the newest.
     pub place: u16,
     links: Links,
@@ -267,6 +269,7 @@ impl Lot {
             upstream: None,
             ready,
             watched: 0,
+            watched_for_room: 0,
             place: 0,
             links: Links::default(),
             role: Role::active(Phase::HalfOpen),
@@ -275,15 +278,25 @@ impl Lot {
 
     /// Has the kernel tell of a connection's sockets from now on: of how they are now, and of
     /// each change. Done when something must be waited for, so that what came before is no event.
+    /// That a socket can be written is told of those that once could not: most always can, and
+    /// would have an event at the start and at each acknowledgement for nothing.
     pub fn watch(&mut self, key: Key) -> io::Result<()> {
         let Some(entry) = self.entries.entry(key) else { return Ok(()) };
         for side in [CLIENT, UPSTREAM] {
-            if entry.watched & 1 << side == 0
-                && let Some(socket) = entry.socket(side)
-            {
-                self.epoll.add_stream(socket, Token::Connection(key, side).encode())?;
-                entry.watched |= 1 << side;
+            let room = !entry.ready.any(side, WRITE);
+            let (is_watched, bit) = (entry.watched & 1 << side != 0, 1 << side);
+            if is_watched && (!room || entry.watched_for_room & bit != 0) {
+                continue;
             }
+            let Some(socket) = entry.socket(side) else { continue };
+            let token = Token::Connection(key, side).encode();
+            if is_watched {
+                self.epoll.change_stream(socket, token, room)?;
+            } else {
+                self.epoll.add_stream(socket, token, room)?;
+            }
+            entry.watched |= bit;
+            entry.watched_for_room |= if room { bit } else { 0 };
         }
         Ok(())
     }
@@ -347,7 +360,7 @@ impl Lot {
         // What is connected can be written; if not, the first try shows it.
         let watched = Rc::new(Watched { ready: Cell::new(WRITE), waker: Cell::default() });
         let key = self.watched.insert(watched.clone());
-        if let Err(error) = self.epoll.add_stream(socket, Token::Watched(key).encode()) {
+        if let Err(error) = self.epoll.add_stream(socket, Token::Watched(key).encode(), true) {
             self.watched.remove(key);
             return Err(error);
         }
@@ -370,8 +383,9 @@ impl Lot {
     pub fn watch_attempt(&mut self, key: Key, socket: impl AsFd, side: Side) -> io::Result<()> {
         let Some(entry) = self.entries.entry(key) else { return Ok(()) };
         entry.ready.clear(side, 15);
-        self.epoll.add_stream(socket, Token::Connection(key, side).encode())?;
+        self.epoll.add_stream(socket, Token::Connection(key, side).encode(), true)?;
         entry.watched |= 1 << side;
+        entry.watched_for_room |= 1 << side;
         Ok(())
     }
 
@@ -380,9 +394,10 @@ impl Lot {
         let Some(entry) = self.entries.entry(key) else { return Ok(()) };
         if side != UPSTREAM {
             let token = Token::Connection(key, UPSTREAM).encode();
-            self.epoll.rename_stream(&socket, token)?;
+            self.epoll.change_stream(&socket, token, true)?;
             entry.ready.rename(side, UPSTREAM);
             entry.watched |= 1 << UPSTREAM;
+            entry.watched_for_room |= 1 << UPSTREAM;
         }
         entry.upstream = Some(socket);
         Ok(())
@@ -394,6 +409,7 @@ impl Lot {
         entry.ready.clear(UPSTREAM, 15);
         entry.ready.add(UPSTREAM, WRITE);
         entry.watched &= !(1 << UPSTREAM);
+        entry.watched_for_room &= !(1 << UPSTREAM);
         entry.upstream = Some(socket);
     }
 }

@@ -13,7 +13,7 @@ use eyelet_sys::socket;
 use crate::act::terminate;
 use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Counted, HTTP2_BYTES};
-use crate::lot::{CLIENT, Entry, Phase, READ, Role};
+use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::shed;
@@ -80,7 +80,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     }
     let mut lot = worker.lot.borrow_mut();
     let Some(Entry { client, upstream, ready, role, place, .. }) = lot.entry(key) else { return };
-    let (progress, moved) = match role {
+    let (progress, moved, blocked) = match role {
         Role::Active { .. } => return,
         Role::Lingering => {
             if lingers(worker, client, ready) {
@@ -101,7 +101,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             if upstream.is_none() && progress != Progress::Dial {
                 note_waiting(worker, key, place, relay);
             }
-            (progress, (moved != story.moved()).then_some(story.is_settled()))
+            let moved = (moved != story.moved()).then_some(story.is_settled());
+            let is_full = |side| !ready.any(side, WRITE);
+            (progress, moved, is_full(CLIENT) || upstream.is_some() && is_full(UPSTREAM))
         }
     };
     if let Some(settled) = moved {
@@ -109,6 +111,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     }
     drop(lot);
     match progress {
+        Progress::Rest if blocked => watch(worker, key),
         Progress::Rest => {}
         Progress::Again => worker.again.borrow_mut().push(key),
         Progress::Later => worker.later.borrow_mut().push(key),

@@ -80,20 +80,21 @@ fn bits(flags: epoll::EventFlags) -> u8 {
     ready
 }
 
+fn stream(room: bool) -> epoll::EventFlags {
+    let read = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+    if room { read | epoll::EventFlags::OUT } else { read }
+}
+
 impl Epoll {
     /// A new instance.
     pub fn new() -> io::Result<Self> {
         Ok(Self { fd: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Registers both directions of a stream socket, edge-triggered. The registration ends when
-    /// the descriptor is closed.
-    pub fn add_stream(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN
-            | epoll::EventFlags::OUT
-            | epoll::EventFlags::RDHUP
-            | epoll::EventFlags::ET;
-        Ok(epoll::add(&self.fd, fd, epoll::EventData::new_u64(token), flags)?)
+    /// Registers a stream socket, edge-triggered: that it can be read, and with `room` also that
+    /// it can be written. The registration ends when the descriptor is closed.
+    pub fn add_stream(&self, fd: impl AsFd, token: u64, room: bool) -> io::Result<()> {
+        Ok(epoll::add(&self.fd, fd, epoll::EventData::new_u64(token), stream(room))?)
     }
 
     /// Registers a listening socket, level-triggered: what one turn leaves is reported again.
@@ -107,14 +108,10 @@ impl Epoll {
         Ok(epoll::delete(&self.fd, fd)?)
     }
 
-    /// Gives a registered stream another token. The kernel reports its state anew, so that no
-    /// edge is lost.
-    pub fn rename_stream(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN
-            | epoll::EventFlags::OUT
-            | epoll::EventFlags::RDHUP
-            | epoll::EventFlags::ET;
-        Ok(epoll::modify(&self.fd, fd, epoll::EventData::new_u64(token), flags)?)
+    /// Registers a stream anew, also by another token. The kernel reports its state anew, so that
+    /// no edge is lost.
+    pub fn change_stream(&self, fd: impl AsFd, token: u64, room: bool) -> io::Result<()> {
+        Ok(epoll::modify(&self.fd, fd, epoll::EventData::new_u64(token), stream(room))?)
     }
 
     /// Takes what is ready now, without waiting.
