@@ -111,7 +111,7 @@ impl Resolver {
 /// Dials and makes the connected socket the connection's upstream. The story names who was
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
-    dial_so(active, story, target, Manner::default()).await.map(drop)
+    dial_so(active, story, target, &Manner::default()).await.map(drop)
 }
 
 /// The same in another manner than the usual one; how many of the first bytes were taken.
@@ -119,7 +119,7 @@ pub async fn dial_so(
     active: &Active,
     story: &mut Story,
     target: &Target<'_>,
-    manner: Manner<'_>,
+    manner: &Manner<'_>,
 ) -> Result<usize, End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
     let (one, found);
@@ -321,7 +321,7 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
 async fn dial_one(
     active: &Active,
     address: SocketAddr,
-    manner: Manner<'_>,
+    manner: &Manner<'_>,
 ) -> Result<(SocketAddr, usize), Stop> {
     let (upstream, at_once) = loop {
         match start(active, address, manner) {
@@ -375,7 +375,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 fn start(
     active: &Active,
     address: SocketAddr,
-    manner: Manner<'_>,
+    manner: &Manner<'_>,
 ) -> io::Result<(OwnedFd, bool)> {
     let upstream = socket::tcp(address)?;
     if manner.first.is_empty() {
@@ -402,10 +402,10 @@ fn start(
 async fn dial_any(
     active: &Active,
     addresses: &[SocketAddr],
-    manner: Manner<'_>,
+    manner: &Manner<'_>,
 ) -> Result<(SocketAddr, usize), Stop> {
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(UPSTREAM..);
-    let manner = Manner { fast_open: false, ..manner };
+    let manner = &Manner { fast_open: false, ..*manner };
     let mut attempts: Vec<(Side, SocketAddr, OwnedFd)> = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::NotConnected);
     loop {
@@ -442,7 +442,7 @@ async fn dial_any(
 fn attempt(
     active: &Active,
     address: SocketAddr,
-    manner: Manner<'_>,
+    manner: &Manner<'_>,
     side: Side,
 ) -> io::Result<OwnedFd> {
     let (upstream, _) = start(active, address, manner)?;

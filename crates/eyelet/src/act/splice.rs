@@ -43,9 +43,12 @@ pub async fn splice(
     // Without bytes of ours no SYN would be sent, and a server that speaks first would wait.
     let fast_open = rule.fast_open && !first.is_empty();
     let manner = Manner { source, first: &first, fast_open };
-    let sent = match upstream::dial_so(active, story, &target, manner).await {
+    let sent = match upstream::dial_so(active, story, &target, &manner).await {
         Ok(sent) => sent,
-        Err(end) => return failed(active, story, hello_bytes, end),
+        Err(end) => {
+            story.bytes_to_upstream = 0;
+            return failed(active, story, hello_bytes, end);
+        }
     };
     connect::establish(active, story).await?;
     let mut flow = Flow::default();
