@@ -372,11 +372,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
-fn start(
-    active: &Active,
-    address: SocketAddr,
-    manner: &Manner<'_>,
-) -> io::Result<(OwnedFd, bool)> {
+fn start(active: &Active, address: SocketAddr, manner: &Manner<'_>) -> io::Result<(OwnedFd, bool)> {
     let upstream = socket::tcp(address)?;
     if manner.first.is_empty() {
         socket::no_delay(&upstream)?;

@@ -35,7 +35,8 @@ pub async fn splice(
         Source::Client => Some(story.client.ip()),
     };
     story.bytes_to_upstream += peeked.len() as u64;
-    let behind = if hello_bytes > 0 { peeked.split_off(hello_bytes.min(peeked.len())) } else { Vec::new() };
+    let behind =
+        if hello_bytes > 0 { peeked.split_off(hello_bytes.min(peeked.len())) } else { Vec::new() };
     let first = match rule.proxy_protocol {
         Some(_) => [proxy_protocol::header(active, story, None), peeked].concat(),
         None => peeked,
