@@ -38,21 +38,25 @@ pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     active.release();
     let story = story.take().park(&mut worker.shared.borrow_mut());
     let held = relay.flow().held_bytes();
-    {
+    let rests = {
         let mut lot = worker.lot.borrow_mut();
         let Some(entry) = lot.entry(active.key()) else { return };
         if entry.upstream.is_none() {
             worker.uses_descriptors(-1);
         }
         worker.edge.budget.give(entry.active_bytes());
+        let rests = held == 0 && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
         entry.role = Role::Parked { story, relay };
         lot.due_in(active.key(), idle_for(worker, false));
-    }
+        rests
+    };
     worker.counters.parked.up();
     worker.holds(0, size_of::<Entry>());
     worker.keeps(0, held);
     // What came while it was active has its edge behind it.
-    wake(worker, active.key());
+    if !rests {
+        wake(worker, active.key());
+    }
     watch(worker, active.key());
 }
 
