@@ -281,11 +281,11 @@ impl Rules {
     }
 
     /// The rules whose `sni` and `sni_malformed` hold, ascending.
-    pub(crate) fn candidates(&self, sni: &Sni) -> Found<'_> {
+    pub(crate) fn candidates(&self, sni: &Sni<'_>) -> Found<'_> {
         let mut found = Found::new();
         match sni {
             Sni::Absent => self.names.find("", &mut found),
-            Sni::Name(name) => self.names.find(name.as_str(), &mut found),
+            Sni::Name(name) => self.names.find(name, &mut found),
             Sni::Malformed(_) => {
                 found.push(&self.malformed);
                 return found;

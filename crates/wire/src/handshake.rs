@@ -1,9 +1,10 @@
 //! Finds the first handshake message of a flight in the bytes received so far: record headers,
 //! message header, limits. It must not know what the message says.
 
-use crate::cursor::Cursor;
 use crate::fault::{Fault, Malformed};
 use crate::record::{HANDSHAKE, HEADER_LEN, PLAINTEXT_BYTES_MAX, RecordHeader, VERSION_MAJOR};
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
 
 /// `HandshakeType.client_hello`.
 pub(crate) const CLIENT_HELLO: u8 = 1;
@@ -35,10 +36,11 @@ pub(crate) enum Message<'a> {
     NeedMore {
         at_least: usize,
     },
-    /// The message's body, and the length of the records that hold the message. In a flight
-    /// that need not be aligned, the end of the last of them may not have been received yet.
-    Body {
-        body: Cursor<'a>,
+    /// The message with its header, copied if it lies in several records, and the length of
+    /// the records that hold it. In a flight that need not be aligned, the end of the last of
+    /// them may not have been received yet.
+    Whole {
+        message: Cow<'a, [u8]>,
         raw_len: usize,
     },
     Malformed(Malformed),
@@ -86,9 +88,13 @@ impl MessageReader {
                     return Err(Malformed { at: least, why: Fault::NotAligned });
                 }
                 let raw_len = self.raw_walked + header.record_len();
-                return Ok(match (least - self.stream_walked).saturating_sub(payload.len()) {
-                    0 => Message::Body { body: Cursor::body(raw, least), raw_len },
-                    at_least => Message::NeedMore { at_least },
+                let part = least - self.stream_walked;
+                return Ok(match payload.get(..part) {
+                    Some(message) if self.stream_walked == 0 => {
+                        Message::Whole { message: Cow::Borrowed(message), raw_len }
+                    }
+                    Some(_) => Message::Whole { message: Cow::Owned(joined(raw, least)), raw_len },
+                    None => Message::NeedMore { at_least: part - payload.len() },
                 });
             }
             if payload.len() < len {
@@ -156,6 +162,21 @@ fn put(header: &mut [u8; MESSAGE_HEADER_LEN], at: usize, payload: &[u8]) -> usiz
     let len = payload.len().min(room.len());
     room[..len].copy_from_slice(&payload[..len]);
     at.min(MESSAGE_HEADER_LEN) + len
+}
+
+/// The first `len` bytes that these records carry.
+#[cold]
+fn joined(mut records: &[u8], len: usize) -> Vec<u8> {
+    let mut stream = Vec::with_capacity(len);
+    while stream.len() < len
+        && let Some((header, rest)) = RecordHeader::split(records)
+    {
+        // The last record of a server's flight may hold more than the hello, and not be here yet.
+        let (payload, later) = rest.split_at(rest.len().min(usize::from(header.len)));
+        stream.extend_from_slice(&payload[..payload.len().min(len - stream.len())]);
+        records = later;
+    }
+    stream
 }
 
 /// Fewest bytes on the wire that carry `stream` handshake bytes from a record border on.

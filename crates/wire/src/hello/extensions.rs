@@ -2,7 +2,7 @@
 //! hello that the next stack cannot decode must not be routed by us. Extensions that this file
 //! does not name may hold anything. It must not know what an extension is good for.
 
-use super::sni::{self, SERVER_NAME, Sni};
+use super::sni::SERVER_NAME;
 use super::view::Known;
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
@@ -37,7 +37,7 @@ const STATUS_TYPE_OCSP: u8 = 1;
 
 /// Walks over the list once: checks each extension's form, that none comes twice, and that
 /// `pre_shared_key` is the last.
-pub(super) fn read<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
+pub(super) fn read(list: Cursor<'_>, known: &mut Known) -> Result<(), Malformed> {
     let mut few = Few::new();
     match walk(list, known, |extension_type| few.insert(extension_type))? {
         Walked::All => Ok(()),
@@ -47,7 +47,7 @@ pub(super) fn read<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Ma
 
 /// The same where there are too many types to keep them in a short list.
 #[cold]
-fn read_many<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
+fn read_many(list: Cursor<'_>, known: &mut Known) -> Result<(), Malformed> {
     let mut many = Many::new();
     walk(list, known, |extension_type| Some(many.insert(extension_type)))?;
     Ok(())
@@ -59,9 +59,10 @@ enum Walked {
     NoRoom,
 }
 
-fn walk<'a>(
-    mut list: Cursor<'a>,
-    known: &mut Known<'a>,
+#[inline(always)]
+fn walk(
+    mut list: Cursor<'_>,
+    known: &mut Known,
     mut insert: impl FnMut(u16) -> Option<bool>,
 ) -> Result<Walked, Malformed> {
     while !list.is_empty() {
@@ -81,46 +82,30 @@ fn walk<'a>(
     Ok(Walked::All)
 }
 
-impl<'a> Known<'a> {
-    /// What is known of a hello without extensions.
-    pub(super) const fn none() -> Self {
-        Self {
-            sni: Sni::Absent,
-            alpn: None,
-            versions: None,
-            groups: None,
-            key_shares: None,
-            signature_algorithms: None,
-            ech: false,
-            session_ticket: false,
-            psk: false,
-            early_data: false,
-        }
-    }
-
-    fn read(&mut self, extension_type: u16, mut body: Cursor<'a>) -> Result<(), Malformed> {
+impl Known {
+    #[inline(always)]
+    fn read(&mut self, extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed> {
         let field = Field::Extension(extension_type);
-        let whole = body;
         match extension_type {
             SERVER_NAME => {
-                self.sni = sni::read(whole);
+                self.server_name = Some(body.span());
                 return Ok(());
             }
-            ALPN => self.alpn = Some(names(&mut body, field)?),
+            ALPN => self.alpn = names(&mut body, field)?.span(),
             SUPPORTED_VERSIONS => {
-                self.versions = Some(body.vec8_filled(field)?.whole_u16s(field)?);
+                self.versions = body.vec8_filled(field)?.whole_u16s(field)?.span();
             }
-            SUPPORTED_GROUPS => self.groups = Some(u16_list(&mut body, field)?),
-            KEY_SHARE => self.key_shares = Some(key_shares(&mut body, field)?),
+            SUPPORTED_GROUPS => self.groups = u16_list(&mut body, field)?.span(),
+            KEY_SHARE => self.key_shares = key_shares(&mut body, field)?.span(),
             SIGNATURE_ALGORITHMS => {
-                self.signature_algorithms = Some(u16_list(&mut body, field)?);
+                self.signature_algorithms = u16_list(&mut body, field)?.span();
             }
             ENCRYPTED_CLIENT_HELLO => {
                 self.ech = true;
                 ech(&mut body, field)?;
             }
             SESSION_TICKET => {
-                self.session_ticket = !whole.is_empty();
+                self.session_ticket = !body.is_empty();
                 return Ok(());
             }
             PRE_SHARED_KEY => {
@@ -128,7 +113,7 @@ impl<'a> Known<'a> {
                 pre_shared_key(&mut body, field)?;
             }
             EARLY_DATA => self.early_data = true,
-            _ => return check_form(extension_type, whole),
+            _ => return check_form(extension_type, body),
         }
         body.finish(field)
     }
