@@ -62,6 +62,7 @@ impl MessageReader {
     ///
     /// Faults are looked for in the order of the stream, and each as soon as its bytes are there,
     /// so the answer does not depend on how the bytes were cut on their way.
+    #[inline(always)]
     pub(crate) fn feed<'a>(&mut self, raw: &'a [u8]) -> Message<'a> {
         match self.walk(raw) {
             Ok(answer) => answer,
@@ -69,6 +70,7 @@ impl MessageReader {
         }
     }
 
+    #[inline(always)]
     fn walk<'a>(&mut self, raw: &'a [u8]) -> Result<Message<'a>, Malformed> {
         loop {
             let unread = raw.get(self.raw_walked..).unwrap_or_default();

@@ -120,6 +120,7 @@ impl Known {
 }
 
 /// The extensions that are checked and not kept.
+#[inline(always)]
 fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed> {
     let field = Field::Extension(extension_type);
     match extension_type {
@@ -155,11 +156,13 @@ fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed
 }
 
 /// A list of two-byte values with a two-byte length, at least one.
+#[inline(always)]
 fn u16_list<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     body.vec16_filled(field)?.whole_u16s(field)
 }
 
 /// RFC 7301 3.1: `ProtocolName protocol_name_list<2..2^16-1>`, names of 1 to 255 bytes.
+#[inline(always)]
 fn names<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     let list = body.vec16_filled(field)?;
     let mut rest = list;
@@ -170,6 +173,7 @@ fn names<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malforme
 }
 
 /// RFC 8446 4.2.8: `KeyShareEntry client_shares<0..2^16-1>`; empty asks for a retry.
+#[inline(always)]
 fn key_shares<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     let list = body.vec16(field)?;
     let mut rest = list;
@@ -181,6 +185,7 @@ fn key_shares<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Mal
 }
 
 /// RFC 8446 4.2.11: `OfferedPsks`.
+#[inline(always)]
 fn pre_shared_key(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> {
     let mut identities = body.vec16_filled(field)?;
     while !identities.is_empty() {
@@ -195,6 +200,7 @@ fn pre_shared_key(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> 
 }
 
 /// RFC 9849 5: `ECHClientHello`.
+#[inline(always)]
 fn ech(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> {
     let start = *body;
     match body.u8(field)? {
@@ -210,6 +216,7 @@ fn ech(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> {
 }
 
 /// RFC 6066 8: `CertificateStatusRequest`. Types other than OCSP may hold anything.
+#[inline(always)]
 fn status_request(mut body: Cursor<'_>, field: Field) -> Result<(), Malformed> {
     if body.u8(field)? != STATUS_TYPE_OCSP {
         return Ok(());

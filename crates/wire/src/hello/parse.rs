@@ -14,6 +14,7 @@ const SESSION_ID_BYTES_MAX: u8 = 32;
 pub(super) const RANDOM_LEN: usize = 32;
 
 /// Reads a ClientHello, its header included.
+#[inline(always)]
 pub(super) fn client_hello(message: &[u8]) -> Result<Parts, Malformed> {
     let mut body = Cursor::new(message, MESSAGE_HEADER_LEN);
     let legacy_version = body.u16(Field::LegacyVersion)?;

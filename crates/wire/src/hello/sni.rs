@@ -124,11 +124,11 @@ fn check(name: &[u8]) -> Result<Letters, SniFault> {
 fn sound(name: &[u8]) -> Option<Letters> {
     let (mut letters, mut label_at) = (Letters::Lower, 0);
     for (at, &byte) in name.iter().enumerate() {
-        match byte {
-            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => {}
-            b'A'..=b'Z' => letters = Letters::Mixed,
-            b'.' if is_label(&name[label_at..at]) => label_at = at + 1,
-            _ => return None,
+        match CLASSES[usize::from(byte)] {
+            Class::Inner => {}
+            Class::Upper => letters = Letters::Mixed,
+            Class::Dot if is_label(&name[label_at..at]) => label_at = at + 1,
+            Class::Dot | Class::Foreign => return None,
         }
     }
     // An IPv4 address ends in a number, and so does every other spelling of one; an IPv6 address
@@ -136,6 +136,32 @@ fn sound(name: &[u8]) -> Option<Letters> {
     let top = &name[label_at..];
     (is_label(top) && !top.iter().all(u8::is_ascii_digit)).then_some(letters)
 }
+
+/// What a byte is in a name.
+#[derive(Clone, Copy)]
+enum Class {
+    /// Of a label, in its one spelling.
+    Inner,
+    Upper,
+    Dot,
+    Foreign,
+}
+
+/// Looked up, as comparing takes three times as long for a digit.
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Foreign; 256];
+    let mut byte = 0;
+    while byte < classes.len() {
+        classes[byte] = match byte as u8 {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => Class::Inner,
+            b'A'..=b'Z' => Class::Upper,
+            b'.' => Class::Dot,
+            _ => Class::Foreign,
+        };
+        byte += 1;
+    }
+    classes
+};
 
 fn is_label(label: &[u8]) -> bool {
     label.len() <= LABEL_BYTES_MAX
@@ -184,6 +210,7 @@ fn check_labels(name: &[u8]) -> Result<(), SniFault> {
 }
 
 /// Reads the extension's body: `ServerName server_name_list<1..2^16-1>`.
+#[inline(always)]
 pub(super) fn read(body: Cursor<'_>) -> Sni<'_> {
     match host_name(body) {
         Ok(name) => Sni::Name(name),
@@ -191,6 +218,7 @@ pub(super) fn read(body: Cursor<'_>) -> Sni<'_> {
     }
 }
 
+#[inline(always)]
 fn host_name(mut body: Cursor<'_>) -> Result<Cow<'_, str>, SniFault> {
     const FIELD: Field = Field::Extension(SERVER_NAME);
     let mut list = body.vec16(FIELD).map_err(|_| SniFault::Truncated)?;

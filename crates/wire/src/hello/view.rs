@@ -68,6 +68,7 @@ pub const fn is_grease(value: u16) -> bool {
 
 impl<'a> Hello<'a> {
     /// Reads a message, its header included, that `raw_len` bytes of records carried.
+    #[inline(always)]
     pub(super) fn read(message: Cow<'a, [u8]>, raw_len: usize) -> Result<Self, Malformed> {
         let parts = client_hello(&message)?;
         let sni = match (parts.known.server_name, &message) {
