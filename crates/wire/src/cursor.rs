@@ -47,7 +47,7 @@ impl<'a> Cursor<'a> {
 
     /// A fault at the next byte.
     pub(crate) const fn fault(&self, why: Fault) -> Malformed {
-        Malformed { at: self.at(), why }
+        Malformed { at: self.at() as u32, why }
     }
 
     #[inline(always)]
@@ -127,7 +127,7 @@ impl<'a> Cursor<'a> {
         if self.left.len().is_multiple_of(2) {
             Ok(self)
         } else {
-            Err(Malformed { at: self.end - 1, why: Fault::Truncated(field) })
+            Err(Malformed { at: self.end as u32 - 1, why: Fault::Truncated(field) })
         }
     }
 

@@ -87,7 +87,7 @@ impl MessageReader {
             let least = message_bytes.unwrap_or(MESSAGE_HEADER_LEN);
             if least <= stream_end {
                 if self.aligned && message_bytes.is_some_and(|bytes| bytes < stream_end) {
-                    return Err(Malformed { at: least, why: Fault::NotAligned });
+                    return Err(Malformed { at: least as u32, why: Fault::NotAligned });
                 }
                 let raw_len = self.raw_walked + header.record_len();
                 let part = least - self.stream_walked;
@@ -115,7 +115,7 @@ impl MessageReader {
         &self,
         unread: &'a [u8],
     ) -> Result<Option<(RecordHeader, &'a [u8])>, Malformed> {
-        let fault = |why| Err(Malformed { at: self.stream_walked, why });
+        let fault = |why| Err(Malformed { at: self.stream_walked as u32, why });
         match *unread {
             [content_type, ..] if content_type != HANDSHAKE => {
                 return fault(Fault::RecordType(content_type));
@@ -147,7 +147,10 @@ impl MessageReader {
         let [_, high, middle, low] = header.map(usize::from);
         let message_bytes = MESSAGE_HEADER_LEN + (high << 16 | middle << 8 | low);
         if message_bytes > self.message_bytes_max {
-            return Err(Malformed { at: 1, why: Fault::TooLong { message_bytes } });
+            return Err(Malformed {
+                at: 1,
+                why: Fault::TooLong { message_bytes: message_bytes as u32 },
+            });
         }
         Ok(Some(message_bytes))
     }

@@ -3,7 +3,7 @@
 //! does not name may hold anything. It must not know what an extension is good for.
 
 use super::sni::SERVER_NAME;
-use super::view::Known;
+use super::view::Parts;
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 
@@ -37,19 +37,19 @@ const STATUS_TYPE_OCSP: u8 = 1;
 
 /// Walks over the list once: checks each extension's form, that none comes twice, and that
 /// `pre_shared_key` is the last.
-pub(super) fn read(list: Cursor<'_>, known: &mut Known) -> Result<(), Malformed> {
+pub(super) fn read(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
     let mut few = Few::new();
-    match walk(list, known, |extension_type| few.insert(extension_type))? {
+    match walk(list, parts, |extension_type| few.insert(extension_type))? {
         Walked::All => Ok(()),
-        Walked::NoRoom => read_many(list, known),
+        Walked::NoRoom => read_many(list, parts),
     }
 }
 
 /// The same where there are too many types to keep them in a short list.
 #[cold]
-fn read_many(list: Cursor<'_>, known: &mut Known) -> Result<(), Malformed> {
+fn read_many(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
     let mut many = Many::new();
-    walk(list, known, |extension_type| Some(many.insert(extension_type)))?;
+    walk(list, parts, |extension_type| Some(many.insert(extension_type)))?;
     Ok(())
 }
 
@@ -62,7 +62,7 @@ enum Walked {
 #[inline(always)]
 fn walk(
     mut list: Cursor<'_>,
-    known: &mut Known,
+    parts: &mut Parts,
     mut insert: impl FnMut(u16) -> Option<bool>,
 ) -> Result<Walked, Malformed> {
     while !list.is_empty() {
@@ -74,7 +74,7 @@ fn walk(
             Some(false) => return Err(start.fault(Fault::DuplicateExtension(extension_type))),
             Some(true) => {}
         }
-        known.read(extension_type, body)?;
+        parts.read_extension(extension_type, body)?;
         if extension_type == PRE_SHARED_KEY && !list.is_empty() {
             return Err(start.fault(Fault::PskNotLast));
         }
@@ -82,9 +82,13 @@ fn walk(
     Ok(Walked::All)
 }
 
-impl Known {
+impl Parts {
     #[inline(always)]
-    fn read(&mut self, extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed> {
+    fn read_extension(
+        &mut self,
+        extension_type: u16,
+        mut body: Cursor<'_>,
+    ) -> Result<(), Malformed> {
         let field = Field::Extension(extension_type);
         match extension_type {
             SERVER_NAME => {

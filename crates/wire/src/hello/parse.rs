@@ -2,7 +2,7 @@
 //! parts lie. It must not know what they say.
 
 use super::extensions;
-use super::view::{Known, Parts};
+use super::view::Parts;
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 use crate::handshake::MESSAGE_HEADER_LEN;
@@ -15,25 +15,17 @@ pub(super) const RANDOM_LEN: usize = 32;
 
 /// Reads a ClientHello, its header included.
 #[inline(always)]
-pub(super) fn client_hello(message: &[u8]) -> Result<Parts, Malformed> {
+pub(super) fn client_hello(message: &[u8], parts: &mut Parts) -> Result<(), Malformed> {
     let mut body = Cursor::new(message, MESSAGE_HEADER_LEN);
-    let legacy_version = body.u16(Field::LegacyVersion)?;
-    let random = body.take(RANDOM_LEN, Field::Random)?.span();
-    let session_id_len = session_id(&mut body)?;
+    parts.legacy_version = body.u16(Field::LegacyVersion)?;
+    parts.random = body.take(RANDOM_LEN, Field::Random)?.span();
+    parts.session_id_len = session_id(&mut body)?;
     let cipher_suites = body.vec16_filled(Field::CipherSuites)?.whole_u16s(Field::CipherSuites)?;
-    let compression_methods = body.vec8_filled(Field::CompressionMethods)?;
+    parts.cipher_suites = cipher_suites.span();
+    parts.compression_methods = body.vec8_filled(Field::CompressionMethods)?.span();
     let extensions = extension_list(body)?;
-    let mut known = Known::default();
-    extensions::read(extensions, &mut known)?;
-    Ok(Parts {
-        legacy_version,
-        random,
-        session_id_len,
-        cipher_suites: cipher_suites.span(),
-        compression_methods: compression_methods.span(),
-        extensions: extensions.span(),
-        known,
-    })
+    parts.extensions = extensions.span();
+    extensions::read(extensions, parts)
 }
 
 /// Reads over a session id, or its echo; gives its length.

@@ -2,8 +2,8 @@
 //! hello was found, and must not be asked for what a rule means.
 
 use super::extensions::{FIELD_ALPN, FIELD_KEY_SHARE};
-use super::parse::{RANDOM_LEN, client_hello};
-use super::{Field, Malformed, Sni, sni};
+use super::parse::RANDOM_LEN;
+use super::{Field, Sni, sni};
 use crate::cursor::Span;
 use alloc::borrow::Cow;
 use core::fmt;
@@ -27,7 +27,7 @@ pub struct Hello<'a> {
 }
 
 /// Where the parts of a hello lie in it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Parts {
     pub(super) legacy_version: u16,
     pub(super) session_id_len: u8,
@@ -35,15 +35,9 @@ pub(super) struct Parts {
     pub(super) cipher_suites: Span,
     pub(super) compression_methods: Span,
     pub(super) extensions: Span,
-    pub(super) known: Known,
-}
-
-/// The extensions that are looked at, found in the one walk that checks them all.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Known {
     /// The extension's body, of which nothing is checked.
     pub(super) server_name: Option<Span>,
-    /// Each list without its length, empty where there is none.
+    /// The list of this extension without its length, as of those below; empty where there is none.
     pub(super) alpn: Span,
     pub(super) versions: Span,
     pub(super) groups: Span,
@@ -67,16 +61,15 @@ pub const fn is_grease(value: u16) -> bool {
 }
 
 impl<'a> Hello<'a> {
-    /// Reads a message, its header included, that `raw_len` bytes of records carried.
+    /// A message that was read, its header included, and that `raw_len` bytes of records carried.
     #[inline(always)]
-    pub(super) fn read(message: Cow<'a, [u8]>, raw_len: usize) -> Result<Self, Malformed> {
-        let parts = client_hello(&message)?;
-        let sni = match (parts.known.server_name, &message) {
+    pub(super) fn new(message: Cow<'a, [u8]>, raw_len: usize, parts: Parts) -> Self {
+        let sni = match (parts.server_name, &message) {
             (None, _) => Sni::Absent,
             (Some(span), Cow::Borrowed(message)) => sni::read(span.cursor(message)),
             (Some(span), Cow::Owned(message)) => sni::read(span.cursor(message)).into_owned(),
         };
-        Ok(Self { message, raw_len, sni, parts })
+        Self { message, raw_len, sni, parts }
     }
 
     /// The server's name, or that there is none, or why it is no name.
@@ -86,7 +79,7 @@ impl<'a> Hello<'a> {
 
     /// The application protocols that the client offers, in its order; none without ALPN.
     pub fn alpn(&self) -> impl Iterator<Item = ProtocolName<'_>> + Clone {
-        let mut list = self.parts.known.alpn.cursor(&self.message);
+        let mut list = self.parts.alpn.cursor(&self.message);
         core::iter::from_fn(move || {
             let name = list.vec8_filled(FIELD_ALPN).ok()?;
             Some(ProtocolName(name.left()))
@@ -101,7 +94,7 @@ impl<'a> Hello<'a> {
     /// The versions offered, GREASE included: those of `supported_versions`, and only without it
     /// `legacy_version` (RFC 8446 4.2.1).
     pub fn versions(&self) -> impl Iterator<Item = u16> + Clone {
-        let listed = self.parts.known.versions;
+        let listed = self.parts.versions;
         let legacy = listed.is_empty().then_some(self.parts.legacy_version);
         legacy.into_iter().chain(self.u16s(listed))
     }
@@ -110,7 +103,7 @@ impl<'a> Hello<'a> {
     /// drafts and DTLS do not count. Without `supported_versions` no more than TLS 1.2, whatever
     /// else `legacy_version` says. 0 when there is none from 0x0300 on.
     pub fn version_max(&self) -> u16 {
-        let listed = self.parts.known.versions;
+        let listed = self.parts.versions;
         if listed.is_empty() {
             // "If this extension is not present, servers [...] MUST negotiate TLS 1.2 or prior,
             // even if ClientHello.legacy_version is 0x0304 or later." Later is 0x0400 too.
@@ -129,12 +122,12 @@ impl<'a> Hello<'a> {
 
     /// The groups of `supported_groups`, in order, GREASE included.
     pub fn groups(&self) -> impl Iterator<Item = u16> + Clone {
-        self.u16s(self.parts.known.groups)
+        self.u16s(self.parts.groups)
     }
 
     /// The groups that the client sends key shares for, in order, GREASE included.
     pub fn key_share_groups(&self) -> impl Iterator<Item = u16> + Clone {
-        let mut list = self.parts.known.key_shares.cursor(&self.message);
+        let mut list = self.parts.key_shares.cursor(&self.message);
         core::iter::from_fn(move || {
             let group = list.u16(FIELD_KEY_SHARE).ok()?;
             list.vec16(FIELD_KEY_SHARE).ok()?;
@@ -144,7 +137,7 @@ impl<'a> Hello<'a> {
 
     /// The schemes of `signature_algorithms`, in order, GREASE included.
     pub fn signature_algorithms(&self) -> impl Iterator<Item = u16> + Clone {
-        self.u16s(self.parts.known.signature_algorithms)
+        self.u16s(self.parts.signature_algorithms)
     }
 
     /// The TLS compression methods offered; 0 is "null".
@@ -170,23 +163,23 @@ impl<'a> Hello<'a> {
     /// Whether there is an `encrypted_client_hello` extension (RFC 9849): a real one or a GREASE
     /// one, nobody but the right server can tell.
     pub const fn has_ech(&self) -> bool {
-        self.parts.known.ech
+        self.parts.ech
     }
 
     /// Whether the client offers a TLS 1.2 session ticket: a `session_ticket` extension that is
     /// not empty (RFC 5077 3.2).
     pub const fn has_session_ticket(&self) -> bool {
-        self.parts.known.session_ticket
+        self.parts.session_ticket
     }
 
     /// Whether the client offers a pre-shared key, as it does to resume in TLS 1.3.
     pub const fn has_psk(&self) -> bool {
-        self.parts.known.psk
+        self.parts.psk
     }
 
     /// Whether the client sends early data.
     pub const fn has_early_data(&self) -> bool {
-        self.parts.known.early_data
+        self.parts.early_data
     }
 
     /// The client's random bytes.
