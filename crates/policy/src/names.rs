@@ -147,32 +147,30 @@ impl NameIndex {
     fn fill_places(&mut self) {
         for number in 0..index_u32(self.ends.len()) {
             let place = self.place_of(self.name(number));
-            // Half of the places are free, so the search ends.
-            if let Err(Some(free)) = place
-                && let Some(place) = self.places.get_mut(free)
-            {
+            if let Some(place) = self.places.get_mut(place) {
                 *place = number;
             }
         }
     }
 
-    /// The number of a name, or the free place where it would be; `None` where there is none.
-    fn place_of(&self, name: &[u8]) -> Result<u32, Option<usize>> {
+    /// The place of a name, or the free one where it would be. Half of the places are free, so the
+    /// search ends.
+    fn place_of(&self, name: &[u8]) -> usize {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(name);
         let hash = hasher.finish();
         // The high half of the product: evenly spread over any number of places.
         let first = (u128::from(hash) * self.places.len() as u128) >> 64;
-        let mut at = first as usize;
+        let mut place = first as usize;
         for _ in 0..=self.places.len() {
-            match self.places.get(at) {
-                Some(&FREE) => return Err(Some(at)),
-                Some(&number) if self.name(number) == name => return Ok(number),
-                Some(_) => at += 1,
-                None => at = 0,
+            match self.places.get(place) {
+                Some(&FREE) => break,
+                Some(&number) if self.name(number) == name => break,
+                Some(_) => place += 1,
+                None => place = 0,
             }
         }
-        Err(None)
+        place
     }
 
     /// The rules that list `name` or a suffix of it; `""` is the absent name.
@@ -203,8 +201,9 @@ impl NameIndex {
 
     #[inline]
     fn find_key<'a>(&'a self, key: &str, found: &mut Found<'a>) {
-        if let Ok(number) = self.place_of(key.as_bytes()) {
-            found.push(self.rules_of(number));
+        if let Some(number) = self.places.get(self.place_of(key.as_bytes())) {
+            // None where the place is free.
+            found.push(self.rules_of(*number));
         }
     }
 
