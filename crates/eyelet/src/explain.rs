@@ -109,7 +109,7 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         facts.destination = Some(SocketAddr::new(ip, port));
     }
     let name = match hello.sni() {
-        Sni::Name(name) => Some(name.as_str()),
+        Sni::Name(name) => Some(&**name),
         _ => None,
     };
     let shown = args.evidence.certificate(name);

@@ -85,7 +85,7 @@ pub async fn fit(active: &Active, raw: &mut Vec<u8>, answer: Answer) -> Answer {
 pub fn tell(active: &Active, story: &mut Story, hello: &Hello<'_>) {
     let decided = &mut story.decided;
     if let Sni::Name(name) = hello.sni() {
-        decided.sni = Some(name.as_str().into());
+        decided.sni = Some((&**name).into());
     }
     decided.tls_version = Some(hello.version_max());
     decided.tls_compression = Some(match hello.offers_compression() {

@@ -123,7 +123,7 @@ fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>) -> Pas
     match reader.feed(held) {
         Peek::NeedMore { .. } => Pass::Some(0),
         Peek::Hello(hello) => match hello.sni() {
-            Sni::Name(name) if Some(name.as_str()) == sni => Pass::All,
+            Sni::Name(name) if Some(&**name) == sni => Pass::All,
             Sni::Absent if sni.is_none() => Pass::All,
             Sni::Name(name) => Pass::Never(format!("the second hello is for {name}").into()),
             Sni::Absent => Pass::Never("the second hello is for no name".into()),

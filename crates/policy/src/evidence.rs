@@ -176,9 +176,9 @@ impl Asked {
 
 /// A name is true as soon as one evidence speaks for it, and false when all have spoken and none
 /// for it. A hello without a name, or with one that cannot be read, has none that is true.
-fn truth(sni: &Sni, evidence: &[Evidence], facts: &Facts<'_>) -> Truth {
+fn truth(sni: &Sni<'_>, evidence: &[Evidence], facts: &Facts<'_>) -> Truth {
     let Sni::Name(name) = sni else { return Truth::Known(false) };
-    let is_name = |target: &Target| target.host == Host::Name(*name);
+    let is_name = |target: &Target| matches!(&target.host, Host::Name(host) if **host == **name);
     let mut unknown = false;
     for evidence in evidence {
         let (known, fact) = match evidence {

@@ -3,11 +3,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use eyelet_wire::hello::{HostName, SniFault};
+use foldhash::fast::RandomState;
 use thiserror::Error;
 
 use crate::rules::index_u32;
@@ -89,11 +90,13 @@ impl fmt::Display for NamePattern {
 #[derive(Debug, Default)]
 pub(crate) struct NameIndex {
     /// The names as `key` spells them, each once, ascending.
-    text: Box<str>,
+    text: Box<[u8]>,
     ends: Box<[Ends]>,
     /// Numbers of names, each at the first free place from the one that its hash says. Half of
     /// them are `FREE`, so a name that is not there is found out after 2.5 places on average.
     places: Box<[u32]>,
+    /// Keyed, as strangers choose what is looked up: none can tell which names lie far from where
+    /// they are first looked for. What is in the table is the configuration's.
     hasher: RandomState,
     /// Rule ids, ascending for each name.
     rules: Box<[u32]>,
@@ -133,9 +136,9 @@ impl NameIndex {
             ends.push(Ends { text: index_u32(text.len()), rules });
         }
         let rules = pairs.iter().map(|(_, rule)| *rule).collect();
-        let (text, ends) = (text.into_boxed_str(), ends.into_boxed_slice());
+        let (text, ends) = (text.into_bytes().into_boxed_slice(), ends.into_boxed_slice());
         let places = vec![FREE; ends.len() * PLACES_A_NAME].into_boxed_slice();
-        let hasher = RandomState::new();
+        let hasher = RandomState::default();
         let mut index = Self { text, ends, places, hasher, rules, suffix_depths };
         index.fill_places();
         index
@@ -144,36 +147,38 @@ impl NameIndex {
     fn fill_places(&mut self) {
         for number in 0..index_u32(self.ends.len()) {
             let place = self.place_of(self.name(number));
-            // Half of the places are free, so the search ends.
-            if let Err(Some(free)) = place
-                && let Some(place) = self.places.get_mut(free)
-            {
+            if let Some(place) = self.places.get_mut(place) {
                 *place = number;
             }
         }
     }
 
-    /// The number of a name, or the free place where it would be; `None` where there is none.
-    fn place_of(&self, name: &str) -> Result<u32, Option<usize>> {
-        let hash = self.hasher.hash_one(name);
+    /// The place of a name, or the free one where it would be. Half of the places are free, so the
+    /// search ends.
+    fn place_of(&self, name: &[u8]) -> usize {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(name);
+        let hash = hasher.finish();
         // The high half of the product: evenly spread over any number of places.
         let first = (u128::from(hash) * self.places.len() as u128) >> 64;
-        let (before, from) = self.places.split_at(first as usize);
-        for (step, number) in from.iter().chain(before).enumerate() {
-            if *number == FREE {
-                return Err(Some((first as usize + step) % self.places.len()));
-            }
-            if self.name(*number) == name {
-                return Ok(*number);
+        let mut place = first as usize;
+        for _ in 0..=self.places.len() {
+            match self.places.get(place) {
+                Some(&FREE) => break,
+                Some(&number) if self.name(number) == name => break,
+                Some(_) => place += 1,
+                None => place = 0,
             }
         }
-        Err(None)
+        place
     }
 
     /// The rules that list `name` or a suffix of it; `""` is the absent name.
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut Found<'a>) {
         self.find_key(name, found);
-        self.find_suffixes(name, found);
+        if self.suffix_depths != 0 {
+            self.find_suffixes(name, found);
+        }
     }
 
     /// The rules that list every name that `pattern` stands for.
@@ -185,9 +190,6 @@ impl NameIndex {
     }
 
     fn find_suffixes<'a>(&'a self, name: &str, found: &mut Found<'a>) {
-        if self.suffix_depths == 0 {
-            return;
-        }
         let mut depth = labels(name);
         for (at, _) in name.match_indices('.') {
             depth -= 1;
@@ -197,9 +199,11 @@ impl NameIndex {
         }
     }
 
+    #[inline]
     fn find_key<'a>(&'a self, key: &str, found: &mut Found<'a>) {
-        if let Ok(number) = self.place_of(key) {
-            found.push(self.rules_of(number));
+        if let Some(number) = self.places.get(self.place_of(key.as_bytes())) {
+            // None where the place is free.
+            found.push(self.rules_of(*number));
         }
     }
 
@@ -207,7 +211,7 @@ impl NameIndex {
     pub(crate) fn patterns_of(&self, rule: u32) -> impl Iterator<Item = NamePattern> + '_ {
         let numbers = 0..index_u32(self.ends.len());
         let listed = numbers.filter(move |n| self.rules_of(*n).binary_search(&rule).is_ok());
-        listed.map(|number| match self.name(number) {
+        listed.map(|number| match &*String::from_utf8_lossy(self.name(number)) {
             "" => NamePattern::Absent,
             name => match name.strip_prefix('.') {
                 Some(suffix) => NamePattern::Suffix(suffix.into()),
@@ -216,7 +220,7 @@ impl NameIndex {
         })
     }
 
-    fn name(&self, number: u32) -> &str {
+    fn name(&self, number: u32) -> &[u8] {
         let (before, own) = self.ends_of(number);
         self.text.get(before.text as usize..own.text as usize).unwrap_or_default()
     }
@@ -267,6 +271,9 @@ impl<'a> Found<'a> {
     }
 
     pub(crate) fn push(&mut self, list: &'a [u32]) {
+        if list.is_empty() {
+            return;
+        }
         match self.few.get_mut(self.few_len) {
             Some(free) => {
                 *free = list;
@@ -281,6 +288,13 @@ impl Iterator for Found<'_> {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
+        // As nearly always: a name that one list has.
+        if self.few_len == 1 {
+            let [list, ..] = &mut self.few;
+            let (first, rest) = list.split_first()?;
+            *list = rest;
+            return Some(*first);
+        }
         let mut least: Option<u32> = None;
         for list in self.few.get_mut(..self.few_len)?.iter_mut().chain(&mut self.more) {
             // Lists are short, but the one of rules without `sni` may be long and skipped far into.

@@ -74,6 +74,8 @@ pub struct Rules {
     /// What decides whether the hello is read: of the rules whose matchers are equal when those on
     /// the hello are left out, the first. Ends at the first that has no other matcher.
     before_hello: Box<[u32]>,
+    /// Whether the first of these asks for the hello whatever else is known.
+    hello_first: bool,
     /// Rules without `sni`, without `sni_malformed`.
     unnamed: Box<[u32]>,
     /// Rules with `sni_malformed` and without `sni`.
@@ -95,6 +97,8 @@ pub(crate) struct Entry {
     refuse: bool,
     shadow: bool,
     named: bool,
+    /// Whether it has any matcher beside its names.
+    has_conditions: bool,
     /// By a matcher or by its action.
     asks_hello: bool,
     needs_name: bool,
@@ -115,11 +119,15 @@ impl Rules {
             });
             chosen.map(|(id, _)| id).collect()
         };
+        let first = rules.first().zip(entries.first());
         // A name that can be read and one that cannot exclude each other.
         let named = numbered().filter(|(_, rule)| !rule.conditions.asks(Matcher::SniMalformed));
         Self {
             names: NameIndex::new(named.map(|(id, rule)| (id, &*rule.sni))),
             before_hello: before_hello(&rule_entries, &entries, &conditions),
+            hello_first: first.is_some_and(|(rule, entry)| {
+                entry.asks_hello && rule.conditions.without_hello() == Conditions::default()
+            }),
             unnamed: unnamed_with(false),
             malformed: unnamed_with(true),
             shadows: numbered().filter(|(_, rule)| rule.shadow).map(|(id, _)| id).collect(),
@@ -140,9 +148,11 @@ impl Rules {
     /// only when everything cheaper of that rule holds and no earlier rule has matched. A fact
     /// that is given although nobody asked for it yet changes nothing.
     pub fn decide(&self, facts: &Facts<'_>) -> Decision {
-        match self.decide_before_hello(facts) {
-            Decision::Need(Fact::Hello) => {}
-            decided => return decided,
+        if !self.hello_first {
+            match self.decide_before_hello(facts) {
+                Decision::Need(Fact::Hello) => {}
+                decided => return decided,
+            }
         }
         match facts.hello {
             Some(hello) => self.decide_by_hello(hello, facts),
@@ -266,11 +276,7 @@ impl Rules {
         let mut candidates = self.candidates(hello.sni());
         for id in &mut candidates {
             let Some((entry, conditions)) = self.rule(id) else { continue };
-            let mut outcome = conditions.check_before_hello(facts, entry.refuse);
-            if outcome == Outcome::Holds {
-                outcome = conditions.check_hello(hello, facts, entry.refuse);
-            }
-            match outcome {
+            match entry.check(conditions, hello, facts) {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
                 Outcome::Holds if entry.shadow => {}
@@ -281,17 +287,14 @@ impl Rules {
     }
 
     /// The rules whose `sni` and `sni_malformed` hold, ascending.
-    pub(crate) fn candidates(&self, sni: &Sni) -> Found<'_> {
+    pub(crate) fn candidates(&self, sni: &Sni<'_>) -> Found<'_> {
         let mut found = Found::new();
         match sni {
             Sni::Absent => self.names.find("", &mut found),
-            Sni::Name(name) => self.names.find(name.as_str(), &mut found),
-            Sni::Malformed(_) => {
-                found.push(&self.malformed);
-                return found;
-            }
+            Sni::Name(name) => self.names.find(name, &mut found),
+            Sni::Malformed(_) => {}
         }
-        found.push(&self.unnamed);
+        found.push(self.unnamed(matches!(sni, Sni::Malformed(_))));
         found
     }
 
@@ -370,8 +373,20 @@ impl Entry {
             refuse: rule.refuse,
             shadow: rule.shadow,
             named,
+            has_conditions: rule.conditions != Conditions::default(),
             asks_hello: named || rule.needs != Needs::Nothing || rule.conditions.ask_hello(),
             needs_name: rule.needs == Needs::Name,
+        }
+    }
+
+    /// All its matchers but the names.
+    fn check(self, conditions: &Conditions, hello: &Hello<'_>, facts: &Facts<'_>) -> Outcome {
+        if !self.has_conditions {
+            return Outcome::Holds;
+        }
+        match conditions.check_before_hello(facts, self.refuse) {
+            Outcome::Holds => conditions.check_hello(hello, facts, self.refuse),
+            other => other,
         }
     }
 

@@ -1,9 +1,10 @@
 //! Finds the first handshake message of a flight in the bytes received so far: record headers,
 //! message header, limits. It must not know what the message says.
 
-use crate::cursor::Cursor;
 use crate::fault::{Fault, Malformed};
 use crate::record::{HANDSHAKE, HEADER_LEN, PLAINTEXT_BYTES_MAX, RecordHeader, VERSION_MAJOR};
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
 
 /// `HandshakeType.client_hello`.
 pub(crate) const CLIENT_HELLO: u8 = 1;
@@ -35,10 +36,11 @@ pub(crate) enum Message<'a> {
     NeedMore {
         at_least: usize,
     },
-    /// The message's body, and the length of the records that hold the message. In a flight
-    /// that need not be aligned, the end of the last of them may not have been received yet.
-    Body {
-        body: Cursor<'a>,
+    /// The message with its header, copied if it lies in several records, and the length of
+    /// the records that hold it. In a flight that need not be aligned, the end of the last of
+    /// them may not have been received yet.
+    Whole {
+        message: Cow<'a, [u8]>,
         raw_len: usize,
     },
     Malformed(Malformed),
@@ -60,6 +62,7 @@ impl MessageReader {
     ///
     /// Faults are looked for in the order of the stream, and each as soon as its bytes are there,
     /// so the answer does not depend on how the bytes were cut on their way.
+    #[inline(always)]
     pub(crate) fn feed<'a>(&mut self, raw: &'a [u8]) -> Message<'a> {
         match self.walk(raw) {
             Ok(answer) => answer,
@@ -67,6 +70,7 @@ impl MessageReader {
         }
     }
 
+    #[inline(always)]
     fn walk<'a>(&mut self, raw: &'a [u8]) -> Result<Message<'a>, Malformed> {
         loop {
             let unread = raw.get(self.raw_walked..).unwrap_or_default();
@@ -83,12 +87,16 @@ impl MessageReader {
             let least = message_bytes.unwrap_or(MESSAGE_HEADER_LEN);
             if least <= stream_end {
                 if self.aligned && message_bytes.is_some_and(|bytes| bytes < stream_end) {
-                    return Err(Malformed { at: least, why: Fault::NotAligned });
+                    return Err(Malformed { at: least as u32, why: Fault::NotAligned });
                 }
                 let raw_len = self.raw_walked + header.record_len();
-                return Ok(match (least - self.stream_walked).saturating_sub(payload.len()) {
-                    0 => Message::Body { body: Cursor::body(raw, least), raw_len },
-                    at_least => Message::NeedMore { at_least },
+                let part = least - self.stream_walked;
+                return Ok(match payload.get(..part) {
+                    Some(message) if self.stream_walked == 0 => {
+                        Message::Whole { message: Cow::Borrowed(message), raw_len }
+                    }
+                    Some(_) => Message::Whole { message: Cow::Owned(joined(raw, least)), raw_len },
+                    None => Message::NeedMore { at_least: part - payload.len() },
                 });
             }
             if payload.len() < len {
@@ -107,7 +115,7 @@ impl MessageReader {
         &self,
         unread: &'a [u8],
     ) -> Result<Option<(RecordHeader, &'a [u8])>, Malformed> {
-        let fault = |why| Err(Malformed { at: self.stream_walked, why });
+        let fault = |why| Err(Malformed { at: self.stream_walked as u32, why });
         match *unread {
             [content_type, ..] if content_type != HANDSHAKE => {
                 return fault(Fault::RecordType(content_type));
@@ -139,7 +147,10 @@ impl MessageReader {
         let [_, high, middle, low] = header.map(usize::from);
         let message_bytes = MESSAGE_HEADER_LEN + (high << 16 | middle << 8 | low);
         if message_bytes > self.message_bytes_max {
-            return Err(Malformed { at: 1, why: Fault::TooLong { message_bytes } });
+            return Err(Malformed {
+                at: 1,
+                why: Fault::TooLong { message_bytes: message_bytes as u32 },
+            });
         }
         Ok(Some(message_bytes))
     }
@@ -156,6 +167,21 @@ fn put(header: &mut [u8; MESSAGE_HEADER_LEN], at: usize, payload: &[u8]) -> usiz
     let len = payload.len().min(room.len());
     room[..len].copy_from_slice(&payload[..len]);
     at.min(MESSAGE_HEADER_LEN) + len
+}
+
+/// The first `len` bytes that these records carry.
+#[cold]
+fn joined(mut records: &[u8], len: usize) -> Vec<u8> {
+    let mut stream = Vec::with_capacity(len);
+    while stream.len() < len
+        && let Some((header, rest)) = RecordHeader::split(records)
+    {
+        // The last record of a server's flight may hold more than the hello, and not be here yet.
+        let (payload, later) = rest.split_at(rest.len().min(usize::from(header.len)));
+        stream.extend_from_slice(&payload[..payload.len().min(len - stream.len())]);
+        records = later;
+    }
+    stream
 }
 
 /// Fewest bytes on the wire that carry `stream` handshake bytes from a record border on.

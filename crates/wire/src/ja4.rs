@@ -78,7 +78,7 @@ fn version(hello: &Hello<'_>) -> &'static [u8] {
 fn alpn_characters(hello: &Hello<'_>) -> [u8; 2] {
     let first_name = hello.alpn().next();
     let Some((&first, &last)) =
-        first_name.as_ref().and_then(|name| name.as_bytes().first().zip(name.as_bytes().last()))
+        first_name.and_then(|name| name.as_bytes().first().zip(name.as_bytes().last()))
     else {
         return *b"00";
     };

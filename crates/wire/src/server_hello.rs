@@ -3,7 +3,7 @@
 
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
-use crate::handshake::{Message, MessageReader, SERVER_HELLO};
+use crate::handshake::{MESSAGE_HEADER_LEN, Message, MessageReader, SERVER_HELLO};
 use crate::hello::parts::{Few, Many, SUPPORTED_VERSIONS, extension_list, session_id};
 use crate::record::{ALERT, CHANGE_CIPHER_SPEC, HANDSHAKE, RecordHeader, VERSION_MAJOR};
 
@@ -100,10 +100,13 @@ impl ServerHelloReader {
         match self.message.feed(flight) {
             Message::NeedMore { at_least } => ServerPeek::NeedMore { at_least },
             Message::Malformed(malformed) => ServerPeek::Malformed(malformed),
-            Message::Body { body, raw_len } => match server_hello(body, skipped + raw_len) {
-                Ok(hello) => ServerPeek::ServerHello(hello),
-                Err(malformed) => ServerPeek::Malformed(malformed),
-            },
+            Message::Whole { message, raw_len } => {
+                let body = Cursor::new(&message, MESSAGE_HEADER_LEN);
+                match server_hello(body, skipped + raw_len) {
+                    Ok(hello) => ServerPeek::ServerHello(hello),
+                    Err(malformed) => ServerPeek::Malformed(malformed),
+                }
+            }
         }
     }
 }
@@ -160,10 +163,7 @@ fn server_hello(mut body: Cursor<'_>, raw_len: usize) -> Result<ServerHello, Mal
     session_id(&mut body)?;
     let cipher_suite = body.u16(Field::CipherSuites)?;
     let compression_method = body.u8(Field::CompressionMethods)?;
-    let version = match extension_list(body)? {
-        Some(list) => selected_version(list)?.unwrap_or(legacy_version),
-        None => legacy_version,
-    };
+    let version = selected_version(extension_list(body)?)?.unwrap_or(legacy_version);
     Ok(ServerHello { version, legacy_version, random, cipher_suite, compression_method, raw_len })
 }
 

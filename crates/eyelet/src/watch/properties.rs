@@ -73,7 +73,7 @@ fn first_handshake_record(flight: &[u8]) -> Option<usize> {
 fn is_for(raw: &[u8], sni: Option<&str>) -> bool {
     match HelloReader::new(HELLO_BYTES_MAX).feed(raw) {
         Peek::Hello(hello) => match hello.sni() {
-            Sni::Name(name) => sni == Some(name.as_str()),
+            Sni::Name(name) => sni == Some(&**name),
             Sni::Absent => sni.is_none(),
             Sni::Malformed(_) => false,
         },

@@ -2,8 +2,8 @@
 //! hello that the next stack cannot decode must not be routed by us. Extensions that this file
 //! does not name may hold anything. It must not know what an extension is good for.
 
-use super::sni::{self, SERVER_NAME, Sni};
-use super::view::Known;
+use super::sni::SERVER_NAME;
+use super::view::Parts;
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 
@@ -37,19 +37,19 @@ const STATUS_TYPE_OCSP: u8 = 1;
 
 /// Walks over the list once: checks each extension's form, that none comes twice, and that
 /// `pre_shared_key` is the last.
-pub(super) fn read<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
+pub(super) fn read(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
     let mut few = Few::new();
-    match walk(list, known, |extension_type| few.insert(extension_type))? {
+    match walk(list, parts, |extension_type| few.insert(extension_type))? {
         Walked::All => Ok(()),
-        Walked::NoRoom => read_many(list, known),
+        Walked::NoRoom => read_many(list, parts),
     }
 }
 
 /// The same where there are too many types to keep them in a short list.
 #[cold]
-fn read_many<'a>(list: Cursor<'a>, known: &mut Known<'a>) -> Result<(), Malformed> {
+fn read_many(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
     let mut many = Many::new();
-    walk(list, known, |extension_type| Some(many.insert(extension_type)))?;
+    walk(list, parts, |extension_type| Some(many.insert(extension_type)))?;
     Ok(())
 }
 
@@ -59,9 +59,10 @@ enum Walked {
     NoRoom,
 }
 
-fn walk<'a>(
-    mut list: Cursor<'a>,
-    known: &mut Known<'a>,
+#[inline(always)]
+fn walk(
+    mut list: Cursor<'_>,
+    parts: &mut Parts,
     mut insert: impl FnMut(u16) -> Option<bool>,
 ) -> Result<Walked, Malformed> {
     while !list.is_empty() {
@@ -73,7 +74,7 @@ fn walk<'a>(
             Some(false) => return Err(start.fault(Fault::DuplicateExtension(extension_type))),
             Some(true) => {}
         }
-        known.read(extension_type, body)?;
+        parts.read_extension(extension_type, body)?;
         if extension_type == PRE_SHARED_KEY && !list.is_empty() {
             return Err(start.fault(Fault::PskNotLast));
         }
@@ -81,46 +82,34 @@ fn walk<'a>(
     Ok(Walked::All)
 }
 
-impl<'a> Known<'a> {
-    /// What is known of a hello without extensions.
-    pub(super) const fn none() -> Self {
-        Self {
-            sni: Sni::Absent,
-            alpn: None,
-            versions: None,
-            groups: None,
-            key_shares: None,
-            signature_algorithms: None,
-            ech: false,
-            session_ticket: false,
-            psk: false,
-            early_data: false,
-        }
-    }
-
-    fn read(&mut self, extension_type: u16, mut body: Cursor<'a>) -> Result<(), Malformed> {
+impl Parts {
+    #[inline(always)]
+    fn read_extension(
+        &mut self,
+        extension_type: u16,
+        mut body: Cursor<'_>,
+    ) -> Result<(), Malformed> {
         let field = Field::Extension(extension_type);
-        let whole = body;
         match extension_type {
             SERVER_NAME => {
-                self.sni = sni::read(whole);
+                self.server_name = Some(body.span());
                 return Ok(());
             }
-            ALPN => self.alpn = Some(names(&mut body, field)?),
+            ALPN => self.alpn = names(&mut body, field)?.span(),
             SUPPORTED_VERSIONS => {
-                self.versions = Some(body.vec8_filled(field)?.whole_u16s(field)?);
+                self.versions = body.vec8_filled(field)?.whole_u16s(field)?.span();
             }
-            SUPPORTED_GROUPS => self.groups = Some(u16_list(&mut body, field)?),
-            KEY_SHARE => self.key_shares = Some(key_shares(&mut body, field)?),
+            SUPPORTED_GROUPS => self.groups = u16_list(&mut body, field)?.span(),
+            KEY_SHARE => self.key_shares = key_shares(&mut body, field)?.span(),
             SIGNATURE_ALGORITHMS => {
-                self.signature_algorithms = Some(u16_list(&mut body, field)?);
+                self.signature_algorithms = u16_list(&mut body, field)?.span();
             }
             ENCRYPTED_CLIENT_HELLO => {
                 self.ech = true;
                 ech(&mut body, field)?;
             }
             SESSION_TICKET => {
-                self.session_ticket = !whole.is_empty();
+                self.session_ticket = !body.is_empty();
                 return Ok(());
             }
             PRE_SHARED_KEY => {
@@ -128,13 +117,14 @@ impl<'a> Known<'a> {
                 pre_shared_key(&mut body, field)?;
             }
             EARLY_DATA => self.early_data = true,
-            _ => return check_form(extension_type, whole),
+            _ => return check_form(extension_type, body),
         }
         body.finish(field)
     }
 }
 
 /// The extensions that are checked and not kept.
+#[inline(always)]
 fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed> {
     let field = Field::Extension(extension_type);
     match extension_type {
@@ -170,11 +160,13 @@ fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed
 }
 
 /// A list of two-byte values with a two-byte length, at least one.
+#[inline(always)]
 fn u16_list<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     body.vec16_filled(field)?.whole_u16s(field)
 }
 
 /// RFC 7301 3.1: `ProtocolName protocol_name_list<2..2^16-1>`, names of 1 to 255 bytes.
+#[inline(always)]
 fn names<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     let list = body.vec16_filled(field)?;
     let mut rest = list;
@@ -185,6 +177,7 @@ fn names<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malforme
 }
 
 /// RFC 8446 4.2.8: `KeyShareEntry client_shares<0..2^16-1>`; empty asks for a retry.
+#[inline(always)]
 fn key_shares<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     let list = body.vec16(field)?;
     let mut rest = list;
@@ -196,6 +189,7 @@ fn key_shares<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Mal
 }
 
 /// RFC 8446 4.2.11: `OfferedPsks`.
+#[inline(always)]
 fn pre_shared_key(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> {
     let mut identities = body.vec16_filled(field)?;
     while !identities.is_empty() {
@@ -210,6 +204,7 @@ fn pre_shared_key(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> 
 }
 
 /// RFC 9849 5: `ECHClientHello`.
+#[inline(always)]
 fn ech(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> {
     let start = *body;
     match body.u8(field)? {
@@ -225,6 +220,7 @@ fn ech(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> {
 }
 
 /// RFC 6066 8: `CertificateStatusRequest`. Types other than OCSP may hold anything.
+#[inline(always)]
 fn status_request(mut body: Cursor<'_>, field: Field) -> Result<(), Malformed> {
     if body.u8(field)? != STATUS_TYPE_OCSP {
         return Ok(());

@@ -42,12 +42,11 @@ const PREFIXES: &[(&[u8], NotTls)] = &[
 ];
 
 /// `Some` unless `raw` starts like a TLS handshake record, in as much of it as there is.
+#[inline]
 pub(super) fn classify<'a>(raw: &[u8]) -> Option<Peek<'a>> {
     match raw {
-        [HANDSHAKE, major, ..] if *major != VERSION_MAJOR => {
-            Some(Peek::NotTls(NotTls::RecordVersion(*major)))
-        }
-        [HANDSHAKE, ..] | [] => None,
+        [HANDSHAKE, VERSION_MAJOR, ..] | [HANDSHAKE] | [] => None,
+        [HANDSHAKE, major, ..] => Some(Peek::NotTls(NotTls::RecordVersion(*major))),
         [0x80..=0xff, ..] => Some(ssl_v2(raw)),
         [first, ..] => Some(by_prefix(raw).unwrap_or(Peek::NotTls(NotTls::RecordType(*first)))),
     }

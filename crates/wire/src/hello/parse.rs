@@ -1,39 +1,35 @@
-//! Frames the whole ClientHello (RFC 8446 4.1.2), to its last byte. It must not know record
-//! borders, which the cursor steps over.
+//! Frames the whole ClientHello (RFC 8446 4.1.2), to its last byte, and says where in it the
+//! parts lie. It must not know what they say.
 
 use super::extensions;
-use super::view::{Hello, Known};
+use super::view::Parts;
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
+use crate::handshake::MESSAGE_HEADER_LEN;
 
 /// Longest `legacy_session_id` (RFC 8446 4.1.2).
 const SESSION_ID_BYTES_MAX: u8 = 32;
 
-/// Reads the body of a ClientHello.
-pub(super) fn client_hello(mut body: Cursor<'_>, raw_len: usize) -> Result<Hello<'_>, Malformed> {
-    let legacy_version = body.u16(Field::LegacyVersion)?;
-    let random = body.array(Field::Random)?;
-    let session_id_len = session_id(&mut body)?;
+/// Bytes of `random` (RFC 8446 4.1.2).
+pub(super) const RANDOM_LEN: usize = 32;
+
+/// Reads a ClientHello, its header included.
+#[inline(always)]
+pub(super) fn client_hello(message: &[u8], parts: &mut Parts) -> Result<(), Malformed> {
+    let mut body = Cursor::new(message, MESSAGE_HEADER_LEN);
+    parts.legacy_version = body.u16(Field::LegacyVersion)?;
+    parts.random = body.take(RANDOM_LEN, Field::Random)?.span();
+    parts.session_id_len = session_id(&mut body)?;
     let cipher_suites = body.vec16_filled(Field::CipherSuites)?.whole_u16s(Field::CipherSuites)?;
-    let compression_methods = body.vec8_filled(Field::CompressionMethods)?;
+    parts.cipher_suites = cipher_suites.span();
+    parts.compression_methods = body.vec8_filled(Field::CompressionMethods)?.span();
     let extensions = extension_list(body)?;
-    let mut hello = Hello {
-        raw_len,
-        legacy_version,
-        random,
-        session_id_len,
-        cipher_suites,
-        compression_methods,
-        extensions,
-        known: Known::none(),
-    };
-    if let Some(list) = extensions {
-        extensions::read(list, &mut hello.known)?;
-    }
-    Ok(hello)
+    parts.extensions = extensions.span();
+    extensions::read(extensions, parts)
 }
 
 /// Reads over a session id, or its echo; gives its length.
+#[inline(always)]
 pub(crate) fn session_id(body: &mut Cursor<'_>) -> Result<u8, Malformed> {
     let mut ahead = *body;
     let len = ahead.u8(Field::SessionId)?;
@@ -45,12 +41,13 @@ pub(crate) fn session_id(body: &mut Cursor<'_>) -> Result<u8, Malformed> {
 }
 
 /// The list of extensions that ends a hello. TLS 1.2 may leave it out altogether (RFC 5246
-/// 7.4.1.2), and nothing may follow it.
-pub(crate) fn extension_list(mut body: Cursor<'_>) -> Result<Option<Cursor<'_>>, Malformed> {
+/// 7.4.1.2), which is as good as an empty one, and nothing may follow it.
+#[inline(always)]
+pub(crate) fn extension_list(mut body: Cursor<'_>) -> Result<Cursor<'_>, Malformed> {
     if body.is_empty() {
-        return Ok(None);
+        return Ok(body);
     }
     let list = body.vec16(Field::Extensions)?;
     body.finish(Field::Extensions)?;
-    Ok(Some(list))
+    Ok(list)
 }

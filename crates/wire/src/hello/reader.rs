@@ -1,6 +1,7 @@
 //! Feeds received bytes to the classification and to the record walk, and answers with exactly
 //! one of four things. It must not know sockets, time or what is done with the answer.
 
+use super::view::Parts;
 use super::{Hello, Malformed, NotTls, not_tls, parse};
 use crate::handshake::{CLIENT_HELLO, Message, MessageReader};
 use crate::record::HEADER_LEN;
@@ -9,7 +10,8 @@ use crate::record::HEADER_LEN;
 /// is what the upstream gets.
 ///
 /// The reader keeps its progress, so that reads of one byte cost O(n) in all, and owns no buffer.
-/// Records of at most 2^14 bytes, in any number, may carry the hello.
+/// Records of at most 2^14 bytes, in any number, may carry the hello; if there are several, the
+/// [`Hello`] holds a copy of its bytes in one piece, at most `hello_bytes_max`.
 #[derive(Clone, Debug)]
 pub struct HelloReader {
     message: MessageReader,
@@ -17,9 +19,8 @@ pub struct HelloReader {
 
 /// The answer of [`HelloReader::feed`]. It depends on the bytes alone, not on how many calls they
 /// came in; once it is not `NeedMore` it stays as it is.
-#[derive(Clone, Copy, Debug)]
-// The size is the hello's: it lives on the stack for as long as it takes to decide, and there is
-// nothing to box it with.
+#[derive(Debug)]
+// The size is the hello's: it lives on the stack for as long as it takes to decide.
 #[allow(clippy::large_enum_variant)]
 pub enum Peek<'a> {
     /// No hello can be complete before this many bytes more have come. Do not wait for so many
@@ -54,10 +55,14 @@ impl HelloReader {
         match self.message.feed(raw) {
             Message::NeedMore { at_least } => Peek::NeedMore { at_least },
             Message::Malformed(malformed) => Peek::Malformed(malformed),
-            Message::Body { body, raw_len } => match parse::client_hello(body, raw_len) {
-                Ok(hello) => Peek::Hello(hello),
-                Err(malformed) => Peek::Malformed(malformed),
-            },
+            Message::Whole { message, raw_len } => {
+                // Filled in place: each move of it would cost a tenth of the reading.
+                let mut parts = Parts::default();
+                match parse::client_hello(&message, &mut parts) {
+                    Ok(()) => Peek::Hello(Hello::new(message, raw_len, parts)),
+                    Err(malformed) => Peek::Malformed(malformed),
+                }
+            }
         }
     }
 }

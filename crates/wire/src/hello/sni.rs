@@ -3,6 +3,7 @@
 
 use crate::cursor::Cursor;
 use crate::fault::Field;
+use alloc::borrow::Cow;
 use core::fmt;
 use core::net::IpAddr;
 use core::ops::Deref;
@@ -23,14 +24,13 @@ pub const LABEL_BYTES_MAX: usize = 63;
 
 /// What a hello says about the server's name. Three facts that must never be confused: a fallback
 /// for hellos without a name must not catch a broken one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// See `Peek`: no allocation here.
-#[allow(clippy::large_enum_variant)]
-pub enum Sni {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sni<'a> {
     /// There is no `server_name` extension.
     Absent,
-    /// Exactly one well-formed host name.
-    Name(HostName),
+    /// Exactly one well-formed host name, as a [`HostName`] is spelled: the received bytes
+    /// themselves where no letter in them is upper-case.
+    Name(Cow<'a, str>),
     /// A `server_name` extension that gives no name to decide by.
     Malformed(SniFault),
 }
@@ -89,20 +89,14 @@ impl HostName {
     /// # Errors
     /// The first fault, in the order of [`SniFault`].
     pub fn new(name: &[u8]) -> Result<Self, SniFault> {
-        let len = u8::try_from(name.len()).ok().filter(|&len| len as usize <= HOST_NAME_BYTES_MAX);
-        let Some(len) = len else { return Err(SniFault::TooLong) };
-        check(name)?;
         let mut bytes = [0; HOST_NAME_BYTES_MAX];
-        for (to, from) in bytes.iter_mut().zip(name) {
-            *to = *from;
-        }
-        Ok(Self::lower(bytes, len))
-    }
-
-    /// The name in the first `len` of these bytes, which was checked.
-    fn lower(mut bytes: [u8; HOST_NAME_BYTES_MAX], len: u8) -> Self {
-        bytes.make_ascii_lowercase();
-        Self { bytes, len }
+        let (Some(copy), Ok(len)) = (bytes.get_mut(..name.len()), u8::try_from(name.len())) else {
+            return Err(SniFault::TooLong);
+        };
+        check(name)?;
+        copy.copy_from_slice(name);
+        copy.make_ascii_lowercase();
+        Ok(Self { bytes, len })
     }
 
     /// The name, lower-case.
@@ -115,32 +109,64 @@ impl HostName {
     }
 }
 
-fn check(name: &[u8]) -> Result<(), SniFault> {
-    if is_sound(name) { Ok(()) } else { first_fault(name) }
+/// The letters of a name with which nothing is wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Letters {
+    Lower,
+    Mixed,
+}
+
+fn check(name: &[u8]) -> Result<Letters, SniFault> {
+    sound(name).ok_or_else(|| first_fault(name).err().unwrap_or(SniFault::NonAscii))
 }
 
 /// Whether nothing is wrong with a name, found out in one pass: as with nearly every name.
-fn is_sound(name: &[u8]) -> bool {
-    let (mut label_len, mut last, mut is_number) = (0, b'.', true);
-    for &byte in name {
-        match byte {
-            b'.' if last == b'.' || last == b'-' => return false,
-            b'.' => (label_len, is_number) = (0, true),
-            b'-' if last == b'.' => return false,
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
-                label_len += 1;
-                is_number &= byte.is_ascii_digit();
-                if label_len > LABEL_BYTES_MAX {
-                    return false;
-                }
-            }
-            _ => return false,
+fn sound(name: &[u8]) -> Option<Letters> {
+    let (mut letters, mut label_at) = (Letters::Lower, 0);
+    for (at, &byte) in name.iter().enumerate() {
+        match CLASSES[usize::from(byte)] {
+            Class::Inner => {}
+            Class::Upper => letters = Letters::Mixed,
+            Class::Dot if is_label(&name[label_at..at]) => label_at = at + 1,
+            Class::Dot | Class::Foreign => return None,
         }
-        last = byte;
     }
     // An IPv4 address ends in a number, and so does every other spelling of one; an IPv6 address
     // has colons.
-    last != b'.' && last != b'-' && !is_number
+    let top = &name[label_at..];
+    (is_label(top) && !top.iter().all(u8::is_ascii_digit)).then_some(letters)
+}
+
+/// What a byte is in a name.
+#[derive(Clone, Copy)]
+enum Class {
+    /// Of a label, in its one spelling.
+    Inner,
+    Upper,
+    Dot,
+    Foreign,
+}
+
+/// Looked up, as comparing takes three times as long for a digit.
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Foreign; 256];
+    let mut byte = 0;
+    while byte < classes.len() {
+        classes[byte] = match byte as u8 {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => Class::Inner,
+            b'A'..=b'Z' => Class::Upper,
+            b'.' => Class::Dot,
+            _ => Class::Foreign,
+        };
+        byte += 1;
+    }
+    classes
+};
+
+fn is_label(label: &[u8]) -> bool {
+    label.len() <= LABEL_BYTES_MAX
+        && label.first().is_some_and(|&first| first != b'-')
+        && label.last() != Some(&b'-')
 }
 
 fn first_fault(name: &[u8]) -> Result<(), SniFault> {
@@ -184,20 +210,19 @@ fn check_labels(name: &[u8]) -> Result<(), SniFault> {
 }
 
 /// Reads the extension's body: `ServerName server_name_list<1..2^16-1>`.
-pub(super) fn read(body: Cursor<'_>) -> Sni {
+#[inline(always)]
+pub(super) fn read(body: Cursor<'_>) -> Sni<'_> {
     match host_name(body) {
         Ok(name) => Sni::Name(name),
         Err(fault) => Sni::Malformed(fault),
     }
 }
 
-fn host_name(mut body: Cursor<'_>) -> Result<HostName, SniFault> {
+#[inline(always)]
+fn host_name(mut body: Cursor<'_>) -> Result<Cow<'_, str>, SniFault> {
     const FIELD: Field = Field::Extension(SERVER_NAME);
     let mut list = body.vec16(FIELD).map_err(|_| SniFault::Truncated)?;
     body.finish(FIELD).map_err(|_| SniFault::Trailing)?;
-    if list.is_empty() {
-        return Err(SniFault::EmptyList);
-    }
     let mut only = None;
     while !list.is_empty() {
         let name_type = list.u8(FIELD).map_err(|_| SniFault::Truncated)?;
@@ -205,18 +230,31 @@ fn host_name(mut body: Cursor<'_>) -> Result<HostName, SniFault> {
             return Err(SniFault::NameType(name_type));
         }
         let name = list.vec16(FIELD).map_err(|_| SniFault::Truncated)?;
-        if only.replace(name).is_some() {
+        if only.replace(name.left()).is_some() {
             return Err(SniFault::Duplicated);
         }
     }
     let name = only.ok_or(SniFault::EmptyList)?;
-    let mut bytes = [0; HOST_NAME_BYTES_MAX];
-    let (Some(copy), Ok(len)) = (bytes.get_mut(..name.left()), u8::try_from(name.left())) else {
+    if name.len() > HOST_NAME_BYTES_MAX {
         return Err(SniFault::TooLong);
-    };
-    name.copy_to(copy);
-    check(copy)?;
-    Ok(HostName::lower(bytes, len))
+    }
+    let letters = check(name)?;
+    let name = core::str::from_utf8(name).map_err(|_| SniFault::NonAscii)?;
+    Ok(match letters {
+        Letters::Lower => Cow::Borrowed(name),
+        Letters::Mixed => Cow::Owned(name.to_ascii_lowercase()),
+    })
+}
+
+impl Sni<'_> {
+    /// The same without what it borrows.
+    pub(super) fn into_owned(self) -> Sni<'static> {
+        match self {
+            Self::Absent => Sni::Absent,
+            Self::Name(name) => Sni::Name(Cow::Owned(name.into_owned())),
+            Self::Malformed(fault) => Sni::Malformed(fault),
+        }
+    }
 }
 
 impl Deref for HostName {
@@ -328,7 +366,7 @@ mod tests {
                 prop::collection::vec(any::<u8>(), 0..6),
             ]
         ) {
-            prop_assert_eq!(is_sound(&name), first_fault(&name).is_ok());
+            prop_assert_eq!(sound(&name).is_some(), first_fault(&name).is_ok());
         }
     }
 }

@@ -25,8 +25,8 @@ pub(super) fn hello(raw: &[u8]) -> Hello<'_> {
     }
 }
 
-pub(super) fn sni_of(raw: &[u8]) -> Sni {
-    *hello(raw).sni()
+pub(super) fn sni_of(raw: &[u8]) -> Sni<'_> {
+    hello(raw).sni().clone()
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_browsers_hello_is_read_whole() {
     let raw = browser().raw();
     let hello = hello(&raw);
     assert_eq!(hello.raw_len(), raw.len());
-    assert_eq!(*hello.sni(), Sni::Name(HostName::new(b"www.browser.test").unwrap()));
+    assert_eq!(*hello.sni(), Sni::Name("www.browser.test".into()));
     assert_eq!(hello.alpn().map(|p| format!("{p}")).collect::<Vec<_>>(), ["h2", "http/1.1"]);
     assert_eq!(hello.versions().collect::<Vec<_>>(), [0x6a6a, 0x0304, 0x0303]);
     assert_eq!(hello.version_max(), 0x0304);

@@ -60,7 +60,7 @@ pub fn same_name_as_rustls(raw: &[u8]) {
 
 fn names_agree(ours: &Sni, theirs: &Theirs) -> bool {
     match (ours, theirs) {
-        (Sni::Name(ours), Theirs::Accepted(Some(theirs))) => ours.as_str() == theirs,
+        (Sni::Name(ours), Theirs::Accepted(Some(theirs))) => *ours == *theirs,
         (Sni::Absent, Theirs::Accepted(None)) => true,
         (Sni::Malformed(fault), Theirs::Accepted(name)) => match fault {
             SniFault::TrailingDot => name.as_ref().is_some_and(|name| name.ends_with('.')),

@@ -59,7 +59,7 @@ pub fn fed(raw: &[u8], ends: impl IntoIterator<Item = usize>) -> String {
                 not_before = end + at_least;
             }
             (_, None) => {
-                if let Peek::Hello(hello) = peek {
+                if let Peek::Hello(hello) = &peek {
                     assert!(end >= not_before, "a hello at {end}, promised from {not_before}");
                     assert!(hello.raw_len() <= end);
                 }

@@ -92,7 +92,7 @@ fn every_client_is_read() {
         let hello = hello(client.raw);
         let name = match hello.sni() {
             Sni::Absent => None,
-            Sni::Name(name) => Some(name.as_str()),
+            Sni::Name(name) => Some(&**name),
             Sni::Malformed(fault) => panic!("{:?}: {fault}", client.name),
         };
         assert_eq!(name, client.name);

@@ -13,9 +13,9 @@ fn malformed(raw: &[u8]) -> Malformed {
 
 /// Offset of the extensions' length in a message built from `Spec` with one cipher suite fewer
 /// or more than here: header 4, version 2, random 32, session id 33, suites 6, compression 2.
-const EXTENSIONS_AT: usize = 79;
+const EXTENSIONS_AT: u32 = 79;
 /// Offset of the first extension's body.
-const BODY_AT: usize = EXTENSIONS_AT + 6;
+const BODY_AT: u32 = EXTENSIONS_AT + 6;
 
 #[test]
 fn a_record_that_cannot_be_is_refused_from_its_header_alone() {
@@ -65,7 +65,7 @@ fn the_limit_counts_the_message_with_its_header() {
     let mut exact = HelloReader::new(message.len());
     assert!(matches!(exact.feed(&raw), Peek::Hello(_)));
     let mut short = HelloReader::new(message.len() - 1);
-    let why = Fault::TooLong { message_bytes: message.len() };
+    let why = Fault::TooLong { message_bytes: message.len() as u32 };
     // Known when the fourth byte of the message is there, four one-byte records in.
     for len in 0..24 {
         assert!(matches!(short.feed(&raw[..len]), Peek::NeedMore { .. }), "{len}");
@@ -89,7 +89,7 @@ fn a_hello_of_64_kib_is_read() {
 fn nothing_may_share_the_last_record() {
     let message = Spec::default().message();
     let raw = record([&message[..], &[1]].concat());
-    let expected = Malformed { at: message.len(), why: Fault::NotAligned };
+    let expected = Malformed { at: message.len() as u32, why: Fault::NotAligned };
     assert_eq!(malformed(&raw), expected);
     // The record's length says so before its last byte comes.
     assert_eq!(malformed(&raw[..9]), expected);
@@ -122,7 +122,7 @@ fn each_fault_of_the_fixed_part_has_its_place() {
         (
             "trailing byte",
             record(message(1, [&body[..], &[0]].concat())),
-            4 + body.len(),
+            4 + body.len() as u32,
             Fault::Trailing(Field::Extensions),
         ),
     ];
@@ -241,7 +241,7 @@ fn many_extensions_are_read_and_a_duplicate_among_them_is_found() {
     let many: Vec<Vec<u8>> = (0..200_u16).map(|n| ext(0x4000 + n, [1])).collect();
     let named = [many.clone(), vec![sni("host.test"), versions(&[0x0304])]].concat();
     let raw = Spec::with(&named).raw();
-    assert_eq!(sni_of(&raw), Sni::Name(HostName::new(b"host.test").unwrap()));
+    assert_eq!(sni_of(&raw), Sni::Name("host.test".into()));
     assert_eq!((hello(&raw).version_max(), hello(&raw).extensions().count()), (0x0304, 202));
     for first in [0, 15, 16, 17, 199] {
         let twice = [named.clone(), vec![many[first].clone()]].concat();
