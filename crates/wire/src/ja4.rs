@@ -10,9 +10,13 @@ use core::fmt;
 pub const JA4_LEN: usize = 36;
 
 /// Most cipher suites, extensions, and signature algorithms, each, that are hashed. All code
-/// points that IANA has ever assigned would fit (some 350 suites are the most); the sorting
-/// buffers are on the stack.
+/// points that IANA has ever assigned would fit (some 350 suites are the most); the buffers are
+/// on the stack.
 pub const LIST_LEN_MAX: usize = 512;
+
+/// Longer lists than clients send: up to here the buffers are a tenth, and so is clearing them,
+/// which cost more than all the rest.
+const LIST_LEN_USUAL: usize = 64;
 
 /// In place of a hash, where a list has more than [`LIST_LEN_MAX`] entries. As good as no SHA-256
 /// begins like this, so such a hello matches no fingerprint that was seen in the wild.
@@ -25,29 +29,41 @@ const NONE: [u8; HASH_LEN] = *b"000000000000";
 /// Characters of each hash that are kept.
 const HASH_LEN: usize = 12;
 
-/// "If there's > 99, which there should never be, then output 99."
+/// The highest count that two digits tell.
 const COUNT_MAX: usize = 99;
-
-/// Bytes of the longest text that is hashed: two lists of four hex digits and a separator each.
-const TEXT_LEN_MAX: usize = 2 * LIST_LEN_MAX * 5;
 
 /// A JA4 fingerprint, such as `t13d1516h2_8daaf6152771_e5627efa2ab1`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ja4([u8; JA4_LEN]);
 
+/// A list of the hello: how many values it has, and the hash of what is hashed of it, or `None`
+/// if it is longer than the buffers.
+type Part = (usize, Option<[u8; HASH_LEN]>);
+
+/// A value in hex, and what divides it from the next.
+type Item = [u8; 5];
+
 /// The fingerprint of this hello, as of a client over TCP. `sha256` is called at most twice.
 pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
+    let suites = match suites::<LIST_LEN_USUAL>(hello, &sha256) {
+        (_, None) => long_suites(hello, &sha256),
+        usual => usual,
+    };
+    let extensions = match extensions::<LIST_LEN_USUAL>(hello, &sha256) {
+        (_, None) => long_extensions(hello, &sha256),
+        usual => usual,
+    };
     let mut text = Text { bytes: [0; JA4_LEN], len: 0 };
     text.push(b"t");
     text.push(version(hello));
     text.push(if matches!(hello.sni(), Sni::Absent) { b"i" } else { b"d" });
-    text.push_count(plain(hello.cipher_suites()).count());
-    text.push_count(plain(hello.extensions()).count());
+    text.push(&count_digits(suites.0));
+    text.push(&count_digits(extensions.0));
     text.push(&alpn_characters(hello));
     text.push(b"_");
-    text.push(&cipher_hash(hello, &sha256));
+    text.push(&suites.1.unwrap_or(OVERFLOW));
     text.push(b"_");
-    text.push(&extension_hash(hello, &sha256));
+    text.push(&extensions.1.unwrap_or(OVERFLOW));
     Ja4(text.bytes)
 }
 
@@ -89,54 +105,90 @@ fn alpn_characters(hello: &Hello<'_>) -> [u8; 2] {
     }
 }
 
-fn cipher_hash(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
-    let mut text = Text { bytes: [0; TEXT_LEN_MAX], len: 0 };
-    let mut sorted = [0; LIST_LEN_MAX];
-    let Some(sorted) = sort(plain(hello.cipher_suites()), &mut sorted) else { return OVERFLOW };
-    text.push_list(sorted);
-    hash(&text, sha256)
+fn suites<const MAX: usize>(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
+    let mut list = List::<MAX>::of(plain(hello.cipher_suites()));
+    let count = list.len;
+    let Some(suites) = list.whole() else { return (count, None) };
+    suites.sort_unstable();
+    let mut text = [Item::default(); MAX];
+    write(suites, &mut text);
+    (count, Some(hash(text.get(..count).unwrap_or_default(), sha256)))
 }
 
 /// Sorted extensions but SNI and ALPN, which part a has already, then the signature algorithms
 /// as they come. Without extensions there is nothing to hash: the algorithms are in one.
-fn extension_hash(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
-    let mut text = Text { bytes: [0; TEXT_LEN_MAX], len: 0 };
-    let mut list = [0; LIST_LEN_MAX];
-    let others = plain(hello.extensions()).filter(|t| !matches!(*t, SERVER_NAME | ALPN));
-    let Some(sorted) = sort(others, &mut list) else { return OVERFLOW };
-    text.push_list(sorted);
-    let Some(algorithms) = fill(plain(hello.signature_algorithms()), &mut list) else {
-        return OVERFLOW;
-    };
-    if !algorithms.is_empty() {
-        text.push(b"_");
-        text.push_list(algorithms);
+fn extensions<const MAX: usize>(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
+    let mut count = 0;
+    let all = plain(hello.extensions()).inspect(|_| count += 1);
+    let mut list = List::<MAX>::of(all.filter(|t| !matches!(*t, SERVER_NAME | ALPN)));
+    let mut text = [[Item::default(); MAX]; 2];
+    let text = text.as_flattened_mut();
+    let Some(others) = list.whole() else { return (count, None) };
+    others.sort_unstable();
+    write(others, text);
+    let mut len = others.len();
+    let mut list = List::<MAX>::of(plain(hello.signature_algorithms()));
+    let Some(algorithms) = list.whole() else { return (count, None) };
+    if let Some((before, room)) = text.split_at_mut_checked(len)
+        && let [.., [.., divider]] = before
+        && !algorithms.is_empty()
+    {
+        *divider = b'_';
+        write(algorithms, room);
+        len += algorithms.len();
     }
-    hash(&text, sha256)
+    (count, Some(hash(text.get(..len).unwrap_or_default(), sha256)))
 }
 
-/// The values in `into`, or `None` if they do not fit.
-fn fill(values: impl Iterator<Item = u16>, into: &mut [u16; LIST_LEN_MAX]) -> Option<&mut [u16]> {
-    let mut len = 0;
-    for value in values {
-        *into.get_mut(len)? = value;
-        len += 1;
-    }
-    into.get_mut(..len)
+#[cold]
+#[inline(never)]
+fn long_suites(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
+    suites::<LIST_LEN_MAX>(hello, sha256)
 }
 
-fn sort(values: impl Iterator<Item = u16>, into: &mut [u16; LIST_LEN_MAX]) -> Option<&[u16]> {
-    let list = fill(values, into)?;
-    list.sort_unstable();
-    Some(list)
+#[cold]
+#[inline(never)]
+fn long_extensions(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
+    extensions::<LIST_LEN_MAX>(hello, sha256)
+}
+
+/// Values as they come; those that do not fit are counted only.
+struct List<const MAX: usize> {
+    values: [u16; MAX],
+    len: usize,
+}
+
+impl<const MAX: usize> List<MAX> {
+    fn of(values: impl Iterator<Item = u16>) -> Self {
+        let mut list = Self { values: [0; MAX], len: 0 };
+        for value in values {
+            if let Some(place) = list.values.get_mut(list.len) {
+                *place = value;
+            }
+            list.len += 1;
+        }
+        list
+    }
+
+    /// The values, or `None` if not all are there.
+    fn whole(&mut self) -> Option<&mut [u16]> {
+        self.values.get_mut(..self.len)
+    }
+}
+
+/// Four hex digits each, with a comma behind.
+fn write(values: &[u16], text: &mut [Item]) {
+    for (item, value) in text.iter_mut().zip(values) {
+        let [high, low] = value.to_be_bytes();
+        let [a, b, c, d] = [high >> 4, high, low >> 4, low].map(hex_digit);
+        *item = [a, b, c, d, b','];
+    }
 }
 
 /// The first digits of the text's SHA-256 in lower-case hex.
-fn hash(text: &Text<TEXT_LEN_MAX>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
-    let text = text.bytes.get(..text.len).unwrap_or_default();
-    if text.is_empty() {
-        return NONE;
-    }
+fn hash(text: &[Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
+    // The last divider divides nothing.
+    let [text @ .., _] = text.as_flattened() else { return NONE };
     let digest = sha256(text);
     let mut hex = [0; HASH_LEN];
     for (pair, byte) in hex.chunks_exact_mut(2).zip(digest) {
@@ -145,38 +197,27 @@ fn hash(text: &Text<TEXT_LEN_MAX>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; H
     hex
 }
 
+/// "If there's > 99, which there should never be, then output 99."
+fn count_digits(count: usize) -> [u8; 2] {
+    let count = count.min(COUNT_MAX);
+    [hex_digit((count / 10) as u8), hex_digit((count % 10) as u8)]
+}
+
 const fn hex_digit(nibble: u8) -> u8 {
     b"0123456789abcdef"[(nibble & 0xf) as usize]
 }
 
-/// ASCII of bounded length, written from the front. The bounds are such that all fits.
-struct Text<const MAX: usize> {
-    bytes: [u8; MAX],
+/// The fingerprint while it is written, from the front. Its parts are such that all fits.
+struct Text {
+    bytes: [u8; JA4_LEN],
     len: usize,
 }
 
-impl<const MAX: usize> Text<MAX> {
+impl Text {
     fn push(&mut self, ascii: &[u8]) {
         if let Some(room) = self.bytes.get_mut(self.len..self.len + ascii.len()) {
             room.copy_from_slice(ascii);
             self.len += ascii.len();
-        }
-    }
-
-    /// Two decimal digits.
-    fn push_count(&mut self, count: usize) {
-        let count = count.min(COUNT_MAX);
-        self.push(&[hex_digit((count / 10) as u8), hex_digit((count % 10) as u8)]);
-    }
-
-    /// Four hex digits each, with commas between.
-    fn push_list(&mut self, values: &[u16]) {
-        for (i, value) in values.iter().enumerate() {
-            if i > 0 {
-                self.push(b",");
-            }
-            let [high, low] = value.to_be_bytes();
-            self.push(&[high >> 4, high, low >> 4, low].map(hex_digit));
         }
     }
 }
