@@ -159,6 +159,7 @@ struct List<const MAX: usize> {
 }
 
 impl<const MAX: usize> List<MAX> {
+    #[inline(always)]
     fn of(values: impl Iterator<Item = u16>) -> Self {
         let mut list = Self { values: [0; MAX], len: 0 };
         for value in values {
@@ -179,10 +180,18 @@ impl<const MAX: usize> List<MAX> {
 /// Four hex digits each, with a comma behind.
 fn write(values: &[u16], text: &mut [Item]) {
     for (item, value) in text.iter_mut().zip(values) {
-        let [high, low] = value.to_be_bytes();
-        let [a, b, c, d] = [high >> 4, high, low >> 4, low].map(hex_digit);
+        let [a, b, c, d] = hex(*value);
         *item = [a, b, c, d, b','];
     }
+}
+
+/// Four digits at once: each nibble in a byte of its own, then `a` is as far from `0` as 10 and
+/// 39 more. Six more than 9 carry into the fifth bit, and that tells the letters.
+const fn hex(value: u16) -> [u8; 4] {
+    let value = value as u32;
+    let nibbles = (value & 0xf000) << 12 | (value & 0xf00) << 8 | (value & 0xf0) << 4 | value & 0xf;
+    let letters = ((nibbles + 0x0606_0606) >> 4) & 0x0101_0101;
+    (nibbles + 0x3030_3030 + letters * 39).to_be_bytes()
 }
 
 /// The first digits of the text's SHA-256 in lower-case hex.
@@ -190,11 +199,12 @@ fn hash(text: &[Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
     // The last divider divides nothing.
     let [text @ .., _] = text.as_flattened() else { return NONE };
     let digest = sha256(text);
-    let mut hex = [0; HASH_LEN];
-    for (pair, byte) in hex.chunks_exact_mut(2).zip(digest) {
-        pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 0xf)]);
+    let [a, b, c, d, e, f, ..] = digest;
+    let mut digits = [0; HASH_LEN];
+    for (four, pair) in digits.as_chunks_mut().0.iter_mut().zip([[a, b], [c, d], [e, f]]) {
+        *four = hex(u16::from_be_bytes(pair));
     }
-    hex
+    digits
 }
 
 /// "If there's > 99, which there should never be, then output 99."

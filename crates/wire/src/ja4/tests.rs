@@ -247,3 +247,10 @@ fn a_usual_hello_and_a_long_one_are_told_alike() {
         assert_eq!(*texts.borrow(), expected);
     }
 }
+
+#[test]
+fn every_value_in_hex() {
+    for value in 0..=u16::MAX {
+        assert_eq!(hex(value), std::format!("{value:04x}").as_bytes());
+    }
+}
