@@ -2,13 +2,12 @@
 //! through a bounded queue. It must not know how a connection came to its end.
 
 mod line;
+mod queue;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,12 +16,8 @@ use crate::counters::Counters;
 use crate::http::front::Told;
 use crate::story::{Decided, End};
 use line::{Line, Opening};
+use queue::{Drain, Fill};
 
-/// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
-/// and lost, because a stalled log must not stall connections.
-const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Batches in the queue; each worker hands over at most one a turn.
-const QUEUE_BATCHES: usize = 4096;
 /// How long the end of the process waits for the log's reader.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// A worker hands its lines over when it holds this many bytes, or at the next tick.
@@ -49,7 +44,7 @@ pub struct Measured {
 
 /// Where a worker's lines go.
 pub struct Log {
-    queue: Option<Queue>,
+    queue: Option<Fill>,
     batch: Vec<u8>,
     lines: u64,
     opening: Opening,
@@ -101,28 +96,9 @@ impl Log {
     }
 }
 
-#[derive(Clone)]
-struct Queue {
-    batches: SyncSender<Vec<u8>>,
-    bytes: Arc<AtomicUsize>,
-}
-
-impl Queue {
-    fn push(&self, batch: Vec<u8>) -> bool {
-        let len = batch.len();
-        if self.bytes.fetch_add(len, Relaxed) + len > QUEUE_BYTES_MAX
-            || self.batches.try_send(batch).is_err()
-        {
-            self.bytes.fetch_sub(len, Relaxed);
-            return false;
-        }
-        true
-    }
-}
-
 /// The thread that writes access lines; it ends when every worker's [`Log`] is gone.
 pub struct Writer {
-    queue: Option<Queue>,
+    queue: Option<Fill>,
     listeners: Arc<[Box<str>]>,
     thread: Option<JoinHandle<()>>,
 }
@@ -135,12 +111,10 @@ impl Writer {
             Access::Stdout => Box::new(io::stdout()),
             Access::File(path) => Box::new(append(path)?),
         };
-        let (batches, receiver) = sync_channel(QUEUE_BATCHES);
-        let bytes = Arc::new(AtomicUsize::new(0));
-        let queue = Queue { batches, bytes: bytes.clone() };
+        let (queue, drain) = queue::queue();
         let thread = std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_all(out, &receiver, &bytes))?;
+            .spawn(move || write_all(out, drain))?;
         Ok(Self { queue: Some(queue), listeners, thread: Some(thread) })
     }
 
@@ -159,14 +133,15 @@ impl Writer {
     /// Waits until every line is written, a second at most: a reader that is stuck must
     /// not keep the process. The workers' logs must be gone.
     pub fn finish(self) {
-        let waiting = self.queue.map(|queue| queue.bytes);
+        // What fills the queue from here ends with the `map`.
+        let waiting = self.queue.map(|queue| queue.drain());
         let (Some(thread), Some(waiting)) = (self.thread, waiting) else { return };
         let end = Instant::now() + FINISH_TIMEOUT;
         while !thread.is_finished() && Instant::now() < end {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         if !thread.is_finished() {
-            let bytes = waiting.load(Relaxed);
+            let bytes = waiting.bytes();
             tracing::error!("the access log's reader is stuck: {bytes} bytes of lines are lost");
         }
     }
@@ -176,10 +151,9 @@ fn append(path: &std::path::Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn write_all(mut out: Box<dyn Write + Send>, batches: &Receiver<Vec<u8>>, bytes: &AtomicUsize) {
+fn write_all(mut out: Box<dyn Write + Send>, batches: Drain) {
     let mut failed = false;
     for batch in batches {
-        bytes.fetch_sub(batch.len(), Relaxed);
         let written = out.write_all(&batch).and_then(|()| out.flush());
         if let Err(error) = written
             && !std::mem::replace(&mut failed, true)
