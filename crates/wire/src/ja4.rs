@@ -18,6 +18,9 @@ pub const LIST_LEN_MAX: usize = 512;
 /// which cost more than all the rest.
 const LIST_LEN_USUAL: usize = 64;
 
+/// Stands between extensions and signature algorithms. A GREASE value, so it is none of them.
+const DIVIDER: u16 = 0x0a0a;
+
 /// In place of a hash, where a list has more than [`LIST_LEN_MAX`] entries. As good as no SHA-256
 /// begins like this, so such a hello matches no fingerprint that was seen in the wild.
 pub const OVERFLOW: [u8; HASH_LEN] = *b"ffffffffffff";
@@ -36,21 +39,30 @@ const COUNT_MAX: usize = 99;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ja4([u8; JA4_LEN]);
 
+/// The first digits of a SHA-256, of which a fingerprint has two.
+pub type Hash = [u8; HASH_LEN];
+
 /// A list of the hello: how many values it has, and the hash of what is hashed of it, or `None`
 /// if it is longer than the buffers.
-type Part = (usize, Option<[u8; HASH_LEN]>);
+type Part = (usize, Option<Hash>);
 
 /// A value in hex, and what divides it from the next.
 type Item = [u8; 5];
 
 /// The fingerprint of this hello, as of a client over TCP. `sha256` is called at most twice.
 pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
-    let suites = match suites::<LIST_LEN_USUAL>(hello, &sha256) {
-        (_, None) => long_suites(hello, &sha256),
+    ja4_by_lists(hello, |list| list_hash(list, &sha256))
+}
+
+/// The same with hashes that may be known already: `hash` is asked for the [`list_hash`] of at
+/// most two lists, which are the same for all hellos of most clients.
+pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> Hash) -> Ja4 {
+    let suites = match suites::<LIST_LEN_USUAL>(hello, &mut hash) {
+        (_, None) => long_suites(hello, &mut hash),
         usual => usual,
     };
-    let extensions = match extensions::<LIST_LEN_USUAL>(hello, &sha256) {
-        (_, None) => long_extensions(hello, &sha256),
+    let extensions = match extensions::<LIST_LEN_USUAL>(hello, &mut hash) {
+        (_, None) => long_extensions(hello, &mut hash),
         usual => usual,
     };
     let mut text = Text { bytes: [0; JA4_LEN], len: 0 };
@@ -65,6 +77,15 @@ pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
     text.push(b"_");
     text.push(&extensions.1.unwrap_or(OVERFLOW));
     Ja4(text.bytes)
+}
+
+/// The hash of a list that [`ja4_by_lists`] asks for: of the values as text.
+pub fn list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+    if list.len() <= 2 * LIST_LEN_USUAL {
+        text_hash(list, &mut [Item::default(); 2 * LIST_LEN_USUAL], sha256)
+    } else {
+        long_list_hash(list, sha256)
+    }
 }
 
 /// "The program needs to ignore GREASE values anywhere it sees them."
@@ -105,106 +126,93 @@ fn alpn_characters(hello: &Hello<'_>) -> [u8; 2] {
     }
 }
 
-fn suites<const MAX: usize>(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
-    let mut list = List::<MAX>::of(plain(hello.cipher_suites()));
-    let count = list.len;
-    let Some(suites) = list.whole() else { return (count, None) };
-    suites.sort_unstable();
-    let mut text = [Item::default(); MAX];
-    write(suites, &mut text);
-    (count, Some(hash(text.get(..count).unwrap_or_default(), sha256)))
+fn suites<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+    let mut list = [0; MAX];
+    let count = fill(plain(hello.cipher_suites()), &mut list);
+    let Some(list) = list.get_mut(..count) else { return (count, None) };
+    list.sort_unstable();
+    (count, Some(hash_of(list, hash)))
 }
 
 /// Sorted extensions but SNI and ALPN, which part a has already, then the signature algorithms
 /// as they come. Without extensions there is nothing to hash: the algorithms are in one.
-fn extensions<const MAX: usize>(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
+fn extensions<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
     let mut count = 0;
     let all = plain(hello.extensions()).inspect(|_| count += 1);
-    let mut list = List::<MAX>::of(all.filter(|t| !matches!(*t, SERVER_NAME | ALPN)));
-    let mut text = [[Item::default(); MAX]; 2];
-    let text = text.as_flattened_mut();
-    let Some(others) = list.whole() else { return (count, None) };
+    let mut lists = [[0; MAX]; 3];
+    let [others, ..] = &mut lists;
+    let len = fill(all.filter(|t| !matches!(*t, SERVER_NAME | ALPN)), others);
+    let Some(others) = others.get_mut(..len) else { return (count, None) };
     others.sort_unstable();
-    write(others, text);
-    let mut len = others.len();
-    let mut list = List::<MAX>::of(plain(hello.signature_algorithms()));
-    let Some(algorithms) = list.whole() else { return (count, None) };
-    if let Some((before, room)) = text.split_at_mut_checked(len)
-        && let [.., [.., divider]] = before
-        && !algorithms.is_empty()
-    {
-        *divider = b'_';
-        write(algorithms, room);
-        len += algorithms.len();
+    let Some([divider, rest @ ..]) = lists.as_flattened_mut().get_mut(len..) else {
+        return (count, None);
+    };
+    *divider = DIVIDER;
+    let algorithms = fill(plain(hello.signature_algorithms()), rest);
+    if algorithms > MAX {
+        return (count, None);
     }
-    (count, Some(hash(text.get(..len).unwrap_or_default(), sha256)))
+    let len = if algorithms > 0 { len + 1 + algorithms } else { len };
+    (count, Some(hash_of(lists.as_flattened().get(..len).unwrap_or_default(), hash)))
 }
 
 #[cold]
 #[inline(never)]
-fn long_suites(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
-    suites::<LIST_LEN_MAX>(hello, sha256)
+fn long_suites(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+    suites::<LIST_LEN_MAX>(hello, hash)
 }
 
 #[cold]
 #[inline(never)]
-fn long_extensions(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Part {
-    extensions::<LIST_LEN_MAX>(hello, sha256)
+fn long_extensions(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+    extensions::<LIST_LEN_MAX>(hello, hash)
 }
 
-/// Values as they come; those that do not fit are counted only.
-struct List<const MAX: usize> {
-    values: [u16; MAX],
-    len: usize,
+#[cold]
+#[inline(never)]
+fn long_list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+    text_hash(list, &mut [Item::default(); 2 * LIST_LEN_MAX], sha256)
 }
 
-impl<const MAX: usize> List<MAX> {
-    #[inline(always)]
-    fn of(values: impl Iterator<Item = u16>) -> Self {
-        let mut list = Self { values: [0; MAX], len: 0 };
-        for value in values {
-            if let Some(place) = list.values.get_mut(list.len) {
-                *place = value;
-            }
-            list.len += 1;
+/// Puts the values where there is room for them; how many they are.
+fn fill(values: impl Iterator<Item = u16>, into: &mut [u16]) -> usize {
+    let mut count = 0;
+    for value in values {
+        if let Some(place) = into.get_mut(count) {
+            *place = value;
         }
-        list
+        count += 1;
     }
-
-    /// The values, or `None` if not all are there.
-    fn whole(&mut self) -> Option<&mut [u16]> {
-        self.values.get_mut(..self.len)
-    }
+    count
 }
 
-/// Four hex digits each, with a comma behind.
-fn write(values: &[u16], text: &mut [Item]) {
-    for (item, value) in text.iter_mut().zip(values) {
-        let [a, b, c, d] = hex(*value);
+fn hash_of(list: &[u16], mut hash: impl FnMut(&[u16]) -> Hash) -> Hash {
+    if list.is_empty() { NONE } else { hash(list) }
+}
+
+/// Four hex digits each with commas between; an underscore where the divider is.
+fn text_hash(list: &[u16], text: &mut [Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+    let mut len = 0;
+    for value in list {
+        if *value == DIVIDER {
+            if let Some([.., [.., behind]]) = text.get_mut(..len) {
+                *behind = b'_';
+            }
+            continue;
+        }
+        let Some(item) = text.get_mut(len) else { return OVERFLOW };
+        let [high, low] = value.to_be_bytes();
+        let [a, b, c, d] = [high >> 4, high, low >> 4, low].map(hex_digit);
         *item = [a, b, c, d, b','];
+        len += 1;
     }
-}
-
-/// Four digits at once: each nibble in a byte of its own, then `a` is as far from `0` as 10 and
-/// 39 more. Six more than 9 carry into the fifth bit, and that tells the letters.
-const fn hex(value: u16) -> [u8; 4] {
-    let value = value as u32;
-    let nibbles = (value & 0xf000) << 12 | (value & 0xf00) << 8 | (value & 0xf0) << 4 | value & 0xf;
-    let letters = ((nibbles + 0x0606_0606) >> 4) & 0x0101_0101;
-    (nibbles + 0x3030_3030 + letters * 39).to_be_bytes()
-}
-
-/// The first digits of the text's SHA-256 in lower-case hex.
-fn hash(text: &[Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
-    // The last divider divides nothing.
-    let [text @ .., _] = text.as_flattened() else { return NONE };
-    let digest = sha256(text);
-    let [a, b, c, d, e, f, ..] = digest;
-    let mut digits = [0; HASH_LEN];
-    for (four, pair) in digits.as_chunks_mut().0.iter_mut().zip([[a, b], [c, d], [e, f]]) {
-        *four = hex(u16::from_be_bytes(pair));
+    // What is behind the last value divides nothing.
+    let [text @ .., _] = text.get(..len).unwrap_or_default().as_flattened() else { return NONE };
+    let mut hex = [0; HASH_LEN];
+    for (pair, byte) in hex.chunks_exact_mut(2).zip(sha256(text)) {
+        pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 0xf)]);
     }
-    digits
+    hex
 }
 
 /// "If there's > 99, which there should never be, then output 99."
