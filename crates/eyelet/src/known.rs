@@ -11,7 +11,7 @@ use crate::act::refuse::Answer;
 use crate::active::Active;
 use crate::config::Action;
 use crate::connect;
-use crate::peek;
+use crate::fingerprint;
 use crate::story::{End, Outcome, Story};
 use crate::truth::told::Evidence;
 use crate::truth::{self, Attempt};
@@ -44,7 +44,7 @@ impl Known {
 
     /// Computes the fingerprint.
     pub fn fetch_ja4(&mut self, story: &mut Story, hello: &Hello<'_>) {
-        story.decided.ja4 = Some(peek::ja4(hello).as_str().into());
+        story.decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }
 
     /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.

@@ -15,6 +15,7 @@ pub mod connection;
 pub mod counters;
 pub mod demo;
 pub mod explain;
+pub mod fingerprint;
 pub mod handshake;
 pub mod http;
 pub mod intercept;

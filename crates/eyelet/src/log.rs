@@ -1,33 +1,29 @@
 //! The access line: one JSON object a connection, formatted by the worker, written by one thread
 //! through a bounded queue. It must not know how a connection came to its end.
 
-use std::borrow::Cow;
+mod line;
+mod queue;
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, UNIX_EPOCH};
-
-use serde::Serialize;
+use std::time::{Duration, Instant};
 
 use crate::config::{Access, Config};
 use crate::counters::Counters;
 use crate::http::front::Told;
-use crate::story::{Decided, End, Outcome, TlsCompression, Upstream};
-use crate::truth::told;
+use crate::story::{Decided, End};
+use line::{Line, Opening};
+use queue::{Drain, Fill};
 
-/// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
-/// and lost, because a stalled log must not stall connections.
-const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Batches in the queue; each worker hands over at most one a turn.
-const QUEUE_BATCHES: usize = 4096;
 /// How long the end of the process waits for the log's reader.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// A worker hands its lines over when it holds this many bytes, or at the next tick.
 const BATCH_BYTES: usize = 16 << 10;
+/// Room for the line with which it comes to hold them; a longer one makes room for itself.
+const LAST_LINE_BYTES: usize = 2 << 10;
 
 /// What is measured of a connection by its end.
 #[derive(Debug)]
@@ -46,47 +42,12 @@ pub struct Measured {
     pub bytes_to_client: u64,
 }
 
-#[derive(Serialize)]
-struct Line<'a> {
-    time: String,
-    id: String,
-    listener: &'a str,
-    client: SocketAddr,
-    destination: Option<SocketAddr>,
-    outcome: Outcome,
-    rule: Option<&'a str>,
-    reason: &'a str,
-    sni: Option<&'a str>,
-    alpn: Option<&'a [Cow<'static, str>]>,
-    tls_version: Option<&'static str>,
-    ja4: Option<&'a str>,
-    upstream: Option<&'a Upstream>,
-    bytes_to_upstream: u64,
-    bytes_to_client: u64,
-    duration_ms: u64,
-    connect: Option<&'a str>,
-    tls_compression: Option<TlsCompression>,
-    evidence: Option<told::Line<'a>>,
-    shadow: Option<Vec<Shadow<'a>>>,
-    http: Option<&'a Told>,
-    coding: Option<&'static str>,
-    bytes_identity: Option<u64>,
-    bytes_sent: Option<u64>,
-    why_not: Option<&'static str>,
-}
-
-/// What a shadow rule would have done.
-#[derive(Serialize)]
-struct Shadow<'a> {
-    rule: &'a str,
-    outcome: Outcome,
-}
-
 /// Where a worker's lines go.
 pub struct Log {
-    queue: Option<Queue>,
+    queue: Option<Fill>,
     batch: Vec<u8>,
     lines: u64,
+    opening: Opening,
     listeners: Arc<[Box<str>]>,
     counters: Arc<Counters>,
 }
@@ -109,37 +70,12 @@ impl Log {
         if self.queue.is_none() {
             return;
         }
-        let started = UNIX_EPOCH + Duration::from_millis(measured.started_unix_ms);
-        let line = Line {
-            time: humantime::format_rfc3339_millis(started).to_string(),
-            id: format!("{}-{}", measured.id >> 48, measured.id & ((1 << 48) - 1)),
-            listener: &self.listeners[usize::from(decided.listener)],
-            client: measured.client,
-            destination: decided.destination,
-            outcome: end.outcome,
-            rule: decided.rule.map(|rule| config.rules.at(rule).name),
-            reason: &end.reason,
-            sni: decided.sni.as_deref(),
-            alpn: decided.alpn.as_deref(),
-            tls_version: decided.tls_version.and_then(version_name),
-            ja4: decided.ja4.as_deref(),
-            upstream: decided.upstream.as_ref(),
-            bytes_to_upstream: measured.bytes_to_upstream,
-            bytes_to_client: measured.bytes_to_client,
-            duration_ms: measured.duration_ms,
-            connect: decided.connect.as_deref(),
-            tls_compression: decided.tls_compression,
-            evidence: decided.evidence.as_ref().map(|all| all.line(measured.started_unix_ms)),
-            shadow: shadows(config, decided),
-            http,
-            coding: http.and_then(|told| told.coded.coding),
-            bytes_identity: http.map(|told| told.coded.bytes_identity),
-            bytes_sent: http.map(|told| told.coded.bytes_sent),
-            why_not: http.and_then(|told| told.coded.why_not),
-        };
-        // Writing strings and numbers into a Vec cannot fail.
-        let _ = serde_json::to_writer(&mut self.batch, &line);
-        self.batch.push(b'\n');
+        if self.batch.capacity() == 0 {
+            self.batch.reserve_exact(BATCH_BYTES + LAST_LINE_BYTES);
+        }
+        let listener = &self.listeners[usize::from(decided.listener)];
+        let line = Line { listener, config, decided, measured, end, http };
+        line.write(&mut self.batch, &mut self.opening);
         self.lines += 1;
         if self.batch.len() >= BATCH_BYTES {
             self.flush();
@@ -160,47 +96,9 @@ impl Log {
     }
 }
 
-fn shadows<'a>(config: &'a Config, decided: &Decided) -> Option<Vec<Shadow<'a>>> {
-    let told = decided
-        .shadow
-        .iter()
-        .map(|(rule, outcome)| Shadow { rule: config.rules.at(*rule).name, outcome: *outcome });
-    (!decided.shadow.is_empty()).then(|| told.collect())
-}
-
-fn version_name(version: u16) -> Option<&'static str> {
-    match version {
-        0x0300 => Some("ssl3"),
-        0x0301 => Some("1.0"),
-        0x0302 => Some("1.1"),
-        0x0303 => Some("1.2"),
-        0x0304 => Some("1.3"),
-        _ => None,
-    }
-}
-
-#[derive(Clone)]
-struct Queue {
-    batches: SyncSender<Vec<u8>>,
-    bytes: Arc<AtomicUsize>,
-}
-
-impl Queue {
-    fn push(&self, batch: Vec<u8>) -> bool {
-        let len = batch.len();
-        if self.bytes.fetch_add(len, Relaxed) + len > QUEUE_BYTES_MAX
-            || self.batches.try_send(batch).is_err()
-        {
-            self.bytes.fetch_sub(len, Relaxed);
-            return false;
-        }
-        true
-    }
-}
-
 /// The thread that writes access lines; it ends when every worker's [`Log`] is gone.
 pub struct Writer {
-    queue: Option<Queue>,
+    queue: Option<Fill>,
     listeners: Arc<[Box<str>]>,
     thread: Option<JoinHandle<()>>,
 }
@@ -213,12 +111,10 @@ impl Writer {
             Access::Stdout => Box::new(io::stdout()),
             Access::File(path) => Box::new(append(path)?),
         };
-        let (batches, receiver) = sync_channel(QUEUE_BATCHES);
-        let bytes = Arc::new(AtomicUsize::new(0));
-        let queue = Queue { batches, bytes: bytes.clone() };
+        let (queue, drain) = queue::queue();
         let thread = std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_all(out, &receiver, &bytes))?;
+            .spawn(move || write_all(out, drain))?;
         Ok(Self { queue: Some(queue), listeners, thread: Some(thread) })
     }
 
@@ -228,6 +124,7 @@ impl Writer {
             queue: self.queue.clone(),
             batch: Vec::new(),
             lines: 0,
+            opening: Opening::default(),
             listeners: self.listeners.clone(),
             counters,
         }
@@ -236,14 +133,15 @@ impl Writer {
     /// Waits until every line is written, a second at most: a reader that is stuck must
     /// not keep the process. The workers' logs must be gone.
     pub fn finish(self) {
-        let waiting = self.queue.map(|queue| queue.bytes);
+        // What fills the queue from here ends with the `map`.
+        let waiting = self.queue.map(|queue| queue.drain());
         let (Some(thread), Some(waiting)) = (self.thread, waiting) else { return };
         let end = Instant::now() + FINISH_TIMEOUT;
         while !thread.is_finished() && Instant::now() < end {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         if !thread.is_finished() {
-            let bytes = waiting.load(Relaxed);
+            let bytes = waiting.bytes();
             tracing::error!("the access log's reader is stuck: {bytes} bytes of lines are lost");
         }
     }
@@ -253,10 +151,9 @@ fn append(path: &std::path::Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn write_all(mut out: Box<dyn Write + Send>, batches: &Receiver<Vec<u8>>, bytes: &AtomicUsize) {
+fn write_all(mut out: Box<dyn Write + Send>, batches: Drain) {
     let mut failed = false;
     for batch in batches {
-        bytes.fetch_sub(batch.len(), Relaxed);
         let written = out.write_all(&batch).and_then(|()| out.flush());
         if let Err(error) = written
             && !std::mem::replace(&mut failed, true)

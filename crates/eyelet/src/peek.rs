@@ -4,13 +4,12 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use aws_lc_rs::digest;
 use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek, Sni};
-use eyelet_wire::ja4::Ja4;
 use eyelet_wire::proxy::{self, Command, ProxyPeek};
 
 use crate::act::refuse::Answer;
 use crate::active::{Active, Stop, client_failure};
+use crate::fingerprint;
 use crate::story::{End, Story, TlsCompression};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
@@ -106,15 +105,6 @@ pub fn tell(active: &Active, story: &mut Story, hello: &Hello<'_>) {
         .collect();
     decided.alpn = (!alpn.is_empty()).then_some(alpn);
     if active.worker.edge.config.log.ja4 {
-        decided.ja4 = Some(ja4(hello).as_str().into());
+        decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }
-}
-
-/// The fingerprint of a hello.
-pub fn ja4(hello: &Hello<'_>) -> Ja4 {
-    eyelet_wire::ja4::ja4(hello, |bytes| {
-        let mut hash = [0; 32];
-        hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
-        hash
-    })
 }

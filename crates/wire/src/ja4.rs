@@ -10,9 +10,16 @@ use core::fmt;
 pub const JA4_LEN: usize = 36;
 
 /// Most cipher suites, extensions, and signature algorithms, each, that are hashed. All code
-/// points that IANA has ever assigned would fit (some 350 suites are the most); the sorting
-/// buffers are on the stack.
+/// points that IANA has ever assigned would fit (some 350 suites are the most); the buffers are
+/// on the stack.
 pub const LIST_LEN_MAX: usize = 512;
+
+/// Longer lists than clients send: up to here the buffers are a tenth, and so is clearing them,
+/// which cost more than all the rest.
+const LIST_LEN_USUAL: usize = 64;
+
+/// Stands between extensions and signature algorithms. A GREASE value, so it is none of them.
+const DIVIDER: u16 = 0x0a0a;
 
 /// In place of a hash, where a list has more than [`LIST_LEN_MAX`] entries. As good as no SHA-256
 /// begins like this, so such a hello matches no fingerprint that was seen in the wild.
@@ -25,30 +32,60 @@ const NONE: [u8; HASH_LEN] = *b"000000000000";
 /// Characters of each hash that are kept.
 const HASH_LEN: usize = 12;
 
-/// "If there's > 99, which there should never be, then output 99."
+/// The highest count that two digits tell.
 const COUNT_MAX: usize = 99;
-
-/// Bytes of the longest text that is hashed: two lists of four hex digits and a separator each.
-const TEXT_LEN_MAX: usize = 2 * LIST_LEN_MAX * 5;
 
 /// A JA4 fingerprint, such as `t13d1516h2_8daaf6152771_e5627efa2ab1`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ja4([u8; JA4_LEN]);
 
+/// The first digits of a SHA-256, of which a fingerprint has two.
+pub type Hash = [u8; HASH_LEN];
+
+/// A list of the hello: how many values it has, and the hash of what is hashed of it, or `None`
+/// if it is longer than the buffers.
+type Part = (usize, Option<Hash>);
+
+/// A value in hex, and what divides it from the next.
+type Item = [u8; 5];
+
 /// The fingerprint of this hello, as of a client over TCP. `sha256` is called at most twice.
 pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
+    ja4_by_lists(hello, |list| list_hash(list, &sha256))
+}
+
+/// The same with hashes that may be known already: `hash` is asked for the [`list_hash`] of at
+/// most two lists, which are the same for all hellos of most clients.
+pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> Hash) -> Ja4 {
+    let suites = match suites::<LIST_LEN_USUAL>(hello, &mut hash) {
+        (_, None) => long_suites(hello, &mut hash),
+        usual => usual,
+    };
+    let extensions = match extensions::<LIST_LEN_USUAL>(hello, &mut hash) {
+        (_, None) => long_extensions(hello, &mut hash),
+        usual => usual,
+    };
     let mut text = Text { bytes: [0; JA4_LEN], len: 0 };
     text.push(b"t");
     text.push(version(hello));
     text.push(if matches!(hello.sni(), Sni::Absent) { b"i" } else { b"d" });
-    text.push_count(plain(hello.cipher_suites()).count());
-    text.push_count(plain(hello.extensions()).count());
+    text.push(&count_digits(suites.0));
+    text.push(&count_digits(extensions.0));
     text.push(&alpn_characters(hello));
     text.push(b"_");
-    text.push(&cipher_hash(hello, &sha256));
+    text.push(&suites.1.unwrap_or(OVERFLOW));
     text.push(b"_");
-    text.push(&extension_hash(hello, &sha256));
+    text.push(&extensions.1.unwrap_or(OVERFLOW));
     Ja4(text.bytes)
+}
+
+/// The hash of a list that [`ja4_by_lists`] asks for: of the values as text.
+pub fn list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+    if list.len() <= 2 * LIST_LEN_USUAL {
+        text_hash(list, &mut [Item::default(); 2 * LIST_LEN_USUAL], sha256)
+    } else {
+        long_list_hash(list, sha256)
+    }
 }
 
 /// "The program needs to ignore GREASE values anywhere it sees them."
@@ -89,94 +126,116 @@ fn alpn_characters(hello: &Hello<'_>) -> [u8; 2] {
     }
 }
 
-fn cipher_hash(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
-    let mut text = Text { bytes: [0; TEXT_LEN_MAX], len: 0 };
-    let mut sorted = [0; LIST_LEN_MAX];
-    let Some(sorted) = sort(plain(hello.cipher_suites()), &mut sorted) else { return OVERFLOW };
-    text.push_list(sorted);
-    hash(&text, sha256)
+fn suites<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+    let mut list = [0; MAX];
+    let count = fill(plain(hello.cipher_suites()), &mut list);
+    let Some(list) = list.get_mut(..count) else { return (count, None) };
+    list.sort_unstable();
+    (count, Some(hash_of(list, hash)))
 }
 
 /// Sorted extensions but SNI and ALPN, which part a has already, then the signature algorithms
 /// as they come. Without extensions there is nothing to hash: the algorithms are in one.
-fn extension_hash(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
-    let mut text = Text { bytes: [0; TEXT_LEN_MAX], len: 0 };
-    let mut list = [0; LIST_LEN_MAX];
-    let others = plain(hello.extensions()).filter(|t| !matches!(*t, SERVER_NAME | ALPN));
-    let Some(sorted) = sort(others, &mut list) else { return OVERFLOW };
-    text.push_list(sorted);
-    let Some(algorithms) = fill(plain(hello.signature_algorithms()), &mut list) else {
-        return OVERFLOW;
+fn extensions<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+    let mut count = 0;
+    let all = plain(hello.extensions()).inspect(|_| count += 1);
+    let mut lists = [[0; MAX]; 3];
+    let [others, ..] = &mut lists;
+    let len = fill(all.filter(|t| !matches!(*t, SERVER_NAME | ALPN)), others);
+    let Some(others) = others.get_mut(..len) else { return (count, None) };
+    others.sort_unstable();
+    let Some([divider, rest @ ..]) = lists.as_flattened_mut().get_mut(len..) else {
+        return (count, None);
     };
-    if !algorithms.is_empty() {
-        text.push(b"_");
-        text.push_list(algorithms);
+    *divider = DIVIDER;
+    let algorithms = fill(plain(hello.signature_algorithms()), rest);
+    if algorithms > MAX {
+        return (count, None);
     }
-    hash(&text, sha256)
+    let len = if algorithms > 0 { len + 1 + algorithms } else { len };
+    (count, Some(hash_of(lists.as_flattened().get(..len).unwrap_or_default(), hash)))
 }
 
-/// The values in `into`, or `None` if they do not fit.
-fn fill(values: impl Iterator<Item = u16>, into: &mut [u16; LIST_LEN_MAX]) -> Option<&mut [u16]> {
-    let mut len = 0;
+#[cold]
+#[inline(never)]
+fn long_suites(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+    suites::<LIST_LEN_MAX>(hello, hash)
+}
+
+#[cold]
+#[inline(never)]
+fn long_extensions(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+    extensions::<LIST_LEN_MAX>(hello, hash)
+}
+
+#[cold]
+#[inline(never)]
+fn long_list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+    text_hash(list, &mut [Item::default(); 2 * LIST_LEN_MAX], sha256)
+}
+
+/// Puts the values where there is room for them; how many they are.
+fn fill(values: impl Iterator<Item = u16>, into: &mut [u16]) -> usize {
+    let mut count = 0;
     for value in values {
-        *into.get_mut(len)? = value;
+        if let Some(place) = into.get_mut(count) {
+            *place = value;
+        }
+        count += 1;
+    }
+    count
+}
+
+fn hash_of(list: &[u16], mut hash: impl FnMut(&[u16]) -> Hash) -> Hash {
+    if list.is_empty() { NONE } else { hash(list) }
+}
+
+/// Four hex digits each with commas between; an underscore where the divider is.
+fn text_hash(list: &[u16], text: &mut [Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+    let mut len = 0;
+    for value in list {
+        if *value == DIVIDER {
+            if let Some([.., [.., behind]]) = text.get_mut(..len) {
+                *behind = b'_';
+            }
+            continue;
+        }
+        let Some(item) = text.get_mut(len) else { return OVERFLOW };
+        let [high, low] = value.to_be_bytes();
+        let [a, b, c, d] = [high >> 4, high, low >> 4, low].map(hex_digit);
+        *item = [a, b, c, d, b','];
         len += 1;
     }
-    into.get_mut(..len)
-}
-
-fn sort(values: impl Iterator<Item = u16>, into: &mut [u16; LIST_LEN_MAX]) -> Option<&[u16]> {
-    let list = fill(values, into)?;
-    list.sort_unstable();
-    Some(list)
-}
-
-/// The first digits of the text's SHA-256 in lower-case hex.
-fn hash(text: &Text<TEXT_LEN_MAX>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> [u8; HASH_LEN] {
-    let text = text.bytes.get(..text.len).unwrap_or_default();
-    if text.is_empty() {
-        return NONE;
-    }
-    let digest = sha256(text);
+    // What is behind the last value divides nothing.
+    let [text @ .., _] = text.get(..len).unwrap_or_default().as_flattened() else { return NONE };
     let mut hex = [0; HASH_LEN];
-    for (pair, byte) in hex.chunks_exact_mut(2).zip(digest) {
+    for (pair, byte) in hex.chunks_exact_mut(2).zip(sha256(text)) {
         pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 0xf)]);
     }
     hex
+}
+
+/// "If there's > 99, which there should never be, then output 99."
+fn count_digits(count: usize) -> [u8; 2] {
+    let count = count.min(COUNT_MAX);
+    [hex_digit((count / 10) as u8), hex_digit((count % 10) as u8)]
 }
 
 const fn hex_digit(nibble: u8) -> u8 {
     b"0123456789abcdef"[(nibble & 0xf) as usize]
 }
 
-/// ASCII of bounded length, written from the front. The bounds are such that all fits.
-struct Text<const MAX: usize> {
-    bytes: [u8; MAX],
+/// The fingerprint while it is written, from the front. Its parts are such that all fits.
+struct Text {
+    bytes: [u8; JA4_LEN],
     len: usize,
 }
 
-impl<const MAX: usize> Text<MAX> {
+impl Text {
     fn push(&mut self, ascii: &[u8]) {
         if let Some(room) = self.bytes.get_mut(self.len..self.len + ascii.len()) {
             room.copy_from_slice(ascii);
             self.len += ascii.len();
-        }
-    }
-
-    /// Two decimal digits.
-    fn push_count(&mut self, count: usize) {
-        let count = count.min(COUNT_MAX);
-        self.push(&[hex_digit((count / 10) as u8), hex_digit((count % 10) as u8)]);
-    }
-
-    /// Four hex digits each, with commas between.
-    fn push_list(&mut self, values: &[u16]) {
-        for (i, value) in values.iter().enumerate() {
-            if i > 0 {
-                self.push(b",");
-            }
-            let [high, low] = value.to_be_bytes();
-            self.push(&[high >> 4, high, low >> 4, low].map(hex_digit));
         }
     }
 }

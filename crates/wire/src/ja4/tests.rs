@@ -209,3 +209,42 @@ fn counts_stop_at_99_and_hashing_at_the_limit() {
     let longer = [signature_algorithms(&suites(limit + 1))];
     assert!(ja4_of(&Spec::with(&longer).raw(), sha256).ends_with("_ffffffffffff"));
 }
+
+/// Buffers of either size give the same, up to the last entry that fits the small ones.
+#[test]
+fn a_usual_hello_and_a_long_one_are_told_alike() {
+    for len in [1, 2, LIST_LEN_USUAL - 1, LIST_LEN_USUAL, LIST_LEN_USUAL + 1] {
+        let values: Vec<u16> = (0..len).map(|n| 0x9000 - 7 * u16::try_from(n).unwrap()).collect();
+        let types = values[1..].iter().map(|t| ext(*t, []));
+        let spec = Spec {
+            cipher_suites: values.clone(),
+            extensions: types.chain([signature_algorithms(&values), sni("a.test")]).collect(),
+            ..Spec::default()
+        };
+        let raw = spec.raw();
+        let mut reader = HelloReader::new(1 << 18);
+        let Peek::Hello(hello) = reader.feed(&raw) else { panic!("no hello of {len}") };
+        let hash = |list: &[u16]| list_hash(list, sha256);
+        let (count, usual) = suites::<LIST_LEN_USUAL>(&hello, hash);
+        assert_eq!((count, usual.is_some()), (len, len <= LIST_LEN_USUAL));
+        let (long_count, long) = long_suites(&hello, hash);
+        assert!(long_count == count && long == usual.or(long));
+        let (count, usual) = extensions::<LIST_LEN_USUAL>(&hello, hash);
+        assert_eq!((count, usual.is_some()), (len + 1, len <= LIST_LEN_USUAL));
+        let (long_count, long) = long_extensions(&hello, hash);
+        assert!(long_count == count && long == usual.or(long));
+        // And so by words: sorted, in hex, with commas between.
+        let hex = |values: &[u16]| {
+            values.iter().map(|v| std::format!("{v:04x}")).collect::<Vec<_>>().join(",")
+        };
+        let sorted: Vec<u16> = values.iter().rev().copied().collect();
+        let others = [&[13], &sorted[..len - 1]].concat();
+        let texts = RefCell::new(Vec::new());
+        ja4(&hello, |text| {
+            texts.borrow_mut().push(String::from_utf8(text.to_vec()).unwrap());
+            [0; 32]
+        });
+        let expected = [hex(&sorted), std::format!("{}_{}", hex(&others), hex(&values))];
+        assert_eq!(*texts.borrow(), expected);
+    }
+}

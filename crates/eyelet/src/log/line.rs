@@ -1,0 +1,301 @@
+//! One access line, written straight into the batch: constant pieces, numbers, and strings, which
+//! hardly ever need an escape. It must not know when the batch is handed over, or who reads it.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::Measured;
+use crate::config::Config;
+use crate::http::front::{Coded, Told};
+use crate::story::{Decided, End, Outcome, TlsCompression, Upstream};
+
+/// What one line is made of. The tests hold it to the form that serde would give it, field by
+/// field: every connection pays for its line, and serde's way costs ten times as much.
+pub struct Line<'a> {
+    /// The listener's name.
+    pub listener: &'a str,
+    /// Where the rules have their names.
+    pub config: &'a Config,
+    /// What was decided of the connection.
+    pub decided: &'a Decided,
+    /// What was measured of it.
+    pub measured: &'a Measured,
+    /// How it ended.
+    pub end: &'a End,
+    /// The request, where the line is one's.
+    pub http: Option<&'a Told>,
+}
+
+/// How lines of one second begin: most have the same as the line before.
+pub struct Opening {
+    unix_s: u64,
+    text: [u8; OPENING_LEN],
+}
+
+const OPENING_LEN: usize = 29;
+/// Where the time stands in it.
+const TIME_AT: usize = 9;
+/// The last second of the year 9999: RFC 3339 has no form for what comes after it.
+const UNIX_S_MAX: u64 = 253_402_300_799;
+
+impl Line<'_> {
+    /// Writes the line.
+    pub fn write(&self, out: &mut Vec<u8>, opening: &mut Opening) {
+        let Self { measured, decided, .. } = self;
+        opening.write(out, measured.started_unix_ms);
+        number(out, measured.id >> 48);
+        out.push(b'-');
+        number(out, measured.id & ((1 << 48) - 1));
+        out.extend_from_slice(br#"","listener":"#);
+        text(out, self.listener);
+        out.extend_from_slice(br#","client":"#);
+        address(out, measured.client);
+        out.extend_from_slice(br#","destination":"#);
+        or_null(out, decided.destination, address);
+        self.write_verdict(out);
+        self.write_hello(out);
+        out.extend_from_slice(br#","upstream":"#);
+        or_null(out, decided.upstream.as_ref(), upstream);
+        out.extend_from_slice(br#","bytes_to_upstream":"#);
+        number(out, measured.bytes_to_upstream);
+        out.extend_from_slice(br#","bytes_to_client":"#);
+        number(out, measured.bytes_to_client);
+        out.extend_from_slice(br#","duration_ms":"#);
+        number(out, measured.duration_ms);
+        out.extend_from_slice(br#","connect":"#);
+        or_null(out, decided.connect.as_deref(), text);
+        out.extend_from_slice(br#","tls_compression":"#);
+        or_null(out, decided.tls_compression.map(compression_name), plain);
+        self.write_evidence(out);
+        match self.http {
+            Some(told) => request(out, told),
+            None => out.extend_from_slice(NO_REQUEST),
+        }
+        out.extend_from_slice(b"}\n");
+    }
+
+    fn write_verdict(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#","outcome":"#);
+        plain(out, outcome_name(self.end.outcome));
+        out.extend_from_slice(br#","rule":"#);
+        or_null(out, self.decided.rule.map(|rule| self.config.rules.at(rule).name), text);
+        out.extend_from_slice(br#","reason":"#);
+        text(out, &self.end.reason);
+    }
+
+    fn write_hello(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#","sni":"#);
+        or_null(out, self.decided.sni.as_deref(), text);
+        out.extend_from_slice(br#","alpn":"#);
+        or_null(out, self.decided.alpn.as_deref(), protocols);
+        out.extend_from_slice(br#","tls_version":"#);
+        or_null(out, self.decided.tls_version.and_then(version_name), plain);
+        out.extend_from_slice(br#","ja4":"#);
+        or_null(out, self.decided.ja4.as_deref(), plain);
+    }
+
+    fn write_evidence(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#","evidence":"#);
+        or_null(out, self.decided.evidence.as_deref(), |out, evidence| {
+            // Few connections have any, and it is deep. Writing into a Vec cannot fail.
+            let _ = serde_json::to_writer(out, &evidence.line(self.measured.started_unix_ms));
+        });
+        out.extend_from_slice(br#","shadow":"#);
+        let shadow = &self.decided.shadow[..];
+        or_null(out, (!shadow.is_empty()).then_some(shadow), |out, shadow| {
+            list(out, shadow, |out, (rule, outcome)| {
+                out.extend_from_slice(br#"{"rule":"#);
+                text(out, self.config.rules.at(*rule).name);
+                out.extend_from_slice(br#","outcome":"#);
+                plain(out, outcome_name(*outcome));
+                out.push(b'}');
+            });
+        });
+    }
+}
+
+/// What a line ends with that is no request's.
+const NO_REQUEST: &[u8] =
+    br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
+
+fn request(out: &mut Vec<u8>, told: &Told) {
+    let Told { method, path, status, upstream_ms, coded } = told;
+    let Coded { coding, bytes_identity, bytes_sent, why_not } = *coded;
+    out.extend_from_slice(br#","http":{"method":"#);
+    text(out, method);
+    out.extend_from_slice(br#","path":"#);
+    text(out, path);
+    out.extend_from_slice(br#","status":"#);
+    or_null(out, status.map(u64::from), number);
+    out.extend_from_slice(br#","upstream_ms":"#);
+    or_null(out, *upstream_ms, number);
+    out.extend_from_slice(br#"},"coding":"#);
+    or_null(out, coding, text);
+    out.extend_from_slice(br#","bytes_identity":"#);
+    number(out, bytes_identity);
+    out.extend_from_slice(br#","bytes_sent":"#);
+    number(out, bytes_sent);
+    out.extend_from_slice(br#","why_not":"#);
+    or_null(out, why_not, text);
+}
+
+impl Default for Opening {
+    fn default() -> Self {
+        Self { unix_s: 0, text: *br#"{"time":"1970-01-01T00:00:00."# }
+    }
+}
+
+impl Opening {
+    fn write(&mut self, out: &mut Vec<u8>, unix_ms: u64) {
+        let (unix_s, ms) = (unix_ms / 1000, (unix_ms % 1000) as u16);
+        if unix_s != self.unix_s {
+            self.set(unix_s);
+        }
+        out.extend_from_slice(&self.text);
+        let [a, b, c] = [ms / 100, ms / 10 % 10, ms % 10].map(|digit| b'0' + digit as u8);
+        out.extend_from_slice(&[a, b, c, b'Z', b'"', b',', b'"', b'i', b'd', b'"', b':', b'"']);
+    }
+
+    #[cold]
+    fn set(&mut self, unix_s: u64) {
+        self.unix_s = unix_s;
+        let time = UNIX_EPOCH + Duration::from_secs(unix_s.min(UNIX_S_MAX));
+        let time = humantime::format_rfc3339_seconds(time);
+        // As long as its room.
+        let _ = write!(&mut self.text[TIME_AT..], "{time}");
+        self.text[OPENING_LEN - 1] = b'.';
+    }
+}
+
+#[inline(always)]
+fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) {
+    match value {
+        Some(value) => write(out, value),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    out.push(b'[');
+    for (n, item) in items.iter().enumerate() {
+        if n > 0 {
+            out.push(b',');
+        }
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+fn protocols(out: &mut Vec<u8>, names: &[Cow<'static, str>]) {
+    list(out, names, |out, name| text(out, name));
+}
+
+fn upstream(out: &mut Vec<u8>, upstream: &Upstream) {
+    match upstream {
+        Upstream::Address(to) => address(out, *to),
+        Upstream::Name(name) => text(out, name),
+    }
+}
+
+fn address(out: &mut Vec<u8>, address: SocketAddr) {
+    out.push(b'"');
+    match address {
+        SocketAddr::V4(v4) => {
+            let [a, b, c, d] = v4.ip().octets();
+            number(out, a.into());
+            for octet in [b, c, d] {
+                out.push(b'.');
+                number(out, octet.into());
+            }
+            out.push(b':');
+            number(out, v4.port().into());
+        }
+        // Writing into a Vec cannot fail.
+        SocketAddr::V6(v6) => _ = write!(out, "{v6}"),
+    }
+    out.push(b'"');
+}
+
+/// In decimal. Half of a line's numbers are parts of addresses, of three digits at most.
+fn number(out: &mut Vec<u8>, number: u64) {
+    let digit = |n: u64| b'0' + (n % 10) as u8;
+    match number {
+        0..10 => out.push(digit(number)),
+        10..100 => out.extend_from_slice(&[digit(number / 10), digit(number)]),
+        100..1000 => {
+            out.extend_from_slice(&[digit(number / 100), digit(number / 10), digit(number)]);
+        }
+        _ => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+    }
+}
+
+/// A string of which nobody else chose a byte.
+fn plain(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+/// Any string.
+fn text(out: &mut Vec<u8>, text: &str) {
+    if is_plain(text.as_bytes()) { plain(out, text) } else { escaped(out, text) }
+}
+
+#[cold]
+fn escaped(out: &mut Vec<u8>, text: &str) {
+    // Writing a string into a Vec cannot fail.
+    let _ = serde_json::to_writer(out, text);
+}
+
+/// Whether no byte asks for an escape (RFC 8259 7): no control character, `"` or `\`.
+fn is_plain(text: &[u8]) -> bool {
+    let (words, _) = text.as_chunks();
+    match text.last_chunk() {
+        // The last word laps over the one before.
+        Some(last) => words.iter().chain([last]).all(is_plain_word),
+        None => text.iter().all(|byte| *byte >= b' ' && *byte != b'"' && *byte != b'\\'),
+    }
+}
+
+/// The same of eight bytes at once: subtracting borrows from the top bit of a byte that is less.
+fn is_plain_word(word: &[u8; 8]) -> bool {
+    const ONES: u64 = u64::MAX / 255;
+    let word = u64::from_ne_bytes(*word);
+    let less = |word: u64, than: u8| word.wrapping_sub(ONES * u64::from(than)) & !word;
+    let is = |byte: u8| less(word ^ (ONES * u64::from(byte)), 1);
+    (less(word, b' ') | is(b'"') | is(b'\\')) & (ONES << 7) == 0
+}
+
+fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Failed => "failed",
+        Outcome::Redirected => "redirected",
+        Outcome::Refused => "refused",
+        Outcome::Spliced => "spliced",
+        Outcome::Terminated => "terminated",
+    }
+}
+
+fn compression_name(compression: TlsCompression) -> &'static str {
+    match compression {
+        TlsCompression::None => "none",
+        TlsCompression::Offered => "offered",
+        TlsCompression::Chosen => "chosen",
+    }
+}
+
+fn version_name(version: u16) -> Option<&'static str> {
+    match version {
+        0x0300 => Some("ssl3"),
+        0x0301 => Some("1.0"),
+        0x0302 => Some("1.1"),
+        0x0303 => Some("1.2"),
+        0x0304 => Some("1.3"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! Lines held to what serde makes of the same, byte for byte, for values that nobody would write
+//! into an example. Must not need a socket.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::{Arc, LazyLock};
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use serde::Serialize;
+
+use super::*;
+use crate::truth::told::{self, Evidence};
+use crate::truth::{ByDns, dns};
+
+/// The line as serde has it: every field in its order, as docs/access-log.md lists them.
+#[derive(Serialize)]
+struct Serial<'a> {
+    time: String,
+    id: String,
+    listener: &'a str,
+    client: SocketAddr,
+    destination: Option<SocketAddr>,
+    outcome: Outcome,
+    rule: Option<&'a str>,
+    reason: &'a str,
+    sni: Option<&'a str>,
+    alpn: Option<&'a [Cow<'static, str>]>,
+    tls_version: Option<&'static str>,
+    ja4: Option<&'a str>,
+    upstream: Option<&'a Upstream>,
+    bytes_to_upstream: u64,
+    bytes_to_client: u64,
+    duration_ms: u64,
+    connect: Option<&'a str>,
+    tls_compression: Option<TlsCompression>,
+    evidence: Option<told::Line<'a>>,
+    shadow: Option<Vec<Shadow<'a>>>,
+    http: Option<&'a Told>,
+    coding: Option<&'static str>,
+    bytes_identity: Option<u64>,
+    bytes_sent: Option<u64>,
+    why_not: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Shadow<'a> {
+    rule: &'a str,
+    outcome: Outcome,
+}
+
+fn serial(line: &Line<'_>) -> Vec<u8> {
+    let Line { listener, config, decided, measured, end, http } = *line;
+    let rule = |rule| config.rules.at(rule).name;
+    let started = UNIX_EPOCH + Duration::from_millis(measured.started_unix_ms);
+    let shadow = |&(n, outcome): &(u32, Outcome)| Shadow { rule: rule(n), outcome };
+    let shadows: Vec<_> = decided.shadow.iter().map(shadow).collect();
+    let serial = Serial {
+        time: humantime::format_rfc3339_millis(started).to_string(),
+        id: format!("{}-{}", measured.id >> 48, measured.id & ((1 << 48) - 1)),
+        listener,
+        client: measured.client,
+        destination: decided.destination,
+        outcome: end.outcome,
+        rule: decided.rule.map(rule),
+        reason: &end.reason,
+        sni: decided.sni.as_deref(),
+        alpn: decided.alpn.as_deref(),
+        tls_version: decided.tls_version.and_then(version_name),
+        ja4: decided.ja4.as_deref(),
+        upstream: decided.upstream.as_ref(),
+        bytes_to_upstream: measured.bytes_to_upstream,
+        bytes_to_client: measured.bytes_to_client,
+        duration_ms: measured.duration_ms,
+        connect: decided.connect.as_deref(),
+        tls_compression: decided.tls_compression,
+        evidence: decided.evidence.as_ref().map(|all| all.line(measured.started_unix_ms)),
+        shadow: (!shadows.is_empty()).then_some(shadows),
+        http,
+        coding: http.and_then(|told| told.coded.coding),
+        bytes_identity: http.map(|told| told.coded.bytes_identity),
+        bytes_sent: http.map(|told| told.coded.bytes_sent),
+        why_not: http.and_then(|told| told.coded.why_not),
+    };
+    let mut bytes = serde_json::to_vec(&serial).unwrap();
+    bytes.push(b'\n');
+    bytes
+}
+
+const RULES: [&str; 4] = ["r0", "a \"quoted\" \\ rule", "Regel für \u{1f512}", "seventeen letters"];
+
+static CONFIG: LazyLock<Config> = LazyLock::new(|| {
+    let rules: String = RULES
+        .iter()
+        .enumerate()
+        .map(|(n, name)| {
+            format!("[[rule]]\nname = {name:?}\nsni = \"{n}.test\"\naction = \"refuse\"\n")
+        })
+        .collect();
+    let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{rules}");
+    let file = std::env::temp_dir().join(format!("eyelet-line-{}.toml", std::process::id()));
+    std::fs::write(&file, text).unwrap();
+    let loaded = crate::config::load(&file, crate::config::Depth::Files);
+    std::fs::remove_file(&file).unwrap();
+    loaded.unwrap().config
+});
+
+/// Words, what must be escaped at any place, and what is longer than it looks.
+fn string() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[ -~]{0,40}",
+        "[a-z.]{0,24}[\u{0}-\u{1f}\"\\\\/\u{7f}]?[a-z.]{0,24}",
+        any::<String>(),
+        Just(String::new()),
+    ]
+}
+
+fn boxed() -> impl Strategy<Value = Box<str>> {
+    string().prop_map(Into::into)
+}
+
+fn count() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(u64::MAX), 0..2000_u64, any::<u64>()]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    use Outcome::{Failed, Redirected, Refused, Spliced, Terminated};
+    prop::sample::select(vec![Failed, Redirected, Refused, Spliced, Terminated])
+}
+
+fn rule() -> impl Strategy<Value = u32> {
+    0..RULES.len() as u32
+}
+
+fn evidence() -> impl Strategy<Value = Evidence> {
+    let told = (vec(any::<std::net::IpAddr>(), 0..4), count());
+    let dns = (any::<Option<bool>>(), option::of(told), option::of(boxed()));
+    (dns, vec(string(), 0..3)).prop_map(|((agrees, told, fault), unknown)| {
+        let told = told.map(|(addresses, at_unix_ms)| {
+            Arc::new(dns::Told { addresses: addresses.into(), at_unix_ms })
+        });
+        let mut evidence = Evidence::default();
+        evidence.note_dns(&ByDns { agrees, told, fault });
+        unknown.iter().for_each(|why| evidence.note_unknown(why));
+        evidence
+    })
+}
+
+fn decided() -> impl Strategy<Value = Decided> {
+    let upstream = prop_oneof![
+        any::<SocketAddr>().prop_map(Upstream::Address),
+        boxed().prop_map(Upstream::Name),
+    ];
+    let version = prop_oneof![0x02ff..0x0306_u16, any::<u16>()];
+    use TlsCompression::{Chosen, None as Not, Offered};
+    let hello = (
+        option::of(boxed()),
+        option::of(vec(string(), 0..4)),
+        option::of("t1[23]d[0-9]{4}h2_[0-9a-f]{12}_[0-9a-f]{12}".prop_map(Into::into)),
+        option::of(version),
+        option::of(prop::sample::select(vec![Not, Offered, Chosen])),
+    );
+    let way = (option::of(boxed()), any::<Option<SocketAddr>>(), option::of(upstream));
+    let verdict =
+        (option::of(rule()), vec((rule(), outcome()), 0..3), option::of(evidence()), any::<bool>());
+    (hello, way, verdict).prop_map(|(hello, way, verdict)| {
+        let (sni, alpn, ja4, tls_version, tls_compression) = hello;
+        let (connect, destination, upstream) = way;
+        let (rule, shadow, evidence, http2) = verdict;
+        Decided {
+            listener: 0,
+            connect,
+            destination,
+            sni,
+            alpn: alpn.map(|names| names.into_iter().map(Cow::Owned).collect()),
+            ja4,
+            tls_version,
+            http2,
+            rule,
+            upstream,
+            tls_compression,
+            shadow,
+            evidence: evidence.map(Box::new),
+        }
+    })
+}
+
+fn measured() -> impl Strategy<Value = Measured> {
+    let started = prop_oneof![
+        0..(UNIX_S_MAX + 1) * 1000,
+        1_700_000_000_000..1_700_000_003_000_u64,
+        Just(UNIX_S_MAX * 1000 + 999),
+    ];
+    (count(), started, count(), any::<SocketAddr>(), count(), count()).prop_map(
+        |(id, started_unix_ms, duration_ms, client, bytes_to_upstream, bytes_to_client)| Measured {
+            id,
+            started_unix_ms,
+            duration_ms,
+            client,
+            bytes_to_upstream,
+            bytes_to_client,
+        },
+    )
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    let word = || option::of(prop::sample::select(vec!["zstd", "a \"word\"", ""]));
+    let coded = (word(), count(), count(), word()).prop_map(
+        |(coding, bytes_identity, bytes_sent, why_not)| Coded {
+            coding,
+            bytes_identity,
+            bytes_sent,
+            why_not,
+        },
+    );
+    (boxed(), boxed(), any::<Option<u16>>(), option::of(count()), coded).prop_map(
+        |(method, path, status, upstream_ms, coded)| Told {
+            method,
+            path,
+            status,
+            upstream_ms,
+            coded,
+        },
+    )
+}
+
+proptest! {
+    /// Two lines behind each other: the second may begin as the first.
+    #[test]
+    fn a_line_is_what_serde_makes_of_it(
+        listener in string(),
+        decided in decided(),
+        measured in vec(measured(), 2),
+        outcome in outcome(),
+        reason in string(),
+        http in option::of(told()),
+    ) {
+        let end = End { outcome, reason: reason.into() };
+        let (mut written, mut expected) = (Vec::new(), Vec::new());
+        let mut opening = Opening::default();
+        for measured in &measured {
+            let (config, http) = (&*CONFIG, http.as_ref());
+            let line =
+                Line { listener: &listener, config, decided: &decided, measured, end: &end, http };
+            line.write(&mut written, &mut opening);
+            expected.extend(serial(&line));
+        }
+        prop_assert_eq!(String::from_utf8(written), String::from_utf8(expected));
+    }
+
+    #[test]
+    fn a_string_is_what_serde_makes_of_it(string in string()) {
+        let mut written = Vec::new();
+        text(&mut written, &string);
+        prop_assert_eq!(written, serde_json::to_vec(&string).unwrap());
+    }
+}
+
+/// One byte that asks for an escape is found wherever it stands, and no other asks.
+#[test]
+fn every_byte_at_every_place() {
+    for len in 1..20 {
+        for at in 0..len {
+            for byte in 0..=u8::MAX {
+                let mut text = vec![b'a'; len];
+                text[at] = byte;
+                let asks = byte < b' ' || byte == b'"' || byte == b'\\';
+                assert_eq!(is_plain(&text), !asks, "{byte:#x} at {at} of {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_every_length() {
+    let powers = std::iter::successors(Some(1_u64), |n| n.checked_mul(10));
+    for number in powers.flat_map(|n| [n - 1, n, n + 1]).chain(0..1001).chain([u64::MAX]) {
+        let mut written = Vec::new();
+        super::number(&mut written, number);
+        assert_eq!(written, number.to_string().into_bytes());
+    }
+}
+
+/// A clock that is wrong beyond all years gives a line all the same.
+#[test]
+fn a_year_that_has_no_form_does_no_harm() {
+    let mut written = Vec::new();
+    Opening::default().write(&mut written, u64::MAX);
+    assert_eq!(written, br#"{"time":"9999-12-31T23:59:59.615Z","id":""#);
+}

@@ -1,0 +1,154 @@
+//! Batches of access lines on their way from the workers to the one thread that writes them:
+//! bounded, and never waited for by a worker. It must not know what a line is.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
+/// and lost, because a stalled log must not stall connections.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Batches in the queue; a worker hands over a small one ten times a second at most.
+const QUEUE_BATCHES_MAX: usize = 4096;
+
+/// The end that is filled. The queue ends when the last one is gone.
+pub struct Fill(Arc<Queue>);
+
+/// The end that is emptied.
+#[derive(Clone)]
+pub struct Drain(Arc<Queue>);
+
+struct Queue {
+    waiting: Mutex<Waiting>,
+    /// Something is waiting, or nothing will be any more.
+    changed: Condvar,
+}
+
+struct Waiting {
+    batches: VecDeque<Vec<u8>>,
+    bytes: usize,
+    fills: usize,
+    /// Nobody is to be woken who is awake: that is a system call.
+    is_drain_asleep: bool,
+}
+
+/// A queue with nothing in it.
+pub fn queue() -> (Fill, Drain) {
+    let waiting = Waiting { batches: VecDeque::new(), bytes: 0, fills: 1, is_drain_asleep: false };
+    let queue = Arc::new(Queue { waiting: Mutex::new(waiting), changed: Condvar::new() });
+    (Fill(queue.clone()), Drain(queue))
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever is woken wants the lock at once: it must be free by then, or it is spun for.
+    fn unlock_and_wake(&self, mut waiting: MutexGuard<'_, Waiting>) {
+        let is_drain_asleep = std::mem::take(&mut waiting.is_drain_asleep);
+        drop(waiting);
+        if is_drain_asleep {
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Fill {
+    /// Whether there was room for the batch.
+    pub fn push(&self, batch: Vec<u8>) -> bool {
+        let mut waiting = self.0.lock();
+        if waiting.bytes + batch.len() > QUEUE_BYTES_MAX
+            || waiting.batches.len() >= QUEUE_BATCHES_MAX
+        {
+            return false;
+        }
+        waiting.bytes += batch.len();
+        waiting.batches.push_back(batch);
+        self.0.unlock_and_wake(waiting);
+        true
+    }
+
+    /// The other end.
+    pub fn drain(&self) -> Drain {
+        Drain(self.0.clone())
+    }
+}
+
+impl Clone for Fill {
+    fn clone(&self) -> Self {
+        self.0.lock().fills += 1;
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        waiting.fills -= 1;
+        self.0.unlock_and_wake(waiting);
+    }
+}
+
+impl Drain {
+    /// Bytes that nobody has taken yet.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().bytes
+    }
+}
+
+/// Waits for the next batch; none when the queue has ended and is empty.
+impl Iterator for Drain {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let mut waiting = self.0.lock();
+        loop {
+            if let Some(batch) = waiting.batches.pop_front() {
+                waiting.bytes -= batch.len();
+                return Some(batch);
+            }
+            if waiting.fills == 0 {
+                return None;
+            }
+            waiting.is_drain_asleep = true;
+            waiting = self.0.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_come_in_order_and_the_queue_ends_with_its_last_filler() {
+        let (fill, mut drain) = queue();
+        let other = fill.clone();
+        assert!(fill.push(vec![1]) && other.push(vec![2, 3]));
+        assert_eq!(drain.bytes(), 3);
+        drop(fill);
+        let reader = std::thread::spawn(move || {
+            let first = [drain.next(), drain.next()];
+            (first, drain.next(), drain.next(), drain.bytes())
+        });
+        // It may be asleep by now, or not: either must do.
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+        assert!(other.push(vec![4]));
+        drop(other);
+        let seen = reader.join().ok();
+        let first = [Some(vec![1]), Some(vec![2, 3])];
+        assert_eq!(seen, Some((first, Some(vec![4]), None, 0)));
+    }
+
+    #[test]
+    fn what_is_beyond_the_bounds_is_told_and_room_comes_back() {
+        let (fill, mut drain) = queue();
+        assert!(fill.push(vec![0; QUEUE_BYTES_MAX]));
+        assert!(!fill.push(vec![0]));
+        assert_eq!(drain.next().map(|batch| batch.len()), Some(QUEUE_BYTES_MAX));
+        assert!((0..QUEUE_BATCHES_MAX).all(|_| fill.push(vec![0])));
+        assert!(!fill.push(vec![0]));
+        assert!(drain.next().is_some() && fill.push(vec![0]));
+        assert_eq!(drain.bytes(), QUEUE_BATCHES_MAX);
+    }
+}
