@@ -8,18 +8,15 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 use eyelet_sys::socket;
-use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConnection, Error};
+use rustls_pki_types::ServerName;
 
 use crate::config::Action;
 use crate::handshake::{self, Handshaken};
 use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
-use crate::provider::PROVIDER;
+use crate::provider;
 use crate::relay::terminate::Terminated;
 use crate::relay::{self, Flow, Relay, Sockets};
 use crate::story::{Decided, Story};
@@ -51,13 +48,8 @@ fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), S
 }
 
 fn client() -> Result<ClientConnection, Error> {
-    let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
-        .with_no_client_auth();
-    config.resumption = Resumption::disabled();
-    ClientConnection::new(config.into(), ServerName::from(std::net::IpAddr::from(NOBODY.0)))
+    let name = ServerName::from(std::net::IpAddr::from(NOBODY.0));
+    ClientConnection::new(provider::key_only()?.into(), name)
 }
 
 /// Has a word go through the relay to an upstream and back.
@@ -110,44 +102,5 @@ fn nobody() -> Story {
         decided: Decided::default(),
         bytes_to_upstream: 0,
         bytes_to_client: 0,
-    }
-}
-
-/// Trusts whoever answers: it is we.
-#[derive(Debug)]
-struct Anybody;
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        PROVIDER.signature_verification_algorithms.supported_schemes()
     }
 }
