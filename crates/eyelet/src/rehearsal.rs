@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 
+use eyelet_record::Session;
 use eyelet_sys::socket;
 use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
@@ -18,8 +19,8 @@ use crate::handshake::{self, Handshaken};
 use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
 use crate::provider;
 use crate::relay::terminate::Terminated;
-use crate::relay::{self, Flow, Relay, Sockets};
-use crate::story::{Decided, Story};
+use crate::relay::{self, Buffers, Flow, Relay, Sockets};
+use crate::story::{Decided, Parked, Shared, Story};
 use crate::worker::Worker;
 
 /// What is said, and said back.
@@ -32,8 +33,12 @@ pub fn rehearse(worker: &Worker) {
     let rules = &worker.edge.config.rules;
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
-    let rehearsed = shake(worker, rule as u32)
-        .and_then(|(done, client)| echo(worker, done, client).map_err(|error| error.to_string()));
+    let rehearsed = shake(worker, rule as u32).and_then(|(done, client)| {
+        let buffers = &mut *worker.buffers.borrow_mut();
+        buffers.piece = worker.edge.budget.piece();
+        let shared = &mut worker.shared.borrow_mut();
+        echo(shared, buffers, done.session, client).map_err(|error| error.to_string())
+    });
     if let Err(error) = rehearsed {
         let name = &rules.at(rule as u32).name;
         tracing::warn!("rule {name:?}: a connection with itself fails: {error}");
@@ -53,19 +58,33 @@ fn client() -> Result<ClientConnection, Error> {
 }
 
 /// Has a word go through the relay to an upstream and back.
-fn echo(worker: &Worker, done: Handshaken, mut client: ClientConnection) -> io::Result<()> {
+fn echo(
+    shared: &mut Shared,
+    buffers: &mut Buffers,
+    session: Session,
+    client: ClientConnection,
+) -> io::Result<()> {
+    let mut relay = Relay::Terminate(Terminated { session, flow: Flow::default() });
+    let mut story = nobody().park(shared);
+    let said = there_and_back(&mut relay, &mut story, buffers, client);
+    shared.forget(&story);
+    said
+}
+
+fn there_and_back(
+    relay: &mut Relay,
+    story: &mut Parked,
+    buffers: &mut Buffers,
+    mut client: ClientConnection,
+) -> io::Result<()> {
     let (outside, inside) = socket::pair()?;
     let (upstream, application) = socket::pair()?;
-    let mut relay = Relay::Terminate(Terminated { session: done.session, flow: Flow::default() });
-    let mut story = nobody().park(&mut worker.shared.borrow_mut());
     let mut moved = |side| {
         let mut ready = Ready::default();
         ready.add(side, READ);
         let mut sockets =
             Sockets { client: inside.as_fd(), upstream: Some(upstream.as_fd()), ready: &mut ready };
-        let buffers = &mut *worker.buffers.borrow_mut();
-        buffers.piece = worker.edge.budget.piece();
-        relay::run(&mut relay, &mut sockets, &mut story, buffers)
+        relay::run(relay, &mut sockets, story, buffers)
     };
     let mut sealed = Vec::new();
     client.writer().write_all(WORD)?;
@@ -81,7 +100,6 @@ fn echo(worker: &Worker, done: Handshaken, mut client: ClientConnection) -> io::
     client.read_tls(&mut &answer[..read])?;
     client.process_new_packets().map_err(io::Error::other)?;
     client.reader().read_exact(&mut said)?;
-    story.wake(&mut worker.shared.borrow_mut());
     if said == WORD {
         Ok(())
     } else {
@@ -102,5 +120,23 @@ fn nobody() -> Story {
         decided: Decided::default(),
         bytes_to_upstream: 0,
         bytes_to_client: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use eyelet_record::{Role, Suite};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_of_a_connection_that_fails() {
+        let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+        let (mut shared, mut buffers) = (Shared::default(), Buffers::default());
+        // A client that has not shaken hands is not understood.
+        echo(&mut shared, &mut buffers, session.unwrap(), client().unwrap()).unwrap_err();
+        assert!(shared.is_empty());
     }
 }
