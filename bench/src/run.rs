@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::board::{Board, Sample, quantile};
 use crate::child::Child;
 use crate::lab::{Lab, Server};
-use crate::peers::{self, Row};
+use crate::peers::{self, Front, Kind, Row};
 use crate::procfs;
 
 /// What a scenario found: tables, and sentences below them.
@@ -140,3 +140,21 @@ async fn settle() {
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(30);
+
+/// Servers in front of an HTTP upstream.
+const HTTP_ROWS: [Row; 4] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Http),
+    Row::usual("nginx", Kind::Nginx, Front::Http),
+    Row::usual("haproxy", Kind::Haproxy, Front::Http),
+    Row::usual("rust-tls", Kind::RustTls, Front::Http),
+];
+
+/// Servers in front of a TCP upstream that is held open.
+const TCP_ROWS: [Row; 6] = [
+    Row::usual("eyelet", Kind::Eyelet, Front::Tcp),
+    Row::usual("nginx", Kind::Nginx, Front::Tcp),
+    Row::usual("haproxy", Kind::Haproxy, Front::Tcp),
+    Row::usual("hitch", Kind::Hitch, Front::Tcp),
+    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
+    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
+];

@@ -10,11 +10,11 @@ use clap::Args;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Meter, Outcome, Tally, in_time, start_all};
+use super::{Meter, Outcome, TCP_ROWS, Tally, in_time, start_all};
 use crate::board::{Board, Column, Sample};
 use crate::client::{self, tls};
 use crate::lab::{Lab, NAMES};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers;
 use crate::procfs;
 
 /// Resident memory in front of a few hundred chatting clients; all servers at the same time.
@@ -33,7 +33,7 @@ pub struct Options {
 
 /// Runs the scenario.
 pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
-    let rows = peers::choose(&ROWS, against, lab)?;
+    let rows = peers::choose(&TCP_ROWS, against, lab)?;
     let backend = lab.start_backend()?;
     let servers = start_all(lab, &rows, &[backend.address]);
     let read = |at: usize| procfs::memory(&servers[at].1.child.family());
@@ -103,15 +103,6 @@ fn crowd(target: SocketAddr, options: &Options) -> JoinSet<Tally> {
     }
     tasks
 }
-
-const ROWS: [Row; 6] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Tcp),
-    Row::usual("nginx", Kind::Nginx, Front::Tcp),
-    Row::usual("haproxy", Kind::Haproxy, Front::Tcp),
-    Row::usual("hitch", Kind::Hitch, Front::Tcp),
-    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
-    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
-];
 
 const COLUMNS: [Column; 7] = [
     Column { key: "rss_mib", heading: "RSS MiB", decimals: 1 },

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 
-use super::{Outcome, in_time, splice, started, svg};
+use super::{HTTP_ROWS, Outcome, TCP_ROWS, in_time, splice, started, svg};
 use crate::board::{Board, Column, Sample};
 use crate::child;
 use crate::client::{self, tls};
@@ -259,22 +259,6 @@ async fn link(
     }
     Ok(Link::Tls(Box::new(stream)))
 }
-
-const HTTP_ROWS: [Row; 4] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Http),
-    Row::usual("nginx", Kind::Nginx, Front::Http),
-    Row::usual("haproxy", Kind::Haproxy, Front::Http),
-    Row::usual("rust-tls", Kind::RustTls, Front::Http),
-];
-
-const TCP_ROWS: [Row; 6] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Tcp),
-    Row::usual("nginx", Kind::Nginx, Front::Tcp),
-    Row::usual("haproxy", Kind::Haproxy, Front::Tcp),
-    Row::usual("hitch", Kind::Hitch, Front::Tcp),
-    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
-    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
-];
 
 const SPLICE_ROWS: [Row; 5] = [
     Row::usual("eyelet", Kind::Eyelet, Front::Peek),

@@ -10,11 +10,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 
-use super::{Meter, Outcome, Tally, in_time, order, start_all};
+use super::{HTTP_ROWS, Meter, Outcome, TCP_ROWS, Tally, in_time, order, start_all};
 use crate::board::{Board, Column, Sample};
 use crate::client::{self, tls};
 use crate::lab::{Lab, NAMES, Server};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row};
 
 /// CPU-us of small things on kept connections, in a closed loop.
 #[derive(Args, Clone, Debug)]
@@ -111,22 +111,6 @@ async fn keep_asking(
     }
     tally
 }
-
-const HTTP_ROWS: [Row; 4] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Http),
-    Row::usual("nginx", Kind::Nginx, Front::Http),
-    Row::usual("haproxy", Kind::Haproxy, Front::Http),
-    Row::usual("rust-tls", Kind::RustTls, Front::Http),
-];
-
-const TCP_ROWS: [Row; 6] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Tcp),
-    Row::usual("nginx", Kind::Nginx, Front::Tcp),
-    Row::usual("haproxy", Kind::Haproxy, Front::Tcp),
-    Row::usual("hitch", Kind::Hitch, Front::Tcp),
-    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
-    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
-];
 
 const COLUMNS: [Column; 5] = [
     Column { key: "cpu_us", heading: "CPU-us", decimals: 1 },

@@ -36,7 +36,6 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let story = story.take().park(&mut worker.shared.borrow_mut());
     let held = relay.flow().held_bytes();
     let rests = {
         let mut lot = worker.lot.borrow_mut();
@@ -46,6 +45,7 @@ pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
         }
         worker.edge.budget.give(entry.active_bytes());
         let rests = held == 0 && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
+        let story = story.take().park(&mut worker.shared.borrow_mut());
         entry.role = Role::Parked { story, relay };
         lot.due_in(active.key(), idle_for(worker, false));
         rests

@@ -1,10 +1,18 @@
-//! The cryptography of handshakes: aws-lc's, but for the key schedule of TLS 1.3, which is ring's.
-//! It must not know a configuration.
+//! The cryptography of handshakes: aws-lc's, but for the key schedule of TLS 1.3, which is ring's;
+//! and clients that ask for no more than that. It must not know a configuration.
 
 use std::sync::{Arc, LazyLock};
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
-use rustls::{SupportedCipherSuite, Tls13CipherSuite};
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, aws_lc_rs, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, Error, SignatureScheme, SupportedCipherSuite,
+    Tls13CipherSuite,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 /// The cryptography of every handshake, ours and with upstreams.
 ///
@@ -40,8 +48,68 @@ fn mixed(suite: &Tls13CipherSuite) -> Option<Tls13CipherSuite> {
     Some(Tls13CipherSuite { common, hkdf_provider, aead_alg: suite.aead_alg, quic: None })
 }
 
+/// Clients that have the key of the certificate proved, and no more: what the certificate is worth
+/// is looked at when it is known who showed it. Nothing of anybody's goes over such a connection.
+///
+/// # Errors
+/// If rustls does not take [`PROVIDER`].
+pub fn key_only() -> Result<ClientConfig, Error> {
+    let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(KeyOnly))
+        .with_no_client_auth();
+    // A resumed session shows no certificate.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+#[derive(Debug)]
+struct KeyOnly;
+
+impl ServerCertVerifier for KeyOnly {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &PROVIDER.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &PROVIDER.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        PROVIDER.signature_verification_algorithms.supported_schemes()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use rustls::sign::{CertifiedKey, SingleCertAndKey};
+    use rustls::version::{TLS12, TLS13};
+    use rustls::{ClientConnection, ServerConfig, ServerConnection};
+
     use super::*;
 
     /// What a handshake offers does not change by whose hash it takes.
@@ -53,5 +121,40 @@ mod tests {
         let plain = aws_lc_rs::default_provider();
         assert_eq!(names(&PROVIDER.cipher_suites), names(&plain.cipher_suites));
         assert_eq!(MIXED.len(), 3);
+    }
+    /// Whatever name a certificate is for, who shows it has its key.
+    #[test]
+    fn a_certificate_is_believed_with_its_key_alone() {
+        let made = || rcgen::generate_simple_self_signed(["another.test".to_owned()]).unwrap();
+        let (own, others) = (made(), made());
+        for version in [&TLS12, &TLS13] {
+            for (of, is_believed) in [(&own, true), (&others, false)] {
+                let key = of.signing_key.serialize_der().try_into().unwrap();
+                let key = aws_lc_rs::sign::any_supported_type(&key).unwrap();
+                let shown = CertifiedKey::new(vec![own.cert.der().clone()], key);
+                let config = ServerConfig::builder_with_provider(PROVIDER.clone())
+                    .with_protocol_versions(&[version])
+                    .unwrap()
+                    .with_no_client_auth()
+                    .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+                let mut server = ServerConnection::new(config.into()).unwrap();
+                let name = ServerName::try_from("app.test").unwrap();
+                let mut client = ClientConnection::new(key_only().unwrap().into(), name).unwrap();
+                let mut failed = None;
+                while client.is_handshaking() && failed.is_none() {
+                    let mut said = Vec::new();
+                    client.write_tls(&mut said).unwrap();
+                    server.read_tls(&mut &said[..]).unwrap();
+                    server.process_new_packets().unwrap();
+                    said.clear();
+                    while server.wants_write() {
+                        server.write_tls(&mut said).unwrap();
+                    }
+                    client.read_tls(&mut &said[..]).unwrap();
+                    failed = client.process_new_packets().err();
+                }
+                assert_eq!(failed.is_none(), is_believed, "{failed:?}");
+            }
+        }
     }
 }

@@ -8,21 +8,19 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
+use eyelet_record::Session;
 use eyelet_sys::socket;
-use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConnection, Error};
+use rustls_pki_types::ServerName;
 
 use crate::config::Action;
 use crate::handshake::{self, Handshaken};
 use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
-use crate::provider::PROVIDER;
+use crate::provider;
 use crate::relay::terminate::Terminated;
-use crate::relay::{self, Flow, Relay, Sockets};
-use crate::story::{Decided, Story};
+use crate::relay::{self, Buffers, Flow, Relay, Sockets};
+use crate::story::{Decided, Parked, Shared, Story};
 use crate::worker::Worker;
 
 /// What is said, and said back.
@@ -35,8 +33,12 @@ pub fn rehearse(worker: &Worker) {
     let rules = &worker.edge.config.rules;
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
-    let rehearsed = shake(worker, rule as u32)
-        .and_then(|(done, client)| echo(worker, done, client).map_err(|error| error.to_string()));
+    let rehearsed = shake(worker, rule as u32).and_then(|(done, client)| {
+        let buffers = &mut *worker.buffers.borrow_mut();
+        buffers.piece = worker.edge.budget.piece();
+        let shared = &mut worker.shared.borrow_mut();
+        echo(shared, buffers, done.session, client).map_err(|error| error.to_string())
+    });
     if let Err(error) = rehearsed {
         let name = &rules.at(rule as u32).name;
         tracing::warn!("rule {name:?}: a connection with itself fails: {error}");
@@ -51,29 +53,38 @@ fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), S
 }
 
 fn client() -> Result<ClientConnection, Error> {
-    let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
-        .with_no_client_auth();
-    config.resumption = Resumption::disabled();
-    ClientConnection::new(config.into(), ServerName::from(std::net::IpAddr::from(NOBODY.0)))
+    let name = ServerName::from(std::net::IpAddr::from(NOBODY.0));
+    ClientConnection::new(provider::key_only()?.into(), name)
 }
 
 /// Has a word go through the relay to an upstream and back.
-fn echo(worker: &Worker, done: Handshaken, mut client: ClientConnection) -> io::Result<()> {
+fn echo(
+    shared: &mut Shared,
+    buffers: &mut Buffers,
+    session: Session,
+    client: ClientConnection,
+) -> io::Result<()> {
+    let mut relay = Relay::Terminate(Terminated { session, flow: Flow::default() });
+    let mut story = nobody().park(shared);
+    let said = there_and_back(&mut relay, &mut story, buffers, client);
+    shared.forget(&story);
+    said
+}
+
+fn there_and_back(
+    relay: &mut Relay,
+    story: &mut Parked,
+    buffers: &mut Buffers,
+    mut client: ClientConnection,
+) -> io::Result<()> {
     let (outside, inside) = socket::pair()?;
     let (upstream, application) = socket::pair()?;
-    let mut relay = Relay::Terminate(Terminated { session: done.session, flow: Flow::default() });
-    let mut story = nobody().park(&mut worker.shared.borrow_mut());
     let mut moved = |side| {
         let mut ready = Ready::default();
         ready.add(side, READ);
         let mut sockets =
             Sockets { client: inside.as_fd(), upstream: Some(upstream.as_fd()), ready: &mut ready };
-        let buffers = &mut *worker.buffers.borrow_mut();
-        buffers.piece = worker.edge.budget.piece();
-        relay::run(&mut relay, &mut sockets, &mut story, buffers)
+        relay::run(relay, &mut sockets, story, buffers)
     };
     let mut sealed = Vec::new();
     client.writer().write_all(WORD)?;
@@ -89,7 +100,6 @@ fn echo(worker: &Worker, done: Handshaken, mut client: ClientConnection) -> io::
     client.read_tls(&mut &answer[..read])?;
     client.process_new_packets().map_err(io::Error::other)?;
     client.reader().read_exact(&mut said)?;
-    story.wake(&mut worker.shared.borrow_mut());
     if said == WORD {
         Ok(())
     } else {
@@ -113,41 +123,20 @@ fn nobody() -> Story {
     }
 }
 
-/// Trusts whoever answers: it is we.
-#[derive(Debug)]
-struct Anybody;
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
 
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
+    use eyelet_record::{Role, Suite};
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
+    use super::*;
 
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        PROVIDER.signature_verification_algorithms.supported_schemes()
+    #[test]
+    fn nothing_is_left_of_a_connection_that_fails() {
+        let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+        let (mut shared, mut buffers) = (Shared::default(), Buffers::default());
+        // A client that has not shaken hands is not understood.
+        echo(&mut shared, &mut buffers, session.unwrap(), client().unwrap()).unwrap_err();
+        assert!(shared.is_empty());
     }
 }

@@ -253,6 +253,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Whether nobody shares anything.
+    pub fn is_empty(&self) -> bool {
+        self.decided.is_empty() && self.names.is_empty()
+    }
+
     /// Forgets what this connection is the last one to have; it is about to end, or to wake.
     pub fn forget(&mut self, story: &Parked) {
         self.decided.give(story.decided);
@@ -289,7 +294,7 @@ mod tests {
             let back = one.wake(&mut shared);
             assert_eq!(format!("{back:?}"), format!("{:?}", story("a.example", client)));
             two.wake(&mut shared);
-            assert!(shared.decided.is_empty() && shared.names.is_empty());
+            assert!(shared.is_empty());
         }
     }
 

@@ -11,11 +11,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use aws_lc_rs::digest::{Digest, SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use support::client::Offer;
-use support::web::{ask, head};
+use support::edge::LISTENER;
+use support::web::{Heard, ask, head};
 use support::{Edge, Pki, Upstream, need, noise, output, until};
 
 /// A bundle of some size: most of it the same in each version.
@@ -94,6 +96,24 @@ fn edge(pki: &Pki, app: &Upstream, port: u16) -> Edge {
     Edge::start_whole(&pki.folder, &config, |_| ())
 }
 
+/// The configuration of one for app.test that keeps its dictionaries.
+fn storing(pki: &Pki, app: &Upstream, more: &str) -> String {
+    let rule = pki.terminate(&format!("http://{}", app.address), more);
+    format!("workers = 1\n{LISTENER}{rule}[dictionary]\npath = \"store\"\n")
+}
+
+fn fetch(pki: &Pki, edge: &Edge, version: u32, fields: &str) -> Heard {
+    let mut client = Offer::new(pki).connect(edge.address(), "app.test");
+    let head = format!("GET /assets/app.{version}.js HTTP/1.1\r\nHost: app.test\r\n");
+    ask(&mut client, &format!("{head}{fields}\r\n"))
+}
+
+/// Fields of a client that takes these codings, and has a dictionary.
+fn taking(codings: &str, hash: &[u8]) -> String {
+    let has = STANDARD.encode(hash);
+    format!("Accept-Encoding: {codings}\r\nAvailable-Dictionary: :{has}:\r\n")
+}
+
 fn asked(edge: &Edge, path: &str) -> Value {
     edge.line(path, |line| line["http"]["path"].as_str().is_some_and(|p| p.starts_with(path)))
 }
@@ -146,10 +166,7 @@ fn curl_decodes_every_coding_over_both_https() {
 fn a_trained_dictionary_reaches_clients_of_a_running_edge() {
     let (pki, app) = (Pki::new(), Upstream::serve(application));
     std::fs::create_dir(pki.file("store")).unwrap();
-    let config = format!(
-        "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n{}[dictionary]\npath = \"store\"\n",
-        pki.terminate(&format!("http://{}", app.address), "")
-    );
+    let config = storing(&pki, &app, "");
     let edge = Edge::start_whole(&pki.folder, &config, |_| ());
     let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
     let mut get = |path: &str, fields: &str| {
@@ -180,9 +197,7 @@ fn a_trained_dictionary_reaches_clients_of_a_running_edge() {
     let path = link.split(['<', '>']).nth(1).unwrap();
     let fetched = get(path, "");
     assert_eq!(fetched.field("use-as-dictionary"), Some("match=\"/api/*\""));
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &fetched.body);
-    let has = STANDARD.encode(hash);
-    let fields = format!("Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{has}:\r\n");
+    let fields = taking("gzip, dcz", digest(&SHA256, &fetched.body).as_ref());
     let got = get("/api/9999", &fields);
     assert_eq!(got.field("content-encoding"), Some("dcz"));
     assert_eq!(got.field("vary"), Some("accept-encoding, available-dictionary"));
@@ -198,10 +213,7 @@ fn a_trained_dictionary_reaches_clients_of_a_running_edge() {
     assert_eq!(line["bytes_sent"], got.body.len(), "{line}");
 
     // A dictionary that nobody has is as none, and a path that is none's is the upstream's.
-    let nobodys = format!(
-        "Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{}:\r\n",
-        "A".repeat(43) + "="
-    );
+    let nobodys = taking("gzip, dcz", &[0; 32]);
     assert_eq!(get("/api/9999", &nobodys).field("content-encoding"), Some("gzip"));
     let other = format!("{}{}", &path[..path.len() - 64], "0".repeat(64));
     assert_eq!(get(&other, "").field("use-as-dictionary"), None);
@@ -210,29 +222,19 @@ fn a_trained_dictionary_reaches_clients_of_a_running_edge() {
 #[test]
 fn what_was_seen_right_before_sigterm_is_there_after_a_restart() {
     let (pki, app) = (Pki::new(), Upstream::serve(application));
-    let config = format!(
-        "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n{}[dictionary]\npath = \"store\"\n",
-        pki.terminate(&format!("http://{}", app.address), "dictionary = \"/assets/app.*.js\"")
-    );
-    let get = |edge: &Edge, version: u32, fields: &str| {
-        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
-        let head = format!("GET /assets/app.{version}.js HTTP/1.1\r\nHost: app.test\r\n");
-        ask(&mut client, &format!("{head}{fields}\r\n"))
-    };
+    let config = storing(&pki, &app, "dictionary = \"/assets/app.*.js\"");
     let mut one = Edge::start_whole(&pki.folder, &config, |_| ());
     // Deltas of large ones are in the making when it is told to end.
     for version in [LARGE, LARGE + 1, LARGE + 2, 1] {
-        assert!(get(&one, version, "").field("use-as-dictionary").is_some());
+        assert!(fetch(&pki, &one, version, "").field("use-as-dictionary").is_some());
     }
     one.signal(rustix::process::Signal::TERM);
     assert!(one.wait_exit().success());
     drop(one);
 
     let two = Edge::start_whole(&pki.folder, &config, |_| ());
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bundle(1).as_bytes());
-    let has = STANDARD.encode(hash);
-    let fields = format!("Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{has}:\r\n");
-    let got = get(&two, 2, &fields);
+    let fields = taking("gzip, dcz", digest(&SHA256, bundle(1).as_bytes()).as_ref());
+    let got = fetch(&pki, &two, 2, &fields);
     assert_eq!(got.field("content-encoding"), Some("dcz"));
     assert!(got.body.len() < 1_000, "{}", got.body.len());
 }
@@ -242,31 +244,21 @@ fn what_was_seen_right_before_sigterm_is_there_after_a_restart() {
 #[test]
 fn what_was_seen_a_second_before_sigkill_is_there_after_a_restart() {
     let (pki, app) = (Pki::new(), Upstream::serve(application));
-    let config = format!(
-        "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n{}[dictionary]\npath = \"store\"\n",
-        pki.terminate(&format!("http://{}", app.address), "dictionary = \"/assets/app.*.js\"")
-    );
-    let get = |edge: &Edge, version: u32, fields: &str| {
-        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
-        let head = format!("GET /assets/app.{version}.js HTTP/1.1\r\nHost: app.test\r\n");
-        ask(&mut client, &format!("{head}{fields}\r\n"))
-    };
+    let config = storing(&pki, &app, "dictionary = \"/assets/app.*.js\"");
     let mut one = Edge::start_whole(&pki.folder, &config, |_| ());
     let versions = [HEAVY, HEAVY + 1, LARGE, LARGE + 1, HEAVY + 2];
-    let mut hashes = Vec::new();
+    let mut hashes = Vec::<Digest>::new();
     for version in versions {
         if version == HEAVY + 2 {
             // By now the smallest deltas are in the making, which takes seconds each.
             std::thread::sleep(Duration::from_secs(1));
         }
-        let got = get(&one, version, "");
+        let got = fetch(&pki, &one, version, "");
         assert!(got.field("use-as-dictionary").is_some());
         for hash in &hashes {
-            let has = STANDARD.encode(hash);
-            let fields = format!("Accept-Encoding: dcb\r\nAvailable-Dictionary: :{has}:\r\n");
-            get(&one, version, &fields);
+            fetch(&pki, &one, version, &taking("dcb", hash.as_ref()));
         }
-        hashes.push(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &got.body));
+        hashes.push(digest(&SHA256, &got.body));
     }
     std::thread::sleep(Duration::from_millis(1500));
     one.signal(rustix::process::Signal::KILL);
@@ -280,10 +272,9 @@ fn what_was_seen_a_second_before_sigkill_is_there_after_a_restart() {
         let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(names.contains(&Ok(format!("{hex}.version"))), "version {version}: {names:?}");
     }
-    let has = STANDARD.encode(hashes[2]);
-    let fields = format!("Accept-Encoding: gzip, dcz\r\nAvailable-Dictionary: :{has}:\r\n");
+    let fields = taking("gzip, dcz", hashes[2].as_ref());
     until("a delta of large versions", || {
-        let got = get(&two, LARGE + 1, &fields);
+        let got = fetch(&pki, &two, LARGE + 1, &fields);
         (got.field("content-encoding") == Some("dcz") && got.body.len() < 100_000).then_some(())
     });
 }

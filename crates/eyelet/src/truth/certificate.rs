@@ -6,12 +6,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme,
-};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::{CertificateError, ClientConfig, ClientConnection, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +16,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::certificate;
-use crate::provider::PROVIDER;
+use crate::provider::{self, PROVIDER};
 
 /// Bytes that a server may send until its handshake is done. rustls takes no message of more than
 /// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.
@@ -108,14 +105,7 @@ impl Asker {
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), PROVIDER.clone())
                 .build()
                 .map_err(|error| rustls(&error))?;
-        let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| rustls(&error))?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(KeyOnly(verifier.clone())))
-            .with_no_client_auth();
-        // A resumed session shows no certificate.
-        config.resumption = Resumption::disabled();
+        let config = provider::key_only().map_err(|error| rustls(&error))?;
         let mut nameless = config.clone();
         nameless.enable_sni = false;
         Ok(Self { verifier, config: Arc::new(config), config_nameless: Arc::new(nameless) })
@@ -233,45 +223,5 @@ impl Shown {
             + texts(&self.told.names)
             + self.told.issuer.len()
             + self.told.fault.as_ref().map_or(0, |fault| fault.len())
-    }
-}
-
-/// Has the key of the certificate proved, and no more: what the certificate is worth is looked at
-/// when it is known who showed it. Nothing is ever sent over such a connection.
-#[derive(Debug)]
-struct KeyOnly(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for KeyOnly {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
     }
 }
