@@ -174,6 +174,7 @@ impl NameIndex {
     }
 
     /// The rules that list `name` or a suffix of it; `""` is the absent name.
+    #[inline]
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut Found<'a>) {
         self.find_key(name, found);
         if self.suffix_depths != 0 {

@@ -289,12 +289,15 @@ impl Rules {
     /// The rules whose `sni` and `sni_malformed` hold, ascending.
     pub(crate) fn candidates(&self, sni: &Sni<'_>) -> Found<'_> {
         let mut found = Found::new();
-        match sni {
-            Sni::Absent => self.names.find("", &mut found),
-            Sni::Name(name) => self.names.find(name, &mut found),
-            Sni::Malformed(_) => {}
+        let name = match sni {
+            Sni::Absent => Some(""),
+            Sni::Name(name) => Some(&**name),
+            Sni::Malformed(_) => None,
+        };
+        if let Some(name) = name {
+            self.names.find(name, &mut found);
         }
-        found.push(self.unnamed(matches!(sni, Sni::Malformed(_))));
+        found.push(self.unnamed(name.is_none()));
         found
     }
 

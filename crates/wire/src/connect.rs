@@ -22,7 +22,7 @@ pub struct ConnectReader {
 
 /// The answer of [`ConnectReader::feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// See `hello::Peek`: no allocation here.
+// It lives on the stack for as long as it takes to decide.
 #[allow(clippy::large_enum_variant)]
 pub enum ConnectPeek {
     /// The head does not end here.

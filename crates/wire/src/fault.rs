@@ -5,11 +5,11 @@ use crate::alert::AlertDescription;
 use core::fmt;
 
 /// A flight that no TLS stack should accept: what is wrong, and where it was seen. Of 12 bytes, as
-/// each step of a reading may have one for its answer: of 24, all of it takes a quarter longer.
+/// each step of a reading may answer so: with 24 the whole of it takes a quarter longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Offset in the handshake stream, below 2^25, counted from the message's type byte, record headers not
-    /// counted.
+    /// Offset in the handshake stream, counted from the message's type byte, record headers not
+    /// counted. Below 2^24 + 4, as a message is no longer.
     pub at: u32,
     /// What is wrong.
     pub why: Fault,

@@ -1,6 +1,7 @@
-//! Bytes to values: TLS records, hellos, alerts, JA4, PROXY and CONNECT heads. Sans-IO and without
-//! allocation: every reader borrows what was received. It must not know sockets, clocks, rules
-//! or configuration, and nothing in it can panic on what a peer sends.
+//! Bytes to values: TLS records, hellos, alerts, JA4, PROXY and CONNECT heads. Sans-IO, and every
+//! reader borrows what was received: copied are only a hello that lies in several records, and a
+//! name with upper-case letters. It must not know sockets, clocks, rules or configuration, and
+//! nothing in it can panic on what a peer sends.
 //!
 //! The readers share one shape. [`hello::HelloReader::feed`] is given everything received so far
 //! and answers with exactly one of *need more*, *not TLS*, *a hello* or *malformed*: incomplete

@@ -59,6 +59,7 @@ enum Walked {
     NoRoom,
 }
 
+// As with the cursor, all that it calls is inlined.
 #[inline(always)]
 fn walk(
     mut list: Cursor<'_>,

@@ -11,7 +11,7 @@ use crate::record::HEADER_LEN;
 ///
 /// The reader keeps its progress, so that reads of one byte cost O(n) in all, and owns no buffer.
 /// Records of at most 2^14 bytes, in any number, may carry the hello; if there are several, the
-/// [`Hello`] holds a copy of its bytes in one piece, at most `hello_bytes_max`.
+/// [`Hello`] holds a copy of its bytes in one piece, at most `hello_bytes_max`, while it lives.
 #[derive(Clone, Debug)]
 pub struct HelloReader {
     message: MessageReader,

@@ -165,5 +165,6 @@ fn nothing_is_not_an_answer() {
 fn sizes_stay_small() {
     // The reader is held by a connection that has not said hello yet.
     assert!(size_of::<HelloReader>() <= 48, "{}", size_of::<HelloReader>());
-    assert!(size_of::<Peek<'_>>() <= 768, "{}", size_of::<Peek<'_>>());
+    assert!(size_of::<Peek<'_>>() <= 160, "{}", size_of::<Peek<'_>>());
+    assert!(size_of::<Malformed>() <= 12, "{}", size_of::<Malformed>());
 }
