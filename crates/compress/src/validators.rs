@@ -3,7 +3,7 @@
 
 use http::header::{
     ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH,
-    VARY,
+    IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, VARY,
 };
 use http::{HeaderMap, HeaderValue};
 
@@ -89,6 +89,22 @@ fn restore_line(line: &[u8], is_upstreams: impl Fn(&[u8]) -> bool) -> Option<Hea
         left = rest;
     }
     changed.then(|| HeaderValue::from_bytes(&restored).ok()).flatten()
+}
+
+/// Takes the range from a request for the rest of what may have come coded: the upstream's ranges
+/// are of the plain bytes. A date that both have is a weak validator (RFC 9110 section 8.8.1); it
+/// holds in If-Range no more than a weak tag does (section 13.1.5), and without it the range is to
+/// be ignored. So it is for conditions that would say the same in other words. `restored` is what
+/// [`restore`] said. A range without a condition is its client's to compare.
+pub fn whole(headers: &mut HeaderMap, restored: bool) {
+    let holds = match headers.get(IF_RANGE) {
+        Some(validator) => validator.as_bytes().starts_with(b"\""),
+        None => !restored && !headers.contains_key(IF_UNMODIFIED_SINCE),
+    };
+    if !holds {
+        headers.remove(RANGE);
+        headers.remove(IF_RANGE);
+    }
 }
 
 /// Adds field names to Vary, once each; `*` already says more.

@@ -183,4 +183,13 @@ mod tests {
         let size = size(connection);
         assert!(size <= 1024, "{size}");
     }
+    /// It is there beside the task, and counted with it (`budget::ACTIVE_BYTES`).
+    #[test]
+    fn what_is_awaited_of_a_handshake_is_small() {
+        fn size<A, B, C, D, E, F: Future>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size(act::terminate::terminate);
+        assert!(size <= 2048, "{size}");
+    }
 }

@@ -13,9 +13,7 @@ const PLACES: usize = 64;
 const LIST_LEN_MAX: usize = 48;
 
 thread_local! {
-    /// Some 7 KiB that are a thread's from the start, so that nothing of it lies between what a
-    /// burst leaves on the heap.
-    static SEEN: RefCell<Seen> = const { RefCell::new(Seen::NOTHING) };
+    static SEEN: RefCell<Seen> = const { RefCell::new(Seen { places: Vec::new() }) };
 }
 
 /// The fingerprint of a hello.
@@ -33,22 +31,23 @@ fn hashed(list: &[u16]) -> Hash {
 
 /// Hashes of the lists that were seen last, each list in the one place that it can have.
 struct Seen {
-    places: [Place; PLACES],
+    /// None until the first hello, then all, some 7 KiB: a burst's heap is not strewn with them.
+    places: Vec<Place>,
 }
 
 #[derive(Clone, Copy)]
 struct Place {
     list: [u16; LIST_LEN_MAX],
+    /// No list is empty, so none is found where this is 0.
     len: u8,
     hash: Hash,
 }
 
 impl Seen {
-    /// No list is empty, so none is found here.
-    const NOTHING: Self =
-        Self { places: [Place { list: [0; LIST_LEN_MAX], len: 0, hash: [0; 12] }; PLACES] };
-
     fn hash(&mut self, list: &[u16]) -> Hash {
+        if self.places.is_empty() {
+            self.places = vec![Place { list: [0; LIST_LEN_MAX], len: 0, hash: [0; 12] }; PLACES];
+        }
         let Some(place) = self.places.get_mut(place_of(list)) else { return hashed(list) };
         // The whole list is compared: another of the same place is another client.
         if place.list.get(..usize::from(place.len)) == Some(list) {
@@ -76,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_list_has_its_own_hash_whoever_had_its_place() {
-        let mut seen = Seen::NOTHING;
+        let mut seen = Seen { places: Vec::new() };
         // More lists than places, of every length that is remembered and of some that are not.
         let lists: Vec<Vec<u16>> =
             (0..300).map(|n: u16| (0..=n % 60).map(|i| i * 7 + n + 1).collect()).collect();
@@ -91,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_beginning_of_a_list_is_another_list() {
-        let mut seen = Seen::NOTHING;
+        let mut seen = Seen { places: Vec::new() };
         // Zeros in front do not change the place.
         for list in [&[0, 0, 5][..], &[0, 5], &[5], &[0, 5]] {
             assert_eq!(place_of(list), place_of(&[5]));

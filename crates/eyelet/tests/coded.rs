@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use kinds::{Coded, Framing, Kind, kinds};
 use serde_json::Value;
 use support::client::{Offer, Tls};
-use support::web::{head, hear};
+use support::web::{ask, head, hear};
 use support::{Edge, Pki, Upstream, until};
 
 /// Lines of Accept-Encoding.
@@ -476,6 +476,61 @@ fn tags_come_back_to_the_upstream_as_its_own() {
             assert_eq!(same.field("etag"), Some(&*tag), "{} {accept}", kind.name);
             let other = one.ask("GET", &format!("/{index}"), &[("if-match", "\"other\"")]);
             assert_eq!(other.status, 412, "{}", kind.name);
+        }
+    }
+}
+
+/// Gives what is asked for, as a server does whose page has not changed.
+fn page(mut stream: TcpStream) {
+    while stream.peek(&mut [0]).is_ok_and(|more| more > 0) {
+        let asked = head(&mut stream).to_ascii_lowercase();
+        let (status, from) = match asked.contains("\r\nrange: bytes=100-\r\n") {
+            true => ("206 Partial Content\r\nContent-Range: bytes 100-17999/18000", 100),
+            false => ("200 OK", 0),
+        };
+        let part = &PAGE.repeat(1_000)[from..];
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/html\r\nLast-Modified: {DATE}\r\n\
+             Content-Length: {}\r\n\r\n{part}",
+            part.len()
+        );
+        stream.write_all(answer.as_bytes()).unwrap();
+    }
+}
+const PAGE: &str = "<p>a page of text\n";
+const DATE: &str = "Mon, 01 Jan 2024 00:00:00 GMT";
+
+/// A client that has the beginning of coded bytes never gets the rest of plain ones.
+#[test]
+fn a_part_is_of_the_bytes_that_its_client_has() {
+    let (pki, app) = (Pki::new(), Upstream::serve(page));
+    for terms in ["", "compress = \"off\"\n"] {
+        let edge =
+            Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), terms));
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        for (accepted, condition, is_whole) in [
+            ("gzip", format!("If-Range: {DATE}\r\n"), true),
+            ("gzip", "If-Range: W/\"a\"\r\n".to_owned(), true),
+            ("gzip", format!("If-Unmodified-Since: {DATE}\r\n"), true),
+            ("gzip", "If-Match: W/\"a\"\r\n".to_owned(), true),
+            ("gzip", "If-Range: \"a\"\r\n".to_owned(), false),
+            ("gzip", String::new(), false),
+            ("identity, gzip;q=0.5", format!("If-Range: {DATE}\r\n"), false),
+            ("identity", format!("If-Range: {DATE}\r\n"), false),
+        ] {
+            let request = format!(
+                "GET / HTTP/1.1\r\nHost: app.test\r\nAccept-Encoding: {accepted}\r\n\
+                 Range: bytes=100-\r\n{condition}\r\n"
+            );
+            let got = ask(&mut client, &request);
+            let whole = PAGE.repeat(1_000).into_bytes();
+            if is_whole && terms.is_empty() {
+                assert_eq!((got.status, got.field("content-encoding")), (200, Some("gzip")));
+                assert!(decode("gzip", &got.body) == whole, "{condition}");
+            } else {
+                assert_eq!((got.status, got.field("content-encoding")), (206, None), "{condition}");
+                assert!(got.body == whole[100..], "{condition}");
+            }
         }
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct Wanted {
 
 impl Compressors {
     /// Made of each request before its upstream is asked. Changes the request's fields:
-    /// Accept-Encoding, If-None-Match and If-Match, and those of dictionaries.
+    /// Accept-Encoding, If-None-Match and If-Match, Range, and those of dictionaries.
     pub fn request(&self, rule: u32, terminate: &Terminate, host: &str, head: &mut Parts) -> Asked {
         let terms = &terminate.compression;
         if !terms.on {
@@ -90,6 +90,9 @@ impl Compressors {
         }
         let tags = self.inner.tags.borrow();
         wanted.tags_restored = validators::restore(&mut head.headers, |tag| tags.knows(rule, tag));
+        if wanted.accepted.choose(&CODINGS).is_some() {
+            validators::whole(&mut head.headers, wanted.tags_restored);
+        }
         Asked { rule, wanted: Some(wanted) }
     }
 
@@ -132,5 +135,6 @@ fn names_dictionary(element: &str) -> bool {
     name.eq_ignore_ascii_case("dcz") || name.eq_ignore_ascii_case("dcb")
 }
 
+const CODINGS: [Coding; 5] = [Coding::Zstd, Coding::Br, Coding::Gzip, Coding::Dcz, Coding::Dcb];
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
