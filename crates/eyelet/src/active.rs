@@ -14,7 +14,7 @@ use eyelet_sys::epoll::ENDED;
 use eyelet_sys::{socket, transparent};
 
 use crate::budget::HELLO_BYTES;
-use crate::lot::{CLIENT, READ, Role, Side, WRITE};
+use crate::lot::{CLIENT, READ, Role, Side, WRITE, Waits};
 use crate::slab::Key;
 use crate::worker::Worker;
 
@@ -93,10 +93,12 @@ impl Active {
         }
         match &mut entry.role {
             Role::Active { late: true, shed, .. } => Poll::Ready(Err(self.why_late(*shed))),
-            Role::Active { waker, .. } => {
-                match waker {
-                    Some(known) if known.will_wake(task.waker()) => {}
-                    _ => *waker = Some(task.waker().clone()),
+            Role::Active { waits, .. } => {
+                match waits {
+                    Waits::Task(known) if known.will_wake(task.waker()) => {}
+                    // Not kept: who polls with it comes back, as long as nobody else keeps it.
+                    _ if task.waker().will_wake(&self.worker.nobody) => *waits = Waits::No,
+                    _ => *waits = Waits::Task(task.waker().clone()),
                 }
                 match lot.watch(self.key) {
                     Ok(()) => Poll::Pending,

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -160,10 +161,10 @@ pub struct Entry {
 
 /// Who moves a connection's bytes.
 pub enum Role {
-    /// A task: the connection is being peeked at, decided, dialled or shaken hands with.
+    /// Its story: the connection is being peeked at, decided, dialled or shaken hands with.
     Active {
-        /// The task, where it waits.
-        waker: Option<Waker>,
+        /// Who goes on with it.
+        waits: Waits,
         /// Its deadline has passed, or it must end for another reason.
         late: bool,
         /// Its memory is wanted for others.
@@ -183,6 +184,20 @@ pub enum Role {
     Lingering,
 }
 
+/// A connection's story on its way.
+pub type Waiting = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Who goes on with an active connection when what it waits for has come.
+pub enum Waits {
+    /// It does not wait.
+    No,
+    /// Its story, which waits for nothing but its own sockets and its deadline. It is no task: most
+    /// wait so once or twice and never otherwise.
+    Here(Waiting),
+    /// A task.
+    Task(Waker),
+}
+
 /// How far an active connection is, for who has to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -200,10 +215,28 @@ impl Linked for Entry {
     }
 }
 
+impl Waits {
+    /// What it waited for has come: wakes the task, or gives the story to be gone on with.
+    pub fn over(&mut self) -> Option<Waiting> {
+        match self {
+            Self::No => None,
+            Self::Here(_) => match std::mem::replace(self, Self::No) {
+                Self::Here(story) => Some(story),
+                _ => None,
+            },
+            // It stays: to clone it for each wait would cost more than waking once in vain.
+            Self::Task(waker) => {
+                waker.wake_by_ref();
+                None
+            }
+        }
+    }
+}
+
 impl Role {
-    /// A task's, which waits for nothing yet.
+    /// A story's, which waits for nothing yet.
     pub fn active(phase: Phase) -> Self {
-        Self::Active { waker: None, late: false, shed: false, phase }
+        Self::Active { waits: Waits::No, late: false, shed: false, phase }
     }
 }
 

@@ -13,7 +13,7 @@ use eyelet_sys::socket;
 use crate::act::terminate;
 use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Counted, HTTP2_BYTES};
-use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE};
+use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE, Waits};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::shed;
@@ -404,7 +404,7 @@ pub fn drain_idle(worker: &Rc<Worker>) {
         let (story, relay) = match lot.entry(key).map(|entry| &mut entry.role) {
             Some(Role::Parked { story, relay }) => (story, relay),
             // A task that waits for its client's next request learns of the drain.
-            Some(Role::Active { waker: Some(waker), .. }) => {
+            Some(Role::Active { waits: Waits::Task(waker), .. }) => {
                 waker.wake_by_ref();
                 continue;
             }
@@ -428,15 +428,7 @@ pub fn cut_all(worker: &Rc<Worker>) {
     let keys = worker.lot.borrow().keys();
     for key in keys {
         close(worker, key, "drained");
-        let mut lot = worker.lot.borrow_mut();
-        if let Some(Entry { role: Role::Active { waker, late, .. }, .. }) = lot.entry(key) {
-            *late = true;
-            let waker = waker.take();
-            drop(lot);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        }
+        worker.late(key);
     }
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::Context;
 
 use crate::budget::ACTIVE_BYTES;
-use crate::lot::{Entry, Phase, Role};
+use crate::lot::{Entry, Phase, Role, Waits};
 use crate::park;
 use crate::slab::Key;
 use crate::story::{End, Outcome};
@@ -189,20 +189,21 @@ impl Worker {
 
     fn shed_active(&self, key: Key, of: Phase) -> bool {
         let mut lot = self.lot.borrow_mut();
-        let Some(Entry { role: Role::Active { waker, late, shed, phase }, .. }) = lot.entry(key)
+        let Some(Entry { role: Role::Active { waits, late, shed, phase }, .. }) = lot.entry(key)
         else {
             return false;
         };
         if *shed || *phase != of {
             return false;
         }
-        // Its memory counts as free from now on: its task ends in the next turn.
+        // Its memory counts as free from now on: it ends in the next turn.
         (*late, *shed) = (true, true);
-        let waker = waker.take();
         self.edge.budget.give(ACTIVE_BYTES);
-        drop(lot);
-        if let Some(waker) = waker {
-            waker.wake();
+        match waits {
+            Waits::No => {}
+            // Not at once: this may be asked for in the midst of another's story.
+            Waits::Here(_) => self.again.borrow_mut().push(key),
+            Waits::Task(waker) => waker.wake_by_ref(),
         }
         true
     }

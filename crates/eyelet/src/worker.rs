@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eyelet_sys::epoll::Events;
-use eyelet_sys::socket;
+use eyelet_sys::{socket, waker};
 use foldhash::fast::RandomState;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
@@ -32,7 +32,7 @@ use crate::http::pool::Pool;
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
 use crate::log::Log;
-use crate::lot::{Entry, Lot, Role, Token};
+use crate::lot::{CLIENT, Entry, Lot, Role, Token, Waiting, Waits};
 use crate::park;
 use crate::relay::{Buffers, Relay};
 use crate::shed::{self, Queue};
@@ -147,7 +147,8 @@ pub struct Worker {
     pub pool: Rc<Pool>,
     /// Its compressors.
     pub compressors: Compressors,
-    /// Parked connections that used up their share of a turn.
+    /// Connections that go on without an event: parked ones that used up their share of a turn,
+    /// and stories that must end.
     pub again: RefCell<Vec<Key>>,
     log: RefCell<Log>,
     next_id: Cell<u64>,
@@ -155,6 +156,8 @@ pub struct Worker {
     /// The drain's time is over.
     pub(crate) is_cutting: Cell<bool>,
     burst: Cell<Burst>,
+    /// What stories are polled with that may wait in their entries.
+    pub(crate) nobody: Waker,
     began: Instant,
     began_unix_ms: u64,
 }
@@ -214,6 +217,7 @@ impl Worker {
             draining: Cell::new(false),
             is_cutting: Cell::new(false),
             burst: Cell::default(),
+            nobody: waker::nobody(),
             began: Instant::now(),
             began_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
         })
@@ -402,15 +406,23 @@ impl Worker {
         self.uses_descriptors(2);
         self.counters.connections.up();
         let active = Active::new(self.clone(), key);
-        let mut connection = Box::pin(connection(active, story));
-        // One that never has to wait, because its hello is here and its upstream too, never
-        // becomes a task. The others are polled anew by theirs: a first waker is none's.
-        self.guarded(key, || {
-            let mut first = Context::from_waker(Waker::noop());
-            if connection.as_mut().poll(&mut first).is_pending() {
-                tokio::task::spawn_local(connection);
+        self.guarded(key, || self.advance(key, Box::pin(connection(active, story))));
+    }
+
+    /// Goes on with a connection's story until it must wait. Where that is for its own sockets and
+    /// its deadline alone it waits in its entry, and else as a task, which polls it anew.
+    fn advance(&self, key: Key, mut story: Waiting) {
+        let kept = waker::kept();
+        if story.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
+            return;
+        }
+        let mut lot = self.lot.borrow_mut();
+        match lot.entry(key).map(|entry| &mut entry.role) {
+            Some(Role::Active { waits, .. }) if waker::kept() == kept => {
+                *waits = Waits::Here(story);
             }
-        });
+            _ => drop(tokio::task::spawn_local(story)),
+        }
     }
 
     /// The story of a connection that was accepted.
@@ -434,8 +446,11 @@ impl Worker {
         let mut lot = self.lot.borrow_mut();
         let Some(entry) = lot.note(key, side, bits) else { return };
         match &mut entry.role {
-            // It stays: to clone it for each wait would cost more than waking once in vain.
-            Role::Active { waker, .. } => waker.iter().for_each(Waker::wake_by_ref),
+            Role::Active { waits, .. } => {
+                let story = waits.over();
+                drop(lot);
+                story.into_iter().for_each(|story| self.advance(key, story));
+            }
             Role::Parked { .. } | Role::Lingering => {
                 drop(lot);
                 park::wake(self, key);
@@ -443,22 +458,26 @@ impl Worker {
         }
     }
 
-    fn late(self: &Rc<Self>, key: Key) {
+    /// The deadline of a connection has passed, or it must end for another reason.
+    pub(crate) fn late(self: &Rc<Self>, key: Key) {
         let mut lot = self.lot.borrow_mut();
         let Some(entry) = lot.entry(key) else { return };
         match &mut entry.role {
-            Role::Active { waker, late, .. } => {
+            Role::Active { waits, late, .. } => {
                 *late = true;
-                if let Some(waker) = waker.take() {
-                    drop(lot);
-                    waker.wake();
-                }
+                let story = waits.over();
+                drop(lot);
+                story.into_iter().for_each(|story| self.advance(key, story));
             }
             Role::Parked { .. } | Role::Lingering => {
                 drop(lot);
                 park::late(self, key);
             }
         }
+    }
+
+    fn has_again(&self) -> bool {
+        !self.again.borrow().is_empty()
     }
 
     /// One turn: what is ready, until nothing is, then what used up its share last time.
@@ -493,7 +512,7 @@ impl Worker {
         let again = std::mem::take(&mut *self.again.borrow_mut());
         let more = left || !again.is_empty();
         for key in again {
-            self.guarded(key, || park::wake(self, key));
+            self.guarded(key, || self.event(key, CLIENT, 0));
         }
         Ok(more)
     }
@@ -643,6 +662,10 @@ pub async fn run(
                 if more || events.len() > FEW {
                     until_written().await;
                 }
+            }
+            // No event tells of these; a turn takes them up.
+            () = tokio::task::yield_now(), if worker.has_again() => {
+                worker.turn(&mut events, &mut accepting)?;
             }
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.

@@ -8,3 +8,4 @@ pub mod pipe;
 pub mod process;
 pub mod socket;
 pub mod transparent;
+pub mod waker;
