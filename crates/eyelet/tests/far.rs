@@ -14,11 +14,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::Response;
 use rustix::net::sockopt;
-use support::client::Offer;
+use rustls::client::Resumption;
+use support::client::{Offer, TLS13};
+use support::crowd::{From, each, light, many};
 use support::edge::LISTENER;
 use support::frames::{HEADERS, PING, SETTINGS, frame, next};
+use support::memory::{Watch, mib};
 use support::two::{self, say};
-use support::web::{ask, get};
+use support::web::{ask, get, hear};
 use support::{A_WHILE, Edge, Pki, Tls, Upstream, noise};
 
 /// One way.
@@ -35,10 +38,14 @@ struct Web {
 
 impl Web {
     fn new(app: Upstream) -> Self {
+        Self::with(app, "")
+    }
+
+    fn with(app: Upstream, limits: &str) -> Self {
         let pki = Pki::new();
         let more = "upstream_http2 = \"on\"\ncompress = \"off\"";
         let rule = pki.terminate(&format!("http://{}", app.address), more);
-        let config = format!("workers = 1\n{LISTENER}\n{rule}");
+        let config = format!("workers = 1\n{LISTENER}\n{rule}{limits}");
         let edge = Edge::start_whole(&pki.folder, &config, |_| ());
         Self { pki, edge, app }
     }
@@ -79,35 +86,79 @@ fn far(app: &Upstream) -> Upstream {
     })
 }
 
-#[test]
-fn a_long_way_takes_its_time_once() {
-    let bytes = Bytes::from(noise(8 << 20, 5));
-    let sent = bytes.clone();
-    let near = two::app(100, None, move |(request, mut respond)| {
-        let sent = sent.clone();
+/// Gives the first so many bytes of these, where that is what the path says.
+fn library(bytes: &[u8]) -> Upstream {
+    let bytes = Bytes::copy_from_slice(bytes);
+    two::app(100, None, move |(request, mut respond)| {
+        let length = request.uri().path()[1..].parse::<usize>().ok();
+        let sent = length.map(|length| bytes.slice(..length));
         Box::pin(async move {
-            if request.uri().path() != "/large" {
-                return say(&mut respond, "ok");
-            }
+            let Some(sent) = sent else { return say(&mut respond, "ok") };
             let mut send = respond.send_response(Response::new(()), false).unwrap();
             let _ = two::write(&mut send, sent).await;
             let _ = send.send_data(Bytes::new(), true);
         })
-    });
-    let web = Web::new(far(&near));
+    })
+}
+
+/// Has the upstream's windows grow.
+fn widen(web: &Web, bytes: &[u8]) {
     let mut client = web.connect();
     assert_eq!(get(&mut client, "/").status, 200);
     let began = Instant::now();
-    assert!(get(&mut client, "/large").body == bytes, "other bytes came");
+    assert!(get(&mut client, &format!("/{}", bytes.len())).body == bytes, "other bytes came");
     // In windows of 64 KiB it would be 128 round trips.
     let trips = began.elapsed().as_millis() / (2 * DELAY.as_millis());
     assert!(trips < 80, "{trips} round trips for 8 MiB");
+}
+
+/// Nearly as many streams as a connection has, at once, when one alone has had the windows grow:
+/// what was promised to one is not promised to each. With all of it here it would be 110 MiB.
+#[test]
+fn a_burst_behind_wide_windows_stays_within_memory() {
+    let bytes = noise(8 << 20, 5);
+    let near = library(&bytes);
+    let web = Web::with(far(&near), &format!("[limits]\nmemory_max = {MEMORY_MAX}\n"));
+    widen(&web, &bytes);
+    let watch = Watch::start(web.edge.pid());
+    let config = light(TLS13, Resumption::disabled());
+    // From as many places: one alone is served little while memory is short.
+    let mut clients = many(BURST, |n| {
+        let source = From::loopback(2 + u8::try_from(n).unwrap()).small();
+        source.tls(web.edge.address(), &config, "app.test").unwrap()
+    });
+    let request = format!("GET /{PART} HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    each(&mut clients, |client| client.write_all(request.as_bytes()).unwrap());
+    // Until the upstream has sent what it may.
+    thread::sleep(A_WHILE * 3);
+    // All at once: each needs sixteen round trips now.
+    thread::scope(|scope| {
+        for client in &mut clients {
+            socket2::SockRef::from(&client.sock).set_recv_buffer_size(PART).unwrap();
+            scope.spawn(|| assert!(hear(client, "GET").body == bytes[..PART], "other bytes came"));
+        }
+    });
+    let peak = watch.finish().resident_peak;
+    assert!(peak < MEMORY_MAX, "{:.1} MiB", mib(peak));
+    assert_eq!(web.app.accepted(), 1);
+}
+const BURST: usize = 95;
+/// Bytes of each, which fit a window that one stream has.
+const PART: usize = 1 << 20;
+const MEMORY_MAX: u64 = 64 << 20;
+
+#[test]
+fn a_long_way_takes_its_time_once() {
+    let bytes = noise(8 << 20, 5);
+    let near = library(&bytes);
+    let web = Web::new(far(&near));
+    widen(&web, &bytes);
     // A wider window is not everybody's.
     let before = web.edge.rss_bytes();
     let stalled: Vec<Tls> = (0..60)
         .map(|_| {
             let mut client = web.connect();
-            client.write_all(b"GET /large HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+            client.write_all(b"GET /8388608 HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
             client
         })
         .collect();
