@@ -88,7 +88,11 @@ impl Log {
         if self.batch.is_empty() {
             return;
         }
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
+        // What waits is bounded by its length, so its room must be like that.
+        if batch.len() < BATCH_BYTES {
+            batch.shrink_to_fit();
+        }
         if !queue.push(batch) {
             self.counters.lines_lost.add(self.lines);
         }
@@ -160,5 +164,27 @@ fn write_all(mut out: Box<dyn Write + Send>, batches: Drain) {
         {
             tracing::error!("cannot write the access log: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_wait_have_no_more_room_than_they_need() {
+        let (queue, mut drain) = queue::queue();
+        let mut log = Log {
+            queue: Some(queue),
+            batch: Vec::with_capacity(BATCH_BYTES + LAST_LINE_BYTES),
+            lines: 1,
+            opening: Opening::default(),
+            listeners: [].into(),
+            counters: Arc::default(),
+        };
+        log.batch.extend([b'a'; 500]);
+        log.flush();
+        let room = drain.next().map(|batch| (batch.len(), batch.capacity()));
+        assert!(room.is_some_and(|(len, room)| len == 500 && room < 2 * len), "{room:?}");
     }
 }

@@ -14,7 +14,7 @@ pub const JA4_LEN: usize = 36;
 /// on the stack.
 pub const LIST_LEN_MAX: usize = 512;
 
-/// Longer lists than clients send: up to here the buffers are a tenth, and so is clearing them,
+/// Longer lists than clients send. For these the buffers are an eighth, and so is clearing them,
 /// which cost more than all the rest.
 const LIST_LEN_USUAL: usize = 64;
 
