@@ -403,9 +403,13 @@ pub fn drain_idle(worker: &Rc<Worker>) {
         let mut lot = worker.lot.borrow_mut();
         let (story, relay) = match lot.entry(key).map(|entry| &mut entry.role) {
             Some(Role::Parked { story, relay }) => (story, relay),
-            // A task that waits for its client's next request learns of the drain.
-            Some(Role::Active { waits: Waits::Task(waker), .. }) => {
-                waker.wake_by_ref();
+            // One that waits for its client's next request learns of the drain.
+            Some(Role::Active { waits, .. }) => {
+                match waits {
+                    Waits::No => {}
+                    Waits::Here(_) => worker.again.borrow_mut().push(key),
+                    Waits::Task(waker) => waker.wake_by_ref(),
+                }
                 continue;
             }
             _ => continue,

@@ -412,13 +412,13 @@ impl Worker {
     /// Goes on with a connection's story until it must wait. Where that is for its own sockets and
     /// its deadline alone it waits in its entry, and else as a task, which polls it anew.
     fn advance(&self, key: Key, mut story: Waiting) {
-        let kept = waker::kept();
+        let used = waker::used();
         if story.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
             return;
         }
         let mut lot = self.lot.borrow_mut();
         match lot.entry(key).map(|entry| &mut entry.role) {
-            Some(Role::Active { waits, .. }) if waker::kept() == kept => {
+            Some(Role::Active { waits, .. }) if waker::used() == used => {
                 *waits = Waits::Here(story);
             }
             _ => drop(tokio::task::spawn_local(story)),

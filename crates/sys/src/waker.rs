@@ -1,4 +1,4 @@
-//! A waker that wakes nobody and counts how often it is kept: whoever polls with it learns whether
+//! A waker that wakes nobody and counts how often it is used: whoever polls with it learns whether
 //! something else than what it watches itself is waited for. It must not know what is polled.
 
 use std::cell::Cell;
@@ -6,19 +6,24 @@ use std::ptr;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
 thread_local! {
-    static KEPT: Cell<u64> = const { Cell::new(0) };
+    static USED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// SAFETY of what is made of it: no function looks at the pointer, each is free of panics and may
 /// be called by any thread, as the contract of `RawWaker` asks.
-static NOBODY: RawWakerVTable = RawWakerVTable::new(keep, ignore, ignore, ignore);
+static NOBODY: RawWakerVTable = RawWakerVTable::new(keep, wake, wake, forget);
 
 fn keep(_: *const ()) -> RawWaker {
-    KEPT.set(KEPT.get() + 1);
+    wake(ptr::null());
     RawWaker::new(ptr::null(), &NOBODY)
 }
 
-fn ignore(_: *const ()) {}
+/// Also one that is woken at once, in the midst of its poll, wants to be polled again.
+fn wake(_: *const ()) {
+    USED.set(USED.get() + 1);
+}
+
+fn forget(_: *const ()) {}
 
 /// The waker.
 pub fn nobody() -> Waker {
@@ -26,9 +31,9 @@ pub fn nobody() -> Waker {
     unsafe { Waker::new(ptr::null(), &NOBODY) }
 }
 
-/// How often such a waker was cloned on this thread.
-pub fn kept() -> u64 {
-    KEPT.get()
+/// How often such a waker was cloned or woken on this thread.
+pub fn used() -> u64 {
+    USED.get()
 }
 
 #[cfg(test)]
@@ -36,14 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clone_counts_and_wakes_nobody() {
+    fn a_use_counts_and_wakes_nobody() {
         let waker = nobody();
-        let before = kept();
-        waker.wake_by_ref();
-        assert_eq!(kept(), before);
+        let before = used();
         let clone = waker.clone();
-        assert!(clone.will_wake(&waker) && kept() == before + 1);
-        clone.wake();
-        assert_eq!(kept(), before + 1);
+        assert!(clone.will_wake(&waker) && used() == before + 1);
+        waker.wake_by_ref();
+        assert_eq!(used(), before + 2);
+        drop(clone);
+        assert_eq!(used(), before + 2);
     }
 }
