@@ -491,13 +491,18 @@ impl Worker {
                 left |= self.accept(accepting, index);
             }
         }
-        for event in events.iter() {
-            if let Token::Connection(key, side) = Token::decode(event.token) {
-                self.guarded(key, || self.event(key, side, event.ready));
+        // What is written to one kind of peer is written together, so that each is woken once:
+        // what upstreams have said goes to clients, and then what clients have said to upstreams.
+        for of_client in [false, true] {
+            for event in events.iter() {
+                if let Token::Connection(key, side) = Token::decode(event.token)
+                    && (side == CLIENT) == of_client
+                {
+                    self.guarded(key, || self.event(key, side, event.ready));
+                }
             }
         }
-        // Behind the clients': what is written to one kind of peer is written together, so that
-        // each is woken once.
+        // Requests are read before what upstreams have answered to others.
         for event in events.iter() {
             if let Token::Watched(key) = Token::decode(event.token) {
                 let waiting = self.lot.borrow_mut().note_watched(key, event.ready);
