@@ -292,11 +292,11 @@ impl Lot {
         self.entries.is_empty()
     }
 
-    /// Takes in an accepted connection as an active one. Its hello may be here already: that it
-    /// can be read is supposed until a read has shown otherwise.
-    pub fn insert(&mut self, client: OwnedFd) -> Key {
+    /// Takes in an accepted connection as an active one. With `is_early` its hello should be here
+    /// already: that it can be read is supposed until a read has shown otherwise.
+    pub fn insert(&mut self, client: OwnedFd, is_early: bool) -> Key {
         let mut ready = Ready::default();
-        ready.add(CLIENT, READ | WRITE);
+        ready.add(CLIENT, if is_early { READ | WRITE } else { WRITE });
         self.entries.insert(Entry {
             client,
             upstream: None,

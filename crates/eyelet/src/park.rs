@@ -114,10 +114,13 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         lot.due_in(key, idle_for(worker, settled));
     }
     drop(lot);
+    let goes_on = matches!(progress, Progress::Rest | Progress::Again | Progress::Later);
+    if blocked && goes_on {
+        watch(worker, key);
+    }
     match progress {
-        Progress::Rest if blocked => watch(worker, key),
         Progress::Rest => {}
-        Progress::Again => worker.again.borrow_mut().push(key),
+        Progress::Again => worker.go_on_later(key),
         Progress::Later => worker.later.borrow_mut().push(key),
         Progress::Dial => dial(worker, key),
         Progress::Closed(end) => end_parked(worker, key, &end, Last::Close),
@@ -407,7 +410,7 @@ pub fn drain_idle(worker: &Rc<Worker>) {
             Some(Role::Active { waits, .. }) => {
                 match waits {
                     Waits::No => {}
-                    Waits::Here(_) => worker.again.borrow_mut().push(key),
+                    Waits::Here(_) => worker.go_on_later(key),
                     Waits::Task(waker) => waker.wake_by_ref(),
                 }
                 continue;

@@ -29,7 +29,7 @@ use crate::relay::PIPES_MAX;
 use crate::tls::{ServerConfigs, TlsError};
 use crate::truth::Truth;
 use crate::truth::certificate::RootsError;
-use crate::worker::{Edge, ListenerSocket, Worker, run};
+use crate::worker::{Edge, LetGo, ListenerSocket, Worker, run};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
 /// net.core.somaxconn.
@@ -263,9 +263,10 @@ impl Running {
                 let _ = made.send(told);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
-                let tasks = LocalSet::new();
-                let ended = tasks.block_on(&runtime, run(Rc::new(worker), sockets, draining));
-                drop(tasks);
+                let (tasks, worker) = (LocalSet::new(), Rc::new(worker));
+                let last = LetGo(worker.clone());
+                let ended = tasks.block_on(&runtime, run(worker, sockets, draining));
+                drop((tasks, last));
                 if let Err(error) = ended {
                     tracing::error!("worker {index} has ended: {error}");
                 }

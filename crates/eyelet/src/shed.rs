@@ -202,7 +202,7 @@ impl Worker {
         match waits {
             Waits::No => {}
             // Not at once: this may be asked for in the midst of another's story.
-            Waits::Here(_) => self.again.borrow_mut().push(key),
+            Waits::Here(_) => self.go_on_later(key),
             Waits::Task(waker) => waker.wake_by_ref(),
         }
         true

@@ -18,7 +18,7 @@ use eyelet_sys::epoll::Events;
 use eyelet_sys::{socket, waker};
 use foldhash::fast::RandomState;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Budget};
@@ -48,6 +48,8 @@ use crate::wheel::TICK_MS;
 const EVENTS: usize = 512;
 /// Connections accepted in one turn, so that a flood of new ones does not starve the others.
 const ACCEPTS: usize = 64;
+/// Connections that came in one turn, of which most have sent their hello when they are begun.
+const CROWD: usize = 4;
 /// Tasks that the runtime runs until it looks for events.
 const TASKS: usize = 61;
 /// Events whose tasks run twice, to read and to write, until then.
@@ -147,9 +149,13 @@ pub struct Worker {
     pub pool: Rc<Pool>,
     /// Its compressors.
     pub compressors: Compressors,
-    /// Connections that go on without an event: parked ones that used up their share of a turn,
-    /// and stories that must end.
-    pub again: RefCell<Vec<Key>>,
+    /// Connections that go on in the next turn without an event: parked ones that used up their
+    /// share of this one, and stories that must end.
+    again: RefCell<Vec<Key>>,
+    /// Has that turn come.
+    has_again: Notify,
+    /// Stories that lie in their entries and whose wait is over.
+    stories: RefCell<Vec<Key>>,
     log: RefCell<Log>,
     next_id: Cell<u64>,
     draining: Cell<bool>,
@@ -176,6 +182,9 @@ struct Accepting {
     paused: bool,
     /// Taken in and not begun yet, at most [`ACCEPTS`] of each listener.
     waiting: Vec<Accepted>,
+    /// How many are taken in without a look whether there are so many, which is the dearer call
+    /// where there are not: it makes a socket first.
+    guess: usize,
 }
 
 /// A connection that was taken in.
@@ -204,6 +213,8 @@ impl Worker {
             pool: Rc::default(),
             compressors,
             again: RefCell::default(),
+            has_again: Notify::new(),
+            stories: RefCell::default(),
             later: RefCell::default(),
             is_weighed: Cell::default(),
             idle: RefCell::default(),
@@ -318,20 +329,27 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Takes in what waits; whether more may wait. Nobody else will tell: the listener is
-    /// level-triggered, but what the runtime sees of it is an edge.
+    /// Takes in what waits, as far as guessed; whether more may wait. Nobody else will tell: the
+    /// listener is level-triggered, but what the runtime sees of it is an edge.
     fn accept(self: &Rc<Self>, accepting: &mut Accepting, index: u16) -> bool {
-        for _ in 0..ACCEPTS {
-            if self.is_full(accepting.waiting.len()) {
+        for n in 0..accepting.guess {
+            if self.is_full() {
                 self.pause(accepting, "at its connection limit");
                 return false;
             }
             let Some(from) = accepting.sockets.get(usize::from(index)) else { return false };
             let listener = from.listener;
             match socket::accept(&from.socket) {
-                Ok((client, peer)) => accepting.waiting.push(Accepted { listener, client, peer }),
+                Ok((client, peer)) => {
+                    self.edge.open.fetch_add(1, Relaxed);
+                    self.uses_descriptors(2);
+                    accepting.waiting.push(Accepted { listener, client, peer });
+                }
                 Err(error) => match error.raw_os_error() {
-                    Some(EAGAIN) => return false,
+                    Some(EAGAIN) => {
+                        accepting.guess = n.max(1);
+                        return false;
+                    }
                     // The client was gone before it was accepted.
                     Some(ECONNABORTED | EINTR | EPROTO) => {}
                     Some(EMFILE | ENFILE) => {
@@ -348,10 +366,9 @@ impl Worker {
         true
     }
 
-    /// Whether no more can be taken in beside those that are open and `waiting` ones.
-    fn is_full(&self, waiting: usize) -> bool {
-        self.edge.open.load(Relaxed) + waiting >= self.edge.connections_max
-            || self.edge.descriptors.load(Relaxed) + 2 * (waiting + 1) > self.edge.descriptors_max
+    fn is_full(&self) -> bool {
+        self.edge.open.load(Relaxed) >= self.edge.connections_max
+            || self.edge.descriptors.load(Relaxed) + 2 > self.edge.descriptors_max
     }
 
     fn pause(&self, accepting: &mut Accepting, why: &str) {
@@ -368,7 +385,7 @@ impl Worker {
     }
 
     fn resume(&self, accepting: &mut Accepting) {
-        if accepting.paused && !self.is_full(0) {
+        if accepting.paused && !self.is_full() {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
             tracing::info!("accepting resumes (worker {}, pause {pauses})", self.index);
@@ -387,23 +404,23 @@ impl Worker {
     }
 
     /// Begins the story of a connection, if there is room for it.
-    fn begin(self: &Rc<Self>, accepted: Accepted) {
+    fn begin(self: &Rc<Self>, accepted: Accepted, is_early: bool) {
         let Accepted { listener, client, peer } = accepted;
         if !self.make_room(peer.ip()) {
+            self.edge.open.fetch_sub(1, Relaxed);
+            self.uses_descriptors(-2);
             return self.shed_new(listener, client, peer);
         }
         let story = self.story(listener, peer);
         let key = {
             let mut lot = self.lot.borrow_mut();
-            let key = lot.insert(client);
+            let key = lot.insert(client, is_early);
             if let Some(entry) = lot.entry(key) {
                 shed::queue(&self.half_open, key, &mut entry.place);
             }
             key
         };
-        self.edge.open.fetch_add(1, Relaxed);
         self.edge.budget.take(size_of::<Entry>() + ACTIVE_BYTES);
-        self.uses_descriptors(2);
         self.counters.connections.up();
         let active = Active::new(self.clone(), key);
         self.guarded(key, || self.advance(key, Box::pin(connection(active, story))));
@@ -446,16 +463,34 @@ impl Worker {
         let mut lot = self.lot.borrow_mut();
         let Some(entry) = lot.note(key, side, bits) else { return };
         match &mut entry.role {
-            Role::Active { waits, .. } => {
-                let story = waits.over();
-                drop(lot);
-                story.into_iter().for_each(|story| self.advance(key, story));
-            }
+            // Handshakes are made behind what only moves bytes.
+            Role::Active { waits: Waits::Here(_), .. } => self.stories.borrow_mut().push(key),
+            Role::Active { waits, .. } => drop(waits.over()),
             Role::Parked { .. } | Role::Lingering => {
                 drop(lot);
                 park::wake(self, key);
             }
         }
+    }
+
+    /// Goes on with a connection, whoever does it.
+    fn go_on(self: &Rc<Self>, key: Key) {
+        let mut lot = self.lot.borrow_mut();
+        let Some(entry) = lot.entry(key) else { return };
+        if let Role::Active { waits, .. } = &mut entry.role {
+            let story = waits.over();
+            drop(lot);
+            story.into_iter().for_each(|story| self.advance(key, story));
+        } else {
+            drop(lot);
+            park::wake(self, key);
+        }
+    }
+
+    /// Has a connection go on in the next turn, which then comes without an event.
+    pub fn go_on_later(&self, key: Key) {
+        self.again.borrow_mut().push(key);
+        self.has_again.notify_one();
     }
 
     /// The deadline of a connection has passed, or it must end for another reason.
@@ -476,18 +511,35 @@ impl Worker {
         }
     }
 
-    fn has_again(&self) -> bool {
-        !self.again.borrow().is_empty()
+    /// One turn: what is ready, and then what used up its share last time; whether there is more.
+    fn turn(self: &Rc<Self>, events: &mut Events, accepting: &mut Accepting) -> io::Result<bool> {
+        let mut left = self.look(events, accepting, 1)?;
+        if left {
+            // If a listener is told of again more wait than was guessed.
+            left = self.look(events, accepting, 2)?;
+        }
+        let again = std::mem::take(&mut *self.again.borrow_mut());
+        let more = left || !again.is_empty();
+        for key in again {
+            self.guarded(key, || self.go_on(key));
+        }
+        Ok(more)
     }
 
-    /// One turn: what is ready, until nothing is, then what used up its share last time.
-    fn turn(self: &Rc<Self>, events: &mut Events, accepting: &mut Accepting) -> io::Result<bool> {
+    /// What is ready now; whether more may be. Of what waits `times` as many are taken in as last.
+    fn look(
+        self: &Rc<Self>,
+        events: &mut Events,
+        accepting: &mut Accepting,
+        times: usize,
+    ) -> io::Result<bool> {
         self.lot.borrow().epoll.poll(events)?;
         let mut left = events.is_full();
         for event in events.iter() {
             if let Token::Listener(index) = Token::decode(event.token)
                 && !accepting.paused
             {
+                accepting.guess = (times * accepting.guess).min(ACCEPTS);
                 left |= self.accept(accepting, index);
             }
         }
@@ -509,17 +561,18 @@ impl Worker {
                 waiting.into_iter().for_each(Waker::wake);
             }
         }
-        // Taken in first and begun last: by now most of their hellos have come, and those that
-        // were here already have not waited for handshakes of others.
+        let mut stories = std::mem::take(&mut *self.stories.borrow_mut());
+        for key in stories.drain(..) {
+            self.guarded(key, || self.go_on(key));
+        }
+        *self.stories.borrow_mut() = stories;
+        // Taken in first and begun last: those that were here already have not waited for their
+        // handshakes, and of a crowd most hellos have come by now.
+        let is_crowd = accepting.waiting.len() >= CROWD;
         for accepted in accepting.waiting.drain(..) {
-            self.begin(accepted);
+            self.begin(accepted, is_crowd);
         }
-        let again = std::mem::take(&mut *self.again.borrow_mut());
-        let more = left || !again.is_empty();
-        for key in again {
-            self.guarded(key, || self.event(key, CLIENT, 0));
-        }
-        Ok(more)
+        Ok(left)
     }
 
     /// A fault of ours costs the connection that met it, not its neighbours. (What a task does from
@@ -592,6 +645,23 @@ impl Worker {
     }
 }
 
+/// Lets go of the stories that wait in the lot when a worker ends, however it does: each holds the
+/// worker that holds it, and their sockets would stay open.
+pub struct LetGo(pub Rc<Worker>);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        let keys = self.0.lot.borrow().keys();
+        for key in keys {
+            let story = match self.0.lot.borrow_mut().entry(key).map(|entry| &mut entry.role) {
+                Some(Role::Active { waits, .. }) => waits.over(),
+                _ => None,
+            };
+            drop(story);
+        }
+    }
+}
+
 /// Lets the tasks run that are ready. What came in one turn is read first and written then: the
 /// kernel's code and the sockets stay in the cache, and a reader is woken once for many writes.
 /// A fifth of a small request's cycles.
@@ -640,7 +710,7 @@ pub async fn run(
     mut drain: watch::Receiver<bool>,
 ) -> io::Result<()> {
     worker.listen(&sockets)?;
-    let mut accepting = Accepting { sockets, paused: false, waiting: Vec::new() };
+    let mut accepting = Accepting { sockets, paused: false, waiting: Vec::new(), guess: 1 };
     let descriptor = {
         use std::os::fd::AsFd;
         worker.lot.borrow().epoll.as_fd().try_clone_to_owned()?
@@ -668,8 +738,7 @@ pub async fn run(
                     until_written().await;
                 }
             }
-            // No event tells of these; a turn takes them up.
-            () = tokio::task::yield_now(), if worker.has_again() => {
+            () = worker.has_again.notified() => {
                 worker.turn(&mut events, &mut accepting)?;
             }
             changed = drain.changed(), if end.is_none() => {
