@@ -511,6 +511,43 @@ fn a_server_that_chooses_compression_is_seen_and_stopped() {
     }
 }
 
+/// The option has the hello read where no matcher asks for it: what cannot be watched is not passed.
+#[test]
+fn compression_is_forbidden_where_no_matcher_asks_for_the_hello() {
+    let folder = Folder::new();
+    let upstream = Upstream::by_hand();
+    let splice = |matcher: &str| {
+        format!(
+            "[[rule]]\n{matcher}action = \"splice\"\nupstream = \"{}\"\n\
+             forbid_tls_compression = true\n",
+            upstream.address
+        )
+    };
+    let named = "[[rule]]\nsni = \"x.test\"\naction = \"refuse\"\n";
+    for rules in [splice(""), splice("client = \"127.0.0.0/8\"\n") + named] {
+        let edge = Edge::start(&folder, &rules);
+        for chosen in [1, 0] {
+            let mut client = edge.connect();
+            let address = client.local_addr().unwrap();
+            client.write_all(&compressing_hello()).unwrap();
+            let mut server = upstream.take();
+            let flight = server_flight(chosen, false);
+            server.write_all(&flight).unwrap();
+            let (got, reason) = match chosen {
+                1 => (vec![], "the server chose TLS compression"),
+                _ => (flight, "upstream closed"),
+            };
+            server.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(ending(&mut client, SOON).0, got, "{rules}");
+            drop((client, server));
+            assert_eq!(edge.line_of(address)["reason"], reason, "{rules}");
+        }
+        let mut other = edge.connect();
+        other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        assert!(ending(&mut other, SOON).0.starts_with(b"HTTP/1.1 400 "), "{rules}");
+    }
+}
+
 #[test]
 fn a_second_hello_has_the_name_of_the_first() {
     let folder = Folder::new();

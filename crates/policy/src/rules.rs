@@ -33,7 +33,7 @@ pub enum Needs {
     /// Nothing: bytes are passed on unread, or refused.
     #[default]
     Nothing,
-    /// A hello: TLS ends here.
+    /// A hello: TLS ends here, or what the server makes of the offer is watched.
     Hello,
     /// A hello with a name: the name is dialled. Without one the rule's verdict is a refusal.
     Name,

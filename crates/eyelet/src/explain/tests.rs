@@ -184,6 +184,20 @@ fn evidence_that_would_be_asked_for() {
 }
 
 #[test]
+fn compression_that_is_forbidden_has_the_hello_read() {
+    let file = std::env::temp_dir().join(format!("eyelet-forbid-{}.toml", std::process::id()));
+    let text = "[[listener]]\naddress = \"[::]:8443\"\nkind = \"redirect\"\n\
+        [[rule]]\naction = \"splice\"\nupstream = \"destination\"\n";
+    let asks = [("", "not read"), ("forbid_tls_compression = true\n", "read")];
+    for (option, asked) in asks {
+        std::fs::write(&file, format!("{text}{option}")).unwrap();
+        let (out, _) = run(&file, "--sni a.test --destination 192.0.2.1:443");
+        assert!(out.contains(&format!("asked:   the hello was {asked}\n")), "{out}");
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn facts_that_no_flag_gives_fail_closed() {
     let file = std::env::temp_dir().join(format!("eyelet-explain-{}.toml", std::process::id()));
     let mut text = "[[listener]]\naddress = \"[::]:8443\"\n".to_owned();
