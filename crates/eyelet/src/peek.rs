@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek, Sni};
 use eyelet_wire::proxy::{self, Command, ProxyPeek};
+use tokio::time::Instant;
 
 use crate::act::refuse::Answer;
 use crate::active::{Active, Stop, client_failure};
@@ -63,6 +64,21 @@ pub async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), En
         Err(Stop::Shed) => Err(End::failed(format!("shed: memory_max, {} {of}", how_far(raw)))),
         Err(Stop::Drained) => Err(End::failed(format!("drained {} {of}", how_far(raw)))),
         Err(Stop::Io(error)) => Err(End::failed(client_failure(&error, of))),
+    }
+}
+
+/// Reads on for who only looks: whether anything came by then. A client that closed goes on as one
+/// that says nothing; one that reset does not: what it sent would be passed on as if it were whole.
+pub async fn glance(active: &Active, raw: &mut Vec<u8>, until: Instant) -> Result<bool, End> {
+    match tokio::time::timeout_at(until, active.recv(raw, READ_BYTES)).await {
+        Ok(Ok(1..)) => return Ok(true),
+        Ok(Err(Stop::Io(error))) => return Err(End::failed(client_failure(&error, "the hello"))),
+        _ => {}
+    }
+    match active.in_time() {
+        Err(Stop::Shed) => Err(End::failed("shed: memory_max, before the hello")),
+        Err(Stop::Drained) => Err(End::failed("drained before the hello")),
+        _ => Ok(false),
     }
 }
 
