@@ -92,7 +92,8 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
             Judged::Ruling(ruling) => ruling,
             Judged::Need(Fact::Hello) => break,
             Judged::Need(fact) => {
-                Box::pin(known.fetch(active, story, fact)).await;
+                let fetch = known.fetch(active, story, fact);
+                Box::pin(peek::while_there(active, fetch, "the destination")).await?;
                 continue;
             }
         };
@@ -136,7 +137,10 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
             }
         };
         match needed {
-            Some(fact) => Box::pin(known.fetch_evidence(active, story, fact)).await,
+            Some(fact) => {
+                let fetch = known.fetch_evidence(active, story, fact);
+                Box::pin(peek::while_there(active, fetch, "the evidence")).await?;
+            }
             None => peek::more(active, peeked, "the hello").await?,
         }
         // Twice: what grows leaves a hole of its former size in the heap.

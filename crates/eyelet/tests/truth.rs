@@ -126,6 +126,25 @@ fn one_question_however_many_wait_for_it() {
     assert_eq!(dns.asked("late.test"), 1);
 }
 
+/// Nobody is dialled for a client that is gone; one that has only sent its FIN may still listen.
+#[test]
+fn a_client_that_resets_while_evidence_is_gathered_is_not_dialled_for() {
+    let late = Says::Late(Duration::from_millis(300), vec![HOME.parse().unwrap()]);
+    let dns = Dns::new(&[("late.test", late)]);
+    let gate = Gate::new(&(LIES_REFUSED.to_owned() + &dns_table(&[&dns])));
+    let origin = sink();
+    let mut client = gate.towards(origin.address);
+    client.write_all(&Hello::named("late.test").bytes()).unwrap();
+    let address = client.local_addr().unwrap();
+    support::until("the question", || (dns.asked("late.test") > 0).then_some(()));
+    support::reset(client);
+    let line = gate.edge.line_of(address);
+    assert_eq!(line["outcome"], "failed", "{line}");
+    assert_eq!(line["reason"], "client reset before the end of the evidence", "{line}");
+    assert_eq!(gate.ask("late.test", origin.address).1["outcome"], "spliced");
+    assert_eq!(origin.accepted(), 1);
+}
+
 #[test]
 fn resolvers_that_say_too_much_or_nothing() {
     let many: Vec<IpAddr> = (0..500_u32)
