@@ -481,7 +481,8 @@ fn compression_is_forbidden_where_no_matcher_asks_for_the_hello() {
                 1 => (vec![], "the server chose TLS compression"),
                 _ => (flight, "upstream closed"),
             };
-            server.shutdown(std::net::Shutdown::Write).unwrap();
+            // It may have been reset by now.
+            let _ = server.shutdown(std::net::Shutdown::Write);
             assert_eq!(ending(&mut client, SOON).0, got, "{rules}");
             drop((client, server));
             assert_eq!(edge.line_of(address)["reason"], reason, "{rules}");
