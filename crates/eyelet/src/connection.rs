@@ -17,6 +17,7 @@ use crate::http;
 use crate::intercept;
 use crate::known::Known;
 use crate::peek;
+use crate::shadow;
 use crate::story::{End, Story};
 
 /// accept -> peek -> decide -> act. What comes after is the lot's: the connection is parked, or
@@ -87,15 +88,25 @@ enum Ruling {
 async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Result<Ruling, End> {
     let mut known = Known::default();
     loop {
-        match judge(active, story, &mut known, None) {
-            Judged::Ruling(Ruling::Refuse(answer, end)) if !story.owes_answer => {
-                let answer = Box::pin(peek::fit(active, peeked, answer)).await;
-                return Ok(Ruling::Refuse(answer, end));
-            }
-            Judged::Ruling(ruling) => return Ok(ruling),
+        let ruling = match judge(active, story, &mut known, None) {
+            Judged::Ruling(ruling) => ruling,
             Judged::Need(Fact::Hello) => break,
-            Judged::Need(fact) => Box::pin(known.fetch(active, story, fact)).await,
+            Judged::Need(fact) => {
+                let fetch = known.fetch(active, story, fact);
+                Box::pin(peek::while_there(active, fetch, "the destination")).await?;
+                continue;
+            }
+        };
+        if active.worker.edge.config.policy.has_shadows() {
+            Box::pin(shadow::look(active, story, &mut known, peeked)).await?;
         }
+        return Ok(match ruling {
+            Ruling::Refuse(answer, end) if !story.owes_answer => {
+                let answer = Box::pin(peek::fit(active, peeked, answer)).await;
+                Ruling::Refuse(answer, end)
+            }
+            ruling => ruling,
+        });
     }
     if story.owes_answer {
         Box::pin(connect::establish(active, story)).await?;
@@ -113,7 +124,10 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
                     peek::tell(active, story, &hello);
                 }
                 match judge(active, story, &mut known, Some(&hello)) {
-                    Judged::Ruling(ruling) => return Ok(ruling),
+                    Judged::Ruling(ruling) => {
+                        shadow::note(active, story, &mut known, Some(&hello));
+                        return Ok(ruling);
+                    }
                     Judged::Need(fact) => Some(fact),
                 }
             }
@@ -123,7 +137,10 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
             }
         };
         match needed {
-            Some(fact) => Box::pin(known.fetch_evidence(active, story, fact)).await,
+            Some(fact) => {
+                let fetch = known.fetch_evidence(active, story, fact);
+                Box::pin(peek::while_there(active, fetch, "the evidence")).await?;
+            }
             None => peek::more(active, peeked, "the hello").await?,
         }
         // Twice: what grows leaves a hole of its former size in the heap.

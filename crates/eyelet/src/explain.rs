@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use eyelet_policy::sketch::HelloSketch;
-use eyelet_policy::{Certificate, Decision, Fact, Facts, Matcher, Miss, Refusal, RuleId, Verdict};
+use eyelet_policy::{
+    Certificate, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, RuleId, Verdict,
+};
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
@@ -114,7 +116,10 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     };
     let shown = args.evidence.certificate(name);
     let (verdict, asked) = decide(args, config, &hello, shown.as_ref(), &mut facts);
+    let in_shadow = decide_shadows(args, config, &hello, shown.as_ref(), facts);
     print(config, &facts, &asked, &hello, verdict, out)?;
+    evidence::print_shadows(config, &in_shadow, out)?;
+    print_misses(config, &in_shadow, verdict, out)?;
     Ok(true)
 }
 
@@ -133,33 +138,66 @@ fn decide<'a>(
             Decision::Need(fact) => fact,
         };
         asked.push(fact);
-        let had = match fact {
-            Fact::Destination => {
-                facts.destination = destination(args, config, facts);
-                facts.destination.is_some()
-            }
-            Fact::Hello => {
-                facts.hello = Some(hello);
-                true
-            }
-            Fact::Ja4 => {
-                facts.ja4 = args.ja4.as_deref();
-                args.ja4.is_some()
-            }
-            Fact::DnsTruth => {
-                facts.destination = destination(args, config, facts);
-                facts.dns_truth = args.evidence.dns();
-                facts.dns_truth.is_some()
-            }
-            Fact::Certificate => {
-                facts.destination = destination(args, config, facts);
-                facts.certificate = shown;
-                shown.is_some()
-            }
-            _ => false,
-        };
-        if !had {
+        if !given(fact, args, config, hello, shown, facts) {
             facts.unknown = facts.unknown.with(fact);
+        }
+    }
+}
+
+/// Puts in what flags give of a fact, if they do.
+fn given<'a>(
+    fact: Fact,
+    args: &'a ExplainArgs,
+    config: &Config,
+    hello: &'a Hello<'a>,
+    shown: Option<&'a Certificate>,
+    facts: &mut Facts<'a>,
+) -> bool {
+    match fact {
+        Fact::Destination => {
+            facts.destination = destination(args, config, facts);
+            facts.destination.is_some()
+        }
+        Fact::Hello => {
+            facts.hello = Some(hello);
+            true
+        }
+        Fact::Ja4 => {
+            facts.ja4 = args.ja4.as_deref();
+            args.ja4.is_some()
+        }
+        Fact::DnsTruth => {
+            facts.destination = destination(args, config, facts);
+            facts.dns_truth = args.evidence.dns();
+            facts.dns_truth.is_some()
+        }
+        Fact::Certificate => {
+            facts.destination = destination(args, config, facts);
+            facts.certificate = shown;
+            shown.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// What rules in shadow look at besides, in an edge that has gathered it for others before: it
+/// waits for nothing, and nothing of it decides.
+fn decide_shadows<'a>(
+    args: &'a ExplainArgs,
+    config: &Config,
+    hello: &'a Hello<'a>,
+    shown: Option<&'a Certificate>,
+    mut facts: Facts<'a>,
+) -> Facts<'a> {
+    let mut missing = FactSet::EMPTY;
+    loop {
+        let wish = config.policy.shadowed(&facts).find_map(|(_, comes_to)| match comes_to {
+            Decision::Need(fact) if !missing.contains(fact) => Some(fact),
+            _ => None,
+        });
+        let Some(fact) = wish else { return facts };
+        if !given(fact, args, config, hello, shown, &mut facts) {
+            missing = missing.with(fact);
         }
     }
 }
@@ -205,9 +243,7 @@ fn print(
     let peeked =
         if facts.hello.is_some() { "the hello was read" } else { "the hello was not read" };
     writeln!(out, "asked:   {peeked}{}", unknown_facts(facts))?;
-    evidence::print_asked(asked, facts, out)?;
-    evidence::print_shadows(config, facts, out)?;
-    print_misses(config, facts, verdict, out)
+    evidence::print_asked(asked, facts, out)
 }
 
 fn print_misses(

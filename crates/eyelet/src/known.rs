@@ -9,10 +9,9 @@ use eyelet_wire::hello::Hello;
 use crate::act;
 use crate::act::refuse::Answer;
 use crate::active::Active;
-use crate::config::Action;
 use crate::connect;
 use crate::fingerprint;
-use crate::story::{End, Outcome, Story};
+use crate::story::{End, Story};
 use crate::truth::told::Evidence;
 use crate::truth::{self, Attempt};
 use crate::upstream;
@@ -72,7 +71,6 @@ impl Known {
         verdict: Verdict,
         hello: Option<&Hello<'_>>,
     ) -> Result<u32, (Answer, End)> {
-        self.note_shadows(active, story, hello);
         let act = rule_on(active, story, verdict, hello);
         self.blame(story, act)
     }
@@ -170,26 +168,6 @@ impl Known {
             self.fetch(active, story, Fact::Destination).await;
         }
         active.due_in(EVIDENCE_TIMEOUTS * active.worker.edge.config.truth.timeout);
-    }
-
-    fn note_shadows(&self, active: &Active, story: &mut Story, hello: Option<&Hello<'_>>) {
-        let config = &active.worker.edge.config;
-        if !config.policy.has_shadows() {
-            return;
-        }
-        let facts = self.facts(story, hello);
-        let told = config.policy.shadowed(&facts).map(|verdict| {
-            let rule = verdict.rule.map_or(0, |rule| rule.0);
-            let outcome = match config.rules.at(rule).action {
-                _ if verdict.refuse.is_some() => Outcome::Refused,
-                Action::Splice(_) => Outcome::Spliced,
-                Action::Terminate(_) => Outcome::Terminated,
-                Action::Refuse(_) => Outcome::Refused,
-            };
-            (rule, outcome)
-        });
-        let told: Vec<_> = told.collect();
-        story.decided.shadow = told;
     }
 }
 

@@ -30,6 +30,7 @@ pub mod proxy_protocol;
 pub mod rehearsal;
 pub mod relay;
 pub mod serve;
+pub mod shadow;
 pub mod shares;
 pub mod shed;
 pub mod signals;

@@ -2,14 +2,20 @@
 //! It must not know what is decided by it.
 
 use std::borrow::Cow;
+use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
+use eyelet_sys::epoll::FAILED;
 use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek, Sni};
 use eyelet_wire::proxy::{self, Command, ProxyPeek};
+use futures_util::future::{Either, select};
+use tokio::time::Instant;
 
 use crate::act::refuse::Answer;
 use crate::active::{Active, Stop, client_failure};
 use crate::fingerprint;
+use crate::lot::CLIENT;
 use crate::story::{End, Story, TlsCompression};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
@@ -63,6 +69,41 @@ pub async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), En
         Err(Stop::Shed) => Err(End::failed(format!("shed: memory_max, {} {of}", how_far(raw)))),
         Err(Stop::Drained) => Err(End::failed(format!("drained {} {of}", how_far(raw)))),
         Err(Stop::Io(error)) => Err(End::failed(client_failure(&error, of))),
+    }
+}
+
+/// Fetches what a rule asks for, while there is a client who may want to know. One that has sent
+/// its FIN may: it cannot be told from one that closed. One that was reset does not.
+pub async fn while_there(
+    active: &Active,
+    fetch: impl Future<Output = ()>,
+    of: &str,
+) -> Result<(), End> {
+    let stop = match select(pin!(fetch), pin!(active.ready(&[CLIENT], FAILED))).await {
+        Either::Left(_) => return Ok(()),
+        Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
+        Either::Right((Err(stop), _)) => stop,
+    };
+    Err(End::failed(match stop {
+        Stop::Late => format!("hello_timeout before the end of {of}"),
+        Stop::Shed => format!("shed: memory_max, before the end of {of}"),
+        Stop::Drained => format!("drained before the end of {of}"),
+        Stop::Io(error) => client_failure(&error, of),
+    }))
+}
+
+/// Reads on for who only looks: whether anything came by then. A client that closed goes on as one
+/// that says nothing; one that reset does not: what it sent would be passed on as if it were whole.
+pub async fn glance(active: &Active, raw: &mut Vec<u8>, until: Instant) -> Result<bool, End> {
+    match tokio::time::timeout_at(until, active.recv(raw, READ_BYTES)).await {
+        Ok(Ok(1..)) => return Ok(true),
+        Ok(Err(Stop::Io(error))) => return Err(End::failed(client_failure(&error, "the hello"))),
+        _ => {}
+    }
+    match active.in_time() {
+        Err(Stop::Shed) => Err(End::failed("shed: memory_max, before the hello")),
+        Err(Stop::Drained) => Err(End::failed("drained before the hello")),
+        _ => Ok(false),
     }
 }
 

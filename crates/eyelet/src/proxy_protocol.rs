@@ -43,7 +43,8 @@ pub fn header(active: &Active, story: &Story, tls: Option<&Tls>) -> Vec<u8> {
     });
     let mut tlvs = Tlvs {
         alpn: tls.and_then(|tls| tls.alpn.as_deref()),
-        authority: story.decided.sni.as_deref(),
+        // A hello that only rules in shadow have looked at is nothing to the upstream.
+        authority: story.decided.sni.as_deref().filter(|_| story.decided.tls_compression.is_some()),
         ssl,
     };
     let mut out = vec![0; V2_WRITTEN_BYTES_MAX];

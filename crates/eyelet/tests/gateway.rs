@@ -236,7 +236,8 @@ fn the_manual_can_be_pasted() {
     assert!(manual.contains(TPROXY_NFT.trim()));
 }
 
-/// What a list of rules without names does to a protocol in which the server speaks first.
+/// What a list of rules without names does to a protocol in which the server speaks first; a rule
+/// in shadow with a name changes nothing of it.
 #[test]
 fn a_blind_rule_passes_other_protocols() {
     let Some(net) = Net::new() else { return };
@@ -244,19 +245,22 @@ fn a_blind_rule_passes_other_protocols() {
     let folder = Folder::new();
     let blind = "[[rule]]\nname = \"mail\"\ndestination = \"*:25\"\naction = \"splice\"\n\
                  upstream = \"destination\"\n";
-    let edge = net.edge(&folder, &format!("{REDIRECT}{blind}{TO_DESTINATION}"));
-    for server in SERVER {
-        let destination = socket_address(server, 25);
-        let origin = net.listen(Place::Server, destination);
-        let mut client = net.connect(Place::Client, destination);
-        let (mut mail, _) = origin.take();
-        mail.write_all(b"220 mail.test\r\n").unwrap();
-        expect(&mut client, b"220 mail.test\r\n");
-        drop((client, mail));
-        assert!(origin.is_left_alone(A_WHILE));
+    let shadow = "[[rule]]\nshadow = true\nsni = \"evil.test\"\naction = \"refuse\"\n";
+    for above in ["", shadow] {
+        let edge = net.edge(&folder, &format!("{REDIRECT}{above}{blind}{TO_DESTINATION}"));
+        for server in SERVER {
+            let destination = socket_address(server, 25);
+            let origin = net.listen(Place::Server, destination);
+            let mut client = net.connect(Place::Client, destination);
+            let (mut mail, _) = origin.take();
+            mail.write_all(b"220 mail.test\r\n").unwrap();
+            expect(&mut client, b"220 mail.test\r\n");
+            drop((client, mail));
+            assert!(origin.is_left_alone(A_WHILE));
+        }
+        let line = edge.line("mail", |line| line["rule"] == "mail");
+        assert_eq!(line["sni"], serde_json::Value::Null, "{line}");
     }
-    let line = edge.line("mail", |line| line["rule"] == "mail");
-    assert_eq!(line["sni"], serde_json::Value::Null, "{line}");
 }
 
 /// Connections that the gateway has opened with bytes in the SYN.

@@ -8,6 +8,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType};
 use support::hello::server_flight;
@@ -270,7 +271,7 @@ fn a_pair_that_moves_is_not_idle() {
     let (mut client, mut upstream) = pair.connected();
     // Pacing, not synchronisation: a byte each 100 ms, over twice the timeout, in one direction.
     for _ in 0..13 {
-        thread::sleep(std::time::Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
         client.write_all(b"x").unwrap();
         expect(&mut upstream, b"x");
     }

@@ -1,5 +1,5 @@
 //! Names that are checked before they are believed: by DNS, by the destination's certificate;
-//! rules in shadow; and resolvers and destinations that lie, hang or say too much.
+//! and resolvers and destinations that lie, hang or say too much.
 //! Must not know how evidence is gathered: a scripted resolver and real origins are all there is.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -15,71 +15,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::client::{Offer, TLS12, TLS13, Versions, alert_in, echo, handshake};
 use support::dns::{Dns, Says};
+use support::gate::{Gate, HOME, LIES_REFUSED, addresses, dns_table, sink};
 use support::pki::Kind;
 use support::{Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
 
 const ACCESS_DENIED: u8 = 49;
-
-/// An edge whose clients come with a PROXY header that says where they wanted to go.
-struct Gate {
-    edge: Edge,
-    pki: Pki,
-}
-
-const HOME: &str = "127.0.0.1";
-
-fn addresses(list: &[&str]) -> Says {
-    Says::Addresses(list.iter().map(|ip| ip.parse().unwrap()).collect(), 60)
-}
-
-fn dns_table(servers: &[&Dns]) -> String {
-    let list: Vec<String> = servers.iter().map(|dns| format!("\"{}\"", dns.address)).collect();
-    format!("[dns]\nservers = [{}]\n", list.join(", "))
-}
-
-impl Gate {
-    fn new(rules: &str) -> Self {
-        let pki = Pki::new();
-        let config = format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\n\
-             proxy_protocol_from = \"127.0.0.1\"\n{rules}\n"
-        );
-        let config =
-            config.replace("[truth]\n", &format!("[truth]\nca = \"{}\"\n", pki.text("ca.pem")));
-        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-        Self { edge, pki }
-    }
-
-    /// A client that was on its way to `destination`.
-    fn towards(&self, destination: SocketAddr) -> TcpStream {
-        let mut client = self.edge.connect();
-        let (ip, to) = (client.local_addr().unwrap(), destination);
-        let header = format!("PROXY TCP4 {} {} {} {}\r\n", ip.ip(), to.ip(), ip.port(), to.port());
-        client.write_all(header.as_bytes()).unwrap();
-        client
-    }
-
-    /// What becomes of a hello for `name` towards `destination`: `Err(alert)` or its access line.
-    fn ask(&self, name: &str, destination: SocketAddr) -> (Option<u8>, Value) {
-        let mut client = self.towards(destination);
-        client.write_all(&Hello::named(name).bytes()).unwrap();
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        let address = client.local_addr().unwrap();
-        let (said, _) = ending(&mut client, SOON);
-        (alert_of(&said), self.edge.line_of(address))
-    }
-}
-
-/// Somebody who takes a hello, says nothing and closes.
-fn sink() -> Upstream {
-    Upstream::serve(|mut stream| {
-        let _ = std::io::copy(&mut stream, &mut std::io::sink());
-    })
-}
-
-const LIES_REFUSED: &str = "[[rule]]\nname = \"lies\"\nname_is_true = false\nevidence = \"dns\"\n\
-    action = \"refuse\"\n[[rule]]\nname = \"truths\"\naction = \"splice\"\n\
-    upstream = \"destination\"\n[truth]\ntimeout = \"1s\"\n";
 
 #[test]
 fn a_destination_that_is_not_the_names_is_refused() {
@@ -184,6 +124,25 @@ fn one_question_however_many_wait_for_it() {
         }
     });
     assert_eq!(dns.asked("late.test"), 1);
+}
+
+/// Nobody is dialled for a client that is gone; one that has only sent its FIN may still listen.
+#[test]
+fn a_client_that_resets_while_evidence_is_gathered_is_not_dialled_for() {
+    let late = Says::Late(Duration::from_millis(300), vec![HOME.parse().unwrap()]);
+    let dns = Dns::new(&[("late.test", late)]);
+    let gate = Gate::new(&(LIES_REFUSED.to_owned() + &dns_table(&[&dns])));
+    let origin = sink();
+    let mut client = gate.towards(origin.address);
+    client.write_all(&Hello::named("late.test").bytes()).unwrap();
+    let address = client.local_addr().unwrap();
+    support::until("the question", || (dns.asked("late.test") > 0).then_some(()));
+    support::reset(client);
+    let line = gate.edge.line_of(address);
+    assert_eq!(line["outcome"], "failed", "{line}");
+    assert_eq!(line["reason"], "client reset before the end of the evidence", "{line}");
+    assert_eq!(gate.ask("late.test", origin.address).1["outcome"], "spliced");
+    assert_eq!(origin.accepted(), 1);
 }
 
 #[test]
@@ -361,22 +320,6 @@ fn server_hello_and_chain(bytes: usize) -> Vec<u8> {
     flight
 }
 
-#[test]
-fn a_rule_in_shadow_logs_and_does_nothing() {
-    let dns =
-        Dns::new(&[("lie.test", addresses(&["192.0.2.1"])), ("good.test", addresses(&[HOME]))]);
-    let rules = LIES_REFUSED.replace("name = \"lies\"\n", "name = \"lies\"\nshadow = true\n");
-    let gate = Gate::new(&(rules + &dns_table(&[&dns])));
-    let origin = sink();
-    let line = gate.ask("lie.test", origin.address).1;
-    assert_eq!((&line["outcome"], &line["rule"]), (&"spliced".into(), &"truths".into()), "{line}");
-    let told = serde_json::json!([{"rule": "lies", "outcome": "refused"}]);
-    assert_eq!(line["shadow"], told, "{line}");
-    assert_eq!(line["evidence"]["dns_agrees"], false, "{line}");
-    let line = gate.ask("good.test", origin.address).1;
-    assert_eq!(line["shadow"], Value::Null, "{line}");
-}
-
 /// A flood of names: the tables and the flights are bounded, and what does not fit is refused.
 #[test]
 fn ten_thousand_names_do_not_grow_the_edge() {
@@ -508,6 +451,45 @@ fn a_server_that_chooses_compression_is_seen_and_stopped() {
                 assert_eq!(line["bytes_to_client"], 0, "{line}");
             }
         }
+    }
+}
+
+/// The option has the hello read where no matcher asks for it: what cannot be watched is not
+/// passed.
+#[test]
+fn compression_is_forbidden_where_no_matcher_asks_for_the_hello() {
+    let folder = Folder::new();
+    let upstream = Upstream::by_hand();
+    let splice = |matcher: &str| {
+        format!(
+            "[[rule]]\n{matcher}action = \"splice\"\nupstream = \"{}\"\n\
+             forbid_tls_compression = true\n",
+            upstream.address
+        )
+    };
+    let named = "[[rule]]\nsni = \"x.test\"\naction = \"refuse\"\n";
+    for rules in [splice(""), splice("client = \"127.0.0.0/8\"\n") + named] {
+        let edge = Edge::start(&folder, &rules);
+        for chosen in [1, 0] {
+            let mut client = edge.connect();
+            let address = client.local_addr().unwrap();
+            client.write_all(&compressing_hello()).unwrap();
+            let mut server = upstream.take();
+            let flight = server_flight(chosen, false);
+            server.write_all(&flight).unwrap();
+            let (got, reason) = match chosen {
+                1 => (vec![], "the server chose TLS compression"),
+                _ => (flight, "upstream closed"),
+            };
+            // It may have been reset by now.
+            let _ = server.shutdown(std::net::Shutdown::Write);
+            assert_eq!(ending(&mut client, SOON).0, got, "{rules}");
+            drop((client, server));
+            assert_eq!(edge.line_of(address)["reason"], reason, "{rules}");
+        }
+        let mut other = edge.connect();
+        other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        assert!(ending(&mut other, SOON).0.starts_with(b"HTTP/1.1 400 "), "{rules}");
     }
 }
 

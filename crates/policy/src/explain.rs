@@ -32,7 +32,9 @@ impl Rules {
                 while candidates.next_if(|candidate| *candidate < rule).is_some() {}
                 candidates.peek() == Some(&rule)
             });
-            let by_name = by_name || rule < first_peek;
+            // One in shadow may ask for a hello that the others were decided without.
+            let asks_hello = self.rule(rule).is_some_and(|(entry, _)| entry.asks_hello());
+            let by_name = by_name || (rule < first_peek && !asks_hello);
             let matcher = self.failed(rule, by_name, facts)?;
             Some(Miss { rule: RuleId(rule), matcher })
         })

@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 pub struct Rule {
     /// Whether its action is to refuse.
     pub refuse: bool,
-    /// Whether it only says what it would have done: the next rules decide.
+    /// Whether it only says what it would have done: the others decide as if it did not stand here.
     pub shadow: bool,
     /// What its action cannot do without.
     pub needs: Needs,
@@ -33,7 +33,7 @@ pub enum Needs {
     /// Nothing: bytes are passed on unread, or refused.
     #[default]
     Nothing,
-    /// A hello: TLS ends here.
+    /// A hello: TLS ends here, or what the server makes of the offer is watched.
     Hello,
     /// A hello with a name: the name is dialled. Without one the rule's verdict is a refusal.
     Name,
@@ -72,7 +72,8 @@ pub struct Rules {
     /// Each distinct set of matchers once: 100,000 rules that list only names share one.
     conditions: Box<[Conditions]>,
     /// What decides whether the hello is read: of the rules whose matchers are equal when those on
-    /// the hello are left out, the first. Ends at the first that has no other matcher.
+    /// the hello are left out, the first. Ends at the first that has no other matcher. None is in
+    /// shadow.
     before_hello: Box<[u32]>,
     /// Whether the first of these asks for the hello whatever else is known.
     hello_first: bool,
@@ -80,7 +81,7 @@ pub struct Rules {
     unnamed: Box<[u32]>,
     /// Rules with `sni_malformed` and without `sni`.
     malformed: Box<[u32]>,
-    /// Rules that decide nothing.
+    /// Rules in shadow, ascending.
     shadows: Box<[u32]>,
     asks_hello: bool,
     asks_ja4: bool,
@@ -119,23 +120,24 @@ impl Rules {
             });
             chosen.map(|(id, _)| id).collect()
         };
-        let first = rules.first().zip(entries.first());
+        let deciding = || entries.iter().filter(|entry| !entry.shadow);
         // A name that can be read and one that cannot exclude each other.
         let named = numbered().filter(|(_, rule)| !rule.conditions.asks(Matcher::SniMalformed));
         Self {
             names: NameIndex::new(named.map(|(id, rule)| (id, &*rule.sni))),
             before_hello: before_hello(&rule_entries, &entries, &conditions),
-            hello_first: first.is_some_and(|(rule, entry)| {
-                entry.asks_hello && rule.conditions.without_hello() == Conditions::default()
+            hello_first: rules.iter().find(|rule| !rule.shadow).is_some_and(|first| {
+                let is_any = first.conditions.without_hello() == Conditions::default();
+                is_any && Entry::new(first, 0).asks_hello
             }),
             unnamed: unnamed_with(false),
             malformed: unnamed_with(true),
             shadows: numbered().filter(|(_, rule)| rule.shadow).map(|(id, _)| id).collect(),
-            asks_hello: entries.iter().any(|entry| entry.asks_hello),
+            asks_hello: deciding().any(|entry| entry.asks_hello),
             asks_ja4: conditions.iter().any(|conditions| conditions.asks(Matcher::Ja4)),
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
-            asks_names: entries.iter().any(|entry| entry.named || entry.needs_name),
+            asks_names: deciding().any(|entry| entry.named || entry.needs_name),
             rules: rule_entries.into(),
             entries: entries.into(),
             conditions,
@@ -146,7 +148,8 @@ impl Rules {
     ///
     /// Rules are checked in order and their matchers from cheap to dear, so a fact is asked for
     /// only when everything cheaper of that rule holds and no earlier rule has matched. A fact
-    /// that is given although nobody asked for it yet changes nothing.
+    /// that is given although nobody asked for it yet changes nothing. Rules in shadow ask for
+    /// nothing here: what they come to is said by [`Rules::shadowed`].
     pub fn decide(&self, facts: &Facts<'_>) -> Decision {
         if !self.hello_first {
             match self.decide_before_hello(facts) {
@@ -175,7 +178,7 @@ impl Rules {
             let before = self.rule(id);
             let fails = before.is_none_or(|(entry, conditions)| {
                 let outcome = conditions.check_before_hello(facts, entry.refuse);
-                matches!(outcome, Outcome::Fails(_))
+                entry.shadow || matches!(outcome, Outcome::Fails(_))
             });
             if !fails {
                 return false;
@@ -184,7 +187,7 @@ impl Rules {
         false
     }
 
-    /// Whether any rule asks for the hello; if none does, the list is blind.
+    /// Whether any rule that decides asks for the hello; if none does, the list is blind.
     pub const fn asks_hello(&self) -> bool {
         self.asks_hello
     }
@@ -209,9 +212,13 @@ impl Rules {
         !self.shadows.is_empty()
     }
 
-    /// The verdicts of the shadow rules before the one that decides, whose every matcher holds,
-    /// in order; none where a fact is still needed.
-    pub fn shadowed<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Verdict> + 'a {
+    /// What the shadow rules before the one that decides come to, in order: the verdict of each
+    /// whose every matcher holds, or the fact without which that cannot be said of it. None where
+    /// a fact is still needed to decide.
+    pub fn shadowed<'a>(
+        &'a self,
+        facts: &'a Facts<'a>,
+    ) -> impl Iterator<Item = (RuleId, Decision)> + 'a {
         let before = match self.shadows.first().map(|_| self.decide(facts)) {
             Some(Decision::Verdict(verdict)) => {
                 let end = verdict.rule.map_or(u32::MAX, |rule| rule.0);
@@ -223,12 +230,12 @@ impl Rules {
         before.into_iter().flat_map(|before| self.shadowed_of(before, facts))
     }
 
-    /// Those of `shadows` whose every matcher holds.
+    /// What each of `shadows` comes to whose matchers do not fail.
     fn shadowed_of<'a>(
         &'a self,
         shadows: &'a [u32],
         facts: &'a Facts<'a>,
-    ) -> impl Iterator<Item = Verdict> + 'a {
+    ) -> impl Iterator<Item = (RuleId, Decision)> + 'a {
         let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
         let first_peek = self.first_peek(facts);
         shadows.iter().filter_map(move |&id| {
@@ -236,14 +243,22 @@ impl Rules {
                 while candidates.next_if(|candidate| *candidate < id).is_some() {}
                 candidates.peek() == Some(&id)
             });
-            let (entry, conditions) = self.rule(id).filter(|_| by_name || id < first_peek)?;
-            let mut outcome = conditions.check_before_hello(facts, entry.refuse);
-            if let (Outcome::Holds, Some(hello)) = (outcome, facts.hello) {
-                outcome = conditions.check_hello(hello, facts, entry.refuse);
-            }
-            match (outcome, self.verdict(id, entry, facts.hello)) {
-                (Outcome::Holds, Decision::Verdict(verdict)) => Some(verdict),
-                _ => None,
+            let (entry, conditions) = self.rule(id)?;
+            let is_blind = id < first_peek && !entry.asks_hello;
+            let outcome = match conditions.check_before_hello(facts, entry.refuse) {
+                Outcome::Holds if is_blind => Outcome::Holds,
+                _ if !by_name && !is_blind => return None,
+                Outcome::Holds => match facts.hello {
+                    Some(hello) => conditions.check_hello(hello, facts, entry.refuse),
+                    None if facts.unknown.contains(Fact::Hello) => return None,
+                    None => Outcome::Needs(Fact::Hello),
+                },
+                other => other,
+            };
+            match outcome {
+                Outcome::Holds => Some((RuleId(id), self.verdict(id, entry, facts.hello))),
+                Outcome::Needs(fact) => Some((RuleId(id), Decision::Need(fact))),
+                Outcome::Fails(_) => None,
             }
         })
     }
@@ -265,7 +280,6 @@ impl Rules {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
                 Outcome::Holds if entry.asks_hello => return Decision::Need(Fact::Hello),
-                Outcome::Holds if entry.shadow => {}
                 Outcome::Holds => return self.verdict(id, entry, None),
             }
         }
@@ -276,10 +290,12 @@ impl Rules {
         let mut candidates = self.candidates(hello.sni());
         for id in &mut candidates {
             let Some((entry, conditions)) = self.rule(id) else { continue };
+            if entry.shadow {
+                continue;
+            }
             match entry.check(conditions, hello, facts) {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
-                Outcome::Holds if entry.shadow => {}
                 Outcome::Holds => return self.verdict(id, entry, Some(hello)),
             }
         }
@@ -405,6 +421,10 @@ impl Entry {
         self.named
     }
 
+    pub(crate) const fn asks_hello(self) -> bool {
+        self.asks_hello
+    }
+
     pub(crate) const fn conditions(self) -> u32 {
         self.conditions
     }
@@ -442,21 +462,17 @@ fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> 
         })
         .collect();
     let always = cheap_ids.get(&Conditions::default()).copied();
-    // A refuse rule also holds on an unknown destination, and a shadow rule does not decide, so
-    // they count apart.
-    let mut asked = vec![[false; 8]; cheap_ids.len()];
+    // A refuse rule also holds on an unknown destination, so it counts apart.
+    let mut asked = vec![[false; 2]; cheap_ids.len()];
     let mut chosen = Vec::new();
     let entries = rules.iter().filter_map(|entry| entries.get(*entry as usize));
-    for (id, entry) in entries.enumerate() {
+    for (id, entry) in entries.enumerate().filter(|(_, entry)| !entry.shadow) {
         let Some(cheap) = cheap.get(entry.conditions as usize).copied() else { continue };
-        let asks_in_shadow = entry.shadow && entry.asks_hello;
-        let kind = [entry.refuse, entry.shadow, asks_in_shadow];
-        let kind = kind.iter().fold(0, |bits, bit| bits << 1 | usize::from(*bit));
-        let seen = asked.get_mut(cheap).and_then(|asked| asked.get_mut(kind));
+        let seen = asked.get_mut(cheap).and_then(|by| by.get_mut(usize::from(entry.refuse)));
         if seen.map(|seen| std::mem::replace(seen, true)) != Some(true) {
             chosen.push(index_u32(id));
         }
-        if Some(cheap) == always && (entry.asks_hello || !entry.shadow) {
+        if Some(cheap) == always {
             break;
         }
     }

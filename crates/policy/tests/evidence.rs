@@ -7,7 +7,9 @@ mod words;
 
 use std::cell::RefCell;
 
-use eyelet_policy::{Certificate, Evidence, Fact, Refusal, Rule, RuleId, Rules, Verdict};
+use eyelet_policy::{
+    Certificate, Decision, Evidence, Fact, FactSet, Facts, Needs, Refusal, Rule, RuleId, Rules,
+};
 use eyelet_wire::alert::AlertDescription;
 use words::{Given, Words, refuse, rule};
 
@@ -212,14 +214,16 @@ fn a_shadow_rule_is_told_and_decides_nothing() {
         (Given { dns: Some(true), ..Given::named("c.example") }, None, &[4]),
     ] {
         let shadowed = RefCell::new(Vec::new());
-        let (verdict, _) = given.ask_with(&index, |facts| {
+        let (verdict, asked) = given.ask_with(&index, |facts| {
             shadowed.borrow_mut().extend(index.shadowed(facts));
         });
-        assert_eq!(verdict.rule.map(|rule| rule.0), decided, "{given:?}");
-        let rules: Vec<u32> = shadowed.borrow().iter().filter_map(|v| Some(v.rule?.0)).collect();
+        assert_eq!((verdict.rule.map(|rule| rule.0), asked), (decided, vec![Fact::Hello]));
+        let rules: Vec<u32> = shadowed.borrow().iter().map(|(rule, _)| rule.0).collect();
         assert_eq!(rules, told, "{given:?}");
-        let as_refused = |verdict: &Verdict| verdict.rule != Some(RuleId(2));
-        assert!(shadowed.borrow().iter().all(|v| v.refuse.is_some() == as_refused(v)));
+        for (rule, comes_to) in shadowed.borrow().iter() {
+            let Decision::Verdict(verdict) = comes_to else { panic!("{comes_to:?}") };
+            assert_eq!((verdict.rule, verdict.refuse.is_some()), (Some(*rule), rule.0 != 2));
+        }
     }
 }
 
@@ -233,10 +237,41 @@ fn shadow_rules_before_the_hello() {
         *told.borrow_mut() = index.shadowed(facts).count();
     });
     assert_eq!((verdict.rule, asked, told.take()), (Some(RuleId(2)), vec![], 1));
-    // One in shadow that asks for the hello has it read, whatever stands before it.
+    // One in shadow that asks for the hello says so, and nobody else does.
     let rules = [shadow(refuse()), shadow(refuse().sni(&["a.example"])), rule()];
-    let (verdict, asked) = Given::named("a.example").ask(&Rules::new(&rules));
-    assert_eq!((verdict.rule, asked), (Some(RuleId(2)), vec![Fact::Hello]));
+    let index = Rules::new(&rules);
+    assert!(!index.asks_hello());
+    let facts = Facts::new(0, "192.0.2.1".parse().unwrap());
+    let Decision::Verdict(verdict) = index.decide(&facts) else { panic!("blind") };
+    assert_eq!(verdict.rule, Some(RuleId(2)));
+    let comes_to: Vec<_> = index.shadowed(&facts).map(|(_, comes_to)| comes_to).collect();
+    assert!(matches!(comes_to[0], Decision::Verdict(_)), "{comes_to:?}");
+    assert_eq!(comes_to[1..], [Decision::Need(Fact::Hello)]);
+    for (name, told) in [("a.example", &[0, 1][..]), ("b.example", &[0])] {
+        let (_, asked) = Given::named(name).ask_with(&index, |facts| {
+            let rules: Vec<u32> = index.shadowed(facts).map(|(rule, _)| rule.0).collect();
+            assert_eq!(rules, told, "{name}");
+        });
+        assert_eq!(asked, []);
+    }
+    // A hello that cannot be had is nothing to it, nor is a name that cannot be read.
+    let unknown = Facts { unknown: FactSet::EMPTY.with(Fact::Hello), ..facts };
+    assert_eq!(index.shadowed(&unknown).count(), 1);
+    let broken = Given { sni: Some(b"a..example"), ..Given::default() };
+    broken.ask_with(&index, |facts| assert_eq!(index.shadowed(facts).count(), 1));
+}
+
+/// What a refusal says, and which name a connection may go on to, is of those that decide.
+#[test]
+fn shadow_rules_change_no_reason_and_no_other_name() {
+    let refused = |rules: &[Rule]| Given::named("a.example").ask(&Rules::new(rules)).0.refuse;
+    let ech = rule().with(|all| all.ech(true));
+    assert_eq!(refused(std::slice::from_ref(&ech)), Some(Refusal::Unlisted));
+    assert_eq!(refused(&[shadow(rule().sni(&["b.example"])), ech]), Some(Refusal::Unlisted));
+    let all = rule().needs(Needs::Hello);
+    let rules = [shadow(refuse().sni(&["b.example"])), all];
+    let facts = Facts::new(0, "192.0.2.1".parse().unwrap());
+    assert!(Rules::new(&rules).serves(RuleId(1), "b.example", &facts));
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn within(net: &str, address: Option<&str>) -> Option<bool> {
 }
 
 /// The verdict by walking, and the shadow rules before it: the first rule that matches, where the
-/// hello counts only from the first rule on that asks for it.
+/// hello counts only from the first rule on that asks for it. Rules in shadow ask for themselves.
 fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec<u32>) {
     let (mut peeked, mut shadowed) = (false, Vec::new());
     for (id, written) in (0..).zip(rules) {
@@ -130,8 +130,8 @@ fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec
             || written.ja4.is_some()
             || written.name_is_true.is_some()
             || written.rule.needs != Needs::Nothing;
-        peeked |= asks;
-        let readable = if peeked { written.malformed == broken } else { true };
+        peeked |= asks && !written.rule.shadow;
+        let readable = if peeked || asks { written.malformed == broken } else { true };
         let sni = written.sni.is_empty() || (!broken && lists(&written.sni, given.sni));
         let dns = if broken || given.sni.is_none() { Some(false) } else { given.dns };
         let offered = |name: &&str| given.alpn.contains(&name.as_bytes());
@@ -174,10 +174,13 @@ proptest! {
             let end = walked.unwrap_or(u32::try_from(list.len()).unwrap());
             let missed = (0..end).filter(|id| !shadowed.contains(id));
             assert_eq!(misses, missed.map(RuleId).collect::<Vec<_>>());
-            let told: Vec<u32> = index.shadowed(facts).map(|v| v.rule.unwrap().0).collect();
+            let told: Vec<u32> = index.shadowed(facts).map(|(rule, _)| rule.0).collect();
             assert_eq!(told, shadowed);
         });
         prop_assert_eq!(verdict.rule, walked.map(RuleId));
+        let acting: Vec<Rule> = list.iter().filter(|rule| !rule.shadow).cloned().collect();
+        let (alone, alone_asked) = given.ask(&Rules::new(&acting));
+        prop_assert_eq!((alone.refuse, &alone_asked), (verdict.refuse, &asked), "shadows act");
         prop_assert_eq!(verdict.refuse.is_some(), walked.is_none_or(|id| list[id as usize].refuse));
         prop_assert!(index.asks_hello() || !asked.contains(&Fact::Hello));
         for covered in index.coverage(&list).covered {

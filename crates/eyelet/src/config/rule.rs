@@ -45,8 +45,12 @@ pub(super) fn read<'t>(
     let (action, needs) = match kind {
         Kind::Splice => {
             let splice = splice(report, section, &matchers, listeners)?;
-            let by_name = matches!(splice.upstream, SpliceUpstream::Sni { .. });
-            let needs = if by_name { Needs::Name } else { Needs::Nothing };
+            let needs = match splice.upstream {
+                SpliceUpstream::Sni { .. } => Needs::Name,
+                // What a server chooses is known by what was offered.
+                _ if splice.forbid_tls_compression => Needs::Hello,
+                _ => Needs::Nothing,
+            };
             (Action::Splice(splice), needs)
         }
         Kind::Terminate => {

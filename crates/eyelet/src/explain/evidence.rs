@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use eyelet_policy::{Certificate, Evidence, Fact, Facts, Verdict};
+use eyelet_policy::{Certificate, Decision, Evidence, Fact, Facts, Verdict};
 use eyelet_wire::hello::{Hello, Sni};
 
 use super::label;
@@ -95,18 +95,30 @@ pub fn print_asked(asked: &[Fact], facts: &Facts<'_>, out: &mut impl Write) -> i
     Ok(())
 }
 
-/// A line for each shadow rule that would have decided.
+/// A line for each shadow rule that would have decided, or about which too little is known here.
 pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -> io::Result<()> {
-    for Verdict { rule, refuse } in config.policy.shadowed(facts) {
-        let Some(id) = rule else { continue };
+    for (id, comes_to) in config.policy.shadowed(facts) {
         let Some(rule) = config.rules.get(id.0 as usize) else { continue };
-        let would = match rule.action {
-            _ if refuse.is_some() => "refuse",
-            Action::Splice(_) => "splice",
-            Action::Terminate(_) => "terminate",
-            Action::Refuse(_) => "refuse",
+        let label = label(id, rule.name);
+        let missing = match comes_to {
+            Decision::Verdict(Verdict { refuse, .. }) => {
+                let would = match rule.action {
+                    _ if refuse.is_some() => "refuse",
+                    Action::Splice(_) => "splice",
+                    Action::Terminate(_) => "terminate",
+                    Action::Refuse(_) => "refuse",
+                };
+                writeln!(out, "shadow:  {label} would {would}")?;
+                continue;
+            }
+            Decision::Need(Fact::DnsTruth) => "what DNS says (--true-by dns or --false-by dns)",
+            Decision::Need(Fact::Certificate) => {
+                "the certificate (--true-by certificate or --false-by certificate)"
+            }
+            Decision::Need(Fact::Ja4) => "the fingerprint (--ja4)",
+            Decision::Need(_) => "the destination (--destination)",
         };
-        writeln!(out, "shadow:  {} would {would}", label(id, rule.name))?;
+        writeln!(out, "shadow:  {label} asks for {missing}; it waits for nothing")?;
     }
     Ok(())
 }

@@ -167,20 +167,34 @@ fn evidence_that_would_be_asked_for() {
     let (other, _) = run(&file, "--sni a.test --true-by certificate --tls-compression");
     std::fs::remove_file(&file).unwrap();
     let shadow = "shadow:  rule 1 \"trial\" would refuse\n";
-    let unknown = "asks:    DNS whether 192.0.2.1 is an address of www.bank.test: not known here \
-        (--true-by dns or --false-by dns); that fails closed\n\
-        asks:    192.0.2.1:443 for its certificate for www.bank.test, by a handshake: not known \
-        here (--true-by certificate or --false-by certificate); that fails closed\n";
-    assert!(nothing.contains(&format!("{unknown}{shadow}")), "{nothing}");
+    // Of what only the rule in shadow asks nothing fails closed, and nobody waits.
+    let unknown = "asks:    192.0.2.1:443 for its certificate for www.bank.test, by a handshake: \
+        not known here (--true-by certificate or --false-by certificate); that fails closed\n\
+        shadow:  rule 1 \"trial\" asks for what DNS says (--true-by dns or --false-by dns); it \
+        waits for nothing\n";
+    assert!(nothing.contains(unknown), "{nothing}");
     assert!(nothing.contains("rule:    none matches\n"), "{nothing}");
     assert!(lie.contains("by a handshake: it speaks against the name\n"), "{lie}");
     assert!(lie.contains(shadow) && lie.contains("does not hold for none\n"), "{lie}");
-    assert!(truth.contains("address of www.bank.test: it speaks for the name\n"), "{truth}");
     assert!(truth.contains("rule:    rule 2 \"bank\"\n"), "{truth}");
     assert!(truth.contains("rule 1 \"trial\": name_is_true = false by \"dns\", \"certificate\" "));
     assert!(!truth.contains("shadow:"), "{truth}");
     assert!(other.contains("reason:  refused by TLS compression\n"), "{other}");
     assert!(other.contains("alert:   handshake_failure (40)\n"), "{other}");
+}
+
+#[test]
+fn compression_that_is_forbidden_has_the_hello_read() {
+    let file = std::env::temp_dir().join(format!("eyelet-forbid-{}.toml", std::process::id()));
+    let text = "[[listener]]\naddress = \"[::]:8443\"\nkind = \"redirect\"\n\
+        [[rule]]\naction = \"splice\"\nupstream = \"destination\"\n";
+    let asks = [("", "not read"), ("forbid_tls_compression = true\n", "read")];
+    for (option, asked) in asks {
+        std::fs::write(&file, format!("{text}{option}")).unwrap();
+        let (out, _) = run(&file, "--sni a.test --destination 192.0.2.1:443");
+        assert!(out.contains(&format!("asked:   the hello was {asked}\n")), "{out}");
+    }
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod crowd;
 pub mod dns;
 pub mod edge;
 pub mod frames;
+pub mod gate;
 pub mod hello;
 pub mod memory;
 pub mod namespaces;

@@ -124,7 +124,7 @@ impl<'a> Given<'a> {
         self.ask_with(rules, |_| ())
     }
 
-    /// As `ask`, and shows the facts by which it was decided.
+    /// As `ask`, and shows the facts by which it was decided, and those that rules in shadow ask.
     pub fn ask_with(&self, rules: &Rules, show: impl Fn(&Facts<'_>)) -> (Verdict, Vec<Fact>) {
         let raw = self.records();
         let mut reader = HelloReader::new(65_536);
@@ -134,17 +134,31 @@ impl<'a> Given<'a> {
         let target = self.connect.map(|name| Target { host: host(name), port: 443 });
         let mut facts = Facts::new(self.listener, client);
         facts.connect = target.as_ref();
-        let mut asked = Vec::new();
+        let (mut asked, mut in_shadow) = (Vec::new(), Vec::new());
+        let mut decided = None;
         loop {
             let fact = match rules.decide(&facts) {
                 Decision::Verdict(verdict) => {
-                    show(&facts);
-                    return (verdict, asked);
+                    let verdict = *decided.get_or_insert(verdict);
+                    assert_eq!(rules.decide(&facts), Decision::Verdict(verdict), "by shadows");
+                    let next = rules.shadowed(&facts).find_map(|(_, comes_to)| match comes_to {
+                        Decision::Need(fact) => Some(fact),
+                        Decision::Verdict(_) => None,
+                    });
+                    let Some(fact) = next else {
+                        show(&facts);
+                        return (verdict, asked);
+                    };
+                    assert!(!in_shadow.contains(&fact), "{fact:?} is asked for twice");
+                    in_shadow.push(fact);
+                    fact
                 }
-                Decision::Need(fact) => fact,
+                Decision::Need(fact) => {
+                    assert!(decided.is_none() && !asked.contains(&fact), "{fact:?}, once more");
+                    asked.push(fact);
+                    fact
+                }
             };
-            assert!(!asked.contains(&fact), "{fact:?} is asked for twice");
-            asked.push(fact);
             let had = match fact {
                 Fact::Destination => {
                     facts.destination = self.destination.map(|d| d.parse::<SocketAddr>().unwrap());

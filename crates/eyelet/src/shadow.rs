@@ -1,0 +1,127 @@
+//! What the rules in shadow would have done, looked at once it is decided what is done, and never
+//! waited for but by `look`. It must not know what an action does.
+
+use std::time::Duration;
+
+use eyelet_policy::{Decision, Fact, FactSet, Facts};
+use eyelet_wire::hello::{Hello, HelloReader, Peek};
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
+use crate::active::Active;
+use crate::budget::{Counted, HELLO_BYTES};
+use crate::config::Action;
+use crate::known::Known;
+use crate::peek;
+use crate::story::{End, Outcome, Story};
+use crate::truth;
+
+/// How long a client is given to say its hello where only rules in shadow ask for it. Who speaks
+/// TLS sends it right behind its half of TCP's handshake, so it is mostly here when the connection
+/// is; who waits for the server to speak first waits this much longer, a tenth of a second.
+const HELLO_WAIT: Duration = Duration::from_millis(100);
+
+/// Looks at the hello of a connection that was decided without it, where rules in shadow ask for
+/// it. Whatever the client says or does not say, it goes on, with all that was read in `peeked`.
+pub async fn look(
+    active: &Active,
+    story: &mut Story,
+    known: &mut Known,
+    peeked: &mut Vec<u8>,
+) -> Result<(), End> {
+    if !note(active, story, known, None) {
+        return Ok(());
+    }
+    let edge = &active.worker.edge;
+    let until = Instant::now() + HELLO_WAIT;
+    let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
+    let mut counted = Counted::new(&edge.budget, 0);
+    loop {
+        match reader.feed(peeked) {
+            // Before the 200 that a CONNECT waits for there is no more than came with its head.
+            Peek::NeedMore { .. } if !story.owes_answer => {}
+            Peek::Hello(hello) => {
+                peek::tell(active, story, &hello);
+                // It was decided without the hello, so its server is not held to it either.
+                story.decided.tls_compression = None;
+                note(active, story, known, Some(&hello));
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+        if !peek::glance(active, peeked, until).await? {
+            return Ok(());
+        }
+        // Twice: what grows leaves a hole of its former size in the heap.
+        counted.set(2 * peeked.len().saturating_sub(HELLO_BYTES));
+    }
+}
+
+/// Notes what they come to by what is known and remembered; whether the hello would say more.
+/// Evidence that is not there is gathered beside this connection, for those to come.
+pub fn note(
+    active: &Active,
+    story: &mut Story,
+    known: &mut Known,
+    hello: Option<&Hello<'_>>,
+) -> bool {
+    let config = &active.worker.edge.config;
+    if !config.policy.has_shadows() {
+        return false;
+    }
+    let mut tried = FactSet::EMPTY;
+    // Not the story's: what nobody else asked for must not become what is dialled.
+    let mut destination = story.decided.destination;
+    let mut told = Vec::new();
+    loop {
+        told.clear();
+        let facts = Facts { destination, ..known.facts(story, hello) };
+        let mut wish = None;
+        for (rule, comes_to) in config.policy.shadowed(&facts) {
+            match comes_to {
+                Decision::Need(fact) if tried.contains(fact) => {}
+                Decision::Need(fact) => {
+                    wish = Some(fact);
+                    break;
+                }
+                Decision::Verdict(verdict) => {
+                    let outcome = match config.rules.at(rule.0).action {
+                        _ if verdict.refuse.is_some() => Outcome::Refused,
+                        Action::Splice(_) => Outcome::Spliced,
+                        Action::Terminate(_) => Outcome::Terminated,
+                        Action::Refuse(_) => Outcome::Refused,
+                    };
+                    told.push((rule.0, outcome));
+                }
+            }
+        }
+        let Some(fact) = wish else { break };
+        tried = tried.with(fact);
+        match (fact, hello) {
+            // To resolve what a CONNECT names would be to wait, and settles where it leads.
+            (Fact::Destination, _) if story.connect.is_none() => {
+                destination = active.local_address();
+            }
+            (Fact::Ja4, Some(hello)) => known.fetch_ja4(story, hello),
+            (_, Some(_)) if !known.recall(active, story, fact) => gather(active, story, fact),
+            _ => {}
+        }
+    }
+    story.decided.shadow = told;
+    tried.contains(Fact::Hello)
+}
+
+/// Begins to gather evidence, where nobody does already. The first poll begins the flight, which
+/// then needs nobody who waits for it, and has the bounds of all flights.
+fn gather(active: &Active, story: &Story, fact: Fact) {
+    let worker = &active.worker;
+    match (fact, story.decided.destination, story.decided.sni.as_deref()) {
+        (Fact::DnsTruth, Some(to), Some(name)) => {
+            let _begun = truth::by_dns(worker, name, to.ip()).now_or_never();
+        }
+        (Fact::Certificate, Some(to), name) => {
+            let _begun = truth::by_certificate(worker, to, name).now_or_never();
+        }
+        _ => {}
+    }
+}
