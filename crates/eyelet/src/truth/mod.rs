@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::budget::Counted;
 use crate::config::Config;
+use crate::resolver::{Dialled, Found};
 use crate::worker::Worker;
 
 use cache::{Cache, Flight, Landing};
@@ -24,8 +25,8 @@ pub mod certificate;
 pub mod dns;
 pub mod told;
 
-/// The part of `memory_max` that all evidence may take: 8 MiB of each kind by default, which is
-/// more than 16,384 names with a few addresses.
+/// The part of `memory_max` that evidence of each kind may take, and the names that are dialled:
+/// 8 MiB by default, which is more than 16,384 names with a few addresses.
 const MEMORY_PARTS: usize = 64;
 /// Questions to DNS at once, each with a descriptor a resolver.
 const QUESTIONS_MAX: usize = 128;
@@ -43,10 +44,12 @@ type Question = (Box<str>, bool);
 /// A destination, and the name that it is asked for.
 type Visit = (SocketAddr, Option<Box<str>>);
 
-/// The evidence of a process.
+/// The evidence of a process, and what it has looked up to dial it.
 pub struct Truth {
     dns: Arc<Cache<Question, Arc<Resolved>>>,
     certificates: Arc<Cache<Visit, Arc<Attempt>>>,
+    /// Addresses of names that are dialled.
+    pub dialled: Arc<Cache<Dialled, Arc<Found>>>,
     asker: Option<Asker>,
     questions: Semaphore,
     handshakes: Semaphore,
@@ -83,6 +86,7 @@ impl Truth {
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
             certificates: Arc::new(Cache::new(bytes_max)),
+            dialled: Arc::new(Cache::new(bytes_max)),
             asker,
             questions: Semaphore::new(QUESTIONS_MAX),
             handshakes: Semaphore::new(HANDSHAKES_MAX),
