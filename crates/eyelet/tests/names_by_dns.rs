@@ -9,6 +9,7 @@ mod support;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::dns::{ANY, Data, Dns, Says};
@@ -228,4 +229,21 @@ fn only_the_addresses_at_the_end_of_the_aliases_count() {
         assert_eq!(reason.contains("DNS: more than 16 aliases"), agrees == LOOPS, "{line}");
         assert_eq!(reason.contains("no address"), agrees == Some(false), "{line}");
     }
+}
+
+/// What comes within the timeout counts, whichever datagram it answers.
+#[test]
+fn a_resolver_has_all_the_time_that_there_is() {
+    let late = |ms| Says::Late(Duration::from_millis(ms), vec![HOME.parse().unwrap()]);
+    let dns = Dns::new(&[("late.test", late(2_000)), ("later.test", late(4_000))]);
+    let (folder, origin) = (Folder::new(), sink());
+    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"3s\"\n");
+    let client = || from(&edge, "192.0.2.9", origin.address);
+    let (_, line) = ask(&edge, client(), "late.test");
+    assert_eq!(line["outcome"], "spliced", "{line}");
+    let began = Instant::now();
+    let (_, line) = ask(&edge, client(), "later.test");
+    assert_eq!(line["evidence"]["dns_agrees"], Value::Null, "{line}");
+    assert_eq!(line["outcome"], "refused", "{line}");
+    assert!(began.elapsed() < Duration::from_millis(3_900), "{:?}", began.elapsed());
 }
