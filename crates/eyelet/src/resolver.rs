@@ -17,7 +17,8 @@ use hickory_resolver::{Hosts, MAX_TTL, NameServerPool, PoolContext, TlsConfig};
 use tokio::time::timeout;
 
 use crate::config::Dns;
-use crate::truth::cache::{self, Flight};
+use crate::truth::cache::{self, Flight, Landing};
+use crate::truth::turns::Turn;
 use crate::worker::Worker;
 
 /// Aliases followed from a name to its addresses, of which sound ones have a few. A loop ends here.
@@ -187,7 +188,7 @@ struct Made {
     ndots: usize,
 }
 
-/// A name that is dialled, and whether it is a whole one.
+/// A name that is dialled, and whether a client chose it, and it is a whole one.
 pub type Dialled = (Box<str>, bool);
 
 /// What was found for it.
@@ -209,42 +210,87 @@ impl Found {
 }
 
 /// The addresses of a name that is dialled: from memory, or by a look-up that all workers share.
+/// A name that a client chose is a whole one, and is looked up in one of its turns; what the
+/// administrator wrote waits for nobody.
 ///
 /// # Errors
 /// Why there is none.
 pub async fn addresses(
     worker: &Rc<Worker>,
+    asker: Option<IpAddr>,
     name: &str,
-    absolute: bool,
 ) -> Result<Vec<IpAddr>, String> {
-    let dialled = &worker.edge.truth.dialled;
-    let hash = dialled.hash((name, absolute));
-    let known = dialled.read(
-        hash,
-        |(known, whole)| **known == *name && *whole == absolute,
-        |found| (worker.now_unix_ms() < found.fresh_until_ms).then(|| found.addresses()),
-    );
-    if let Some(found) = known.flatten() {
+    if let Some(found) = known(worker, asker, name) {
         return found;
     }
-    let key = (Box::from(name), absolute);
-    let flight = match dialled.join(hash, &key) {
-        Flight::Busy => return Err("too many look-ups are under way".into()),
-        Flight::Shared(flight) => flight,
-        Flight::Mine(landing, flight) => {
-            let worker = worker.clone();
-            let wait = LOOKUP_TIMEOUTS * worker.edge.config.limits.connect_timeout;
-            cache::fly(async move {
-                if let Ok(found) = timeout(wait, worker.resolver.find(&worker, &key)).await {
-                    let bytes = found.bytes() + key.0.len();
-                    landing.land(Arc::new(found), bytes);
+    let (dialled, lookups) = (&worker.edge.truth.dialled, &worker.edge.truth.lookups);
+    let wait = worker.edge.config.limits.connect_timeout;
+    let key = (Box::from(name), asker.is_some());
+    let hash = dialled.hash((name, asker.is_some()));
+    let flight = match dialled.flight(hash, &key) {
+        Some(flight) => flight,
+        None => {
+            let turn = match asker {
+                None => None,
+                // So that this is what is told, and not that the time to connect is over.
+                Some(client) => match timeout(wait / 2, lookups.of(client)).await {
+                    Ok(turn) => Some(turn),
+                    Err(_) => {
+                        let share = lookups.share();
+                        return Err(format!("{share} look-ups for this client are under way"));
+                    }
+                },
+            };
+            if let Some(found) = known(worker, asker, name) {
+                return found;
+            }
+            match dialled.join(hash, &key) {
+                Flight::Busy => return Err("too many look-ups are under way".into()),
+                Flight::Shared(flight) => flight,
+                Flight::Mine(landing, flight) => {
+                    let worker = worker.clone();
+                    cache::fly(async move { look_up(&worker, key, landing, turn).await });
+                    flight
                 }
-            });
-            flight
+            }
         }
     };
     let found = cache::outcome(flight, |_| true).await;
     found.map_or_else(|| Err("no answer in time".into()), |found| found.addresses())
+}
+
+fn known(
+    worker: &Worker,
+    asker: Option<IpAddr>,
+    name: &str,
+) -> Option<Result<Vec<IpAddr>, String>> {
+    let dialled = &worker.edge.truth.dialled;
+    let known = dialled.read(
+        dialled.hash((name, asker.is_some())),
+        |(known, whole)| **known == *name && *whole == asker.is_some(),
+        |found| (worker.now_unix_ms() < found.fresh_until_ms).then(|| found.addresses()),
+    );
+    known.flatten()
+}
+
+async fn look_up(
+    worker: &Worker,
+    key: Dialled,
+    landing: Landing<Dialled, Arc<Found>>,
+    turn: Option<Turn>,
+) {
+    let find = async {
+        let _begun = match &turn {
+            Some(turn) => turn.begin().await,
+            None => None,
+        };
+        worker.resolver.find(worker, &key).await
+    };
+    let wait = LOOKUP_TIMEOUTS * worker.edge.config.limits.connect_timeout;
+    if let Ok(found) = timeout(wait, find).await {
+        let bytes = found.bytes() + key.0.len();
+        landing.land(Arc::new(found), bytes);
+    }
 }
 
 impl Resolver {

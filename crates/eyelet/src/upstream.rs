@@ -149,7 +149,8 @@ async fn resolve(
     };
     story.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
     let wait = active.worker.edge.config.limits.connect_timeout;
-    let lookup = resolver::addresses(&active.worker, name, guard.is_some());
+    let asker = guard.map(|_| story.client.ip());
+    let lookup = resolver::addresses(&active.worker, asker, name);
     let mut found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(End::failed("upstream: connect_timeout in DNS")),
         Ok(Err(error)) => return Err(End::failed(format!("upstream: DNS: {error}"))),
@@ -176,14 +177,18 @@ fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End
 ///
 /// # Errors
 /// Why there is none, in the access line's words.
-pub async fn destination(active: &Active, host_port: &HostPort) -> Result<SocketAddr, String> {
+pub async fn destination(
+    active: &Active,
+    story: &Story,
+    host_port: &HostPort,
+) -> Result<SocketAddr, String> {
     let name = match &host_port.host {
         Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
     };
     let wait = active.worker.edge.config.limits.connect_timeout;
     active.due_in(wait);
-    let lookup = resolver::addresses(&active.worker, name, true);
+    let lookup = resolver::addresses(&active.worker, Some(story.client.ip()), name);
     let found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err("connect_timeout in DNS".into()),
         Ok(found) => found.map_err(|error| format!("DNS: {error}"))?,

@@ -8,12 +8,15 @@ mod support;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::crowd::From;
 use support::dns::{ANY, Data, Dns, Says};
-use support::{Edge, Folder, Hello, SOON, Upstream, alert_of, ending};
+use support::pki::Kind;
+use support::{Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
 
 const HOME: &str = "127.0.0.1";
 
@@ -246,4 +249,92 @@ fn a_resolver_has_all_the_time_that_there_is() {
     assert_eq!(line["evidence"]["dns_agrees"], Value::Null, "{line}");
     assert_eq!(line["outcome"], "refused", "{line}");
     assert!(began.elapsed() < Duration::from_millis(3_900), "{:?}", began.elapsed());
+}
+
+/// One client that asks for what hangs, as fast as it can, and others who come meanwhile.
+fn honest_among_greedy(
+    edge: &Edge,
+    greedy: impl Fn(usize) -> (TcpStream, String) + Sync,
+    honest: impl Fn(usize) -> (TcpStream, String),
+    why: &str,
+) {
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut held = Vec::new();
+            for n in 0.. {
+                if ended.load(Ordering::SeqCst) {
+                    break;
+                }
+                let (mut client, name) = greedy(n);
+                let _ = client.write_all(&Hello::named(name).bytes());
+                held.push(client);
+                thread::sleep(Duration::from_millis(3));
+            }
+        });
+        // Until every turn would be taken.
+        thread::sleep(Duration::from_millis(1_500));
+        for n in 0..8 {
+            let began = Instant::now();
+            let (client, name) = honest(n);
+            let (_, line) = ask(edge, client, &name);
+            assert_eq!(line["outcome"], "spliced", "{line}");
+            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        }
+        edge.line(why, |line| line["reason"].as_str().is_some_and(|reason| reason.contains(why)));
+        ended.store(true, Ordering::SeqCst);
+    });
+}
+
+fn silent_but_for_eight() -> Dns {
+    let dns = Dns::new(&[(ANY, Says::Silence)]);
+    (0..8).for_each(|n| dns.says(&format!("h{n}.honest.test"), home()));
+    dns
+}
+
+#[test]
+fn a_greedy_client_takes_no_questions_from_others() {
+    let dns = silent_but_for_eight();
+    let (folder, origin) = (Folder::new(), sink());
+    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"2s\"\n");
+    honest_among_greedy(
+        &edge,
+        |n| (from(&edge, "192.0.2.66", origin.address), format!("g{n}.greedy.test")),
+        |n| (from(&edge, "192.0.2.9", origin.address), format!("h{n}.honest.test")),
+        "dns: 16 questions of this client are under way",
+    );
+}
+
+#[test]
+fn a_greedy_client_takes_no_side_handshakes_from_others() {
+    let dns = Dns::new(&[]);
+    let pki = Pki::new();
+    let origin = Upstream::tls_echo(pki.server("origin", &["*.honest.test"], Kind::P256));
+    let silent = Upstream::by_hand();
+    let truth = format!("[truth]\ntimeout = \"2s\"\nca = \"{}\"\n", pki.text("ca.pem"));
+    let edge = by_evidence(&pki.folder, &dns, "certificate", &truth);
+    honest_among_greedy(
+        &edge,
+        |n| (from(&edge, "192.0.2.66", silent.address), format!("g{n}.greedy.test")),
+        |n| (from(&edge, "192.0.2.9", origin.address), format!("h{n}.honest.test")),
+        "certificate: 8 side handshakes for this client are under way",
+    );
+}
+
+#[test]
+fn a_greedy_client_takes_no_lookups_from_others() {
+    let dns = silent_but_for_eight();
+    let (folder, origin) = (Folder::new(), sink());
+    let more = "[limits]\nconnect_timeout = \"2s\"\n";
+    let edge = by_name(&folder, &dns, &origin, more);
+    honest_among_greedy(
+        &edge,
+        |n| (edge.connect(), format!("g{n}.greedy.test")),
+        |n| {
+            // Another address of this host.
+            let other = From::loopback(9 + u8::try_from(n).unwrap());
+            (other.connect(edge.address()).unwrap(), format!("h{n}.honest.test"))
+        },
+        "DNS: 32 look-ups for this client are under way",
+    );
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::Dns;
 use crate::resolver::{self, Answer, Servers};
@@ -110,8 +111,8 @@ impl Resolvers {
     }
 
     /// Asks every resolver for the addresses of `name` of one family, tells each answer as it
-    /// comes, and gives what is known when all have answered or `timeout` has passed.
-    pub fn ask(&self, name: &str, v6: bool) -> Result<Question, String> {
+    /// comes, and gives what is known when all have answered or the deadline is there.
+    pub fn ask(&self, name: &str, v6: bool, deadline: Instant) -> Result<Question, String> {
         let mut whole = resolver::name(name)?;
         // The search list of this host must not complete it.
         whole.set_fqdn(true);
@@ -120,14 +121,14 @@ impl Resolvers {
             let (name, server) = (whole.clone(), server.clone());
             asked.spawn_local(async move { server.look_up(&name, v6).await });
         }
-        Ok(Question { asked, deadline: tokio::time::Instant::now() + self.timeout })
+        Ok(Question { asked, deadline })
     }
 }
 
 /// A question under way.
 pub struct Question {
     asked: JoinSet<Result<Answer, String>>,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
 }
 
 impl Question {
@@ -138,7 +139,7 @@ impl Question {
         now_ms: impl Fn() -> u64,
         history: Duration,
     ) -> Resolved {
-        let next = tokio::time::timeout_at(self.deadline, self.asked.join_next()).await;
+        let next = timeout_at(self.deadline, self.asked.join_next()).await;
         let (answer, complete) = match next {
             Err(_) => (Err("no answer in time".to_owned()), true),
             Ok(None) => (Err("no resolver".to_owned()), true),

@@ -175,7 +175,7 @@ async fn connect(
     let found: Vec<IpAddr> = match &host_port.host {
         Host::Ip(ip) => vec![*ip],
         Host::Name(name) => {
-            let found = resolver::addresses(worker, name, false).await;
+            let found = resolver::addresses(worker, None, name).await;
             found.map_err(|error| unreachable(format!("DNS: {error}")))?
         }
     };
