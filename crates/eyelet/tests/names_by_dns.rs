@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::crowd::From;
+use support::crowd::{From, alone};
 use support::dns::{ANY, Data, Dns, Says};
 use support::pki::Kind;
 use support::{Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
@@ -251,6 +252,9 @@ fn a_resolver_has_all_the_time_that_there_is() {
     assert!(began.elapsed() < Duration::from_millis(3_900), "{:?}", began.elapsed());
 }
 
+/// Connections that the greedy client keeps open: those of three seconds.
+const HELD_MAX: usize = 400;
+
 /// One client that asks for what hangs, as fast as it can, and others who come meanwhile.
 fn honest_among_greedy(
     edge: &Edge,
@@ -258,18 +262,21 @@ fn honest_among_greedy(
     honest: impl Fn(usize) -> (TcpStream, String),
     why: &str,
 ) {
+    // Its descriptors are the test's too.
+    let _alone = alone();
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut held = Vec::new();
+            let mut held = VecDeque::new();
             for n in 0.. {
                 if ended.load(Ordering::SeqCst) {
                     break;
                 }
                 let (mut client, name) = greedy(n);
                 let _ = client.write_all(&Hello::named(name).bytes());
-                held.push(client);
-                thread::sleep(Duration::from_millis(3));
+                held.push_back(client);
+                held.drain(..held.len().saturating_sub(HELD_MAX));
+                thread::sleep(Duration::from_millis(8));
             }
         });
         // Until every turn would be taken.
