@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -34,9 +35,17 @@ const LOOKUP_TIMEOUTS: u32 = 2;
 
 /// One resolver, or several of which whoever answers first will do.
 pub struct Servers {
-    handle: RetryDnsHandle<NameServerPool<TokioRuntimeProvider>>,
+    first: Handle,
+    /// Of its own, as one would not ask twice what it is asking.
+    again: Handle,
+    again_after: Duration,
     options: DnsRequestOptions,
 }
+
+type Handle = RetryDnsHandle<NameServerPool<TokioRuntimeProvider>>;
+
+/// A response, or the TTL of that there is nothing.
+type Said = Result<DnsResponse, u32>;
 
 /// What DNS says of a name and one family: no addresses are an answer too.
 pub struct Answer {
@@ -55,11 +64,31 @@ impl Servers {
         options.max_active_requests = QUESTIONS_A_CONNECTION;
         let mut asked = DnsRequestOptions::default();
         asked.use_edns = options.edns0;
-        let attempts = options.attempts;
-        let tls = TlsConfig::new().map_err(|error| error.to_string())?;
-        let context = Arc::new(PoolContext::new(options, tls));
-        let pool = NameServerPool::from_config(servers, context, TokioRuntimeProvider::default());
-        Ok(Self { handle: RetryDnsHandle::new(pool, attempts), options: asked })
+        let handle = || {
+            let tls = TlsConfig::new().map_err(|error| error.to_string())?;
+            let context = Arc::new(PoolContext::new(options.clone(), tls));
+            let provider = TokioRuntimeProvider::default();
+            let pool = NameServerPool::from_config(servers.clone(), context, provider);
+            Ok::<_, String>(RetryDnsHandle::new(pool, options.attempts))
+        };
+        let (first, again, again_after) = (handle()?, handle()?, options.timeout / 2);
+        Ok(Self { first, again, again_after, options: asked })
+    }
+
+    /// What is said to a question. A datagram may be lost, and the library waits the longer to
+    /// send another the more names there were of which it heard nothing: so half of the time is
+    /// for asking once more, and what comes first of either counts.
+    async fn ask(&self, query: &Query) -> Result<Said, String> {
+        let first = said(&self.first, query, self.options);
+        let again = async {
+            tokio::time::sleep(self.again_after).await;
+            said(&self.again, query, self.options).await
+        };
+        tokio::pin!(first);
+        tokio::select! {
+            said = &mut first => said,
+            Ok(said) = again => Ok(said),
+        }
     }
 
     /// The addresses of a name, of one family.
@@ -73,14 +102,9 @@ impl Servers {
             if let Some(addresses) = special(&name, v6) {
                 return Ok(Answer::new(addresses, ttl));
             }
-            let asked = self.handle.lookup(Query::query(name.clone(), kind), self.options);
-            let response = match asked.first_answer().await {
+            let response = match self.ask(&Query::query(name.clone(), kind)).await? {
                 Ok(response) => response,
-                // That there is no such name, or no address of it, is an answer.
-                Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
-                    return Ok(Answer::new(vec![], ttl.min(none.negative_ttl.unwrap_or(0))));
-                }
-                Err(error) => return Err(error.to_string()),
+                Err(negative_ttl) => return Ok(Answer::new(vec![], ttl.min(negative_ttl))),
             };
             // The records of an answer are in no order that counts.
             let mut end = name.clone();
@@ -115,6 +139,17 @@ impl Servers {
 impl Answer {
     fn new(addresses: Vec<IpAddr>, ttl_secs: u32) -> Self {
         Self { addresses, fresh_ms: u64::from(ttl_secs) * 1000 }
+    }
+}
+
+async fn said(handle: &Handle, query: &Query, options: DnsRequestOptions) -> Result<Said, String> {
+    match handle.lookup(query.clone(), options).first_answer().await {
+        Ok(response) => Ok(Ok(response)),
+        // That there is no such name, or no address of it, is an answer.
+        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
+            Ok(Err(none.negative_ttl.unwrap_or(0)))
+        }
+        Err(error) => Err(error.to_string()),
     }
 }
 

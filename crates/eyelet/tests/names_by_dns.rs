@@ -17,7 +17,7 @@ use serde_json::Value;
 use support::crowd::{From, alone};
 use support::dns::{ANY, Data, Dns, Says};
 use support::pki::Kind;
-use support::{Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
+use support::{Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, until};
 
 const HOME: &str = "127.0.0.1";
 
@@ -250,6 +250,27 @@ fn a_resolver_has_all_the_time_that_there_is() {
     assert_eq!(line["evidence"]["dns_agrees"], Value::Null, "{line}");
     assert_eq!(line["outcome"], "refused", "{line}");
     assert!(began.elapsed() < Duration::from_millis(3_900), "{:?}", began.elapsed());
+}
+
+/// A datagram that is lost is sent again in time, also by who has heard much bad of a resolver.
+#[test]
+fn a_lost_question_is_asked_again() {
+    let dns = Dns::new(&[("lost.test", Says::Silence)]);
+    let (folder, origin) = (Folder::new(), sink());
+    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"3s\"\n");
+    let client = || from(&edge, "192.0.2.9", origin.address);
+    for n in 0..40 {
+        let (_, line) = ask(&edge, client(), &format!("n{n}.nothing.test"));
+        assert_eq!(line["evidence"]["dns_agrees"], false, "{line}");
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            until("the first question", || (dns.asked("lost.test") > 0).then_some(()));
+            dns.says("lost.test", home());
+        });
+        let (_, line) = ask(&edge, client(), "lost.test");
+        assert_eq!(line["outcome"], "spliced", "{line}");
+    });
 }
 
 /// Connections that the greedy client keeps open: those of three seconds.

@@ -204,8 +204,7 @@ fn tell(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<Told> {
 
 fn make(dns: &Dns, timeout: Duration) -> Result<Vec<Rc<Servers>>, String> {
     let (config, mut options) = resolver::configured(dns)?;
-    // A datagram that may be lost is sent again while there is time, and an answer to any of
-    // them counts until all of it is over.
+    // An answer counts until all of it is over.
     options.timeout = timeout;
     options.attempts = 1;
     let make = |server| Servers::new(vec![server], options.clone()).map(Rc::new);
