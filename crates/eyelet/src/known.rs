@@ -50,7 +50,7 @@ impl Known {
     pub async fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
         if fact == Fact::Destination {
             let found = match connect::host_port(story) {
-                Some(host_port) => upstream::destination(active, &host_port).await,
+                Some(host_port) => upstream::destination(active, story, &host_port).await,
                 None => active.local_address().ok_or_else(|| "the client is gone".into()),
             };
             match found {
@@ -133,7 +133,7 @@ impl Known {
             return false;
         };
         // Boxed: few connections wait here, and every connection's task would have the room.
-        let found = Box::pin(truth::by_dns(&active.worker, name, to.ip())).await;
+        let found = Box::pin(truth::by_dns(&active.worker, story.client.ip(), name, to.ip())).await;
         self.take_dns(story, &found)
     }
 
@@ -150,7 +150,8 @@ impl Known {
             return false;
         };
         let name = story.decided.sni.as_deref();
-        let attempt = Box::pin(truth::by_certificate(&active.worker, to, name)).await;
+        let attempt =
+            Box::pin(truth::by_certificate(&active.worker, story.client.ip(), to, name)).await;
         self.take_certificate(story, attempt)
     }
 

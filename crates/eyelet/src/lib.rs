@@ -29,6 +29,7 @@ pub mod provider;
 pub mod proxy_protocol;
 pub mod rehearsal;
 pub mod relay;
+pub mod resolver;
 pub mod serve;
 pub mod shadow;
 pub mod shares;

@@ -1,7 +1,6 @@
-//! Finding and dialling an upstream: names to addresses, addresses to one connected socket
-//! (RFC 8305). It must not know what will be sent.
+//! Dialling an upstream: a name's addresses, if a client may be led there, to one connected socket
+//! (RFC 8305). It must not know how names are looked up, or what will be sent.
 
-use std::cell::OnceCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -10,17 +9,14 @@ use std::time::Duration;
 
 use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{interfaces, socket, transparent};
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::ResolverConfig;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use ipnet::IpNet;
 
 use crate::active::{Active, Stop};
-use crate::config::{Dns, Host, HostPort};
+use crate::config::{Host, HostPort};
 use crate::intercept;
 use crate::lot::{SIDES, Side, UPSTREAM};
+use crate::resolver;
 use crate::story::{End, Outcome, Story, Upstream};
-use crate::truth::dns;
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -62,50 +58,6 @@ pub struct Manner<'a> {
     pub first: &'a [u8],
     /// The first bytes go with the SYN; there are some.
     pub fast_open: bool,
-}
-
-/// The resolver of a worker, made at the first name.
-pub struct Resolver {
-    dns: Dns,
-    made: OnceCell<TokioResolver>,
-}
-
-impl Resolver {
-    /// A resolver for `dns`; nothing is read yet.
-    pub fn new(dns: &Dns) -> Self {
-        Self { dns: dns.clone(), made: OnceCell::new() }
-    }
-
-    fn resolver(&self) -> Result<&TokioResolver, String> {
-        if let Some(made) = self.made.get() {
-            return Ok(made);
-        }
-        let builder = if self.dns.servers.is_empty() {
-            TokioResolver::builder_tokio().map_err(|error| error.to_string())?
-        } else {
-            let servers = self.dns.servers.iter().copied().map(dns::server);
-            let config = ResolverConfig::from_name_servers(servers.collect());
-            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-        };
-        let made = builder.build().map_err(|error| error.to_string())?;
-        Ok(self.made.get_or_init(|| made))
-    }
-
-    /// The addresses of a name, IPv6 and IPv4 in turn (RFC 8305 section 4).
-    pub async fn addresses(&self, name: &str, absolute: bool) -> Result<Vec<IpAddr>, String> {
-        // A client's name is a whole one: the search list of this host must not complete it.
-        let asked = if absolute { format!("{name}.") } else { name.to_owned() };
-        let found = self.resolver()?.lookup_ip(asked).await.map_err(|error| error.to_string())?;
-        let (v6, v4): (Vec<IpAddr>, Vec<IpAddr>) = found.iter().partition(IpAddr::is_ipv6);
-        let mut turns = Vec::with_capacity(v6.len() + v4.len());
-        let (mut v6, mut v4) = (v6.into_iter(), v4.into_iter());
-        loop {
-            match (v6.next(), v4.next()) {
-                (None, None) => return Ok(turns),
-                (six, four) => turns.extend(six.into_iter().chain(four)),
-            }
-        }
-    }
 }
 
 /// Dials and makes the connected socket the connection's upstream. The story names who was
@@ -197,7 +149,8 @@ async fn resolve(
     };
     story.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
     let wait = active.worker.edge.config.limits.connect_timeout;
-    let lookup = active.worker.resolver.addresses(name, guard.is_some());
+    let asker = guard.map(|_| story.client.ip());
+    let lookup = resolver::addresses(&active.worker, asker, name);
     let mut found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(End::failed("upstream: connect_timeout in DNS")),
         Ok(Err(error)) => return Err(End::failed(format!("upstream: DNS: {error}"))),
@@ -224,14 +177,18 @@ fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End
 ///
 /// # Errors
 /// Why there is none, in the access line's words.
-pub async fn destination(active: &Active, host_port: &HostPort) -> Result<SocketAddr, String> {
+pub async fn destination(
+    active: &Active,
+    story: &Story,
+    host_port: &HostPort,
+) -> Result<SocketAddr, String> {
     let name = match &host_port.host {
         Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
     };
     let wait = active.worker.edge.config.limits.connect_timeout;
     active.due_in(wait);
-    let lookup = active.worker.resolver.addresses(name, true);
+    let lookup = resolver::addresses(&active.worker, Some(story.client.ip()), name);
     let found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err("connect_timeout in DNS".into()),
         Ok(found) => found.map_err(|error| format!("DNS: {error}"))?,

@@ -35,13 +35,13 @@ use crate::log::Log;
 use crate::lot::{CLIENT, Entry, Lot, Role, Token, Waiting, Waits};
 use crate::park;
 use crate::relay::{Buffers, Relay};
+use crate::resolver::Resolver;
 use crate::shed::{self, Queue};
 use crate::slab::Key;
 use crate::story::{Decided, End, Outcome, Parked, Shared, Story};
 use crate::tls::ServerConfigs;
 use crate::truth::Truth;
 use crate::truth::dns::Resolvers;
-use crate::upstream::Resolver;
 use crate::wheel::TICK_MS;
 
 /// Events taken in one turn before deadlines and the log have their turn.

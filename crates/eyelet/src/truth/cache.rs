@@ -132,6 +132,13 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         shard.bytes += bytes;
     }
 
+    /// The flight for a key, if there is one.
+    pub fn flight(&self, hash: u64, key: &K) -> Option<watch::Receiver<Option<V>>> {
+        let shard = self.shard(hash);
+        let (_, receiver) = shard.flights.get(&hash).filter(|(known, _)| known == key)?;
+        Some(receiver.clone())
+    }
+
     /// Joins the flight for a key, or begins it.
     pub fn join(self: &Arc<Self>, hash: u64, key: &K) -> Flight<K, V> {
         let mut shard = self.shard(hash);

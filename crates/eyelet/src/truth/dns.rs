@@ -2,18 +2,16 @@
 //! CDN answers each asker differently, and remembered for a while. It must not know rules.
 
 use std::cell::OnceCell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::Dns;
+use crate::resolver::{self, Answer, Servers};
 
 /// Addresses kept of a name, those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;
@@ -23,8 +21,6 @@ const TOLD_MAX: usize = 8;
 const FRESH_MS_MIN: u64 = 1_000;
 /// How soon a resolver that did not answer is asked again.
 const FAULT_FRESH_MS: u64 = 2_000;
-/// Questions under way on one connection to a resolver.
-const QUESTIONS_A_CONNECTION: usize = 256;
 
 /// What is known of a name's addresses of one family.
 #[derive(Debug)]
@@ -54,13 +50,7 @@ pub struct Told {
 pub struct Resolvers {
     dns: Dns,
     timeout: Duration,
-    made: OnceCell<Result<Vec<TokioResolver>, String>>,
-}
-
-/// One resolver's answer.
-struct Answer {
-    addresses: Vec<IpAddr>,
-    fresh_ms: u64,
+    made: OnceCell<Result<Vec<Rc<Servers>>, String>>,
 }
 
 impl Resolved {
@@ -115,31 +105,30 @@ impl Resolvers {
         Self { dns: dns.clone(), timeout, made: OnceCell::new() }
     }
 
-    fn servers(&self) -> Result<&[TokioResolver], &str> {
+    fn servers(&self) -> Result<&[Rc<Servers>], &str> {
         let made = self.made.get_or_init(|| make(&self.dns, self.timeout));
         made.as_deref().map_err(String::as_str)
     }
 
     /// Asks every resolver for the addresses of `name` of one family, tells each answer as it
-    /// comes, and gives what is known when all have answered or `timeout` has passed.
-    pub fn ask(&self, name: &str, v6: bool) -> Result<Question, String> {
-        let kind = if v6 { RecordType::AAAA } else { RecordType::A };
-        let mut whole = Name::from_ascii(name).map_err(|error| error.to_string())?;
+    /// comes, and gives what is known when all have answered or the deadline is there.
+    pub fn ask(&self, name: &str, v6: bool, deadline: Instant) -> Result<Question, String> {
+        let mut whole = resolver::name(name)?;
         // The search list of this host must not complete it.
         whole.set_fqdn(true);
         let mut asked = JoinSet::new();
-        for resolver in self.servers()? {
-            let (name, resolver) = (whole.clone(), resolver.clone());
-            asked.spawn_local(async move { answer(resolver.lookup(name, kind).await) });
+        for server in self.servers()? {
+            let (name, server) = (whole.clone(), server.clone());
+            asked.spawn_local(async move { server.look_up(&name, v6).await });
         }
-        Ok(Question { asked, deadline: tokio::time::Instant::now() + self.timeout })
+        Ok(Question { asked, deadline })
     }
 }
 
 /// A question under way.
 pub struct Question {
     asked: JoinSet<Result<Answer, String>>,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
 }
 
 impl Question {
@@ -150,7 +139,7 @@ impl Question {
         now_ms: impl Fn() -> u64,
         history: Duration,
     ) -> Resolved {
-        let next = tokio::time::timeout_at(self.deadline, self.asked.join_next()).await;
+        let next = timeout_at(self.deadline, self.asked.join_next()).await;
         let (answer, complete) = match next {
             Err(_) => (Err("no answer in time".to_owned()), true),
             Ok(None) => (Err("no resolver".to_owned()), true),
@@ -213,56 +202,11 @@ fn tell(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<Told> {
     }
 }
 
-fn answer(looked_up: Result<hickory_resolver::lookup::Lookup, NetError>) -> Result<Answer, String> {
-    let lookup = match looked_up {
-        Ok(lookup) => lookup,
-        // That a name has no address is an answer.
-        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
-            let fresh_ms = u64::from(none.negative_ttl.unwrap_or(0)) * 1000;
-            return Ok(Answer { addresses: Vec::new(), fresh_ms });
-        }
-        Err(error) => return Err(error.to_string()),
-    };
-    let addresses = lookup.answers().iter().filter_map(|record| match &record.data {
-        RData::A(address) => Some(IpAddr::V4(address.0)),
-        RData::AAAA(address) => Some(IpAddr::V6(address.0).to_canonical()),
-        _ => None,
-    });
-    let fresh = lookup.valid_until().saturating_duration_since(Instant::now());
-    Ok(Answer { addresses: addresses.collect(), fresh_ms: fresh.as_millis() as u64 })
-}
-
-fn make(dns: &Dns, timeout: Duration) -> Result<Vec<TokioResolver>, String> {
-    let (servers, mut options) = if dns.servers.is_empty() {
-        let (config, options) =
-            hickory_resolver::system_conf::read_system_conf().map_err(|error| error.to_string())?;
-        (config.name_servers().to_vec(), options)
-    } else {
-        let servers = dns.servers.iter().copied().map(server).collect();
-        (servers, ResolverOpts::default())
-    };
-    // What is remembered is ours to bound, and a hosts file is no DNS.
-    options.cache_size = 0;
-    options.use_hosts_file = ResolveHosts::Never;
-    // A lost datagram is sent again while there is time.
-    options.timeout = timeout / 2;
+fn make(dns: &Dns, timeout: Duration) -> Result<Vec<Rc<Servers>>, String> {
+    let (config, mut options) = resolver::configured(dns)?;
+    // An answer counts until all of it is over.
+    options.timeout = timeout;
     options.attempts = 1;
-    options.max_active_requests = QUESTIONS_A_CONNECTION;
-    let make = |server: NameServerConfig| {
-        let config = ResolverConfig::from_name_servers(vec![server]);
-        TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            .with_options(options.clone())
-            .build()
-            .map_err(|error| error.to_string())
-    };
-    servers.into_iter().map(make).collect()
-}
-
-/// A resolver at an address.
-pub fn server(address: SocketAddr) -> NameServerConfig {
-    let mut config = NameServerConfig::udp_and_tcp(address.ip());
-    for connection in &mut config.connections {
-        connection.port = address.port();
-    }
-    config
+    let make = |server| Servers::new(vec![server], options.clone()).map(Rc::new);
+    config.into_parts().2.into_iter().map(make).collect()
 }

@@ -9,28 +9,33 @@ use std::time::Duration;
 
 use eyelet_sys::socket;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::budget::Counted;
 use crate::config::Config;
+use crate::resolver::{Dialled, Found};
 use crate::worker::Worker;
 
 use cache::{Cache, Flight, Landing};
 use certificate::{Asker, RootsError, Shown};
 use dns::Resolved;
+use turns::{Turn, Turns};
 
 pub mod cache;
 pub mod certificate;
 pub mod dns;
 pub mod told;
+pub mod turns;
 
-/// The part of `memory_max` that all evidence may take: 8 MiB of each kind by default, which is
-/// more than 16,384 names with a few addresses.
+/// The part of `memory_max` that evidence of each kind may take, and the names that are dialled:
+/// 8 MiB by default, which is more than 16,384 names with a few addresses.
 const MEMORY_PARTS: usize = 64;
 /// Questions to DNS at once, each with a descriptor a resolver.
 const QUESTIONS_MAX: usize = 128;
 /// Side handshakes at once, each with a descriptor.
 const HANDSHAKES_MAX: usize = 64;
+/// Names at once that are looked up to dial them.
+const LOOKUPS_MAX: usize = 256;
 /// What one of them may come to hold.
 const HANDSHAKE_BYTES: usize = 150 << 10;
 /// How soon a destination with which no handshake could be made is tried again.
@@ -43,13 +48,17 @@ type Question = (Box<str>, bool);
 /// A destination, and the name that it is asked for.
 type Visit = (SocketAddr, Option<Box<str>>);
 
-/// The evidence of a process.
+/// The evidence of a process, and what it has looked up to dial it.
 pub struct Truth {
     dns: Arc<Cache<Question, Arc<Resolved>>>,
     certificates: Arc<Cache<Visit, Arc<Attempt>>>,
+    /// Addresses of names that are dialled.
+    pub dialled: Arc<Cache<Dialled, Arc<Found>>>,
     asker: Option<Asker>,
-    questions: Semaphore,
-    handshakes: Semaphore,
+    questions: Arc<Turns>,
+    handshakes: Arc<Turns>,
+    /// For the names that clients want dialled.
+    pub lookups: Arc<Turns>,
 }
 
 /// What came of a side handshake.
@@ -83,9 +92,11 @@ impl Truth {
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
             certificates: Arc::new(Cache::new(bytes_max)),
+            dialled: Arc::new(Cache::new(bytes_max)),
             asker,
-            questions: Semaphore::new(QUESTIONS_MAX),
-            handshakes: Semaphore::new(HANDSHAKES_MAX),
+            questions: Turns::new(QUESTIONS_MAX),
+            handshakes: Turns::new(HANDSHAKES_MAX),
+            lookups: Turns::new(LOOKUPS_MAX),
         })
     }
 
@@ -119,26 +130,41 @@ pub fn known_by_dns(worker: &Worker, name: &str, address: IpAddr) -> Option<ByDn
     known.flatten()
 }
 
-/// Whether `address` is one of `name`'s. Asks only where what is known does not say.
-pub async fn by_dns(worker: &Rc<Worker>, name: &str, address: IpAddr) -> ByDns {
+/// Whether `address` is one of `name`'s, for a client. Asks only where what is known does not say.
+pub async fn by_dns(worker: &Rc<Worker>, client: IpAddr, name: &str, address: IpAddr) -> ByDns {
     if let Some(known) = known_by_dns(worker, name, address) {
         return known;
     }
     let edge = &worker.edge;
     let (truth, history) = (&edge.truth, edge.config.truth.history);
-    let address = address.to_canonical();
-    let v6 = address.is_ipv6();
+    let v6 = address.to_canonical().is_ipv6();
     let hash = truth.dns.hash((name, v6));
     let key = (Box::from(name), v6);
-    let flight = match truth.dns.join(hash, &key) {
-        Flight::Busy => return ByDns::unknown("too many questions are under way"),
-        Flight::Shared(flight) => flight,
-        Flight::Mine(landing, flight) => {
-            let worker = worker.clone();
-            cache::fly(async move { question(&worker, key, hash, landing).await });
-            flight
+    let flight = match truth.dns.flight(hash, &key) {
+        Some(flight) => flight,
+        None => {
+            // First the turn and then the flight, which others join: who floods us with names
+            // makes nobody wait for his turns.
+            let turn = timeout(edge.config.truth.timeout, truth.questions.of(client));
+            let Ok(turn) = turn.await else {
+                let share = truth.questions.share();
+                return ByDns::unknown(&format!("{share} questions of this client are under way"));
+            };
+            if let Some(known) = known_by_dns(worker, name, address) {
+                return known;
+            }
+            match truth.dns.join(hash, &key) {
+                Flight::Busy => return ByDns::unknown("too many questions are under way"),
+                Flight::Shared(flight) => flight,
+                Flight::Mine(landing, flight) => {
+                    let worker = worker.clone();
+                    cache::fly(async move { question(&worker, key, hash, landing, turn).await });
+                    flight
+                }
+            }
         }
     };
+    let address = address.to_canonical();
     let has = |resolved: &Arc<Resolved>| {
         resolved.is_complete() || resolved.has(address, worker.now_unix_ms(), history) == Some(true)
     };
@@ -153,8 +179,10 @@ async fn question(
     key: Question,
     hash: u64,
     landing: Landing<Question, Arc<Resolved>>,
+    turn: Turn,
 ) {
     let config = &worker.edge.config.truth;
+    let deadline = Instant::now() + config.timeout;
     let truth = &worker.edge.truth;
     let mut resolved = truth.dns.read(hash, |known| *known == key, Arc::clone);
     if let Some(resolved) = resolved.clone().filter(|known| known.is_fresh(worker.now_unix_ms())) {
@@ -162,10 +190,9 @@ async fn question(
         let bytes = resolved.bytes() + key.0.len();
         return landing.land(resolved, bytes);
     }
-    let turn = tokio::time::timeout(config.timeout, truth.questions.acquire()).await;
-    let Ok(Ok(_turn)) = turn else { return };
+    let Ok(_begun) = timeout_at(deadline, turn.begin()).await else { return };
     let (name, v6) = &key;
-    let mut question = match worker.resolvers.ask(name, *v6) {
+    let mut question = match worker.resolvers.ask(name, *v6, deadline) {
         Ok(question) => question,
         Err(why) => {
             let now = worker.now_unix_ms();
@@ -221,9 +248,11 @@ pub fn known_by_certificate(
     known.flatten()
 }
 
-/// What `destination` shows to who asks for `name`; from memory, or by a side handshake.
+/// What `destination` shows to who asks for `name`, for a client; from memory, or by a side
+/// handshake.
 pub async fn by_certificate(
     worker: &Rc<Worker>,
+    client: IpAddr,
     destination: SocketAddr,
     name: Option<&str>,
 ) -> Arc<Attempt> {
@@ -238,24 +267,40 @@ pub async fn by_certificate(
         return Attempt::failed("the destination is this edge", now);
     }
     let key = (destination, name.map(Box::from));
-    let flight = match truth.certificates.join(hash, &key) {
-        Flight::Busy => return Attempt::failed("too many side handshakes are under way", now),
-        Flight::Shared(flight) => flight,
-        Flight::Mine(landing, flight) => {
-            let worker = worker.clone();
-            cache::fly(async move {
-                let attempt = side_handshake(&worker, &key, hash).await;
-                let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
-                landing.land(attempt, bytes);
-            });
-            flight
+    let flight = match truth.certificates.flight(hash, &key) {
+        Some(flight) => flight,
+        None => {
+            let turn = timeout(worker.edge.config.truth.timeout, truth.handshakes.of(client));
+            let Ok(turn) = turn.await else {
+                let share = truth.handshakes.share();
+                let why = format!("{share} side handshakes for this client are under way");
+                return Attempt::failed(&why, now);
+            };
+            if let Some(known) = known_by_certificate(worker, destination, name) {
+                return known;
+            }
+            match truth.certificates.join(hash, &key) {
+                Flight::Busy => {
+                    return Attempt::failed("too many side handshakes are under way", now);
+                }
+                Flight::Shared(flight) => flight,
+                Flight::Mine(landing, flight) => {
+                    let worker = worker.clone();
+                    cache::fly(async move {
+                        let attempt = side_handshake(&worker, &key, hash, &turn).await;
+                        let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
+                        landing.land(attempt, bytes);
+                    });
+                    flight
+                }
+            }
         }
     };
     let landed = cache::outcome(flight, |_| true).await;
     landed.unwrap_or_else(|| Attempt::failed("the side handshake was dropped", now))
 }
 
-async fn side_handshake(worker: &Worker, key: &Visit, hash: u64) -> Arc<Attempt> {
+async fn side_handshake(worker: &Worker, key: &Visit, hash: u64, turn: &Turn) -> Arc<Attempt> {
     let (truth, config) = (&worker.edge.truth, &worker.edge.config.truth);
     let known = truth.certificates.read(hash, |known| known == key, Arc::clone);
     if let Some(known) = known.filter(|known| worker.now_unix_ms() < known.fresh_until_ms) {
@@ -266,13 +311,12 @@ async fn side_handshake(worker: &Worker, key: &Visit, hash: u64) -> Arc<Attempt>
         return Attempt::failed("no roots were read", worker.now_unix_ms());
     };
     let ask = async {
-        // It is never closed.
-        let _turn = truth.handshakes.acquire().await;
+        let _begun = turn.begin().await;
         let _counted = Counted::new(&worker.edge.budget, HANDSHAKE_BYTES);
         let stream = dial(worker, key.0).await.map_err(|why| why.to_string())?;
         asker.ask(stream, key.0.ip(), key.1.as_deref(), worker.now_unix_ms()).await
     };
-    let shown = tokio::time::timeout(config.timeout, ask).await;
+    let shown = timeout(config.timeout, ask).await;
     let now = worker.now_unix_ms();
     let shown = match shown {
         Err(_) => return Attempt::failed("no handshake in time", now),

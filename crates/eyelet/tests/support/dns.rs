@@ -24,7 +24,19 @@ pub enum Says {
     Silence,
     /// Addresses, late.
     Late(Duration, Vec<IpAddr>),
+    /// A response code and these records, in this order, whoever's they are.
+    Exactly(u8, Vec<(&'static str, Data)>),
 }
+
+/// What a record says of its owner.
+#[derive(Clone, Debug)]
+pub enum Data {
+    Alias(&'static str),
+    Address(IpAddr),
+}
+
+/// Whose answer is given for names that have none of their own.
+pub const ANY: &str = "*";
 
 type Script = Arc<Mutex<HashMap<String, Says>>>;
 type Asked = Arc<Mutex<HashMap<String, usize>>>;
@@ -161,20 +173,30 @@ fn answer(
     let mut records = Vec::new();
     let mut count = 0_u16;
     let code = loop {
-        let says = script.lock().unwrap().get(&name).cloned();
+        let says = {
+            let script = script.lock().unwrap();
+            script.get(&name).or_else(|| script.get(ANY)).cloned()
+        };
         let (addresses, ttl) = match says {
             None | Some(Says::NxDomain) => break 3,
             Some(Says::ServFail) => break 2,
             Some(Says::Silence) => return None,
             Some(Says::Alias(to)) => {
-                let target = write_name(to);
-                records.extend(write_name(&name));
-                records.extend([0, 5, 0, 1, 0, 0, 0, 60]);
-                records.extend(u16::try_from(target.len()).unwrap().to_be_bytes());
-                records.extend(target);
+                records.extend(record(&name, &Data::Alias(to), 60));
                 count += 1;
                 name = to.to_owned();
                 continue;
+            }
+            Some(Says::Exactly(code, exactly)) => {
+                let is_asked = |data: &Data| match data {
+                    Data::Alias(_) => true,
+                    Data::Address(address) => address.is_ipv6() == v6,
+                };
+                for (owner, data) in exactly.iter().filter(|(_, data)| is_asked(data)) {
+                    records.extend(record(owner, data, 60));
+                    count += 1;
+                }
+                break code;
             }
             Some(Says::Late(wait, addresses)) => {
                 thread::sleep(wait);
@@ -183,15 +205,7 @@ fn answer(
             Some(Says::Addresses(addresses, ttl)) => (addresses, ttl),
         };
         for address in addresses.iter().filter(|address| address.is_ipv6() == v6) {
-            let data = match address {
-                IpAddr::V4(ip) => ip.octets().to_vec(),
-                IpAddr::V6(ip) => ip.octets().to_vec(),
-            };
-            records.extend(write_name(&name));
-            records.extend([0, if v6 { 28 } else { 1 }, 0, 1]);
-            records.extend(ttl.to_be_bytes());
-            records.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
-            records.extend(data);
+            records.extend(record(&name, &Data::Address(*address), ttl));
             count += 1;
         }
         break 0;
@@ -203,6 +217,17 @@ fn answer(
     out.extend(asked_for);
     out.extend(records);
     Some(out)
+}
+
+fn record(owner: &str, data: &Data, ttl: u32) -> Vec<u8> {
+    let (kind, data) = match data {
+        Data::Alias(to) => (5, write_name(to)),
+        Data::Address(IpAddr::V4(ip)) => (1, ip.octets().to_vec()),
+        Data::Address(IpAddr::V6(ip)) => (28, ip.octets().to_vec()),
+    };
+    let length = u16::try_from(data.len()).unwrap().to_be_bytes();
+    let ttl = ttl.to_be_bytes();
+    [&write_name(owner)[..], &[0, kind, 0, 1], &ttl, &length, &data].concat()
 }
 
 fn read_name(mut bytes: &[u8]) -> String {

@@ -28,6 +28,7 @@ use super::{one, two};
 use crate::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use crate::config::{Host, HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use crate::http::roots::Spoken;
+use crate::resolver;
 use crate::worker::{Edge, Worker};
 
 /// How often an upstream that is not there is dialled again while it is waited for.
@@ -174,7 +175,7 @@ async fn connect(
     let found: Vec<IpAddr> = match &host_port.host {
         Host::Ip(ip) => vec![*ip],
         Host::Name(name) => {
-            let found = worker.resolver.addresses(name, false).await;
+            let found = resolver::addresses(worker, None, name).await;
             found.map_err(|error| unreachable(format!("DNS: {error}")))?
         }
     };
