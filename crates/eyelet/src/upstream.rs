@@ -242,7 +242,7 @@ pub async fn destination(active: &Active, host_port: &HostPort) -> Result<Socket
 }
 
 /// Whether a client's name may not lead here: what is not on the public Internet, and ourselves.
-fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
+pub fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
     let ip = ip.to_canonical();
     let guarded = is_special(ip) || interfaces::is_local(ip);
     guarded && !allow.iter().any(|net| net.contains(&ip))

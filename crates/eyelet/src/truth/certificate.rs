@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::{CertificateError, ClientConfig, ClientConnection, Error, RootCertStore};
@@ -16,7 +17,9 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::certificate;
+use crate::config::{Action, Config};
 use crate::provider::{self, PROVIDER};
+use crate::upstream::is_guarded;
 
 /// Bytes that a server may send until its handshake is done. rustls takes no message of more than
 /// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.
@@ -64,6 +67,8 @@ pub struct Asker {
     verifier: Arc<WebPkiServerVerifier>,
     config: Arc<ClientConfig>,
     config_nameless: Arc<ClientConfig>,
+    /// What any rule has in `upstream_allow`.
+    allow: Vec<IpNet>,
 }
 
 /// Why the roots cannot be used.
@@ -87,11 +92,13 @@ pub enum RootsError {
 }
 
 impl Asker {
-    /// Reads the roots in `ca`, or the system's.
+    /// Reads the roots in `[truth] ca`, or the system's.
     ///
     /// # Errors
     /// If there are none.
-    pub fn new(ca: Option<&Path>) -> Result<Self, RootsError> {
+    pub fn new(config: &Config) -> Result<Self, RootsError> {
+        let ca = config.truth.ca.as_deref();
+        let allow = allowed(config);
         let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
         let file = ca.or_else(system).ok_or(RootsError::NoSystem)?;
         let mut roots = RootCertStore::empty();
@@ -105,10 +112,18 @@ impl Asker {
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), PROVIDER.clone())
                 .build()
                 .map_err(|error| rustls(&error))?;
-        let config = provider::key_only().map_err(|error| rustls(&error))?;
-        let mut nameless = config.clone();
+        let named = provider::key_only().map_err(|error| rustls(&error))?;
+        let mut nameless = named.clone();
         nameless.enable_sni = false;
-        Ok(Self { verifier, config: Arc::new(config), config_nameless: Arc::new(nameless) })
+        let (config, config_nameless) = (Arc::new(named), Arc::new(nameless));
+        Ok(Self { verifier, config, config_nameless, allow })
+    }
+
+    /// Why an address that a client chose is not asked, where it is not: who may not reach the
+    /// inside may not learn by our handshakes what is open there.
+    pub fn declines(&self, ip: IpAddr) -> Option<String> {
+        is_guarded(ip, &self.allow)
+            .then(|| format!("{ip} is an inside address, which upstream_allow lacks"))
     }
 
     /// Does a whole handshake with `destination`, on a socket that is connected to it, for `name`
@@ -136,6 +151,15 @@ impl Asker {
             self.verifier.verify_server_cert(leaf, intermediates, &server, &[], now).map(|_| ());
         describe(leaf, verified, now_ms)
     }
+}
+
+/// Before it is known which rule will match, what one of them allows is allowed.
+fn allowed(config: &Config) -> Vec<IpNet> {
+    let allows = config.rules.iter().filter_map(|rule| match rule.action {
+        Action::Splice(splice) => Some(&splice.upstream_allow),
+        Action::Terminate(_) | Action::Refuse(_) => None,
+    });
+    IpNet::aggregate(&allows.flatten().copied().collect())
 }
 
 async fn shake(tls: &mut ClientConnection, stream: &mut TcpStream) -> Result<(), String> {

@@ -78,7 +78,7 @@ impl Truth {
     /// If they cannot be.
     pub fn new(config: &Config) -> Result<Self, RootsError> {
         let asks = config.policy.asks_certificate();
-        let asker = asks.then(|| Asker::new(config.truth.ca.as_deref())).transpose()?;
+        let asker = asks.then(|| Asker::new(config)).transpose()?;
         let bytes_max = config.limits.memory_max / MEMORY_PARTS;
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
@@ -205,12 +205,18 @@ impl ByDns {
     }
 }
 
-/// What `destination` has shown to who asked for `name`, where that is known.
+/// What `destination` has shown to who asked for `name`, where that is known. One that the client
+/// chose (`is_chosen`) may be none to ask.
 pub fn known_by_certificate(
     worker: &Worker,
     destination: SocketAddr,
     name: Option<&str>,
+    is_chosen: bool,
 ) -> Option<Arc<Attempt>> {
+    let asker = worker.edge.truth.asker.as_ref().filter(|_| is_chosen);
+    if let Some(why) = asker.and_then(|asker| asker.declines(destination.ip())) {
+        return Some(Attempt::failed(&why, worker.now_unix_ms()));
+    }
     let certificates = &worker.edge.truth.certificates;
     let now = worker.now_unix_ms();
     let known = certificates.read(
@@ -226,8 +232,9 @@ pub async fn by_certificate(
     worker: &Rc<Worker>,
     destination: SocketAddr,
     name: Option<&str>,
+    is_chosen: bool,
 ) -> Arc<Attempt> {
-    if let Some(known) = known_by_certificate(worker, destination, name) {
+    if let Some(known) = known_by_certificate(worker, destination, name, is_chosen) {
         return known;
     }
     let truth = &worker.edge.truth;
