@@ -17,7 +17,7 @@ use ipnet::IpNet;
 
 use crate::active::{Active, Stop};
 use crate::config::{Dns, Host, HostPort};
-use crate::intercept;
+use crate::intercept::{self, Trace};
 use crate::lot::{SIDES, Side, UPSTREAM};
 use crate::story::{End, Outcome, Story, Upstream};
 use crate::truth::dns;
@@ -62,6 +62,8 @@ pub struct Manner<'a> {
     pub first: &'a [u8],
     /// The first bytes go with the SYN; there are some.
     pub fast_open: bool,
+    /// How it is known if it comes back.
+    pub trace: Trace<'a>,
 }
 
 /// The resolver of a worker, made at the first name.
@@ -111,7 +113,7 @@ impl Resolver {
 /// Dials and makes the connected socket the connection's upstream. The story names who was
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
-    dial_so(active, story, target, &Manner::default()).await.map(drop)
+    dial_so(active, story, target, &mut Manner::default()).await.map(drop)
 }
 
 /// The same in another manner than the usual one; how many of the first bytes were taken.
@@ -119,7 +121,7 @@ pub async fn dial_so(
     active: &Active,
     story: &mut Story,
     target: &Target<'_>,
-    manner: &Manner<'_>,
+    manner: &mut Manner<'_>,
 ) -> Result<usize, End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
     let (one, found);
@@ -151,7 +153,9 @@ pub async fn dial_so(
     };
     let configured = matches!(target, Target::Configured(_));
     for address in addresses {
-        intercept::check_loop(active, story, *address, configured)?;
+        if intercept::check_loop(active, story, *address, configured)? {
+            manner.trace = Trace::Ends;
+        }
     }
     let dialled = match addresses {
         [] => Err(io::Error::other("the name has no address").into()),
@@ -389,7 +393,7 @@ fn start(active: &Active, address: SocketAddr, manner: &Manner<'_>) -> io::Resul
         transparent::bind_to_client(&upstream, client)?;
     }
     let at_once = socket::connect(&upstream, address)?;
-    active.worker.edge.intercept.dialled(&upstream, address);
+    active.worker.edge.intercept.dialled(&upstream, address, manner.trace);
     Ok((upstream, at_once))
 }
 

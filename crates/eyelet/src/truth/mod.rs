@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::budget::Counted;
 use crate::config::Config;
+use crate::intercept::Trace;
 use crate::worker::Worker;
 
 use cache::{Cache, Flight, Landing};
@@ -298,7 +299,7 @@ async fn side_handshake(worker: &Worker, key: &Visit, hash: u64) -> Arc<Attempt>
 async fn dial(worker: &Worker, destination: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket::tcp(destination)?;
     socket::connect(&socket, destination)?;
-    worker.edge.intercept.dialled(&socket, destination);
+    worker.edge.intercept.dialled(&socket, destination, Trace::None);
     let stream = TcpStream::from_std(socket.into())?;
     stream.writable().await?;
     match stream.take_error()? {
