@@ -75,17 +75,17 @@ fn upstreams_that_are_listeners() {
     assert_eq!(
         warned(&[rule(a, "127.0.0.1:2"), rule(b, "127.0.0.1:1")]),
         [
-            "10:12: warning: the listener \"a\" is itself an upstream, at line 14: what comes to it so is \
-             refused here, as a loop",
-            "14:12: warning: the listener \"b\" is itself an upstream, at line 10: what comes to it so is \
-             refused here, as a loop",
+            "10:12: warning: the listener \"a\" is itself an upstream, at line 14: what comes to \
+             it so is refused here, as a loop",
+            "14:12: warning: the listener \"b\" is itself an upstream, at line 10: what comes to \
+             it so is refused here, as a loop",
         ]
     );
     assert_eq!(
         warned(&[rule("", "127.0.0.1:2")]),
         [
-            "9:12: warning: connections of the listener \"b\", which this is, would loop and are refused; \
-             give the rule a `listener`",
+            "9:12: warning: connections of the listener \"b\", which this is, would loop and are \
+             refused; give the rule a `listener`",
         ]
     );
 }
