@@ -282,6 +282,45 @@ fn a_certificate_speaks_for_a_name_in_every_version() {
     }
 }
 
+/// A server that wants a certificate of its client says no to who has none; in TLS 1.2 that is
+/// before the handshake is done, and its own certificate was there before. One that shows another's
+/// says no as well.
+#[test]
+fn a_server_that_wants_a_certificate_has_shown_its_own() {
+    let gate = Gate::new(BY_CERTIFICATE);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let own = gate.pki.server("origin", &["good.test"], Kind::P256);
+    let stolen = gate.pki.server("stolen", &["good.test"], Kind::P256);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(own.certificate.clone()).unwrap();
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+        Arc::new(roots),
+        provider.clone(),
+    );
+    let verifier = verifier.build().unwrap();
+    for versions in [TLS12, TLS13] {
+        for (leaf, rule) in [(&own, "true"), (&stolen, "lie")] {
+            let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&own.key).unwrap();
+            let shown = rustls::sign::CertifiedKey::new(vec![leaf.certificate.clone()], key);
+            let config = rustls::ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(versions)
+                .unwrap()
+                .with_client_cert_verifier(verifier.clone())
+                .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(shown)));
+            let config = Arc::new(config);
+            let origin = Upstream::serve(move |stream| {
+                let session = rustls::ServerConnection::new(config.clone()).unwrap();
+                let mut tls = rustls::StreamOwned::new(session, stream);
+                let _ = std::io::Read::read(&mut tls, &mut [0; 16]);
+            });
+            let line = gate.ask("good.test", origin.address).1;
+            assert_eq!(line["rule"], rule, "{line}");
+            let is_shown = !line["evidence"]["certificate"].is_null();
+            assert_eq!(is_shown, rule == "true", "{line}");
+        }
+    }
+}
+
 #[test]
 fn names_and_issuers_of_certificates() {
     let rules = "[[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\n\

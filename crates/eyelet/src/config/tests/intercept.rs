@@ -83,9 +83,7 @@ fn upstreams_that_are_listeners() {
     );
     assert_eq!(
         warned(&[rule("", "127.0.0.1:2")]),
-        [
-            "9:12: warning: connections of the listener \"b\", which this is, would loop and are \
-             refused; give the rule a `listener`",
-        ]
+        ["9:12: warning: connections of the listener \"b\", which this is, would loop and are \
+          refused; give the rule a `listener`"]
     );
 }
