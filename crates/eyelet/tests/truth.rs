@@ -550,6 +550,39 @@ fn a_server_that_chooses_compression_is_seen_and_stopped() {
     }
 }
 
+/// A request for a second hello does not end the watch of its server: what it chooses comes behind.
+#[test]
+fn a_server_that_has_asked_for_a_second_hello_is_still_watched() {
+    let folder = Folder::new();
+    let upstream = Upstream::by_hand();
+    let rule = format!(
+        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
+         forbid_tls_compression = true\n",
+        upstream.address
+    );
+    let edge = Edge::start(&folder, &rule);
+    let hello = Hello::named("host.test").bytes();
+    for (then, reason) in [
+        (server_flight(1, false), "the server chose TLS compression"),
+        (server_flight(0, true), "the server asks for a third hello"),
+    ] {
+        let mut client = edge.connect();
+        client.write_all(&hello).unwrap();
+        let mut server = upstream.take();
+        read_exactly(&mut server, &hello);
+        let retry = [&server_flight(0, true)[..], &[20, 3, 3, 0, 1, 1]].concat();
+        server.write_all(&retry).unwrap();
+        read_exactly(&mut client, &retry);
+        client.write_all(&hello).unwrap();
+        read_exactly(&mut server, &hello);
+        server.write_all(&then).unwrap();
+        assert_eq!(ending(&mut client, SOON), (vec![], End::Rst));
+        assert_eq!(ending(&mut server, SOON).1, End::Rst);
+        let line = edge.line_of(client.local_addr().unwrap());
+        assert_eq!((&line["outcome"], &line["reason"]), (&"refused".into(), &reason.into()));
+    }
+}
+
 #[test]
 fn a_second_hello_has_the_name_of_the_first() {
     let folder = Folder::new();
