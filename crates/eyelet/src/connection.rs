@@ -4,6 +4,7 @@
 use std::panic::AssertUnwindSafe;
 
 use eyelet_policy::{Decision, Fact, Rules};
+use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 
@@ -37,6 +38,8 @@ pub fn connection(active: Active, mut story: Story) -> impl Future<Output = ()> 
 async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     let edge = &active.worker.edge;
     active.due_in(edge.config.limits.hello_timeout);
+    let local = || active.local_address();
+    story.decided.is_handed = edge.intercept.is_handed(story.client, local);
     // Everything that the client has sent so far: the upstream gets it byte for byte.
     let mut peeked = Vec::new();
     if peek::must_name_client(active, story) {
@@ -55,7 +58,12 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
         Ruling::Act { rule, hello_bytes, early_data } => (rule, hello_bytes, early_data),
         Ruling::Refuse(answer, end) => return connect::end(active, story, &answer, end),
     };
-    match edge.config.rules.at(rule).action {
+    let action = edge.config.rules.at(rule).action;
+    let hello = peeked.get(..hello_bytes).unwrap_or_default();
+    if let Err(end) = intercept::check_return(active, story, hello, action) {
+        return act::refuse::refuse(active, &Answer::Alert(AlertDescription::AccessDenied), end);
+    }
+    match action {
         Action::Splice(splice) => {
             act::splice::splice(active, story, splice, peeked, hello_bytes).await
         }

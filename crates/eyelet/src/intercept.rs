@@ -2,8 +2,9 @@
 //! this very process. It must not know what a rule makes of a destination.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -11,20 +12,38 @@ use eyelet_sys::{interfaces, socket};
 
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
-use crate::config::{Listener, ListenerKind};
+use crate::config::{Action, Listener, ListenerKind, SpliceUpstream};
 use crate::connect;
 use crate::story::{End, Outcome, Story};
 
 /// What this process knows of itself, to notice loops: where it listens, and whom it dialled.
 pub struct Intercept {
     listeners: Box<[SocketAddr]>,
-    /// Where a listener takes what was sent to others. Else nothing that we dial can come back.
+    /// Everybody, where a listener takes what was sent to others.
     dialled: Option<Dialled>,
+    /// Those dials that may come back to a listener of any kind, made at the first of them.
+    suspects: OnceLock<Dialled>,
+}
+
+/// What a dial that may come back to us is then known by.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Trace<'a> {
+    /// It goes where the administrator said, and that is no listener of ours.
+    #[default]
+    None,
+    /// It goes from one listener of ours to another: both its ends.
+    Ends,
+    /// It goes where a client wanted to go, and may come back from there by a path that we cannot
+    /// see, such as a router's NAT: its source and the hello. A client may say the same hello
+    /// twice, and use a port again that was ours; both at once is hardly anybody but us. With how
+    /// often it has come back already.
+    Hello(&'a [u8], u8),
 }
 
 /// Whom this process dialled lately, by the local port: half a megabyte, and no lock.
 struct Dialled {
-    /// Upper half: of local address and destination, by `hash`. Lower half: seconds since `began`.
+    /// From the top: 30 bits of what is noted, by `hash`; 2 of its [`Kind`]; 8 that count turns;
+    /// 24 of seconds since `began`, half a year.
     ports: Box<[AtomicU64]>,
     hash: RandomState,
     began: Instant,
@@ -34,6 +53,20 @@ struct Dialled {
 /// same pair of addresses and ports is not used by another before TIME_WAIT is over, a minute.
 const REMEMBERED_SECS: u64 = 30;
 
+/// The same for a hello: a path through a router is as quick, and a port may be another's soon.
+const HELLO_REMEMBERED_SECS: u64 = 5;
+
+/// Turns of a hello by a router that puts its own address in the place of ours, and lets us keep
+/// the port. One turn may be chance, where clients say one and the same hello; not so many.
+const TURNS_MAX: u8 = 32;
+
+/// What is noted of a dial. Never 0: a slot that nobody wrote is nobody's.
+#[derive(Clone, Copy)]
+enum Kind {
+    Ends = 1,
+    Hello = 2,
+}
+
 impl Intercept {
     /// `addresses` are those of `listeners`, as they were bound.
     pub fn new(listeners: &[Listener], addresses: &[SocketAddr]) -> Self {
@@ -41,7 +74,7 @@ impl Intercept {
             matches!(listener.kind, ListenerKind::Redirect | ListenerKind::Tproxy)
         };
         let dialled = listeners.iter().any(takes_others).then(Dialled::new);
-        Self { listeners: addresses.into(), dialled }
+        Self { listeners: addresses.into(), dialled, suspects: OnceLock::new() }
     }
 
     /// The index of the listener that a connection to `address` would come to.
@@ -58,17 +91,50 @@ impl Intercept {
     }
 
     /// Remembers a socket of ours that was told to connect.
-    pub fn dialled(&self, upstream: impl AsFd, to: SocketAddr) {
-        if let Some(dialled) = &self.dialled
-            && let Ok(from) = socket::local_address(upstream)
-        {
-            dialled.note(from, to);
+    pub fn dialled(&self, upstream: impl AsFd, to: SocketAddr, trace: Trace<'_>) {
+        if self.dialled.is_none() && matches!(trace, Trace::None) {
+            return;
+        }
+        let Ok(from) = socket::local_address(upstream) else { return };
+        if let Some(dialled) = &self.dialled {
+            dialled.note(from, Kind::Ends, dialled.ends(from, to), 0);
+        }
+        let suspects = || self.suspects.get_or_init(Dialled::new);
+        match trace {
+            Trace::None => {}
+            Trace::Ends => suspects().note(from, Kind::Ends, suspects().ends(from, to), 0),
+            // What comes from loopback is a client's as often as ours: its ports are few.
+            Trace::Hello(..) if from.ip().to_canonical().is_loopback() => {}
+            Trace::Hello(hello, turns) => {
+                suspects().note(from, Kind::Hello, suspects().hash.hash_one(hello), turns);
+            }
         }
     }
 
     /// Whether `client`, who wants to go to `destination`, is a socket of ours.
     fn is_ours(&self, client: SocketAddr, destination: SocketAddr) -> bool {
-        self.dialled.as_ref().is_some_and(|dialled| dialled.has(client, destination))
+        self.dialled.as_ref().is_some_and(|dialled| {
+            dialled.noted(client, Kind::Ends, || Some(dialled.ends(client, destination))).is_some()
+        })
+    }
+
+    /// Whether a connection that was accepted from `client` comes from a listener of ours. Costs
+    /// others a load: `local` is asked where the client's port was just used so.
+    pub fn is_handed(
+        &self,
+        client: SocketAddr,
+        local: impl FnOnce() -> Option<SocketAddr>,
+    ) -> bool {
+        self.suspects.get().is_some_and(|suspects| {
+            suspects.noted(client, Kind::Ends, || Some(suspects.ends(client, local()?))).is_some()
+        })
+    }
+
+    /// Whether this hello was sent from a port like `client`'s to where a client wanted to go: how
+    /// often it had come back before.
+    fn turns(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
+        let suspects = self.suspects.get()?;
+        suspects.noted(client, Kind::Hello, || Some(suspects.hash.hash_one(hello)))
     }
 }
 
@@ -78,30 +144,52 @@ impl Dialled {
         Self { ports, hash: RandomState::new(), began: Instant::now() }
     }
 
-    fn note(&self, from: SocketAddr, to: SocketAddr) {
+    fn note(&self, from: SocketAddr, kind: Kind, hash: u64, turns: u8) {
         if let Some(slot) = self.ports.get(usize::from(from.port())) {
-            slot.store(self.key(from, to) | self.now_secs(), Relaxed);
+            slot.store(key(kind, hash) | u64::from(turns) << 24 | self.now_secs(), Relaxed);
         }
     }
 
-    fn has(&self, from: SocketAddr, to: SocketAddr) -> bool {
-        let slot = self.ports.get(usize::from(from.port())).map_or(0, |slot| slot.load(Relaxed));
-        let then_secs = slot & u64::from(u32::MAX);
-        slot != 0
-            && slot - then_secs == self.key(from, to)
-            && self.now_secs() - then_secs.min(self.now_secs()) <= REMEMBERED_SECS
+    /// The turns that were noted with the same, lately.
+    fn noted(
+        &self,
+        from: SocketAddr,
+        kind: Kind,
+        hash: impl FnOnce() -> Option<u64>,
+    ) -> Option<u8> {
+        let slot = self.ports.get(usize::from(from.port()))?.load(Relaxed);
+        let remembered_secs = match kind {
+            _ if (slot >> 32) & KIND_BITS != kind as u64 => return None,
+            Kind::Ends => REMEMBERED_SECS,
+            Kind::Hello => HELLO_REMEMBERED_SECS,
+        };
+        let age_secs = self.now_secs().checked_sub(slot & SECS_BITS)?;
+        let is_same = age_secs <= remembered_secs && slot >> 32 == key(kind, hash()?) >> 32;
+        is_same.then_some((slot >> 24) as u8)
     }
 
-    /// Never 0: a slot that nobody wrote is nobody's.
-    fn key(&self, from: SocketAddr, to: SocketAddr) -> u64 {
-        let [from_ip, to_ip] = [from, to].map(|address| address.ip().to_canonical());
-        (self.hash.hash_one((from_ip, to_ip, to.port())) | 1) << 32
+    fn ends(&self, from: SocketAddr, to: SocketAddr) -> u64 {
+        let [from_ip, to_ip] = [from, to].map(|address| match address.ip().to_canonical() {
+            // Whoever dials this is connected to loopback.
+            ip if ip.is_unspecified() && ip.is_ipv4() => Ipv4Addr::LOCALHOST.into(),
+            ip if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        });
+        self.hash.hash_one((from_ip, to_ip, to.port()))
     }
 
-    /// In 32 bits: 136 years.
     fn now_secs(&self) -> u64 {
-        self.began.elapsed().as_secs() & u64::from(u32::MAX)
+        self.began.elapsed().as_secs() & SECS_BITS
     }
+}
+
+/// The bits of a slot's upper half that say of which kind it is.
+const KIND_BITS: u64 = 3;
+/// The bits of a slot that are seconds.
+const SECS_BITS: u64 = (1 << 24) - 1;
+
+fn key(kind: Kind, hash: u64) -> u64 {
+    ((hash & !KIND_BITS) | kind as u64) << 32
 }
 
 /// Finds out where an accepted connection was meant to go, where its listener's kind tells.
@@ -136,16 +224,42 @@ pub fn listener_of<'a>(active: &'a Active, story: &Story) -> &'a Listener {
 }
 
 /// Fails where dialling `address` would come to a listener of this edge. What the administrator
-/// wrote may lead from one listener to another; what a client says may not.
+/// wrote may lead from one listener to another, once; what a client says may not. Whether it does.
 pub fn check_loop(
     active: &Active,
     story: &Story,
     address: SocketAddr,
     configured: bool,
+) -> Result<bool, End> {
+    let Some(listener) = active.worker.edge.intercept.listener_at(address) else {
+        return Ok(false);
+    };
+    let is_itself = !configured || listener == usize::from(story.decided.listener);
+    if !is_itself && !story.decided.is_handed {
+        return Ok(true);
+    }
+    let again = if is_itself { "" } else { ", and it came from this edge" };
+    let reason = format!("loop: {address} is a listener of this edge{again}");
+    Err(End { outcome: Outcome::Refused, reason: reason.into() })
+}
+
+/// Fails where a hello is one that this edge sent where a client wanted to go, and that would be
+/// sent so again. If it goes elsewhere it counts as one that a listener of ours handed over.
+pub fn check_return(
+    active: &Active,
+    story: &mut Story,
+    hello: &[u8],
+    action: &Action,
 ) -> Result<(), End> {
-    match active.worker.edge.intercept.listener_at(address) {
-        Some(listener) if !configured || listener == usize::from(story.decided.listener) => {
-            let reason = format!("loop: {address} is a listener of this edge");
+    let Some(turns) = active.worker.edge.intercept.turns(story.client, hello) else {
+        return Ok(());
+    };
+    story.decided.turns = turns.saturating_add(1);
+    story.decided.is_handed |= interfaces::is_local(story.client.ip());
+    match action {
+        _ if !story.decided.is_handed && turns < TURNS_MAX => Ok(()),
+        Action::Splice(splice) if !matches!(splice.upstream, SpliceUpstream::HostPort(_)) => {
+            let reason = "loop: this edge sent this hello itself, and it came back";
             Err(End { outcome: Outcome::Refused, reason: reason.into() })
         }
         _ => Ok(()),
@@ -165,7 +279,7 @@ mod tests {
 
     fn intercept(addresses: &[&str]) -> Intercept {
         let listeners = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        Intercept { listeners, dialled: Some(Dialled::new()) }
+        Intercept { listeners, dialled: Some(Dialled::new()), suspects: OnceLock::new() }
     }
 
     #[test]
@@ -188,12 +302,42 @@ mod tests {
         let [client, other, destination]: [SocketAddr; 3] =
             ["192.0.2.1:50000", "192.0.2.2:50000", "198.51.100.1:443"].map(|a| a.parse().unwrap());
         let dialled = own.dialled.as_ref().unwrap();
+        let note = |from| dialled.note(from, Kind::Ends, dialled.ends(from, destination), 0);
         assert!(!own.is_ours(client, destination));
-        dialled.note(client, destination);
+        note(client);
         assert!(own.is_ours(client, destination));
         assert!(!own.is_ours(other, destination));
         assert!(!own.is_ours(client, other));
-        dialled.note(other, destination);
+        note(other);
         assert!(!own.is_ours(client, destination), "one dial a port is remembered");
+    }
+
+    #[test]
+    fn a_hello_that_comes_back_has_its_port() {
+        let own = intercept(&[]);
+        let [client, other]: [SocketAddr; 2] =
+            ["192.0.2.1:50000", "192.0.2.1:50001"].map(|a| a.parse().unwrap());
+        assert_eq!(own.turns(client, b"hello"), None);
+        let suspects = own.suspects.get_or_init(Dialled::new);
+        for turns in [0, 7, u8::MAX] {
+            suspects.note(client, Kind::Hello, suspects.hash.hash_one(&b"hello"[..]), turns);
+            assert_eq!(own.turns(client, b"hello"), Some(turns));
+            assert_eq!(own.turns(client, b"hellp"), None, "the same port, used again");
+            assert_eq!(own.turns(other, b"hello"), None, "a hello that many say");
+            assert!(!own.is_handed(client, || panic!("nobody has to ask")));
+        }
+    }
+
+    #[test]
+    fn from_one_listener_to_another_both_ends_are_ours() {
+        let own = intercept(&[]);
+        let [client, any, loopback]: [SocketAddr; 3] =
+            ["127.0.0.1:50000", "0.0.0.0:443", "127.0.0.1:443"].map(|a| a.parse().unwrap());
+        assert!(!own.is_handed(client, || panic!("nobody has to ask")));
+        let suspects = own.suspects.get_or_init(Dialled::new);
+        suspects.note(client, Kind::Ends, suspects.ends(client, any), 0);
+        assert!(own.is_handed(client, || Some(loopback)));
+        assert!(!own.is_handed(client, || Some(client)));
+        assert!(!own.is_handed(loopback, || panic!("nobody has to ask")));
     }
 }

@@ -102,8 +102,10 @@ impl Known {
             (Fact::DnsTruth, Some(name)) => {
                 truth::known_by_dns(worker, name, to.ip()).map(|found| self.take_dns(story, &found))
             }
-            (Fact::Certificate, name) => truth::known_by_certificate(worker, to, name)
-                .map(|attempt| self.take_certificate(story, attempt)),
+            (Fact::Certificate, name) => {
+                truth::known_by_certificate(worker, to, name, story.connect.is_some())
+                    .map(|attempt| self.take_certificate(story, attempt))
+            }
             _ => None,
         };
         // That it cannot be had is remembered too.
@@ -150,8 +152,10 @@ impl Known {
             return false;
         };
         let name = story.decided.sni.as_deref();
-        let attempt =
-            Box::pin(truth::by_certificate(&active.worker, story.client.ip(), to, name)).await;
+        let is_chosen = story.connect.is_some();
+        let client = story.client.ip();
+        let attempt = truth::by_certificate(&active.worker, client, to, name, is_chosen);
+        let attempt = Box::pin(attempt).await;
         self.take_certificate(story, attempt)
     }
 

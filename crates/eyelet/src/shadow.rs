@@ -114,13 +114,15 @@ pub fn note(
 /// Begins to gather evidence, where nobody does already. The first poll begins the flight, which
 /// then needs nobody who waits for it, and has the bounds of all flights.
 fn gather(active: &Active, story: &Story, fact: Fact) {
-    let worker = &active.worker;
+    let (worker, client) = (&active.worker, story.client.ip());
     match (fact, story.decided.destination, story.decided.sni.as_deref()) {
         (Fact::DnsTruth, Some(to), Some(name)) => {
-            let _begun = truth::by_dns(worker, name, to.ip()).now_or_never();
+            let _begun = truth::by_dns(worker, client, name, to.ip()).now_or_never();
         }
         (Fact::Certificate, Some(to), name) => {
-            let _begun = truth::by_certificate(worker, to, name).now_or_never();
+            let is_chosen = story.connect.is_some();
+            let asked = truth::by_certificate(worker, client, to, name, is_chosen);
+            let _begun = asked.now_or_never();
         }
         _ => {}
     }

@@ -52,6 +52,10 @@ pub struct Decided {
     pub listener: u16,
     /// What it asked for by CONNECT, as `host:port`.
     pub connect: Option<Box<str>>,
+    /// Whether it came from this edge itself: from one listener to another, or back to it.
+    pub is_handed: bool,
+    /// How often it may have come back to this edge already.
+    pub turns: u8,
     /// Where the client wanted to go, where that was asked for.
     pub destination: Option<SocketAddr>,
     /// The name in the hello.

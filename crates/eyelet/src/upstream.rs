@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use crate::active::{Active, Stop};
 use crate::config::{Host, HostPort};
-use crate::intercept;
+use crate::intercept::{self, Trace};
 use crate::lot::{SIDES, Side, UPSTREAM};
 use crate::resolver;
 use crate::story::{End, Outcome, Story, Upstream};
@@ -58,12 +58,14 @@ pub struct Manner<'a> {
     pub first: &'a [u8],
     /// The first bytes go with the SYN; there are some.
     pub fast_open: bool,
+    /// How it is known if it comes back.
+    pub trace: Trace<'a>,
 }
 
 /// Dials and makes the connected socket the connection's upstream. The story names who was
 /// dialled, also when nobody answered.
 pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
-    dial_so(active, story, target, &Manner::default()).await.map(drop)
+    dial_so(active, story, target, &mut Manner::default()).await.map(drop)
 }
 
 /// The same in another manner than the usual one; how many of the first bytes were taken.
@@ -71,7 +73,7 @@ pub async fn dial_so(
     active: &Active,
     story: &mut Story,
     target: &Target<'_>,
-    manner: &Manner<'_>,
+    manner: &mut Manner<'_>,
 ) -> Result<usize, End> {
     active.due_in(active.worker.edge.config.limits.connect_timeout);
     let (one, found);
@@ -103,7 +105,9 @@ pub async fn dial_so(
     };
     let configured = matches!(target, Target::Configured(_));
     for address in addresses {
-        intercept::check_loop(active, story, *address, configured)?;
+        if intercept::check_loop(active, story, *address, configured)? {
+            manner.trace = Trace::Ends;
+        }
     }
     let dialled = match addresses {
         [] => Err(io::Error::other("the name has no address").into()),
@@ -199,7 +203,7 @@ pub async fn destination(
 }
 
 /// Whether a client's name may not lead here: what is not on the public Internet, and ourselves.
-fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
+pub fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
     let ip = ip.to_canonical();
     let guarded = is_special(ip) || interfaces::is_local(ip);
     guarded && !allow.iter().any(|net| net.contains(&ip))
@@ -346,7 +350,7 @@ fn start(active: &Active, address: SocketAddr, manner: &Manner<'_>) -> io::Resul
         transparent::bind_to_client(&upstream, client)?;
     }
     let at_once = socket::connect(&upstream, address)?;
-    active.worker.edge.intercept.dialled(&upstream, address);
+    active.worker.edge.intercept.dialled(&upstream, address, manner.trace);
     Ok((upstream, at_once))
 }
 

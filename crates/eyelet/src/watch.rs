@@ -11,6 +11,8 @@ use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 const HEADER_BYTES: usize = 5;
 /// Content type (RFC 8446 section 5.1).
 const HANDSHAKE: u8 = 22;
+/// A change_cipher_spec that changes nothing.
+const COMPATIBILITY_RECORD: [u8; 6] = [20, 3, 3, 0, 1, 1];
 
 /// What a flight that has begun needs beside the bytes that are held back: where the client's
 /// records end, and how far its second hello, or the server's, was read.
@@ -19,6 +21,10 @@ pub struct Watch {
     borders: Borders,
     hello: Option<HelloReader>,
     server_hello: Option<ServerHelloReader>,
+    /// The server has asked for a second hello.
+    is_retried: bool,
+    /// What the server has sent cannot be read.
+    is_unread: bool,
 }
 
 /// Where a stream of TLS records is: within one, or how much of the next header has come.
@@ -36,8 +42,9 @@ pub enum Pass {
     Some(usize),
     /// All may pass, and nothing more of either side need be looked at.
     All,
-    /// All may pass, and the client answers with a second hello.
-    Retry,
+    /// All may pass, and nothing more of the server need be looked at; but the client may say a
+    /// second hello.
+    Unread,
     /// None may pass: the connection is to be reset.
     Never(Cow<'static, str>),
 }
@@ -45,7 +52,9 @@ pub enum Pass {
 impl Watch {
     /// Whether nothing would be lost without it: no flight is in the middle of anything.
     pub fn is_idle(&self) -> bool {
-        self.borders == Borders::default() && self.hello.is_none() && self.server_hello.is_none()
+        let is_between = self.borders == Borders::default();
+        let has_seen = self.is_retried || self.is_unread;
+        is_between && self.hello.is_none() && self.server_hello.is_none() && !has_seen
     }
 
     /// Looks at what the server has sent; `held` is all that has not passed. `forbid`: a server
@@ -53,15 +62,32 @@ impl Watch {
     pub fn server(&mut self, held: &[u8], forbid: bool, note_chosen: impl FnOnce()) -> Pass {
         let mut passed = 0;
         // Some servers warn before their hello, that they do not know the name (RFC 6066 section
-        // 3), and go on: an alert is passed on and does not end the watch.
+        // 3), and go on: an alert is passed on and does not end the watch. Nor does a request for
+        // a second hello: what the server then chooses comes behind it.
         let peek = loop {
+            // Behind the request it is not held back until the hello comes (RFC 8446 D.4).
+            if self.is_retried && held[passed..].starts_with(&COMPATIBILITY_RECORD) {
+                passed += COMPATIBILITY_RECORD.len();
+                self.server_hello = None;
+                continue;
+            }
             match self.server_hello.get_or_insert_default().feed(&held[passed..]) {
-                ServerPeek::Alert { raw_len, .. } => {
-                    passed += raw_len;
-                    self.server_hello = None;
+                ServerPeek::Alert { raw_len, .. } => passed += raw_len,
+                ServerPeek::ServerHello(hello) if hello.is_hello_retry_request() => {
+                    let is_here = passed + hello.raw_len <= held.len();
+                    if !self.is_retried && !is_here {
+                        return Pass::Some(passed);
+                    }
+                    // RFC 8446 section 4.1.4: a second one is for the client to refuse. One that
+                    // does not would say its hello a third time.
+                    if std::mem::replace(&mut self.is_retried, true) {
+                        return Pass::Never("the server asks for a third hello".into());
+                    }
+                    passed += hello.raw_len;
                 }
                 peek => break peek,
             }
+            self.server_hello = None;
         };
         match peek {
             ServerPeek::NeedMore { .. } => {
@@ -69,10 +95,6 @@ impl Watch {
                     self.server_hello = None;
                 }
                 Pass::Some(passed)
-            }
-            ServerPeek::ServerHello(hello) if hello.is_hello_retry_request() => {
-                self.server_hello = None;
-                Pass::Retry
             }
             ServerPeek::ServerHello(hello) if hello.compression_method != 0 => {
                 note_chosen();
@@ -90,7 +112,8 @@ impl Watch {
             }
             // (An alert has passed above.)
             ServerPeek::NotTls(_) | ServerPeek::Malformed(_) | ServerPeek::Alert { .. } => {
-                Pass::All
+                self.is_unread = true;
+                Pass::Unread
             }
         }
     }
@@ -102,7 +125,7 @@ impl Watch {
         loop {
             let unread = &held[passed..];
             if let Some(reader) = &mut self.hello {
-                let pass = second_hello(reader, unread, sni);
+                let pass = second_hello(reader, unread, sni, self.is_unread);
                 return match pass {
                     Pass::Some(_) => Pass::Some(passed),
                     other => other,
@@ -119,7 +142,8 @@ impl Watch {
     }
 }
 
-fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>) -> Pass {
+/// `is_unread`: who understands the server may go on in its handshake with other messages.
+fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>, is_unread: bool) -> Pass {
     match reader.feed(held) {
         Peek::NeedMore { .. } => Pass::Some(0),
         Peek::Hello(hello) => match hello.sni() {
@@ -131,6 +155,7 @@ fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>) -> Pas
                 Pass::Never(format!("malformed name in the second hello: {why}").into())
             }
         },
+        Peek::Malformed(_) | Peek::NotTls(_) if is_unread => Pass::All,
         Peek::Malformed(why) => Pass::Never(format!("malformed second hello: {why}").into()),
         Peek::NotTls(why) => Pass::Never(format!("second hello: {why}").into()),
     }
@@ -263,16 +288,38 @@ mod tests {
             assert_eq!(server(&server_hello(0, false), true), (Pass::All, false));
             assert_eq!(server(&server_hello(1, false), true), (never(), true));
             assert_eq!(server(&server_hello(1, false), false), (Pass::All, true));
-            assert_eq!(server(&server_hello(0, true), false), (Pass::Retry, false));
-            assert_eq!(server(b"HTTP/1.1 400", false), (Pass::All, false));
+            let retry = server_hello(0, true);
+            assert_eq!(server(&retry, false), (Pass::Some(retry.len()), false));
+            assert_eq!(server(b"HTTP/1.1 400", false), (Pass::Unread, false));
             assert!(matches!(server(b"HTTP/1.1 400", true), (Pass::Never(_), false)));
             let warning = [21, 3, 3, 0, 2, 1, 112];
             let warned = |chosen| [&warning[..], &warning, &server_hello(chosen, false)].concat();
             assert_eq!(server(&warning, true), (Pass::Some(7), false));
             assert_eq!(server(&warned(0), true), (Pass::All, false));
             assert_eq!(server(&warned(1), true), (never(), true));
-            let retry = [&warning[..], &server_hello(0, true)].concat();
-            assert_eq!(server(&retry, true), (Pass::Retry, false));
+            let with = |then: &[u8]| [&warning[..], &retry, &[20, 3, 3, 0, 1, 1], then].concat();
+            assert_eq!(server(&with(&[]), true), (Pass::Some(with(&[]).len()), false));
+            assert_eq!(server(&with(&server_hello(0, false)), true), (Pass::All, false));
+            assert_eq!(server(&with(&server_hello(1, false)), true), (never(), true));
+            let third = Pass::Never("the server asks for a third hello".into());
+            assert_eq!(server(&with(&retry), false), (third, false));
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_read_does_not_end_the_watch_of_its_client() {
+        let hello = HelloSketch::named("a.example").to_records();
+        let key_exchange = [22, 3, 3, 0, 5, 16, 0, 0, 1, 0];
+        for said in [&b"HTTP/1.1 400"[..], &[22, 3, 3, 0, 4, 0, 0, 0, 0], &[23, 3, 3, 0, 1, 9]] {
+            let after = |flight: &[u8], sni| {
+                let mut watch = Watch::default();
+                assert_eq!(watch.server(said, false, || ()), Pass::Unread);
+                assert!(!watch.is_idle());
+                watch.client(flight, Some(sni), BYTES_MAX)
+            };
+            assert_eq!(after(&hello, "a.example"), Pass::All);
+            assert!(matches!(after(&hello, "b.example"), Pass::Never(_)));
+            assert_eq!(after(&key_exchange, "b.example"), Pass::All);
         }
     }
 
@@ -301,7 +348,9 @@ mod tests {
             }
             for (chosen, retry) in [(0, false), (1, false), (0, true)] {
                 for before in [&[][..], &alert, &[alert, alert].concat(), &[20, 3, 3, 0, 1, 1]] {
-                    let flight = [before, &server_hello(chosen, retry)].concat();
+                    let again = server_hello(chosen, false);
+                    let behind = if retry { &again[..] } else { &[] };
+                    let flight = [before, &server_hello(chosen, retry), behind].concat();
                     for forbid in [false, true] {
                         properties::server_is_watched(&flight, cuts, forbid);
                         properties::server_is_watched(&flight[..flight.len() - 1], cuts, forbid);

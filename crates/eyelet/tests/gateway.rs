@@ -6,12 +6,17 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::process::Command;
 
+use support::edge::connect;
 use support::hello::server_flight;
 use support::namespaces::{CLIENT, GATEWAY, GATEWAY_OUT, SERVER, socket_address};
-use support::{A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, alert_of, ending, output};
+use support::upstream::{dns, nobody};
+use support::{
+    A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, Upstream, alert_of, ending, output, until,
+};
 
 const REDIRECT: &str = r#"
 [[listener]]
@@ -203,6 +208,131 @@ fn a_gateway_that_redirects_itself_notices() {
     // Each race of a dial and its own arrival, on two threads, costs one turn more.
     let lines = edge.lines().len();
     assert!((4..16).contains(&lines), "{lines} connections of two clients");
+}
+
+/// Two listeners, each the upstream of the other: needs no network at all.
+#[test]
+fn two_listeners_that_lead_to_each_other_notice() {
+    let folder = Folder::new();
+    let [one, other] = [nobody(), nobody()].map(|(_, address)| address);
+    let listener = |name: &str, address: SocketAddr| {
+        format!("[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\n")
+    };
+    let rule = |name: &str, keys: &str, address: SocketAddr| {
+        format!(
+            "[[rule]]\nlistener = \"{name}\"\n{keys}action = \"splice\"\n\
+             upstream = \"{address}\"\n"
+        )
+    };
+    // By name, and blind.
+    for keys in ["sni = \"host.test\"\n", ""] {
+        let listeners = listener("one", one) + &listener("other", other);
+        let rules = rule("one", keys, other) + &rule("other", keys, one);
+        let limits = "[limits]\nconnections_max = 500\n";
+        let edge = Edge::start_whole(&folder, &format!("{listeners}{rules}{limits}"), |_| ());
+        let mut client = connect(one);
+        client.write_all(&Hello::named("host.test").bytes()).unwrap();
+        let (got, _) = ending(&mut client, SOON);
+        assert_eq!(alert_of(&got), (!keys.is_empty()).then_some(49), "access_denied");
+        let looped = edge.line("the loop", |line| line["outcome"] == "refused");
+        let reason = looped["reason"].as_str().unwrap();
+        assert!(reason.ends_with("is a listener of this edge, and it came from this edge"));
+        let own = client.local_addr().unwrap();
+        drop(client);
+        edge.line_of(own);
+        assert!((2..16).contains(&edge.lines().len()), "{:#?}", edge.lines());
+    }
+}
+
+/// From one listener to another, by a rule of each.
+#[test]
+fn one_listener_may_lead_to_another() {
+    let folder = Folder::new();
+    let [one, other] = [nobody(), nobody()].map(|(_, address)| address);
+    let origin = Upstream::by_hand();
+    let config = format!(
+        "[[listener]]\nname = \"one\"\naddress = \"{one}\"\n\
+         [[listener]]\nname = \"other\"\naddress = \"{other}\"\n\
+         proxy_protocol_from = \"127.0.0.0/8\"\n\
+         [[rule]]\nlistener = \"one\"\naction = \"splice\"\nupstream = \"{other}\"\n\
+         proxy_protocol = \"v2\"\n\
+         [[rule]]\nlistener = \"other\"\naction = \"splice\"\nupstream = \"{}\"\n",
+        origin.address
+    );
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    for _ in 0..20 {
+        let mut client = connect(one);
+        client.write_all(b"hello").unwrap();
+        expect(&mut origin.take(), b"hello");
+        drop(client);
+    }
+    assert_eq!(edge.count(|line| line["outcome"] == "refused"), 0, "{:#?}", edge.lines());
+}
+
+/// A gateway that dials names, on a listener that does not know what netfilter has redirected.
+const BY_NAME: &str = r#"
+[[listener]]
+address = "0.0.0.0:8443"
+[[rule]]
+action = "splice"
+upstream = "{sni}:443"
+upstream_allow = "198.51.100.0/24"
+[limits]
+connections_max = 500
+"#;
+
+/// A name that leads to `ip`, asked for by three clients: each loop is cut after so many turns.
+fn loops_by_name(net: &Net, ip: [u8; 4], turns: Range<usize>) {
+    let folder = Folder::new();
+    let server = net.at(Place::Gateway, || dns(&[("host.test", &[ip])]));
+    let config = format!("{BY_NAME}[dns]\nservers = \"{}\"\n", server.address);
+    let edge = net.edge(&folder, &config);
+    for turn in 1..=3 {
+        let mut client = net.connect(Place::Client, socket_address(GATEWAY[0], 8443));
+        client.write_all(&Hello::named("host.test").bytes()).unwrap();
+        assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(49), "access_denied");
+        let own = client.local_addr().unwrap();
+        drop(client);
+        edge.line_of(own);
+        let cut = |line: &serde_json::Value| {
+            line["reason"] == "loop: this edge sent this hello itself, and it came back"
+        };
+        until("the loop to be cut", || (edge.count(cut) == turn).then_some(()));
+        // The client's own connection, and what came of it.
+        let lines = turn * (1 + turns.start)..turn * (1 + turns.end);
+        until("all lines", || lines.contains(&edge.lines().len()).then_some(()));
+    }
+}
+
+#[test]
+fn a_direct_listener_that_netfilter_redirects_to_notices() {
+    let Some(net) = Net::new() else { return };
+    net.nft(
+        "table ip own {
+           chain output {
+             type nat hook output priority -100
+             tcp dport 443 redirect to :8443
+           }
+         }",
+    );
+    loops_by_name(&net, [198, 51, 100, 10], 1..2);
+}
+
+/// The router has this edge's public address, sends what is for it here, and puts its own address
+/// in the place of whoever is here too: hairpin NAT. It may be chance once, and is cut later.
+#[test]
+fn a_hairpin_is_cut() {
+    let Some(net) = Net::new() else { return };
+    net.script(
+        Place::Server,
+        "sysctl -qw net.ipv4.ip_forward=1
+         nft add table ip hair
+         nft \"add chain ip hair in { type nat hook prerouting priority -100; }\"
+         nft add rule ip hair in ip daddr 198.51.100.99 tcp dport 443 dnat to 10.78.0.1:8443
+         nft \"add chain ip hair out { type nat hook postrouting priority 100; }\"
+         nft add rule ip hair out ip daddr 10.78.0.1 tcp dport 8443 masquerade",
+    );
+    loops_by_name(&net, [198, 51, 100, 99], 33..40);
 }
 
 /// What the manual says to paste, as a firewall and as a configuration.

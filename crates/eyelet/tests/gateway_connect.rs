@@ -285,6 +285,51 @@ fn names_are_resolved_here_and_guarded() {
     }
 }
 
+/// Who may not reach the inside does not learn by our handshakes what is open there.
+#[test]
+fn no_certificate_is_asked_for_inside() {
+    let (pki, inside) = (Pki::new(), Upstream::by_hand());
+    let (_held, closed) = nobody();
+    let server = dns(&[("inside.test", &[[127, 0, 0, 1]])]);
+    let rules = format!(
+        "[[rule]]\nname_is_true = true\nevidence = \"certificate\"\naction = \"splice\"\n\
+         upstream = \"destination\"\n[dns]\nservers = \"{}\"\n[truth]\nca = \"{}\"\n",
+        server.address,
+        pki.text("ca.pem")
+    );
+    let ask = |edge: &Edge, target: &str| {
+        let mut client = edge.connect();
+        client.write_all(&head(target)).unwrap();
+        expect(&mut client, ESTABLISHED);
+        client.write_all(&Hello::named("host.test").bytes()).unwrap();
+        client
+    };
+    let port = inside.address.port();
+    let closed_edge = edge(&pki.folder, &rules);
+    for target in [
+        inside.address.to_string(),
+        closed.to_string(),
+        format!("[::ffff:127.0.0.1]:{port}"),
+        format!("inside.test:{port}"),
+        closed_edge.address().to_string(),
+    ] {
+        let mut client = ask(&closed_edge, &target);
+        assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(49), "access_denied");
+        let line = closed_edge.line_of(client.local_addr().unwrap());
+        let unknown = "certificate: 127.0.0.1 is an inside address, which upstream_allow lacks";
+        let reason = format!("no rule for this connection (unknown: {unknown})");
+        assert_eq!(line["reason"], reason, "{target}: {line}");
+    }
+    assert_eq!(inside.accepted(), 0);
+
+    // Which rule will match is not known yet: what any of them allows is asked.
+    let other = "[[rule]]\nsni = \"other.test\"\naction = \"splice\"\n\
+                 upstream = \"destination\"\nupstream_allow = \"127.0.0.0/8\"\n";
+    let open_edge = edge(&pki.folder, &format!("{other}{rules}"));
+    let _client = ask(&open_edge, &inside.address.to_string());
+    expect(&mut inside.take(), &[22, 3]);
+}
+
 /// A resolver that never answers, or says that there is nothing: refused, and the line says why.
 #[test]
 fn a_destination_that_cannot_be_resolved_fails_closed() {

@@ -241,6 +241,45 @@ fn a_certificate_speaks_for_a_name_in_every_version() {
     }
 }
 
+/// A server that wants a certificate of its client says no to who has none; in TLS 1.2 that is
+/// before the handshake is done, and its own certificate was there before. One that shows another's
+/// says no as well.
+#[test]
+fn a_server_that_wants_a_certificate_has_shown_its_own() {
+    let gate = Gate::new(BY_CERTIFICATE);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let own = gate.pki.server("origin", &["good.test"], Kind::P256);
+    let stolen = gate.pki.server("stolen", &["good.test"], Kind::P256);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(own.certificate.clone()).unwrap();
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+        Arc::new(roots),
+        provider.clone(),
+    );
+    let verifier = verifier.build().unwrap();
+    for versions in [TLS12, TLS13] {
+        for (leaf, rule) in [(&own, "true"), (&stolen, "lie")] {
+            let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&own.key).unwrap();
+            let shown = rustls::sign::CertifiedKey::new(vec![leaf.certificate.clone()], key);
+            let config = rustls::ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(versions)
+                .unwrap()
+                .with_client_cert_verifier(verifier.clone())
+                .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(shown)));
+            let config = Arc::new(config);
+            let origin = Upstream::serve(move |stream| {
+                let session = rustls::ServerConnection::new(config.clone()).unwrap();
+                let mut tls = rustls::StreamOwned::new(session, stream);
+                let _ = std::io::Read::read(&mut tls, &mut [0; 16]);
+            });
+            let line = gate.ask("good.test", origin.address).1;
+            assert_eq!(line["rule"], rule, "{line}");
+            let is_shown = !line["evidence"]["certificate"].is_null();
+            assert_eq!(is_shown, rule == "true", "{line}");
+        }
+    }
+}
+
 #[test]
 fn names_and_issuers_of_certificates() {
     let rules = "[[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\n\
@@ -490,6 +529,39 @@ fn compression_is_forbidden_where_no_matcher_asks_for_the_hello() {
         let mut other = edge.connect();
         other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         assert!(ending(&mut other, SOON).0.starts_with(b"HTTP/1.1 400 "), "{rules}");
+    }
+}
+
+/// A request for a second hello does not end the watch of its server: what it chooses comes behind.
+#[test]
+fn a_server_that_has_asked_for_a_second_hello_is_still_watched() {
+    let folder = Folder::new();
+    let upstream = Upstream::by_hand();
+    let rule = format!(
+        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
+         forbid_tls_compression = true\n",
+        upstream.address
+    );
+    let edge = Edge::start(&folder, &rule);
+    let hello = Hello::named("host.test").bytes();
+    for (then, reason) in [
+        (server_flight(1, false), "the server chose TLS compression"),
+        (server_flight(0, true), "the server asks for a third hello"),
+    ] {
+        let mut client = edge.connect();
+        client.write_all(&hello).unwrap();
+        let mut server = upstream.take();
+        read_exactly(&mut server, &hello);
+        let retry = [&server_flight(0, true)[..], &[20, 3, 3, 0, 1, 1]].concat();
+        server.write_all(&retry).unwrap();
+        read_exactly(&mut client, &retry);
+        client.write_all(&hello).unwrap();
+        read_exactly(&mut server, &hello);
+        server.write_all(&then).unwrap();
+        assert_eq!(ending(&mut client, SOON), (vec![], End::Rst));
+        assert_eq!(ending(&mut server, SOON).1, End::Rst);
+        let line = edge.line_of(client.local_addr().unwrap());
+        assert_eq!((&line["outcome"], &line["reason"]), (&"refused".into(), &reason.into()));
     }
 }
 

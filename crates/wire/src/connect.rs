@@ -222,9 +222,18 @@ fn host(text: &[u8]) -> Result<Host, ConnectFault> {
     if utf8.contains([':', '@', '/']) || utf8.is_empty() {
         return Err(ConnectFault::Target);
     }
-    match utf8.parse() {
-        Ok(address) => Ok(Host::Ip(IpAddr::V4(address))),
-        Err(_) => HostName::new(text).map(Host::Name).map_err(ConnectFault::Host),
+    if let Ok(address) = utf8.parse() {
+        return Ok(Host::Ip(IpAddr::V4(address)));
+    }
+    let name = HostName::new(text).map_err(ConnectFault::Host)?;
+    // A name with a decimal number last is none to begin with. In a URL a hexadecimal one makes
+    // it an address too ("ends in a number" of WHATWG URL), `0x` alone among them.
+    let top = name.as_str().rsplit('.').next().and_then(|top| top.strip_prefix("0x"));
+    match top {
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Err(ConnectFault::Host(SniFault::NumericTopLabel))
+        }
+        _ => Ok(Host::Name(name)),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::act::refuse::{self, Answer};
 use crate::active::Active;
 use crate::config::{Host, HostPort, Source, Splice, SpliceUpstream};
 use crate::connect;
+use crate::intercept::Trace;
 use crate::lot::{CLIENT, UPSTREAM};
 use crate::park;
 use crate::proxy_protocol;
@@ -43,8 +44,16 @@ pub async fn splice(
     };
     // Without bytes of ours no SYN would be sent, and a server that speaks first would wait.
     let fast_open = rule.fast_open && !first.is_empty();
-    let manner = Manner { source, first: &first, fast_open };
-    let sent = match upstream::dial_so(active, story, &target, &manner).await {
+    let trace = match target {
+        Target::Configured(_) | Target::Unix(_) => Trace::None,
+        _ if hello_bytes == 0 => Trace::None,
+        Target::Address(_) | Target::Chosen(..) | Target::Named(..) => {
+            let hello = &first[first.len() - hello_bytes.min(first.len())..];
+            Trace::Hello(hello, story.decided.turns)
+        }
+    };
+    let mut manner = Manner { source, first: &first, fast_open, trace };
+    let sent = match upstream::dial_so(active, story, &target, &mut manner).await {
         Ok(sent) => sent,
         Err(end) => {
             story.bytes_to_upstream = 0;

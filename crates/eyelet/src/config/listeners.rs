@@ -66,6 +66,26 @@ impl Listeners {
         of_rule.map(|(_, listener)| listener)
     }
 
+    /// The same by index, without those that ask no rule.
+    pub(super) fn asked_for(&self, listed: &[u16]) -> Vec<usize> {
+        let asks = |index: &usize| self.list[*index].kind != ListenerKind::HttpRedirect;
+        let is_listed = |index: &usize| {
+            listed.is_empty() || listed.iter().any(|listed| usize::from(*listed) == *index)
+        };
+        (0..self.list.len()).filter(asks).filter(is_listed).collect()
+    }
+
+    /// The index of the listener that a dial comes to, whatever addresses this host has.
+    pub(super) fn reached_at(&self, ip: IpAddr, port: u16) -> Option<usize> {
+        let ip = ip.to_canonical();
+        self.list.iter().position(|listener| {
+            let own = listener.address.ip();
+            let is_any = own.is_unspecified() && own.is_ipv4() == ip.is_ipv4();
+            listener.address.port() == port
+                && (own == ip || is_any && (ip.is_loopback() || ip.is_unspecified()))
+        })
+    }
+
     fn add(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>, listener: Listener) {
         for (other, place) in self.list.iter().zip(&self.places) {
             let line = report.line(*place);

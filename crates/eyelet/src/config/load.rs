@@ -13,8 +13,9 @@ use toml::de::DeTable;
 
 use super::diagnostic::{Diagnostic, Severity};
 use super::files::Files;
-use super::listeners::Listeners;
+use super::listeners::{Listeners, called};
 use super::reader::{Report, Section};
+use super::rule::Lead;
 use super::rules::Reading;
 use super::{Config, compression, rule, settings};
 
@@ -95,6 +96,7 @@ fn read_rules<'t>(
         report.error(beyond.at, format!("more than {} rules", eyelet_policy::RULES_MAX));
     }
     let (mut rules, mut matchers, mut read) = (Reading::default(), Vec::new(), Vec::new());
+    let mut leads = Vec::new();
     for (index, section) in sections.iter().enumerate() {
         let name = match section.text(report, "name") {
             Some(name) if name.text.is_empty() => {
@@ -107,9 +109,11 @@ fn read_rules<'t>(
         let Some(written) = rule::read(report, section, listeners, files) else { continue };
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
+        leads.extend(written.lead);
         read.push(*section);
     }
     check_names(report, &sections);
+    check_leads(report, &leads, listeners);
     let policy = Rules::new(&matchers);
     check_coverage(report, &policy, &matchers, &rules, &read);
     (rules, policy)
@@ -126,6 +130,24 @@ fn check_names(report: &mut Report<'_>, sections: &[Section<'_, '_>]) {
             let line = report.line(first);
             report.warning(at, format!("the rule at line {line} has the name \"{text}\" too"));
         }
+    }
+}
+
+/// What came from one listener to another is not dialled to a third: two may be each other's.
+fn check_leads(report: &mut Report<'_>, leads: &[Lead], listeners: &Listeners) {
+    let led = leads.iter().filter(|lead| !lead.from.is_empty());
+    let led: HashMap<usize, usize> = led.map(|lead| (lead.to, lead.at)).collect();
+    for lead in leads {
+        let both = lead.from.iter().find_map(|from| Some((from, led.get(from)?)));
+        let Some((from, before)) = both else { continue };
+        let Some(middle) = listeners.list.get(*from) else { continue };
+        let message = format!(
+            "the listener {} is itself an upstream, at line {}: what comes to it so is refused \
+             here, as a loop",
+            called(middle),
+            report.line(*before)
+        );
+        report.warning(lead.at, message);
     }
 }
 

@@ -11,8 +11,8 @@ use super::listeners::{Listeners, called};
 use super::matchers::{self, Matchers};
 use super::reader::{Report, Section, Text};
 use super::{
-    Action, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream, Terminate,
-    TerminateUpstream, TlsVersion, compression, values,
+    Action, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream,
+    Terminate, TerminateUpstream, TlsVersion, compression, values,
 };
 
 /// A rule that was read.
@@ -21,6 +21,16 @@ pub(super) struct Written<'t> {
     pub(super) action: Action,
     /// Each with its key, as written; none but for terminate rules.
     pub(super) certificates: Vec<[&'t str; 2]>,
+    /// Where its upstream is a listener.
+    pub(super) lead: Option<Lead>,
+}
+
+/// A rule that leads from listeners to a listener.
+pub(super) struct Lead {
+    /// Without that one.
+    pub(super) from: Vec<usize>,
+    pub(super) to: usize,
+    pub(super) at: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,11 +74,53 @@ pub(super) fn read<'t>(
             (Action::Refuse(Refuse { alert }), Needs::Nothing)
         }
     };
+    let lead = lead(report, section, &action, &matchers.listeners, listeners);
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (refuse, conditions) = (kind == Kind::Refuse, matchers.conditions);
     let shadow = section.flag(report, "shadow").unwrap_or(false);
     let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, conditions };
-    Some(Written { matchers, action, certificates: shown })
+    Some(Written { matchers, action, certificates: shown, lead })
+}
+
+/// Where the upstream is an address that a listener of this file surely has.
+fn lead(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    action: &Action,
+    listed: &[u16],
+    listeners: &Listeners,
+) -> Option<Lead> {
+    let upstream = match action {
+        Action::Splice(Splice { upstream: SpliceUpstream::HostPort(to), .. }) => to,
+        Action::Terminate(terminate) => match &terminate.upstream {
+            TerminateUpstream::Tcp(to) => to,
+            TerminateUpstream::Http(http) => match &http.address {
+                HttpAddress::Tcp(to) => to,
+                HttpAddress::Unix(_) => return None,
+            },
+            TerminateUpstream::Unix(_) => return None,
+        },
+        Action::Splice(_) | Action::Refuse(_) => return None,
+    };
+    let Host::Ip(ip) = upstream.host else { return None };
+    let to = listeners.reached_at(ip, upstream.port)?;
+    let at = section.value("upstream")?.span().start;
+    let mut from = listeners.asked_for(listed);
+    let name = called(listeners.list.get(to)?);
+    if from == [to] {
+        let message = format!(
+            "this is the listener {name} itself, the only one that the rule is for: it would loop"
+        );
+        report.error(at, message);
+    } else if from.contains(&to) {
+        let message = format!(
+            "connections of the listener {name}, which this is, would loop and are refused; give \
+             the rule a `listener`"
+        );
+        report.warning(at, message);
+    }
+    from.retain(|listener| *listener != to);
+    Some(Lead { from, to, at })
 }
 
 fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind> {

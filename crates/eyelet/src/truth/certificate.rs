@@ -4,11 +4,16 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
+use ipnet::IpNet;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier;
-use rustls::{CertificateError, ClientConfig, ClientConnection, Error, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,7 +21,9 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::certificate;
-use crate::provider::{self, PROVIDER};
+use crate::config::{Action, Config};
+use crate::provider::{self, KeyOnly, PROVIDER};
+use crate::upstream::is_guarded;
 
 /// Bytes that a server may send until its handshake is done. rustls takes no message of more than
 /// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.
@@ -64,6 +71,8 @@ pub struct Asker {
     verifier: Arc<WebPkiServerVerifier>,
     config: Arc<ClientConfig>,
     config_nameless: Arc<ClientConfig>,
+    /// What any rule has in `upstream_allow`.
+    allow: Vec<IpNet>,
 }
 
 /// Why the roots cannot be used.
@@ -87,11 +96,13 @@ pub enum RootsError {
 }
 
 impl Asker {
-    /// Reads the roots in `ca`, or the system's.
+    /// Reads the roots in `[truth] ca`, or the system's.
     ///
     /// # Errors
     /// If there are none.
-    pub fn new(ca: Option<&Path>) -> Result<Self, RootsError> {
+    pub fn new(config: &Config) -> Result<Self, RootsError> {
+        let ca = config.truth.ca.as_deref();
+        let allow = allowed(config);
         let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
         let file = ca.or_else(system).ok_or(RootsError::NoSystem)?;
         let mut roots = RootCertStore::empty();
@@ -105,14 +116,22 @@ impl Asker {
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), PROVIDER.clone())
                 .build()
                 .map_err(|error| rustls(&error))?;
-        let config = provider::key_only().map_err(|error| rustls(&error))?;
-        let mut nameless = config.clone();
+        let named = provider::key_only().map_err(|error| rustls(&error))?;
+        let mut nameless = named.clone();
         nameless.enable_sni = false;
-        Ok(Self { verifier, config: Arc::new(config), config_nameless: Arc::new(nameless) })
+        let (config, config_nameless) = (Arc::new(named), Arc::new(nameless));
+        Ok(Self { verifier, config, config_nameless, allow })
     }
 
-    /// Does a whole handshake with `destination`, on a socket that is connected to it, for `name`
-    /// or for none, and says what was shown.
+    /// Why an address that a client chose is not asked, where it is not: who may not reach the
+    /// inside may not learn by our handshakes what is open there.
+    pub fn declines(&self, ip: IpAddr) -> Option<String> {
+        is_guarded(ip, &self.allow)
+            .then(|| format!("{ip} is an inside address, which upstream_allow lacks"))
+    }
+
+    /// Does a handshake with `destination`, on a socket that is connected to it, for `name`
+    /// or for none, until it has shown whose key it has, and says what was shown.
     /// It has no clock of its own: the caller bounds it.
     pub async fn ask(
         &self,
@@ -126,11 +145,16 @@ impl Asker {
             None => (Some(ServerName::from(destination)), &self.config_nameless),
         };
         let server = server.ok_or("no certificate can have such a name")?;
-        let tls = ClientConnection::new(config.clone(), server.clone());
+        let witness = Arc::new(Witness::default());
+        let mut config = ClientConfig::clone(config);
+        config.dangerous().set_certificate_verifier(witness.clone());
+        let tls = ClientConnection::new(config.into(), server.clone());
         let mut tls = tls.map_err(|why| why.to_string())?;
-        shake(&mut tls, &mut stream).await?;
-        let chain = tls.peer_certificates().unwrap_or_default();
-        let [leaf, intermediates @ ..] = chain else { return Err("no certificate".into()) };
+        let shaken = shake(&mut tls, &mut stream, &witness).await;
+        // Who wants a certificate of ours as well has shown its own by then, and says no after it.
+        let Some([leaf, intermediates @ ..]) = witness.proven() else {
+            return Err(shaken.err().unwrap_or_else(|| "no certificate".into()));
+        };
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_millis(now_ms));
         let verified =
             self.verifier.verify_server_cert(leaf, intermediates, &server, &[], now).map(|_| ());
@@ -138,7 +162,83 @@ impl Asker {
     }
 }
 
-async fn shake(tls: &mut ClientConnection, stream: &mut TcpStream) -> Result<(), String> {
+/// Before it is known which rule will match, what one of them allows is allowed.
+fn allowed(config: &Config) -> Vec<IpNet> {
+    let allows = config.rules.iter().filter_map(|rule| match rule.action {
+        Action::Splice(splice) => Some(&splice.upstream_allow),
+        Action::Terminate(_) | Action::Refuse(_) => None,
+    });
+    IpNet::aggregate(&allows.flatten().copied().collect())
+}
+
+/// What the server of one handshake has shown.
+#[derive(Debug, Default)]
+struct Witness {
+    chain: OnceLock<Vec<CertificateDer<'static>>>,
+    /// Its key has signed what this handshake alone has: both randoms and the key exchange
+    /// (RFC 5246 section 7.4.3), or all of the transcript (RFC 8446 section 4.4.3).
+    is_proven: AtomicBool,
+}
+
+impl Witness {
+    /// The chain of who has its key.
+    fn proven(&self) -> Option<&[CertificateDer<'static>]> {
+        self.chain.get().map(Vec::as_slice).filter(|_| self.is_proven.load(Relaxed))
+    }
+
+    fn note(
+        &self,
+        signed: Result<HandshakeSignatureValid, Error>,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.is_proven.store(signed.is_ok(), Relaxed);
+        signed
+    }
+}
+
+impl ServerCertVerifier for Witness {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let chain = [end_entity].into_iter().chain(intermediates);
+        let chain = chain.map(|certificate| certificate.clone().into_owned()).collect();
+        // One handshake has one chain.
+        self.chain.set(chain).map_err(|_| Error::General("two chains".into()))?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.note(KeyOnly.verify_tls12_signature(message, cert, dss))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.note(KeyOnly.verify_tls13_signature(message, cert, dss))
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        KeyOnly.supported_verify_schemes()
+    }
+}
+
+async fn shake(
+    tls: &mut ClientConnection,
+    stream: &mut TcpStream,
+    witness: &Witness,
+) -> Result<(), String> {
     let mut received = 0;
     let mut buffer = Vec::new();
     let io = |error: io::Error| error.to_string();
@@ -148,7 +248,7 @@ async fn shake(tls: &mut ClientConnection, stream: &mut TcpStream) -> Result<(),
             tls.write_tls(&mut buffer).map_err(io)?;
         }
         stream.write_all(&buffer).await.map_err(io)?;
-        if !tls.is_handshaking() {
+        if !tls.is_handshaking() || witness.proven().is_some() {
             return Ok(());
         }
         buffer.resize(READ_BYTES, 0);

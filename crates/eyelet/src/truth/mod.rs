@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::budget::Counted;
 use crate::config::Config;
+use crate::intercept::Trace;
 use crate::resolver::{Dialled, Found};
 use crate::worker::Worker;
 
@@ -87,7 +88,7 @@ impl Truth {
     /// If they cannot be.
     pub fn new(config: &Config) -> Result<Self, RootsError> {
         let asks = config.policy.asks_certificate();
-        let asker = asks.then(|| Asker::new(config.truth.ca.as_deref())).transpose()?;
+        let asker = asks.then(|| Asker::new(config)).transpose()?;
         let bytes_max = config.limits.memory_max / MEMORY_PARTS;
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
@@ -232,12 +233,18 @@ impl ByDns {
     }
 }
 
-/// What `destination` has shown to who asked for `name`, where that is known.
+/// What `destination` has shown to who asked for `name`, where that is known. One that the client
+/// chose (`is_chosen`) may be none to ask.
 pub fn known_by_certificate(
     worker: &Worker,
     destination: SocketAddr,
     name: Option<&str>,
+    is_chosen: bool,
 ) -> Option<Arc<Attempt>> {
+    let asker = worker.edge.truth.asker.as_ref().filter(|_| is_chosen);
+    if let Some(why) = asker.and_then(|asker| asker.declines(destination.ip())) {
+        return Some(Attempt::failed(&why, worker.now_unix_ms()));
+    }
     let certificates = &worker.edge.truth.certificates;
     let now = worker.now_unix_ms();
     let known = certificates.read(
@@ -255,8 +262,9 @@ pub async fn by_certificate(
     client: IpAddr,
     destination: SocketAddr,
     name: Option<&str>,
+    is_chosen: bool,
 ) -> Arc<Attempt> {
-    if let Some(known) = known_by_certificate(worker, destination, name) {
+    if let Some(known) = known_by_certificate(worker, destination, name, is_chosen) {
         return known;
     }
     let truth = &worker.edge.truth;
@@ -276,7 +284,7 @@ pub async fn by_certificate(
                 let why = format!("{share} side handshakes for this client are under way");
                 return Attempt::failed(&why, now);
             };
-            if let Some(known) = known_by_certificate(worker, destination, name) {
+            if let Some(known) = known_by_certificate(worker, destination, name, is_chosen) {
                 return known;
             }
             match truth.certificates.join(hash, &key) {
@@ -335,7 +343,7 @@ async fn side_handshake(worker: &Worker, key: &Visit, hash: u64, turn: &Turn) ->
 async fn dial(worker: &Worker, destination: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket::tcp(destination)?;
     socket::connect(&socket, destination)?;
-    worker.edge.intercept.dialled(&socket, destination);
+    worker.edge.intercept.dialled(&socket, destination, Trace::None);
     let stream = TcpStream::from_std(socket.into())?;
     stream.writable().await?;
     match stream.take_error()? {

@@ -50,6 +50,7 @@ fn requests_as_clients_send_them() {
             "under_score.test:65535",
         ),
         (to("a.test:1", "Host: a.test:1\r\nEmpty:\r\n"), "a.test:1"),
+        (to("0x7f.0xtest:1", "Host: 0x7f.0xtest:1\r\n"), "0x7f.0xtest:1"),
     ];
     for (head, expected) in cases {
         let raw = [head.as_bytes(), b"\x16\x03\x01\r\n\r\n"].concat();
@@ -85,6 +86,10 @@ fn targets_have_one_spelling() {
         ("127.1:443", ConnectFault::Host(SniFault::NumericTopLabel)),
         ("2130706433:443", ConnectFault::Host(SniFault::NumericTopLabel)),
         ("0177.0.0.1:443", ConnectFault::Host(SniFault::NumericTopLabel)),
+        ("09.a.09:443", ConnectFault::Host(SniFault::NumericTopLabel)),
+        ("0x7f000001:443", ConnectFault::Host(SniFault::NumericTopLabel)),
+        ("127.0.0.0X1f:443", ConnectFault::Host(SniFault::NumericTopLabel)),
+        ("a.0x:443", ConnectFault::Host(SniFault::NumericTopLabel)),
         ("a.test.:443", ConnectFault::Host(SniFault::TrailingDot)),
         ("a..test:443", ConnectFault::Host(SniFault::EmptyLabel)),
         ("*.test:443", ConnectFault::Host(SniFault::BadCharacter(b'*'))),

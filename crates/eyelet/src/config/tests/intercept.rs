@@ -47,3 +47,43 @@ fn intercepting_listeners_and_their_rules() {
         assert_eq!(said(&found), [expected], "{keys}");
     }
 }
+
+#[test]
+fn upstreams_that_are_listeners() {
+    let listeners = "[[listener]]\naddress = \"0.0.0.0:8443\"\n\
+        [[listener]]\naddress = \"0.0.0.0:80\"\nkind = \"http_redirect\"\n";
+    let rule = |listener: &str, upstream: &str| {
+        format!("[[rule]]\n{listener}action = \"splice\"\nupstream = \"{upstream}\"\n")
+    };
+    let to = |upstream: &str| format!("{listeners}{}", rule("", upstream));
+    for upstream in ["127.0.0.1:8443", "[::ffff:127.0.0.9]:8443"] {
+        let found = read(&to(upstream)).unwrap_err();
+        let expected = "8:12: this is the listener \"0.0.0.0:8443\" itself, the only one that the \
+                        rule is for: it would loop";
+        assert_eq!(said(&found), [expected], "{upstream}");
+    }
+    // Another port, another family, or perhaps another host.
+    for upstream in ["127.0.0.1:8444", "[::1]:8443", "192.0.2.1:8443", "127.0.0.1:80"] {
+        assert_eq!(said(&read(&to(upstream)).unwrap().warnings), [""; 0], "{upstream}");
+    }
+    let two = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n\
+               [[listener]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n";
+    let (a, b) = ("listener = \"a\"\n", "listener = \"b\"\n");
+    let warned =
+        |rules: &[String]| said(&read(&(two.to_owned() + &rules.concat())).unwrap().warnings);
+    assert_eq!(warned(&[rule(a, "127.0.0.1:2"), rule(b, "127.0.0.1:3")]), [""; 0]);
+    assert_eq!(
+        warned(&[rule(a, "127.0.0.1:2"), rule(b, "127.0.0.1:1")]),
+        [
+            "10:12: warning: the listener \"a\" is itself an upstream, at line 14: what comes to \
+             it so is refused here, as a loop",
+            "14:12: warning: the listener \"b\" is itself an upstream, at line 10: what comes to \
+             it so is refused here, as a loop",
+        ]
+    );
+    assert_eq!(
+        warned(&[rule("", "127.0.0.1:2")]),
+        ["9:12: warning: connections of the listener \"b\", which this is, would loop and are \
+          refused; give the rule a `listener`"]
+    );
+}

@@ -169,6 +169,8 @@ fn decided() -> impl Strategy<Value = Decided> {
         let (rule, shadow, evidence, http2) = verdict;
         Decided {
             listener: 0,
+            is_handed: false,
+            turns: 0,
             connect,
             destination,
             sni,
