@@ -1,5 +1,5 @@
 //! Names to addresses by DNS: the question, aliases followed to their end, and what is dialled by
-//! name remembered for its TTL. It must not know rules, evidence, or how an address is dialled.
+//! name remembered for its TTL. It must not know rules, what speaks for a name, or how one dials.
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -322,9 +322,14 @@ async fn look_up(
         worker.resolver.find(worker, &key).await
     };
     let wait = LOOKUP_TIMEOUTS * worker.edge.config.limits.connect_timeout;
-    if let Ok(found) = timeout(wait, find).await {
-        let bytes = found.bytes() + key.0.len();
-        landing.land(Arc::new(found), bytes);
+    match timeout(wait, find).await {
+        Ok(found) if worker.now_unix_ms() < found.fresh_until_ms => {
+            let bytes = found.bytes() + key.0.len();
+            landing.land(Arc::new(found), bytes);
+        }
+        // Who waits is told, and what nobody could use takes no place.
+        Ok(found) => landing.tell(Arc::new(found)),
+        Err(_) => {}
     }
 }
 
