@@ -2,7 +2,8 @@
 //!
 //! `connection.rs` tells the story of a connection; ARCHITECTURE.md has the map.
 
-pub mod act;
+pub mod accept;
+mod act;
 pub mod active;
 pub mod budget;
 pub mod certificate;

@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
+use crate::accept::ListenerSocket;
 use crate::budget::Budget;
 use crate::compress;
 use crate::config::{Access, Config, Limits, Listener, ListenerKind};
@@ -29,7 +30,7 @@ use crate::relay::PIPES_MAX;
 use crate::tls::{ServerConfigs, TlsError};
 use crate::truth::Truth;
 use crate::truth::certificate::RootsError;
-use crate::worker::{Edge, LetGo, ListenerSocket, Worker, run};
+use crate::worker::{Edge, LetGo, Worker, run};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
 /// net.core.somaxconn.

@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,11 +14,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eyelet_sys::epoll::Events;
-use eyelet_sys::{socket, waker};
+use eyelet_sys::waker;
 use foldhash::fast::RandomState;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 
+use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
 use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Budget};
 use crate::compress::{self, Compressors};
@@ -46,8 +46,6 @@ use crate::wheel::TICK_MS;
 
 /// Events taken in one turn before deadlines and the log have their turn.
 const EVENTS: usize = 512;
-/// Connections accepted in one turn, so that a flood of new ones does not starve the others.
-const ACCEPTS: usize = 64;
 /// Connections that came in one turn, of which most have sent their hello when they are begun.
 const CROWD: usize = 4;
 /// Tasks that the runtime runs until it looks for events.
@@ -56,9 +54,6 @@ const TASKS: usize = 61;
 const FEW: usize = TASKS / 2;
 /// How often the runtime may look until the next turn begins anyway.
 const RETURNS: usize = 2;
-/// How long accepting pauses when descriptors have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// Turns that tasks have to tell of their end when the drain is over.
 const LAST_TURNS: usize = 8;
 /// Connections that make a burst worth returning the memory of while others come and go.
@@ -166,32 +161,6 @@ pub struct Worker {
     pub(crate) nobody: Waker,
     began: Instant,
     began_unix_ms: u64,
-}
-
-/// A listening socket of one worker.
-pub struct ListenerSocket {
-    /// Index of the listener in the configuration.
-    pub listener: u16,
-    /// The socket.
-    pub socket: OwnedFd,
-}
-
-struct Accepting {
-    sockets: Vec<ListenerSocket>,
-    /// Whether at the limit or out of descriptors.
-    paused: bool,
-    /// Taken in and not begun yet, at most [`ACCEPTS`] of each listener.
-    waiting: Vec<Accepted>,
-    /// How many are taken in without a look whether there are so many, which is the dearer call
-    /// where there are not: it makes a socket first.
-    guess: usize,
-}
-
-/// A connection that was taken in.
-struct Accepted {
-    listener: u16,
-    client: OwnedFd,
-    peer: SocketAddr,
 }
 
 impl Worker {
@@ -327,80 +296,6 @@ impl Worker {
     /// Whether the worker is on its way out.
     pub fn is_draining(&self) -> bool {
         self.draining.get()
-    }
-
-    /// Takes in what waits, as far as guessed; whether more may wait. Nobody else will tell: the
-    /// listener is level-triggered, but what the runtime sees of it is an edge.
-    fn accept(self: &Rc<Self>, accepting: &mut Accepting, index: u16) -> bool {
-        for n in 0..accepting.guess {
-            if self.is_full() {
-                self.pause(accepting, "at its connection limit");
-                return false;
-            }
-            let Some(from) = accepting.sockets.get(usize::from(index)) else { return false };
-            let listener = from.listener;
-            match socket::accept(&from.socket) {
-                Ok((client, peer)) => {
-                    self.edge.open.fetch_add(1, Relaxed);
-                    self.uses_descriptors(2);
-                    accepting.waiting.push(Accepted { listener, client, peer });
-                }
-                Err(error) => match error.raw_os_error() {
-                    Some(EAGAIN) => {
-                        accepting.guess = n.max(1);
-                        return false;
-                    }
-                    // The client was gone before it was accepted.
-                    Some(ECONNABORTED | EINTR | EPROTO) => {}
-                    Some(EMFILE | ENFILE) => {
-                        self.pause(accepting, "out of descriptors");
-                        return false;
-                    }
-                    _ => {
-                        self.pause(accepting, "failing to accept");
-                        return false;
-                    }
-                },
-            }
-        }
-        true
-    }
-
-    fn is_full(&self) -> bool {
-        self.edge.open.load(Relaxed) >= self.edge.connections_max
-            || self.edge.descriptors.load(Relaxed) + 2 > self.edge.descriptors_max
-    }
-
-    fn pause(&self, accepting: &mut Accepting, why: &str) {
-        if std::mem::replace(&mut accepting.paused, true) {
-            return;
-        }
-        self.counters.accept_pauses.up();
-        let open = self.edge.open.load(Relaxed);
-        tracing::warn!("accepting pauses: {why}, {open} connections are open");
-        for from in &accepting.sockets {
-            // It was registered at the start; if it is not any more there is nothing to pause.
-            let _ = self.lot.borrow().epoll.remove(&from.socket);
-        }
-    }
-
-    fn resume(&self, accepting: &mut Accepting) {
-        if accepting.paused && !self.is_full() {
-            accepting.paused = false;
-            let pauses = self.counters.accept_pauses.value();
-            tracing::info!("accepting resumes (worker {}, pause {pauses})", self.index);
-            if let Err(error) = self.listen(&accepting.sockets) {
-                tracing::error!("cannot accept any more: {error}");
-            }
-        }
-    }
-
-    fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
-        for (index, from) in sockets.iter().enumerate() {
-            let token = Token::Listener(index as u16).encode();
-            self.lot.borrow().epoll.add_listener(&from.socket, token)?;
-        }
-        Ok(())
     }
 
     /// Begins the story of a connection, if there is room for it.
@@ -696,13 +591,6 @@ async fn until_written() {
 /// How the reasons of those begin that ended because memory was short.
 const SHED: &str = "shed:";
 
-const EINTR: i32 = 4;
-const EAGAIN: i32 = 11;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-const EPROTO: i32 = 71;
-const ECONNABORTED: i32 = 103;
-
 /// Runs a worker until it is told to drain and has done so.
 pub async fn run(
     worker: Rc<Worker>,
@@ -710,7 +598,7 @@ pub async fn run(
     mut drain: watch::Receiver<bool>,
 ) -> io::Result<()> {
     worker.listen(&sockets)?;
-    let mut accepting = Accepting { sockets, paused: false, waiting: Vec::new(), guess: 1 };
+    let mut accepting = Accepting::new(sockets);
     let descriptor = {
         use std::os::fd::AsFd;
         worker.lot.borrow().epoll.as_fd().try_clone_to_owned()?
@@ -769,6 +657,3 @@ pub async fn run(
     worker.pool.close();
     Ok(())
 }
-
-/// How long accepting pauses at least: it is looked at again each tick.
-const _: () = assert!(ACCEPT_PAUSE.as_millis() as u64 == TICK_MS);

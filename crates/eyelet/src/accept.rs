@@ -1,0 +1,138 @@
+//! Taking in what listeners have, as much as there is room for.
+//! It must not know what becomes of a connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+use eyelet_sys::socket;
+
+use crate::lot::Token;
+use crate::worker::Worker;
+
+/// Connections accepted in one turn, so that a flood of new ones does not starve the others.
+pub(crate) const ACCEPTS: usize = 64;
+
+const EINTR: i32 = 4;
+const EAGAIN: i32 = 11;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const EPROTO: i32 = 71;
+const ECONNABORTED: i32 = 103;
+
+/// A listening socket of one worker.
+pub struct ListenerSocket {
+    /// Index of the listener in the configuration.
+    pub listener: u16,
+    /// The socket.
+    pub socket: OwnedFd,
+}
+
+/// What a worker takes in, and how far it is with that.
+pub(crate) struct Accepting {
+    /// Where it listens.
+    pub sockets: Vec<ListenerSocket>,
+    /// Whether at the limit or out of descriptors; looked at again each tick.
+    pub paused: bool,
+    /// Taken in and not begun yet, at most [`ACCEPTS`] of each listener.
+    pub waiting: Vec<Accepted>,
+    /// How many are taken in without a look whether there are so many, which is the dearer call
+    /// where there are not: it makes a socket first.
+    pub guess: usize,
+}
+
+/// A connection that was taken in.
+pub(crate) struct Accepted {
+    /// Index of the listener.
+    pub listener: u16,
+    /// Its socket.
+    pub client: OwnedFd,
+    /// Who connected.
+    pub peer: SocketAddr,
+}
+
+impl Accepting {
+    /// Nothing taken in yet.
+    pub fn new(sockets: Vec<ListenerSocket>) -> Self {
+        Self { sockets, paused: false, waiting: Vec::new(), guess: 1 }
+    }
+}
+
+impl Worker {
+    /// Takes in what waits, as far as guessed; whether more may wait. Nobody else will tell: the
+    /// listener is level-triggered, but what the runtime sees of it is an edge.
+    pub(crate) fn accept(&self, accepting: &mut Accepting, index: u16) -> bool {
+        for n in 0..accepting.guess {
+            if self.is_full() {
+                self.pause(accepting, "at its connection limit");
+                return false;
+            }
+            let Some(from) = accepting.sockets.get(usize::from(index)) else { return false };
+            let listener = from.listener;
+            match socket::accept(&from.socket) {
+                Ok((client, peer)) => {
+                    self.edge.open.fetch_add(1, Relaxed);
+                    self.uses_descriptors(2);
+                    accepting.waiting.push(Accepted { listener, client, peer });
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(EAGAIN) => {
+                        accepting.guess = n.max(1);
+                        return false;
+                    }
+                    // The client was gone before it was accepted.
+                    Some(ECONNABORTED | EINTR | EPROTO) => {}
+                    Some(EMFILE | ENFILE) => {
+                        self.pause(accepting, "out of descriptors");
+                        return false;
+                    }
+                    _ => {
+                        self.pause(accepting, "failing to accept");
+                        return false;
+                    }
+                },
+            }
+        }
+        true
+    }
+
+    fn is_full(&self) -> bool {
+        self.edge.open.load(Relaxed) >= self.edge.connections_max
+            || self.edge.descriptors.load(Relaxed) + 2 > self.edge.descriptors_max
+    }
+
+    fn pause(&self, accepting: &mut Accepting, why: &str) {
+        if std::mem::replace(&mut accepting.paused, true) {
+            return;
+        }
+        self.counters.accept_pauses.up();
+        let open = self.edge.open.load(Relaxed);
+        tracing::warn!("accepting pauses: {why}, {open} connections are open");
+        for from in &accepting.sockets {
+            // It was registered at the start; if it is not any more there is nothing to pause.
+            let _ = self.lot.borrow().epoll.remove(&from.socket);
+        }
+    }
+
+    /// Goes on when there is room again.
+    pub(crate) fn resume(&self, accepting: &mut Accepting) {
+        if accepting.paused && !self.is_full() {
+            accepting.paused = false;
+            let pauses = self.counters.accept_pauses.value();
+            tracing::info!("accepting resumes (worker {}, pause {pauses})", self.index);
+            if let Err(error) = self.listen(&accepting.sockets) {
+                tracing::error!("cannot accept any more: {error}");
+            }
+        }
+    }
+
+    /// Has the kernel tell of the listeners.
+    pub(crate) fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
+        for (index, from) in sockets.iter().enumerate() {
+            let token = Token::Listener(index as u16).encode();
+            self.lot.borrow().epoll.add_listener(&from.socket, token)?;
+        }
+        Ok(())
+    }
+}
