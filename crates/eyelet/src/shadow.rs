@@ -112,7 +112,8 @@ pub fn note(
 }
 
 /// Begins to gather evidence, where nobody does already. The first poll begins the flight, which
-/// then needs nobody who waits for it, and has the bounds of all flights.
+/// then needs nobody who waits for it, and has the bounds of all flights; where it finds no room,
+/// nobody stays to wait for some.
 fn gather(active: &Active, story: &Story, fact: Fact) {
     let (worker, client) = (&active.worker, story.client.ip());
     match (fact, story.decided.destination, story.decided.sni.as_deref()) {
