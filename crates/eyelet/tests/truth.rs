@@ -581,6 +581,18 @@ fn a_server_that_has_asked_for_a_second_hello_is_still_watched() {
         let line = edge.line_of(client.local_addr().unwrap());
         assert_eq!((&line["outcome"], &line["reason"]), (&"refused".into(), &reason.into()));
     }
+    // A server that goes on at once does not end the watch of its client.
+    let mut client = edge.connect();
+    client.write_all(&hello).unwrap();
+    let mut server = upstream.take();
+    read_exactly(&mut server, &hello);
+    let both = [server_flight(0, true), server_flight(0, false)].concat();
+    server.write_all(&both).unwrap();
+    read_exactly(&mut client, &both);
+    client.write_all(&Hello::named("evil.test").bytes()).unwrap();
+    assert_eq!(ending(&mut server, SOON), (vec![], End::Rst));
+    let line = edge.line_of(client.local_addr().unwrap());
+    assert_eq!(line["reason"], "the second hello is for evil.test", "{line}");
 }
 
 #[test]
