@@ -56,6 +56,9 @@ const REMEMBERED_SECS: u64 = 30;
 /// The same for a hello: a path through a router is as quick, and a port may be another's soon.
 const HELLO_REMEMBERED_SECS: u64 = 5;
 
+/// Of a hello, what is hashed: in 43 bytes are the headers and the client's random bytes.
+const HELLO_HASHED_BYTES: usize = 128;
+
 /// Turns of a hello by a router that puts its own address in the place of ours, and lets us keep
 /// the port. One turn may be chance, where clients say one and the same hello; not so many.
 const TURNS_MAX: u8 = 32;
@@ -106,7 +109,7 @@ impl Intercept {
             // What comes from loopback is a client's as often as ours: its ports are few.
             Trace::Hello(..) if from.ip().to_canonical().is_loopback() => {}
             Trace::Hello(hello, turns) => {
-                suspects().note(from, Kind::Hello, suspects().hash.hash_one(hello), turns);
+                suspects().note(from, Kind::Hello, suspects().hello(hello), turns);
             }
         }
     }
@@ -134,7 +137,7 @@ impl Intercept {
     /// often it had come back before.
     fn turns(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
         let suspects = self.suspects.get()?;
-        suspects.noted(client, Kind::Hello, || Some(suspects.hash.hash_one(hello)))
+        suspects.noted(client, Kind::Hello, || Some(suspects.hello(hello)))
     }
 }
 
@@ -176,6 +179,10 @@ impl Dialled {
             ip => ip,
         });
         self.hash.hash_one((from_ip, to_ip, to.port()))
+    }
+
+    fn hello(&self, hello: &[u8]) -> u64 {
+        self.hash.hash_one(&hello[..hello.len().min(HELLO_HASHED_BYTES)])
     }
 
     fn now_secs(&self) -> u64 {
@@ -320,7 +327,7 @@ mod tests {
         assert_eq!(own.turns(client, b"hello"), None);
         let suspects = own.suspects.get_or_init(Dialled::new);
         for turns in [0, 7, u8::MAX] {
-            suspects.note(client, Kind::Hello, suspects.hash.hash_one(&b"hello"[..]), turns);
+            suspects.note(client, Kind::Hello, suspects.hello(b"hello"), turns);
             assert_eq!(own.turns(client, b"hello"), Some(turns));
             assert_eq!(own.turns(client, b"hellp"), None, "the same port, used again");
             assert_eq!(own.turns(other, b"hello"), None, "a hello that many say");

@@ -44,7 +44,7 @@ pub enum Pass {
     All,
     /// All may pass, and nothing more of the server need be looked at; but the client may say a
     /// second hello.
-    Unread,
+    Down,
     /// None may pass: the connection is to be reset.
     Never(Cow<'static, str>),
 }
@@ -100,10 +100,10 @@ impl Watch {
                 note_chosen();
                 match forbid {
                     true => Pass::Never("the server chose TLS compression".into()),
-                    false => Pass::All,
+                    false => self.chosen(),
                 }
             }
-            ServerPeek::ServerHello(_) => Pass::All,
+            ServerPeek::ServerHello(_) => self.chosen(),
             // What cannot be read cannot be told to be harmless; without a rule that asks it is
             // the client's to refuse.
             ServerPeek::NotTls(_) if forbid => Pass::Never("the server speaks no TLS".into()),
@@ -113,9 +113,14 @@ impl Watch {
             // (An alert has passed above.)
             ServerPeek::NotTls(_) | ServerPeek::Malformed(_) | ServerPeek::Alert { .. } => {
                 self.is_unread = true;
-                Pass::Unread
+                Pass::Down
             }
         }
+    }
+
+    /// The server has chosen. Where it has asked for a second hello, that may still be on its way.
+    fn chosen(&self) -> Pass {
+        if self.is_retried { Pass::Down } else { Pass::All }
     }
 
     /// Looks at what the client has sent behind its first hello; `held` is all that has not
@@ -290,7 +295,7 @@ mod tests {
             assert_eq!(server(&server_hello(1, false), false), (Pass::All, true));
             let retry = server_hello(0, true);
             assert_eq!(server(&retry, false), (Pass::Some(retry.len()), false));
-            assert_eq!(server(b"HTTP/1.1 400", false), (Pass::Unread, false));
+            assert_eq!(server(b"HTTP/1.1 400", false), (Pass::Down, false));
             assert!(matches!(server(b"HTTP/1.1 400", true), (Pass::Never(_), false)));
             let warning = [21, 3, 3, 0, 2, 1, 112];
             let warned = |chosen| [&warning[..], &warning, &server_hello(chosen, false)].concat();
@@ -299,7 +304,7 @@ mod tests {
             assert_eq!(server(&warned(1), true), (never(), true));
             let with = |then: &[u8]| [&warning[..], &retry, &[20, 3, 3, 0, 1, 1], then].concat();
             assert_eq!(server(&with(&[]), true), (Pass::Some(with(&[]).len()), false));
-            assert_eq!(server(&with(&server_hello(0, false)), true), (Pass::All, false));
+            assert_eq!(server(&with(&server_hello(0, false)), true), (Pass::Down, false));
             assert_eq!(server(&with(&server_hello(1, false)), true), (never(), true));
             let third = Pass::Never("the server asks for a third hello".into());
             assert_eq!(server(&with(&retry), false), (third, false));
@@ -313,7 +318,7 @@ mod tests {
         for said in [&b"HTTP/1.1 400"[..], &[22, 3, 3, 0, 4, 0, 0, 0, 0], &[23, 3, 3, 0, 1, 9]] {
             let after = |flight: &[u8], sni| {
                 let mut watch = Watch::default();
-                assert_eq!(watch.server(said, false, || ()), Pass::Unread);
+                assert_eq!(watch.server(said, false, || ()), Pass::Down);
                 assert!(!watch.is_idle());
                 watch.client(flight, Some(sni), BYTES_MAX)
             };

@@ -75,7 +75,7 @@ impl Flow {
         let all = before + bytes.len();
         let (passed, done) = match pass {
             Pass::Some(passed) => (passed, 0),
-            Pass::Unread => (all, WATCH_DOWN),
+            Pass::Down => (all, WATCH_DOWN),
             Pass::All if from == CLIENT => (all, WATCH_UP),
             Pass::All => (all, WATCH_UP | WATCH_DOWN),
             Pass::Never(why) => {
