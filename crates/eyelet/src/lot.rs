@@ -381,11 +381,11 @@ impl Lot {
         self.entries.key_at(index)
     }
 
-    /// Notes an event; the entry it belongs to, if it is still there.
-    pub fn note(&mut self, key: Key, side: Side, bits: u8) -> Option<&mut Entry> {
-        let entry = self.entries.entry(key)?;
-        entry.ready.add(side.min(SIDES - 1), bits);
-        Some(entry)
+    /// Notes an event, if the entry that it belongs to is still there.
+    pub fn note(&mut self, key: Key, side: Side, bits: u8) {
+        if let Some(entry) = self.entries.entry(key) {
+            entry.ready.add(side.min(SIDES - 1), bits);
+        }
     }
 
     /// Watches a socket that belongs to no entry, until [`Lot::unwatch_shared`].

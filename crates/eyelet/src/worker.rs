@@ -354,9 +354,10 @@ impl Worker {
         }
     }
 
-    fn event(self: &Rc<Self>, key: Key, side: u8, bits: u8) {
+    /// Has a connection taken care of of which an event told.
+    fn told(self: &Rc<Self>, key: Key) {
         let mut lot = self.lot.borrow_mut();
-        let Some(entry) = lot.note(key, side, bits) else { return };
+        let Some(entry) = lot.entry(key) else { return };
         match &mut entry.role {
             // Handshakes are made behind what only moves bytes.
             Role::Active { waits: Waits::Here(_), .. } => self.stories.borrow_mut().push(key),
@@ -438,6 +439,11 @@ impl Worker {
                 left |= self.accept(accepting, index);
             }
         }
+        for event in events.iter() {
+            if let Token::Connection(key, side) = Token::decode(event.token) {
+                self.lot.borrow_mut().note(key, side, event.ready);
+            }
+        }
         // What is written to one kind of peer is written together, so that each is woken once:
         // what upstreams have said goes to clients, and then what clients have said to upstreams.
         for of_client in [false, true] {
@@ -445,7 +451,7 @@ impl Worker {
                 if let Token::Connection(key, side) = Token::decode(event.token)
                     && (side == CLIENT) == of_client
                 {
-                    self.guarded(key, || self.event(key, side, event.ready));
+                    self.guarded(key, || self.told(key));
                 }
             }
         }
