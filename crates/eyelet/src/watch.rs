@@ -23,8 +23,6 @@ pub struct Watch {
     server_hello: Option<ServerHelloReader>,
     /// The server has asked for a second hello.
     is_retried: bool,
-    /// What the server has sent cannot be read.
-    is_unread: bool,
 }
 
 /// Where a stream of TLS records is: within one, or how much of the next header has come.
@@ -53,8 +51,7 @@ impl Watch {
     /// Whether nothing would be lost without it: no flight is in the middle of anything.
     pub fn is_idle(&self) -> bool {
         let is_between = self.borders == Borders::default();
-        let has_seen = self.is_retried || self.is_unread;
-        is_between && self.hello.is_none() && self.server_hello.is_none() && !has_seen
+        is_between && self.hello.is_none() && self.server_hello.is_none() && !self.is_retried
     }
 
     /// Looks at what the server has sent; `held` is all that has not passed. `forbid`: a server
@@ -105,15 +102,14 @@ impl Watch {
             }
             ServerPeek::ServerHello(_) => self.chosen(),
             // What cannot be read cannot be told to be harmless; without a rule that asks it is
-            // the client's to refuse.
+            // the client's to refuse, and nothing is held for as long as the connection lives.
             ServerPeek::NotTls(_) if forbid => Pass::Never("the server speaks no TLS".into()),
             ServerPeek::Malformed(why) if forbid => {
                 Pass::Never(format!("malformed hello of the server: {why}").into())
             }
             // (An alert has passed above.)
             ServerPeek::NotTls(_) | ServerPeek::Malformed(_) | ServerPeek::Alert { .. } => {
-                self.is_unread = true;
-                Pass::Down
+                Pass::All
             }
         }
     }
@@ -130,8 +126,7 @@ impl Watch {
         loop {
             let unread = &held[passed..];
             if let Some(reader) = &mut self.hello {
-                let pass = second_hello(reader, unread, sni, self.is_unread);
-                return match pass {
+                return match second_hello(reader, unread, sni) {
                     Pass::Some(_) => Pass::Some(passed),
                     other => other,
                 };
@@ -147,8 +142,7 @@ impl Watch {
     }
 }
 
-/// `is_unread`: who understands the server may go on in its handshake with other messages.
-fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>, is_unread: bool) -> Pass {
+fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>) -> Pass {
     match reader.feed(held) {
         Peek::NeedMore { .. } => Pass::Some(0),
         Peek::Hello(hello) => match hello.sni() {
@@ -160,7 +154,6 @@ fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>, is_unr
                 Pass::Never(format!("malformed name in the second hello: {why}").into())
             }
         },
-        Peek::Malformed(_) | Peek::NotTls(_) if is_unread => Pass::All,
         Peek::Malformed(why) => Pass::Never(format!("malformed second hello: {why}").into()),
         Peek::NotTls(why) => Pass::Never(format!("second hello: {why}").into()),
     }
@@ -295,7 +288,7 @@ mod tests {
             assert_eq!(server(&server_hello(1, false), false), (Pass::All, true));
             let retry = server_hello(0, true);
             assert_eq!(server(&retry, false), (Pass::Some(retry.len()), false));
-            assert_eq!(server(b"HTTP/1.1 400", false), (Pass::Down, false));
+            assert_eq!(server(b"HTTP/1.1 400", false), (Pass::All, false));
             assert!(matches!(server(b"HTTP/1.1 400", true), (Pass::Never(_), false)));
             let warning = [21, 3, 3, 0, 2, 1, 112];
             let warned = |chosen| [&warning[..], &warning, &server_hello(chosen, false)].concat();
@@ -308,23 +301,6 @@ mod tests {
             assert_eq!(server(&with(&server_hello(1, false)), true), (never(), true));
             let third = Pass::Never("the server asks for a third hello".into());
             assert_eq!(server(&with(&retry), false), (third, false));
-        }
-    }
-
-    #[test]
-    fn a_server_that_cannot_be_read_does_not_end_the_watch_of_its_client() {
-        let hello = HelloSketch::named("a.example").to_records();
-        let key_exchange = [22, 3, 3, 0, 5, 16, 0, 0, 1, 0];
-        for said in [&b"HTTP/1.1 400"[..], &[22, 3, 3, 0, 4, 0, 0, 0, 0], &[23, 3, 3, 0, 1, 9]] {
-            let after = |flight: &[u8], sni| {
-                let mut watch = Watch::default();
-                assert_eq!(watch.server(said, false, || ()), Pass::Down);
-                assert!(!watch.is_idle());
-                watch.client(flight, Some(sni), BYTES_MAX)
-            };
-            assert_eq!(after(&hello, "a.example"), Pass::All);
-            assert!(matches!(after(&hello, "b.example"), Pass::Never(_)));
-            assert_eq!(after(&key_exchange, "b.example"), Pass::All);
         }
     }
 
