@@ -1,8 +1,11 @@
 //! What all connections together may hold in this process, and how much one may still take.
 //! It must not know connections; who is shed, and in which order, is the worker's.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
 
 /// What an active connection is counted as from accept until it is parked, whatever it is at: its
 /// task with its story (1 KiB) and what that awaits of a handshake (2 KiB; the sizes of both are
@@ -58,6 +61,11 @@ impl Budget {
     /// Counts bytes that were given back.
     pub fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Bytes that are counted now.
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
     }
 
     /// Whether `more` bytes would be beyond the bound.
@@ -123,9 +131,90 @@ impl Drop for Counted {
     }
 }
 
+/// A byte buffer whose capacity is counted from its allocation until it is freed, wherever it is
+/// moved to meanwhile.
+#[derive(Debug)]
+pub struct CountedBuffer {
+    bytes: Vec<u8>,
+    counted: Counted,
+}
+
+impl CountedBuffer {
+    /// An empty buffer without memory.
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        Self::from_vec(budget, Vec::new())
+    }
+
+    /// Counts a buffer that exists already.
+    pub fn from_vec(budget: &Arc<Budget>, bytes: Vec<u8>) -> Self {
+        let counted = Counted::new(budget, bytes.capacity());
+        Self { bytes, counted }
+    }
+
+    /// Appends bytes.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.edit(|buffer| buffer.extend_from_slice(bytes));
+    }
+
+    /// Changes the buffer in any way; its new capacity counts.
+    pub fn edit<R>(&mut self, change: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let result = change(&mut self.bytes);
+        self.counted.set(self.bytes.capacity());
+        result
+    }
+
+    /// Gives back the memory beyond its length.
+    pub fn shrink_to_fit(&mut self) {
+        self.edit(Vec::shrink_to_fit);
+    }
+
+    /// Bytes that it holds in memory.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// The same bytes as a shared slice. They count until the last clone or part of it is dropped,
+    /// also inside a library.
+    pub fn into_bytes(self) -> Bytes {
+        if self.bytes.is_empty() { Bytes::new() } else { Bytes::from_owner(self) }
+    }
+}
+
+impl Deref for CountedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsRef<[u8]> for CountedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_counts_by_its_capacity_until_its_last_part_is_dropped() {
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let mut buffer = CountedBuffer::new(&budget);
+        assert_eq!(budget.used(), 0);
+        buffer.edit(|bytes| bytes.reserve_exact(5_000));
+        buffer.extend_from_slice(b"hello");
+        assert_eq!(budget.used(), 5_000);
+        buffer.shrink_to_fit();
+        assert_eq!(budget.used(), 5);
+        let mut bytes = buffer.into_bytes();
+        let part = bytes.split_off(4);
+        drop(bytes);
+        assert_eq!((&part[..], budget.used()), (&b"o"[..], 5));
+        drop(part);
+        assert_eq!(budget.used(), 0);
+    }
 
     /// However many hold the piece that they were allowed, the last eighth is left.
     #[test]
