@@ -1,13 +1,12 @@
 //! The matchers of a rule other than its names: whether they hold for given facts, and whether
 //! one rule's are as wide as another's. Knows nothing of names, or of a rule's place in its list.
 
-use std::fmt;
-
 use eyelet_wire::hello::Hello;
 
 use crate::connect::{ConnectPattern, ConnectSet};
 use crate::evidence::{Asked, Evidence};
 use crate::facts::{Fact, Facts};
+use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
 use crate::names::NamePattern;
 use crate::nets::{AddressPattern, AddressSet, NetSet};
 
@@ -25,51 +24,6 @@ pub struct Conditions {
     ja4: Box<[Box<str>]>,
     tls_compression: bool,
     evidence: Asked,
-}
-
-/// A matcher, named and displayed by its key in the configuration. In the order in which they
-/// are checked: what costs less to know comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Matcher {
-    /// `listener`
-    Listener,
-    /// `client`
-    Client,
-    /// `connect`
-    Connect,
-    /// `destination`
-    Destination,
-    /// `sni`
-    Sni,
-    /// `sni_malformed`
-    SniMalformed,
-    /// `tls_version_max`
-    TlsVersionMax,
-    /// `ech`
-    Ech,
-    /// `alpn`
-    Alpn,
-    /// `tls_compression`
-    TlsCompression,
-    /// `ja4`
-    Ja4,
-    /// `name_is_true`
-    NameIsTrue,
-    /// `certificate_valid`
-    CertificateValid,
-    /// `certificate_names`
-    CertificateNames,
-    /// `certificate_issuer`
-    CertificateIssuer,
-}
-
-/// What became of a rule's matchers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Holds,
-    Fails(Matcher),
-    Needs(Fact),
 }
 
 /// How far some matchers hold where others do.
@@ -371,47 +325,6 @@ impl Conditions {
     }
 }
 
-impl fmt::Display for Matcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Listener => "listener",
-            Self::Client => "client",
-            Self::Connect => "connect",
-            Self::Destination => "destination",
-            Self::Sni => "sni",
-            Self::SniMalformed => "sni_malformed",
-            Self::TlsVersionMax => "tls_version_max",
-            Self::Ech => "ech",
-            Self::Alpn => "alpn",
-            Self::TlsCompression => "tls_compression",
-            Self::Ja4 => "ja4",
-            Self::NameIsTrue => "name_is_true",
-            Self::CertificateValid => "certificate_valid",
-            Self::CertificateNames => "certificate_names",
-            Self::CertificateIssuer => "certificate_issuer",
-        })
-    }
-}
-
-/// `"a", "b"` and how many more: what an explanation prints of a list.
-pub(crate) fn listed<T: fmt::Display>(mut items: impl Iterator<Item = T>) -> String {
-    let shown: Vec<String> =
-        items.by_ref().take(LISTED_MAX).map(|item| format!("\"{item}\"")).collect();
-    match items.count() {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-/// What a matcher says of a fact that is not there.
-pub(crate) fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
-    match (facts.unknown.contains(fact), refuse) {
-        (false, _) => Outcome::Needs(fact),
-        (true, true) => Outcome::Holds,
-        (true, false) => Outcome::Fails(matcher),
-    }
-}
-
 fn version_text(version: u16) -> String {
     match version {
         0x0301 => "\"1.0\"".to_owned(),
@@ -421,19 +334,3 @@ fn version_text(version: u16) -> String {
         other => format!("{other:#06x}"),
     }
 }
-
-pub(crate) fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
-    let mut items: Vec<T> = items.into_iter().collect();
-    items.sort_unstable();
-    items.dedup();
-    items.into()
-}
-
-/// Both ascending; an empty list is everything.
-pub(crate) fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
-    let lists = |item| wide.binary_search(item).is_ok();
-    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))
-}
-
-/// Items of a list that an explanation shows.
-const LISTED_MAX: usize = 5;

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use crate::conditions::{Conditions, Cover, Matcher};
+use crate::conditions::{Conditions, Cover};
+use crate::matcher::Matcher;
 use crate::names::{Found, NamePattern};
 use crate::nets::{AddressSet, NetSet};
 use crate::rules::{Rule, RuleId, Rules};

@@ -4,8 +4,8 @@
 use eyelet_wire::connect::{Host, Target};
 use eyelet_wire::hello::{Hello, Sni};
 
-use crate::conditions::{Matcher, Outcome, covers_list, listed, missing, sorted};
-use crate::facts::{Fact, Facts};
+use crate::facts::{Certificate, Fact, Facts};
+use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
 use crate::names::NamePattern;
 
 /// What may speak for a name, from cheap to dear.
@@ -17,19 +17,6 @@ pub enum Evidence {
     Dns,
     /// The destination shows a certificate that is valid for the name.
     Certificate,
-}
-
-/// What a handshake with the destination, for the name in the hello, has shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Certificate {
-    /// Its DNS names, lower-cased; `*.` for a first label that may be any.
-    pub names: Box<[Box<str>]>,
-    /// What its issuer is called: the whole name, its common names, its organisations.
-    pub issuer: Box<[Box<str>]>,
-    /// Whether the chain leads to a root that is trusted, and is in force.
-    pub trusted: bool,
-    /// Whether it is also valid for the name.
-    pub valid: bool,
 }
 
 /// The evidence that a rule asks for.

@@ -1,8 +1,8 @@
 //! Why the rules before the one that decided did not match.
 //! Reads the same matchers as the decision; knows nothing of how a connection is served.
 
-use crate::conditions::{Matcher, Outcome, listed};
 use crate::facts::Facts;
+use crate::matcher::{Matcher, Outcome, listed};
 use crate::names::NamePattern;
 use crate::rules::{Decision, RuleId, Rules};
 

@@ -6,8 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use eyelet_wire::connect::Target;
 use eyelet_wire::hello::Hello;
 
-use crate::evidence::Certificate;
-
 /// What is known of a connection. A fact that is `None` was not fetched yet; if it cannot be had,
 /// it is also in `unknown`.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +29,19 @@ pub struct Facts<'a> {
     /// What was asked for and cannot be had. It fails closed: a refuse rule that asks for it
     /// matches as if it held, any other rule does not match.
     pub unknown: FactSet,
+}
+
+/// What a handshake with the destination, for the name in the hello, has shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Certificate {
+    /// Its DNS names, lower-cased; `*.` for a first label that may be any.
+    pub names: Box<[Box<str>]>,
+    /// What its issuer is called: the whole name, its common names, its organisations.
+    pub issuer: Box<[Box<str>]>,
+    /// Whether the chain leads to a root that is trusted, and is in force.
+    pub trusted: bool,
+    /// Whether it is also valid for the name.
+    pub valid: bool,
 }
 
 impl Facts<'_> {

@@ -11,8 +11,6 @@ use eyelet_wire::hello::{HostName, SniFault};
 use foldhash::fast::RandomState;
 use thiserror::Error;
 
-use crate::rules::index_u32;
-
 /// What a rule's `sni` may list. Lower-cased; displays as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NamePattern {
@@ -335,6 +333,11 @@ const FREE: u32 = u32::MAX;
 
 /// More would be found sooner, at 4 bytes each.
 const PLACES_A_NAME: usize = 2;
+
+/// A number as the tables store it: no list is longer than 32 bits can count.
+pub(crate) fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
 
 #[cfg(test)]
 mod tests {

@@ -7,9 +7,10 @@ use std::hash::Hash;
 
 use eyelet_wire::hello::{Hello, Sni};
 
-use crate::conditions::{Conditions, Matcher, Outcome};
+use crate::conditions::Conditions;
 use crate::facts::{Fact, Facts};
-use crate::names::{Found, NameIndex, NamePattern};
+use crate::matcher::{Matcher, Outcome};
+use crate::names::{Found, NameIndex, NamePattern, index_u32};
 use crate::refusal::Refusal;
 
 /// A rule as it is written. An empty `sni` and `Conditions::default()` match everything.
@@ -481,10 +482,6 @@ fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> 
 
 const fn no_rule(why: Refusal) -> Decision {
     Decision::Verdict(Verdict { rule: None, refuse: Some(why) })
-}
-
-pub(crate) fn index_u32(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 /// Matchers on what a certificate says.
