@@ -4,8 +4,7 @@
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 
 use crate::fault::Fault;
-use crate::keys::IV_BYTES;
-use crate::session::Suite;
+use crate::suite::{IV_BYTES, Suite};
 
 /// An expanded key. docs/aead.md has the measurement: with AVX-512 aws-lc-rs seals AES-GCM twice
 /// as fast as ring, with VAES alone ring is 1.8 times as fast as aws-lc-rs; a key costs the same
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn both_libraries_make_the_same_bytes() {
         for suite in [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
-            let key = &[5; 32][..crate::keys::key_len(suite)];
+            let key = &[5; 32][..crate::suite::key_len(suite)];
             let (ring, aws_lc) =
                 (Aead::expand_ring(suite, key).unwrap(), Aead::expand_aws_lc(suite, key).unwrap());
             for len in [0, 1, 16, 100, 255, 256, 257, 16_384, 16_385] {

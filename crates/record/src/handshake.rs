@@ -3,7 +3,9 @@
 
 use crate::fault::Fault;
 use crate::keys::{Keys, next_generation};
-use crate::session::{Role, Session, Version, flag};
+use crate::partial::Partial;
+use crate::session::{Session, flag};
+use crate::suite::{Role, Version};
 
 /// Handshake types (RFC 8446 section 4, RFC 5246 section 7.4).
 mod kind {
@@ -25,29 +27,6 @@ const HEAD_BYTES: u8 = 4;
 pub(crate) const KEY_UPDATE: [u8; 5] = [kind::KEY_UPDATE, 0, 0, 1, 0];
 /// A KeyUpdate that asks the peer for one.
 pub(crate) const KEY_UPDATE_REQUESTED: [u8; 5] = [kind::KEY_UPDATE, 0, 0, 1, 1];
-
-/// The part of a handshake message that earlier records brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Partial {
-    /// So many bytes of type and length; 0: between two messages; 4: a KeyUpdate's last byte
-    /// is awaited.
-    Head { len: u8, bytes: [u8; 4] },
-    /// So many bytes of a skipped message are still to come; never 0.
-    Skip { left: u32 },
-}
-
-impl Partial {
-    pub(crate) const NONE: Partial = Partial::Head { len: 0, bytes: [0; 4] };
-
-    /// Whether a message has begun and not ended.
-    pub(crate) fn is_open(self) -> bool {
-        !matches!(self, Partial::Head { len: 0, .. })
-    }
-
-    fn skip(left: u32) -> Partial {
-        if left == 0 { Partial::NONE } else { Partial::Skip { left } }
-    }
-}
 
 impl Session {
     /// Reads the content of one handshake record.

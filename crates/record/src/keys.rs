@@ -8,15 +8,10 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::aead::Aead;
 use crate::fault::Fault;
-use crate::session::{Direction, Suite, Version};
+use crate::suite::{
+    Direction, IV_BYTES, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
+};
 
-/// Room for a direction's secret: the longest is SHA-384's traffic secret, 48 bytes; a TLS 1.2
-/// key of 32 bytes and its iv of 12 need 44.
-pub(crate) const SECRET_BYTES: usize = 48;
-/// Where the iv of a TLS 1.2 direction begins in its secret.
-pub(crate) const TLS12_IV_AT: usize = 32;
-/// Bytes of an AEAD nonce and of the iv that it is made from.
-pub(crate) const IV_BYTES: usize = 12;
 /// Bytes of every suite's tag.
 pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of the nonce that TLS 1.2's AES-GCM sends along (RFC 5288 section 3).
@@ -166,20 +161,6 @@ pub(crate) fn next_generation(
     expand_label(&prk, b"traffic upd", &mut direction.secret[..hash_len(suite)]);
     direction.seq = 0;
     *place = None;
-}
-
-pub(crate) const fn key_len(suite: Suite) -> usize {
-    match suite {
-        Suite::Aes128Gcm => 16,
-        Suite::Aes256Gcm | Suite::ChaCha20Poly1305 => 32,
-    }
-}
-
-pub(crate) const fn hash_len(suite: Suite) -> usize {
-    match suite {
-        Suite::Aes128Gcm | Suite::ChaCha20Poly1305 => 32,
-        Suite::Aes256Gcm => 48,
-    }
 }
 
 /// Records that one key may seal. AES-GCM: 2^24, below the 2^24.5 full-size records at which

@@ -27,13 +27,16 @@ mod fault;
 mod handshake;
 mod keys;
 mod open;
+mod partial;
 mod seal;
 mod session;
+mod suite;
 
 pub use fault::{Fault, Whose, alert};
 pub use keys::Keys;
 pub use open::{Incoming, Opened};
-pub use session::{Role, Session, Suite, Version};
+pub use session::Session;
+pub use suite::{Role, Suite, Version};
 
 /// Bytes of a record header: type, version, length (RFC 8446 section 5.1).
 pub const HEADER_BYTES: usize = 5;

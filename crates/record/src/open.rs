@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use crate::fault::{Fault, alert};
 use crate::keys::{DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, records_max};
-use crate::session::{Session, Suite, Version, flag};
+use crate::session::{Session, flag};
+use crate::suite::{Suite, Version};
 use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 
 /// Content types (RFC 8446 section 5.1, RFC 5246 section 6.2.1).

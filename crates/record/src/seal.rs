@@ -4,10 +4,11 @@
 use crate::fault::{Fault, alert};
 use crate::handshake::{KEY_UPDATE, KEY_UPDATE_REQUESTED};
 use crate::keys::{
-    DirectionKey, EXPLICIT_NONCE_BYTES, IV_BYTES, Keys, TAG_BYTES, next_generation, records_max,
+    DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, next_generation, records_max,
 };
 use crate::open::{RECORD_VERSION, content, has_explicit_nonce, tls12_aad};
-use crate::session::{Session, Version, flag};
+use crate::session::{Session, flag};
+use crate::suite::{IV_BYTES, Version};
 use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 
 /// Records before its limit at which a TLS 1.3 key asks to be replaced: more than any batch of

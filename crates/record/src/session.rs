@@ -3,48 +3,12 @@
 
 use std::fmt;
 
-use zeroize::Zeroize;
-
 use crate::fault::Fault;
-use crate::handshake::Partial;
-use crate::keys::{self, IV_BYTES, SECRET_BYTES};
-
-/// The AEAD and hash of the connection: those of TLS 1.3's suites, and TLS 1.2's ECDHE suites
-/// with the same AEAD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Suite {
-    /// AES-128-GCM; SHA-256 in TLS 1.3.
-    Aes128Gcm,
-    /// AES-256-GCM; SHA-384 in TLS 1.3.
-    Aes256Gcm,
-    /// ChaCha20-Poly1305; SHA-256 in TLS 1.3.
-    ChaCha20Poly1305,
-}
-
-/// The protocol version of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version {
-    /// TLS 1.2 with an AEAD suite.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
-}
-
-/// Which end of the connection this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// We accepted the connection.
-    Server,
-    /// We dialled the connection.
-    Client,
-}
-
-/// One direction: in TLS 1.3 the traffic secret of the current generation (32 or 48 bytes), in
-/// TLS 1.2 the key at 0.. and the 12-byte iv at 32... See `keys.rs`.
-pub(crate) struct Direction {
-    pub(crate) secret: [u8; SECRET_BYTES],
-    pub(crate) seq: u64,
-}
+use crate::keys;
+use crate::partial::Partial;
+use crate::suite::{
+    Direction, IV_BYTES, Role, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
+};
 
 /// What happened, and what is still to be sent: bits of [`Session::flags`].
 pub(crate) mod flag {
@@ -101,7 +65,7 @@ impl Session {
             Role::Client => (server_secret, client_secret),
         };
         let mut session = Session::blank(role, suite, Version::Tls13, rx_seq, tx_seq);
-        let hash_len = keys::hash_len(suite);
+        let hash_len = hash_len(suite);
         copy_exact(&mut session.rx.secret[..hash_len], rx_secret)?;
         copy_exact(&mut session.tx.secret[..hash_len], tx_secret)?;
         Ok(session)
@@ -127,12 +91,12 @@ impl Session {
         tx_seq: u64,
     ) -> Result<Session, Fault> {
         let mut session = Session::blank(role, suite, Version::Tls12, rx_seq, tx_seq);
-        let key_len = keys::key_len(suite);
+        let key_len = key_len(suite);
         for (secret, key, iv) in
             [(&mut session.rx.secret, rx_key, rx_iv), (&mut session.tx.secret, tx_key, tx_iv)]
         {
             copy_exact(&mut secret[..key_len], key)?;
-            copy_exact(&mut secret[keys::TLS12_IV_AT..][..IV_BYTES], iv)?;
+            copy_exact(&mut secret[TLS12_IV_AT..][..IV_BYTES], iv)?;
         }
         Ok(session)
     }
@@ -189,13 +153,6 @@ impl Session {
 
     pub(crate) const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
-    }
-}
-
-impl Direction {
-    pub(crate) fn wipe(&mut self) {
-        self.secret.zeroize();
-        self.seq.zeroize();
     }
 }
 

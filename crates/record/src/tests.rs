@@ -4,11 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::fault::alert;
-use crate::keys::{
-    DirectionKey, Material, SECRET_BYTES, hash_len, key_len, next_generation, records_max,
-};
+use crate::keys::{DirectionKey, Material, next_generation, records_max};
 use crate::open::{content, tls12_aad};
 use crate::session::flag;
+use crate::suite::{SECRET_BYTES, hash_len, key_len};
 use crate::*;
 
 mod closing;
