@@ -3,7 +3,7 @@
 //! does not name may hold anything. It must not know what an extension is good for.
 
 use super::sni::SERVER_NAME;
-use super::view::Parts;
+use super::spans::{ALPN, KEY_SHARE, Parts};
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 
@@ -11,7 +11,6 @@ const STATUS_REQUEST: u16 = 5;
 const SUPPORTED_GROUPS: u16 = 10;
 const EC_POINT_FORMATS: u16 = 11;
 const SIGNATURE_ALGORITHMS: u16 = 13;
-pub(crate) const ALPN: u16 = 16;
 const CLIENT_CERTIFICATE_TYPE: u16 = 19;
 const SERVER_CERTIFICATE_TYPE: u16 = 20;
 const EXTENDED_MASTER_SECRET: u16 = 23;
@@ -23,14 +22,10 @@ pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
 const COOKIE: u16 = 44;
 const PSK_KEY_EXCHANGE_MODES: u16 = 45;
 const CERTIFICATE_AUTHORITIES: u16 = 47;
-const KEY_SHARE: u16 = 51;
 const TICKET_REQUEST: u16 = 58;
 const ECH_OUTER_EXTENSIONS: u16 = 0xfd00;
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 const RENEGOTIATION_INFO: u16 = 0xff01;
-
-pub(super) const FIELD_ALPN: Field = Field::Extension(ALPN);
-pub(super) const FIELD_KEY_SHARE: Field = Field::Extension(KEY_SHARE);
 
 /// `CertificateStatusType.ocsp` (RFC 6066 8).
 const STATUS_TYPE_OCSP: u8 = 1;

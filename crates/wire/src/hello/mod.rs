@@ -6,6 +6,7 @@ mod not_tls;
 mod parse;
 mod reader;
 mod sni;
+mod spans;
 mod view;
 
 pub use crate::fault::{Fault, Field, Malformed};
@@ -16,9 +17,10 @@ pub use view::{Hello, ProtocolName, is_grease};
 
 /// What the reader of the other side's hello shares with this one.
 pub(crate) mod parts {
-    pub(crate) use super::extensions::{ALPN, Few, Many, SUPPORTED_VERSIONS};
+    pub(crate) use super::extensions::{Few, Many, SUPPORTED_VERSIONS};
     pub(crate) use super::parse::{extension_list, session_id};
     pub(crate) use super::sni::SERVER_NAME;
+    pub(crate) use super::spans::ALPN;
 }
 
 #[cfg(test)]

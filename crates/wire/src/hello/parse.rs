@@ -2,16 +2,13 @@
 //! parts lie. It must not know what they say.
 
 use super::extensions;
-use super::view::Parts;
+use super::spans::{Parts, RANDOM_LEN};
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
 use crate::handshake::MESSAGE_HEADER_LEN;
 
 /// Longest `legacy_session_id` (RFC 8446 4.1.2).
 const SESSION_ID_BYTES_MAX: u8 = 32;
-
-/// Bytes of `random` (RFC 8446 4.1.2).
-pub(super) const RANDOM_LEN: usize = 32;
 
 /// Reads a ClientHello, its header included.
 #[inline(always)]

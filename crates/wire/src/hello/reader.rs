@@ -1,7 +1,7 @@
 //! Feeds received bytes to the classification and to the record walk, and answers with exactly
 //! one of four things. It must not know sockets, time or what is done with the answer.
 
-use super::view::Parts;
+use super::spans::Parts;
 use super::{Hello, Malformed, NotTls, not_tls, parse};
 use crate::handshake::{CLIENT_HELLO, Message, MessageReader};
 use crate::record::HEADER_LEN;

@@ -1,8 +1,7 @@
 //! What a checked hello says, read in place from the received bytes. It must not know how the
 //! hello was found, and must not be asked for what a rule means.
 
-use super::extensions::{FIELD_ALPN, FIELD_KEY_SHARE};
-use super::parse::RANDOM_LEN;
+use super::spans::{ALPN, KEY_SHARE, Parts, RANDOM_LEN};
 use super::{Field, Sni, sni};
 use crate::cursor::Span;
 use alloc::borrow::Cow;
@@ -24,29 +23,6 @@ pub struct Hello<'a> {
     raw_len: usize,
     sni: Sni<'a>,
     parts: Parts,
-}
-
-/// Where the parts of a hello lie in it.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Parts {
-    pub(super) legacy_version: u16,
-    pub(super) session_id_len: u8,
-    pub(super) random: Span,
-    pub(super) cipher_suites: Span,
-    pub(super) compression_methods: Span,
-    pub(super) extensions: Span,
-    /// The extension's body, of which nothing is checked.
-    pub(super) server_name: Option<Span>,
-    /// The list of this extension without its length, as of those below; empty where there is none.
-    pub(super) alpn: Span,
-    pub(super) versions: Span,
-    pub(super) groups: Span,
-    pub(super) key_shares: Span,
-    pub(super) signature_algorithms: Span,
-    pub(super) ech: bool,
-    pub(super) session_ticket: bool,
-    pub(super) psk: bool,
-    pub(super) early_data: bool,
 }
 
 /// An ALPN protocol name: 1 to 255 bytes of any value (RFC 7301 3.1).
@@ -81,7 +57,7 @@ impl<'a> Hello<'a> {
     pub fn alpn(&self) -> impl Iterator<Item = ProtocolName<'_>> + Clone {
         let mut list = self.parts.alpn.cursor(&self.message);
         core::iter::from_fn(move || {
-            let name = list.vec8_filled(FIELD_ALPN).ok()?;
+            let name = list.vec8_filled(Field::Extension(ALPN)).ok()?;
             Some(ProtocolName(name.left()))
         })
     }
@@ -129,8 +105,8 @@ impl<'a> Hello<'a> {
     pub fn key_share_groups(&self) -> impl Iterator<Item = u16> + Clone {
         let mut list = self.parts.key_shares.cursor(&self.message);
         core::iter::from_fn(move || {
-            let group = list.u16(FIELD_KEY_SHARE).ok()?;
-            list.vec16(FIELD_KEY_SHARE).ok()?;
+            let group = list.u16(Field::Extension(KEY_SHARE)).ok()?;
+            list.vec16(Field::Extension(KEY_SHARE)).ok()?;
             Some(group)
         })
     }
