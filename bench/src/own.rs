@@ -2,8 +2,10 @@
 //! the plainest tokio-rustls servers as a yardstick. Must not know what is measured.
 
 mod backend;
+mod crowd;
 mod dns;
 mod floor;
+pub mod listen;
 mod origin;
 mod proxies;
 
@@ -12,10 +14,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::child;
 use clap::Subcommand;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-
-use crate::{child, run};
 
 /// What `peer` runs. Not for people: the measuring process starts these.
 #[derive(Debug, Subcommand)]
@@ -53,7 +53,7 @@ pub enum Own {
     /// One epoll loop that reads a hello's record, and moves bytes by splice(2)
     FloorSplice { address: SocketAddr, upstreams: Vec<SocketAddr> },
     /// One of the client processes of `million`
-    Crowd(run::crowd::Crowd),
+    Crowd(crowd::Crowd),
 }
 
 /// Runs one of them until it is killed.
@@ -64,7 +64,7 @@ pub fn serve(own: Own) -> io::Result<()> {
     let own = match own {
         Own::Launch { core, command } => return Err(child::launch(core, &command)),
         Own::FloorSplice { address, upstreams } => return floor::serve(address, upstreams),
-        Own::Crowd(crowd) => return run::crowd::serve(&crowd),
+        Own::Crowd(crowd) => return crowd::serve(&crowd),
         own => own,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -91,23 +91,5 @@ pub fn serve(own: Own) -> io::Result<()> {
     })
 }
 
-/// A listener with room for the bursts that the load tools make.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// The next connection, small writes not held back.
-async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-    let (stream, _) = listener.accept().await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
 const TLS12: [&rustls::SupportedProtocolVersion; 1] = [&rustls::version::TLS12];
 const TLS13: [&rustls::SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
-
-/// As every peer is configured; the kernel's somaxconn may allow less.
-pub const BACKLOG: u32 = 4096;

@@ -5,7 +5,6 @@ pub mod bulk;
 pub mod chat;
 pub mod churn;
 pub mod compression;
-pub mod crowd;
 pub mod handshakes;
 pub mod idle;
 pub mod million;

@@ -7,19 +7,21 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
+use super::listen;
+
 /// Serves plain TCP.
 pub async fn plain(address: SocketAddr) -> io::Result<()> {
-    let listener = super::listen(address)?;
+    let listener = listen::listen(address)?;
     loop {
-        tokio::spawn(converse(super::accept(&listener).await?));
+        tokio::spawn(converse(listen::accept(&listener).await?));
     }
 }
 
 /// Serves TLS.
 pub async fn tls(address: SocketAddr, acceptor: TlsAcceptor) -> io::Result<()> {
-    let listener = super::listen(address)?;
+    let listener = listen::listen(address)?;
     loop {
-        let (stream, acceptor) = (super::accept(&listener).await?, acceptor.clone());
+        let (stream, acceptor) = (listen::accept(&listener).await?, acceptor.clone());
         tokio::spawn(async move { converse(acceptor.accept(stream).await?).await });
     }
 }

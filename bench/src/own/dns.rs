@@ -6,10 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::UdpSocket;
 
+use super::listen;
+
 /// Answers over UDP until it is killed. It listens for TCP as well, so that it is seen to be up.
 pub async fn serve(address: SocketAddr, addresses: &[Ipv4Addr]) -> io::Result<()> {
     let socket = UdpSocket::bind(address).await?;
-    let _listener = super::listen(address)?;
+    let _listener = listen::listen(address)?;
     let mut question = [0; 512];
     loop {
         let (got, from) = socket.recv_from(&mut question).await?;

@@ -10,6 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
+use super::listen;
+
 /// The two ends of a connection; the index of an end in a pair.
 const CLIENT: usize = 0;
 const ORIGIN: usize = 1;
@@ -47,7 +49,7 @@ struct Floor {
 /// Serves until it is killed.
 pub fn serve(address: SocketAddr, upstreams: Vec<SocketAddr>) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    rustix::net::listen(&listener, i32::try_from(super::BACKLOG).unwrap_or(i32::MAX))?;
+    rustix::net::listen(&listener, i32::try_from(listen::BACKLOG).unwrap_or(i32::MAX))?;
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;

@@ -12,6 +12,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::flight;
 
+use super::listen;
+
 /// Serves on every address. `reply` is the count of opaque bytes after the ServerHello.
 pub async fn serve(
     reply: usize,
@@ -22,13 +24,13 @@ pub async fn serve(
     // A long reply is one flight and then a part repeated: an origin of 256 MiB needs 256 KiB.
     let flight = if tls12 { flight::server_flight_tls12 } else { flight::server_flight };
     let opening: Arc<[u8]> = flight(reply.min(PART_BYTES)).into();
-    let listeners: io::Result<Vec<_>> = addresses.iter().map(|at| super::listen(*at)).collect();
+    let listeners: io::Result<Vec<_>> = addresses.iter().map(|at| listen::listen(*at)).collect();
     let mut tasks = tokio::task::JoinSet::new();
     for listener in listeners? {
         let (opening, acceptor) = (Arc::clone(&opening), acceptor.clone());
         tasks.spawn(async move {
             loop {
-                let stream = super::accept(&listener).await?;
+                let stream = listen::accept(&listener).await?;
                 let (opening, acceptor) = (Arc::clone(&opening), acceptor.clone());
                 tokio::spawn(async move {
                     match acceptor {

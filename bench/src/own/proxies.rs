@@ -13,6 +13,8 @@ use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+use super::listen;
+
 /// TLS with one certificate and stateless tickets.
 pub fn acceptor(certificate: &Path, key: &Path) -> io::Result<TlsAcceptor> {
     acceptor_of(certificate, key, rustls::ALL_VERSIONS)
@@ -43,9 +45,9 @@ pub async fn terminate(
     acceptor: TlsAcceptor,
     upstream: SocketAddr,
 ) -> io::Result<()> {
-    let listener = super::listen(address)?;
+    let listener = listen::listen(address)?;
     loop {
-        let (stream, acceptor) = (super::accept(&listener).await?, acceptor.clone());
+        let (stream, acceptor) = (listen::accept(&listener).await?, acceptor.clone());
         tokio::spawn(async move {
             let mut client = acceptor.accept(stream).await?;
             let mut server = TcpStream::connect(upstream).await?;
@@ -57,9 +59,9 @@ pub async fn terminate(
 
 /// Joins each client with the next upstream, and never looks at the bytes.
 pub async fn splice(address: SocketAddr, upstreams: &[SocketAddr]) -> io::Result<()> {
-    let listener = super::listen(address)?;
+    let listener = listen::listen(address)?;
     for upstream in upstreams.iter().copied().cycle() {
-        let mut client = super::accept(&listener).await?;
+        let mut client = listen::accept(&listener).await?;
         tokio::spawn(async move {
             let mut server = TcpStream::connect(upstream).await?;
             server.set_nodelay(true)?;

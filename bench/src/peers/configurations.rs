@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::{Front, Kind, Row};
+use super::row::{Front, Kind, Row};
 use crate::lab::{BOTH, CERTIFICATE, KEY, NAMES, WILDCARD, host_name};
-use crate::own::BACKLOG;
+use crate::own::listen::BACKLOG;
 
 /// What a configuration is made of.
 pub struct Plan<'a> {

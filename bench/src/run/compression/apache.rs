@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use super::finished;
+use super::edge::finished;
 use crate::lab::{CERTIFICATE, KEY, LOCALHOST, Lab, Server};
 use crate::peers;
 

@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::edge::{CODINGS, EVERY_CODING, Edge, READY, SMALL, available, column};
+use super::material;
 use super::web::{self, Got};
-use super::{CODINGS, EVERY_CODING, Edge, READY, SMALL, available, column, material};
 use crate::board::{Board, Column, Sample};
 use crate::lab::Lab;
 

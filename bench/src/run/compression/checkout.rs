@@ -5,10 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::apache::{self, Apache};
+use super::edge::{EVERY_CODING, Edge, SMALL, available};
+use super::material;
+use super::options::Options;
 use super::replay::{self, Browser, Done, Request};
 use super::tap::{self, Squeezed, Tap};
 use super::web::Client;
-use super::{EVERY_CODING, Edge, Options, SMALL, available, material};
 use crate::board::{Board, Column, Sample};
 use crate::lab::Lab;
 use crate::run::settle;

@@ -7,12 +7,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::edge::Edge;
+use super::options::Options;
 use super::web::{self, Client};
-use super::{Edge, Meter, Options, checkout, material};
+use super::{checkout, material};
 use crate::board::{Board, Column, Sample, median};
 use crate::child::Child;
 use crate::lab::{CERTIFICATE, KEY, Lab, Server};
 use crate::peers;
+use crate::run::Meter;
 use crate::run::order;
 
 /// A row: a server, and what its client takes.

@@ -5,11 +5,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::material::Files;
+use super::edge::{CODINGS, EVERY_CODING, Edge, SMALL, available, column};
+use super::material::{self, Files};
 use super::web::{self, Client};
-use super::{CODINGS, EVERY_CODING, Edge, Meter, SMALL, available, column, material};
 use crate::board::{Board, Sample};
 use crate::lab::Lab;
+use crate::run::Meter;
 
 /// `count` JSON answers that the dictionary has never seen.
 pub async fn answers(lab: &Lab, count: usize) -> io::Result<(Board, Vec<String>)> {

@@ -1,0 +1,107 @@
+//! A row of a table: which program in which role.
+//! It must not know how the program is configured or started.
+
+/// A program that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The program of this repository.
+    Eyelet,
+    /// nginx, with its stream module for splicing and TCP.
+    Nginx,
+    /// HAProxy.
+    Haproxy,
+    /// hitch, which terminates TLS only.
+    Hitch,
+    /// stunnel, which terminates TLS only.
+    Stunnel,
+    /// A tokio-rustls server without an upstream, of this program.
+    RustTls,
+    /// tokio-rustls and copy_bidirectional, of this program.
+    RustProxy,
+    /// copy_bidirectional alone, of this program.
+    RustSplice,
+    /// An epoll loop and splice(2), of this program.
+    FloorSplice,
+}
+
+/// What a server is asked to do with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// Terminate TLS in front of an HTTP backend.
+    Http,
+    /// Terminate TLS, and hold a TCP connection to the backend for each client.
+    Tcp,
+    /// Read the ClientHello, choose the origin by its name among 1,000, and splice.
+    Peek,
+    /// Splice without a look at the bytes.
+    Blind,
+    /// The same to the destination that a PROXY header names.
+    BlindTowards,
+    /// Splice there where DNS says that the name, one of 1,000, is the destination's.
+    ByDns,
+    /// Splice there where the destination has shown a certificate for it.
+    ByCertificate,
+}
+
+impl Front {
+    /// Whether its connections come with a PROXY header.
+    pub const fn has_destination(self) -> bool {
+        matches!(self, Self::BlindTowards | Self::ByDns | Self::ByCertificate)
+    }
+}
+
+/// A row of a table: a program in a role.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// As in the table, and as `--against` names it.
+    pub label: &'static str,
+    /// Which program.
+    pub kind: Kind,
+    /// In which role.
+    pub front: Front,
+    /// With its access log on, into /dev/null.
+    pub access_log: bool,
+    /// In front of an origin that speaks TLS 1.2, not 1.3.
+    pub tls12: bool,
+    /// Measured when `--against` names the program or nothing at all.
+    pub usual: bool,
+}
+
+impl Row {
+    /// A row that is measured unless `--against` leaves it out.
+    pub const fn usual(label: &'static str, kind: Kind, front: Front) -> Self {
+        Self { label, kind, front, access_log: false, tls12: false, usual: true }
+    }
+
+    /// A row that is measured only when `--against` names it.
+    pub const fn asked(label: &'static str, kind: Kind, front: Front) -> Self {
+        Self { label, kind, front, access_log: false, tls12: false, usual: false }
+    }
+
+    /// The row in front of an origin that speaks TLS 1.2.
+    pub const fn tls12(self) -> Self {
+        Self { tls12: true, ..self }
+    }
+
+    /// The row with the access log on.
+    pub const fn logging(self) -> Self {
+        Self { access_log: true, ..self }
+    }
+}
+
+impl Kind {
+    /// The program's name: what `--against` takes, and what is looked for in PATH.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Eyelet => "eyelet",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+            Self::Hitch => "hitch",
+            Self::Stunnel => "stunnel",
+            Self::RustTls => "rust-tls",
+            Self::RustProxy => "rust-proxy",
+            Self::RustSplice => "rust-splice",
+            Self::FloorSplice => "floor-splice",
+        }
+    }
+}
