@@ -9,7 +9,7 @@ use brotli::enc::encode::{
     BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct,
 };
 
-use super::{CodingError, Effort, Step};
+use super::step::{CodingError, Effort, Step};
 use memory::Alloc;
 pub use memory::BrMemory;
 

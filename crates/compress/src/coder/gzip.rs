@@ -2,7 +2,7 @@
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-use super::{CodingError, Effort, ROOM_BYTES, Step};
+use super::step::{CodingError, Effort, ROOM_BYTES, Step};
 
 /// A context, fresh or used before.
 pub struct Gzip {

@@ -4,7 +4,7 @@
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, Strategy};
 
-use super::{CodingError, Effort, ROOM_BYTES, Step};
+use super::step::{CodingError, Effort, ROOM_BYTES, Step};
 
 /// A context, fresh or used before.
 pub struct Zstd {

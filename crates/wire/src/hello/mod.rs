@@ -4,14 +4,15 @@
 mod extensions;
 mod not_tls;
 mod parse;
+mod peek;
 mod reader;
 mod sni;
 mod spans;
 mod view;
 
 pub use crate::fault::{Fault, Field, Malformed};
-pub use not_tls::NotTls;
-pub use reader::{HelloReader, Peek, raw_bytes_max};
+pub use peek::{NotTls, Peek};
+pub use reader::{HelloReader, raw_bytes_max};
 pub use sni::{HOST_NAME_BYTES_MAX, HostName, LABEL_BYTES_MAX, Sni, SniFault};
 pub use view::{Hello, ProtocolName, is_grease};
 

@@ -1,27 +1,8 @@
 //! Tells from the very first bytes that a connection does not speak TLS, and what it speaks, for
 //! the log line and the answer. It must not know the records that follow.
 
-use super::Peek;
+use super::peek::{NotTls, Peek};
 use crate::record::{HANDSHAKE, VERSION_MAJOR};
-use core::fmt;
-
-/// Why the first bytes are not a TLS handshake record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotTls {
-    /// An HTTP/1 request line, or the HTTP/2 preface.
-    Http,
-    /// An SSH identification string (RFC 4253 4.2).
-    Ssh,
-    /// An SSLv2 CLIENT-HELLO, also when it offers SSL 3.0 or TLS (RFC 5246 E.2, forbidden by
-    /// RFC 6176).
-    SslV2,
-    /// A PROXY protocol header, v1 or v2, where none is expected.
-    ProxyHeader,
-    /// The first byte is not the content type of a handshake.
-    RecordType(u8),
-    /// A handshake record by its first byte, whose major version is not 3.
-    RecordVersion(u8),
-}
 
 /// How protocols other than TLS begin. At most 8 bytes each: a client that sent so many and
 /// waits has said enough.
@@ -69,19 +50,6 @@ fn by_prefix<'a>(raw: &[u8]) -> Option<Peek<'a>> {
     let undecided = PREFIXES.iter().filter(|(prefix, _)| prefix.starts_with(raw));
     let at_least = undecided.map(|(prefix, _)| prefix.len() - raw.len()).min()?;
     Some(Peek::NeedMore { at_least })
-}
-
-impl fmt::Display for NotTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Http => f.write_str("plain HTTP"),
-            Self::Ssh => f.write_str("SSH"),
-            Self::SslV2 => f.write_str("SSLv2 hello"),
-            Self::ProxyHeader => f.write_str("PROXY protocol header"),
-            Self::RecordType(first) => write!(f, "first byte {first:#04x}"),
-            Self::RecordVersion(major) => write!(f, "record of major version {major}"),
-        }
-    }
 }
 
 impl core::error::Error for NotTls {}

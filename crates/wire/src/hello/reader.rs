@@ -1,8 +1,10 @@
 //! Feeds received bytes to the classification and to the record walk, and answers with exactly
 //! one of four things. It must not know sockets, time or what is done with the answer.
 
+use super::peek::Peek;
 use super::spans::Parts;
-use super::{Hello, Malformed, NotTls, not_tls, parse};
+use super::view::Hello;
+use super::{not_tls, parse};
 use crate::handshake::{CLIENT_HELLO, Message, MessageReader};
 use crate::record::HEADER_LEN;
 
@@ -15,26 +17,6 @@ use crate::record::HEADER_LEN;
 #[derive(Clone, Debug)]
 pub struct HelloReader {
     message: MessageReader,
-}
-
-/// The answer of [`HelloReader::feed`]. It depends on the bytes alone, not on how many calls they
-/// came in; once it is not `NeedMore` it stays as it is.
-#[derive(Debug)]
-// The size is the hello's: it lives on the stack for as long as it takes to decide.
-#[allow(clippy::large_enum_variant)]
-pub enum Peek<'a> {
-    /// No hello can be complete before this many bytes more have come. Do not wait for so many
-    /// in one read: a fault may show with the next byte.
-    NeedMore {
-        /// Bytes, at least 1.
-        at_least: usize,
-    },
-    /// These are not the first bytes of a TLS connection.
-    NotTls(NotTls),
-    /// A whole and well-formed hello. Its [`Sni`](super::Sni) may still be malformed.
-    Hello(Hello<'a>),
-    /// TLS, and no stack should take it.
-    Malformed(Malformed),
 }
 
 impl HelloReader {

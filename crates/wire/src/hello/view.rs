@@ -1,9 +1,10 @@
 //! What a checked hello says, read in place from the received bytes. It must not know how the
 //! hello was found, and must not be asked for what a rule means.
 
+use super::sni::{self, Sni};
 use super::spans::{ALPN, KEY_SHARE, Parts, RANDOM_LEN};
-use super::{Field, Sni, sni};
 use crate::cursor::Span;
+use crate::fault::Field;
 use alloc::borrow::Cow;
 use core::fmt;
 

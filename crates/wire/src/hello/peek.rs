@@ -1,0 +1,57 @@
+//! What a look at the first bytes of a client has shown.
+//! It must not know how they are read.
+
+use super::view::Hello;
+use crate::fault::Malformed;
+use core::fmt;
+
+/// The answer of [`HelloReader::feed`]. It depends on the bytes alone, not on how many calls they
+/// came in; once it is not `NeedMore` it stays as it is.
+#[derive(Debug)]
+// The size is the hello's: it lives on the stack for as long as it takes to decide.
+#[allow(clippy::large_enum_variant)]
+pub enum Peek<'a> {
+    /// No hello can be complete before this many bytes more have come. Do not wait for so many
+    /// in one read: a fault may show with the next byte.
+    NeedMore {
+        /// Bytes, at least 1.
+        at_least: usize,
+    },
+    /// These are not the first bytes of a TLS connection.
+    NotTls(NotTls),
+    /// A whole and well-formed hello. Its [`Sni`](super::Sni) may still be malformed.
+    Hello(Hello<'a>),
+    /// TLS, and no stack should take it.
+    Malformed(Malformed),
+}
+
+/// Why the first bytes are not a TLS handshake record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTls {
+    /// An HTTP/1 request line, or the HTTP/2 preface.
+    Http,
+    /// An SSH identification string (RFC 4253 4.2).
+    Ssh,
+    /// An SSLv2 CLIENT-HELLO, also when it offers SSL 3.0 or TLS (RFC 5246 E.2, forbidden by
+    /// RFC 6176).
+    SslV2,
+    /// A PROXY protocol header, v1 or v2, where none is expected.
+    ProxyHeader,
+    /// The first byte is not the content type of a handshake.
+    RecordType(u8),
+    /// A handshake record by its first byte, whose major version is not 3.
+    RecordVersion(u8),
+}
+
+impl fmt::Display for NotTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http => f.write_str("plain HTTP"),
+            Self::Ssh => f.write_str("SSH"),
+            Self::SslV2 => f.write_str("SSLv2 hello"),
+            Self::ProxyHeader => f.write_str("PROXY protocol header"),
+            Self::RecordType(first) => write!(f, "first byte {first:#04x}"),
+            Self::RecordVersion(major) => write!(f, "record of major version {major}"),
+        }
+    }
+}
