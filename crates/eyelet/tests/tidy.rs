@@ -2,6 +2,8 @@
 //! Every finding is `path:line: what is wrong`; every exception has a reason and must stay in use.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/source.rs"]
 mod source;
 
@@ -78,6 +80,9 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ("crates/sys", Some(&["libc", "rustix"])),
     ("crates/eyelet", None),
 ];
+
+/// Crates whose files still import each other in a circle.
+const CIRCLES_LEFT: &[&str] = &["crates/eyelet"];
 
 /// The crates without clock, randomness, files, sockets and threads: these are arguments there.
 const PURE: &[&str] = &["crates/wire", "crates/policy", "crates/record", "crates/compress"];
@@ -332,6 +337,23 @@ fn impure(file: &File, pure: bool) -> Vec<String> {
         }
     }
     findings
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let mut findings = Vec::new();
+    let files = files();
+    let crates: BTreeSet<&str> =
+        files.iter().filter(|f| f.path.ends_with("/Cargo.toml")).map(File::folder).collect();
+    for folder in crates {
+        let circles = circles::circles(&files, &format!("{folder}/src"));
+        match CIRCLES_LEFT.contains(&folder) {
+            true if circles.is_empty() => findings.push(format!("{folder}: no circle any more")),
+            true => {}
+            false => findings.extend(circles.iter().map(|all| format!("{folder}: {all:?}"))),
+        }
+    }
+    report(&findings);
 }
 
 #[test]

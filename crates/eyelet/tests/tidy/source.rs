@@ -14,6 +14,12 @@ pub struct File {
 }
 
 impl File {
+    /// A file of Rust with this path and text.
+    pub fn of(path: &str, text: &str) -> Self {
+        let (code, comments) = layers(text);
+        Self { path: path.to_owned(), text: text.to_owned(), code, comments }
+    }
+
     pub fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }

@@ -1,7 +1,7 @@
 //! Reads a PROXY header strictly: one spelling, framed to its last byte. It must not know which
 //! peers may send one.
 
-use super::{
+use super::header::{
     Command, ProxyHeader, TLV_HEADER_LEN, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4,
     V2_TCP4_LEN, V2_TCP6, V2_TCP6_LEN, V2_UNIX_LEN, V2_UNIX_STREAM, V2_UNSPEC,
 };

@@ -1,6 +1,7 @@
 //! PROXY headers as load balancers send them, each fault by its name, and what we write read back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use super::header::V2_SIGNATURE;
 use super::*;
 use proptest::prelude::*;
 use std::string::String;

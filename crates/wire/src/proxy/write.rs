@@ -1,7 +1,7 @@
 //! Writes a version 2 header with what the upstream may want to know of the TLS connection. It
 //! must not know where these facts come from.
 
-use super::{
+use super::header::{
     Command, TLV_HEADER_LEN, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4, V2_TCP6,
     V2_UNSPEC,
 };
