@@ -560,6 +560,8 @@ impl Drop for LetGo {
             };
             drop(story);
         }
+        // What was cut short has told its line when it was dropped.
+        self.0.log.borrow_mut().flush();
     }
 }
 
