@@ -120,7 +120,7 @@ impl Worker {
         if accepting.paused && !self.is_full() {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
-            tracing::info!("accepting resumes (worker {}, pause {pauses})", self.index);
+            tracing::warn!("accepting resumes (worker {}, pause {pauses})", self.index);
             if let Err(error) = self.listen(&accepting.sockets) {
                 tracing::error!("cannot accept any more: {error}");
             }

@@ -15,6 +15,7 @@ pub mod connect;
 pub mod connection;
 pub mod counters;
 pub mod demo;
+pub mod diagnostics;
 pub mod explain;
 pub mod fingerprint;
 pub mod handshake;
