@@ -9,6 +9,7 @@ pub mod budget;
 pub mod certificate;
 pub mod check;
 pub mod cli;
+pub mod clock;
 pub mod compress;
 pub mod config;
 pub mod connect;

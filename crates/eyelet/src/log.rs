@@ -30,7 +30,7 @@ const LAST_LINE_BYTES: usize = 2 << 10;
 pub struct Measured {
     /// Unique in this process: worker in the upper 16 bits, count below.
     pub id: u64,
-    /// Start, in milliseconds since 1970.
+    /// Start, in milliseconds since 1970 by the steady clock ([`crate::clock`]).
     pub started_unix_ms: u64,
     /// From accept to the end.
     pub duration_ms: u64,
@@ -53,6 +53,12 @@ pub struct Log {
 }
 
 impl Log {
+    /// Has lines show the wall clock's time where it is so many milliseconds ahead of the clock
+    /// that connections are measured by, or behind it.
+    pub fn follow(&mut self, ahead_ms: i64) {
+        self.opening.ahead_ms = ahead_ms;
+    }
+
     /// Whether anybody reads the lines.
     pub fn is_on(&self) -> bool {
         self.queue.is_some()

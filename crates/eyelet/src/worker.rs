@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use eyelet_sys::epoll::Events;
 use eyelet_sys::waker;
@@ -22,6 +22,7 @@ use tokio::sync::{Notify, watch};
 use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
 use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Budget};
+use crate::clock::Clock;
 use crate::compress::{self, Compressors};
 use crate::config::Config;
 use crate::connection::connection;
@@ -159,14 +160,13 @@ pub struct Worker {
     burst: Cell<Burst>,
     /// What stories are polled with that may wait in their entries.
     pub(crate) nobody: Waker,
-    began: Instant,
-    began_unix_ms: u64,
+    /// Its clocks.
+    pub clock: Clock,
 }
 
 impl Worker {
     /// A worker with nothing to do yet.
     pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let resolver = Resolver::new(&edge.config.dns);
         let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
         let compressors = Compressors::new(&edge.config, &edge.compress, &edge.budget);
@@ -198,14 +198,13 @@ impl Worker {
             is_cutting: Cell::new(false),
             burst: Cell::default(),
             nobody: waker::nobody(),
-            began: Instant::now(),
-            began_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            clock: Clock::new(),
         })
     }
 
-    /// Milliseconds since 1970, steady while the process lives.
+    /// Milliseconds since 1970 by the steady clock.
     pub fn now_unix_ms(&self) -> u64 {
-        self.began_unix_ms + self.began.elapsed().as_millis() as u64
+        self.clock.steady_ms()
     }
 
     /// Whether anybody reads the access log.
@@ -486,7 +485,7 @@ impl Worker {
     }
 
     fn tick(self: &Rc<Self>, accepting: &mut Accepting) {
-        let now = (self.began.elapsed().as_millis() as u64 / TICK_MS) as u32;
+        let now = (self.clock.elapsed().as_millis() as u64 / TICK_MS) as u32;
         loop {
             let due = self.lot.borrow_mut().next_due(now);
             let Some(key) = due else { break };
@@ -506,7 +505,10 @@ impl Worker {
         self.weigh_sources();
         self.is_weighed.set(false);
         self.resume(accepting);
-        self.log.borrow_mut().flush();
+        let mut log = self.log.borrow_mut();
+        log.follow(self.clock.look());
+        log.flush();
+        drop(log);
         self.give_memory_back();
         if self.is_draining() {
             park::drain_idle(self);
