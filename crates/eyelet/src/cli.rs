@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::compress::train::{self, DictionaryCommand};
 use crate::config::{self, Depth};
 use crate::diagnostics::{self, Diagnostics};
-use crate::signals::Signals;
+use crate::signals::{Signals, Stop};
 use crate::{check, counters, demo, explain, serve};
 
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
@@ -105,8 +105,11 @@ fn run_edge(config: config::Config) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let running = serve::start(config)?;
-    let signal = runtime.block_on(signals.until_told_to_stop(&running))?;
-    tracing::info!("{signal}: draining; a second signal ends at once");
+    let stop = runtime.block_on(signals.until_told_to_stop(&running));
+    match stop {
+        Stop::Told(signal) => tracing::info!("{signal}: draining; a second signal ends at once"),
+        Stop::Died => tracing::error!("a worker has ended: draining the others"),
+    }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
         running.drain();
@@ -120,5 +123,9 @@ fn run_edge(config: config::Config) -> Result<(), Box<dyn Error>> {
         }
     });
     tracing::info!("{}", counters::snapshot());
-    if drained { Ok(()) } else { Err("told to stop before the drain was over".into()) }
+    match stop {
+        Stop::Died => Err("a worker has ended".into()),
+        Stop::Told(_) if !drained => Err("told to stop before the drain was over".into()),
+        Stop::Told(_) => Ok(()),
+    }
 }

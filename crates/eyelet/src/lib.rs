@@ -25,7 +25,6 @@ pub mod intercept;
 pub mod known;
 pub mod log;
 pub mod lot;
-pub mod overflows;
 pub mod park;
 pub mod peek;
 pub mod provider;

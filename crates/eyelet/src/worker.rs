@@ -467,12 +467,18 @@ impl Worker {
         }
         *self.stories.borrow_mut() = stories;
         // Taken in first and begun last: those that were here already have not waited for their
-        // handshakes, and of a crowd most hellos have come by now.
+        // handshakes.
+        self.begin_all(accepting);
+        Ok(left)
+    }
+
+    /// Begins what was taken in.
+    pub(crate) fn begin_all(self: &Rc<Self>, accepting: &mut Accepting) {
+        // Of a crowd most hellos have come by now.
         let is_crowd = accepting.waiting.len() >= CROWD;
         for accepted in accepting.waiting.drain(..) {
             self.begin(accepted, is_crowd);
         }
-        Ok(left)
     }
 
     /// A fault of ours costs the connection that met it, not its neighbours. (What a task does from
@@ -505,6 +511,7 @@ impl Worker {
         self.weigh_sources();
         self.is_weighed.set(false);
         self.resume(accepting);
+        self.count_drops(accepting);
         let mut log = self.log.borrow_mut();
         log.follow(self.clock.look());
         log.flush();
@@ -642,7 +649,7 @@ pub async fn run(
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.
                 let _ = changed;
-                accepting.sockets.clear();
+                worker.accept_last(&mut accepting);
                 worker.draining.set(true);
                 end = Some(Instant::now() + worker.edge.config.limits.drain_timeout);
                 park::drain_idle(&worker);
