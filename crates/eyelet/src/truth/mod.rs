@@ -374,3 +374,35 @@ impl Attempt {
         size_of::<Self>() + shown.map_or_else(|why| why.len(), Shown::bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_does_not_outlive_its_end_by_the_wall_clock() {
+        let shown = |valid| Shown {
+            certificate: eyelet_policy::Certificate {
+                names: [].into(),
+                issuer: [].into(),
+                trusted: valid,
+                valid,
+            },
+            told: Arc::new(certificate::Told {
+                names: [].into(),
+                issuer: "".into(),
+                fault: None,
+                at_unix_ms: 0,
+            }),
+            expires_unix_ms: 1_000,
+        };
+        let attempt = |shown| Attempt { shown, fresh_until_ms: 500 };
+        let sound = attempt(Ok(shown(true)));
+        assert!(sound.is_fresh(499, 999) && sound.is_fresh(499, 0));
+        assert!(!sound.is_fresh(500, 0), "by the steady clock");
+        assert!(!sound.is_fresh(0, 1_000), "the wall clock was set");
+        // What is not valid anyway, or is no certificate, is asked for again by age alone.
+        assert!(attempt(Ok(shown(false))).is_fresh(0, 2_000));
+        assert!(attempt(Err("none".into())).is_fresh(0, 2_000));
+    }
+}
