@@ -2,6 +2,7 @@
 //! thread of their own, so that a reader that is stuck stops nothing else, and lines of one kind
 //! are limited in rate. It must not know what a line is about.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -77,7 +78,12 @@ pub fn start() -> io::Result<Diagnostics> {
     let lines = diagnostics.lines.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
-        let text = format!("thread '{}' {panic}\n", thread.name().unwrap_or("?"));
+        let mut text = format!("thread '{}' {panic}\n", thread.name().unwrap_or("?"));
+        // Only where RUST_BACKTRACE asks for it.
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            text += &backtrace.to_string();
+        }
         lines.push(Some(PANIC), &text);
     }));
     Ok(diagnostics)

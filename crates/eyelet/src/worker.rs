@@ -61,6 +61,8 @@ const LAST_TURNS: usize = 8;
 const BURST: usize = 1000;
 /// A second without a connection more or less.
 const QUIET_TICKS: u32 = 10;
+/// A second between two looks at what the kernel has dropped: a system call for each listener.
+const DROPS_TICKS: u32 = 10;
 
 /// What came and went since memory was last given back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -511,7 +513,9 @@ impl Worker {
         self.weigh_sources();
         self.is_weighed.set(false);
         self.resume(accepting);
-        self.count_drops(accepting);
+        if self.burst.get().ticks.is_multiple_of(DROPS_TICKS) {
+            self.count_drops(accepting);
+        }
         let mut log = self.log.borrow_mut();
         log.follow(self.clock.look());
         log.flush();

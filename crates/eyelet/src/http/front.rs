@@ -179,11 +179,6 @@ impl Front {
         trusted.iter().any(|net| net.contains(&self.story.client.ip()))
     }
 
-    /// Why a task of it was dropped before its end.
-    fn why_dropped(&self) -> &'static str {
-        if self.worker.is_draining() { "drained" } else { "a fault of ours" }
-    }
-
     /// Whether a request for this host belongs on this connection: a connection for it would
     /// have come to the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
@@ -266,19 +261,23 @@ impl Front {
     }
 }
 
-/// A task that is dropped in the middle of its work, as at the end of a drain, writes its line all
-/// the same.
+/// Why a task ends that is dropped in the middle of its work.
+const DROPPED: &str = "drained";
+
+/// A task that is dropped when the drain's time is over writes its line all the same. One that a
+/// fault of ours ends does not: should that fault be in the writing, a second panic would end the
+/// process.
 impl Drop for Front {
     fn drop(&mut self) {
-        if !self.is_over.get() {
-            let reason = self.why_dropped().into();
+        if !self.is_over.get() && !std::thread::panicking() {
             let story = self.take_story();
-            self.worker.tell(&story, &End { outcome: Outcome::Terminated, reason });
+            let end = End { outcome: Outcome::Terminated, reason: DROPPED.into() };
+            self.worker.tell(&story, &end);
         }
     }
 }
 
-/// The access line of a request, which is written when this is dropped: none is forgotten.
+/// The access line of a request, which is written when this is dropped, so that a drain forgets none.
 pub struct Telling<'a> {
     front: &'a Front,
     /// What the line will say.
@@ -298,11 +297,15 @@ impl<'a> Telling<'a> {
     }
 }
 
+/// As for [`Front`].
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         if !self.is_over {
             self.record.failed = true;
-            self.record.reason = self.front.why_dropped().into();
+            self.record.reason = DROPPED.into();
         }
         self.front.tell(&self.record);
     }
