@@ -299,3 +299,22 @@ fn overflows() -> u64 {
     let mut both = names.split(' ').zip(counts.split(' '));
     both.find(|(name, _)| *name == "ListenOverflows").unwrap().1.parse().unwrap()
 }
+
+/// What others could write would be sent to clients as dictionaries.
+#[test]
+fn a_dictionary_folder_that_others_can_write_to_is_not_used() {
+    let pki = Pki::new();
+    let folder = pki.folder.path().join("dictionaries");
+    std::fs::create_dir(&folder).unwrap();
+    let rule = pki.terminate("http://127.0.0.1:9", "dictionary = [\"/app/*\"]\n");
+    for (mode, is_used) in [(0o777, false), (0o755, true)] {
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+        // It is read at the start, and a half-written file in it goes.
+        let trap = folder.join("half.version.new");
+        std::fs::write(&trap, b"half").unwrap();
+        let edge = Edge::start(&pki.folder, &rule);
+        let words = "others may write to the folder (mode 777)";
+        assert_eq!(edge.log().contains(words), !is_used, "{mode:o}: {}", edge.log());
+        assert_eq!(trap.exists(), !is_used, "{mode:o}");
+    }
+}
