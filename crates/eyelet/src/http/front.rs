@@ -277,7 +277,7 @@ impl Drop for Front {
     }
 }
 
-/// The access line of a request, which is written when this is dropped, so that a drain forgets none.
+/// The access line of a request. It is written when this is dropped, so a drain forgets none.
 pub struct Telling<'a> {
     front: &'a Front,
     /// What the line will say.
