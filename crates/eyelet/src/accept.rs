@@ -4,15 +4,20 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_sys::socket;
 
 use crate::lot::Token;
+use crate::serve::BACKLOG;
 use crate::worker::Worker;
 
 /// Connections accepted in one turn, so that a flood of new ones does not starve the others.
 pub(crate) const ACCEPTS: usize = 64;
+
+/// How often up to [`ACCEPTS`] are taken in for the last time: a queue of [`BACKLOG`].
+const LAST_ACCEPTS: usize = BACKLOG as usize / ACCEPTS + 1;
 
 const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
@@ -27,6 +32,8 @@ pub struct ListenerSocket {
     pub listener: u16,
     /// The socket.
     pub socket: OwnedFd,
+    /// The kernel's count of dropped connections at the last look.
+    pub drops: u32,
 }
 
 /// What a worker takes in, and how far it is with that.
@@ -120,9 +127,39 @@ impl Worker {
         if accepting.paused && !self.is_full() {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
-            tracing::info!("accepting resumes (worker {}, pause {pauses})", self.index);
+            tracing::warn!("accepting resumes (worker {}, pause {pauses})", self.index);
             if let Err(error) = self.listen(&accepting.sockets) {
                 tracing::error!("cannot accept any more: {error}");
+            }
+        }
+    }
+
+    /// Takes in what is queued, because a close would reset it, and closes the listeners. What
+    /// comes between the last look and the close is reset all the same, and so is what there is
+    /// no room for.
+    pub(crate) fn accept_last(self: &Rc<Self>, accepting: &mut Accepting) {
+        self.count_drops(accepting);
+        for index in 0..accepting.sockets.len() {
+            accepting.guess = ACCEPTS;
+            // A queue is not longer than the backlog, and new connections may come as fast.
+            for _ in 0..LAST_ACCEPTS {
+                let may_be_more = self.accept(accepting, index as u16);
+                self.begin_all(accepting);
+                if !may_be_more {
+                    break;
+                }
+            }
+        }
+        accepting.sockets.clear();
+    }
+
+    /// Adds to the counters what the kernel has dropped at this worker's listeners.
+    pub(crate) fn count_drops(&self, accepting: &mut Accepting) {
+        for listener in &mut accepting.sockets {
+            let now = socket::drops(&listener.socket).unwrap_or(listener.drops);
+            let new = now.wrapping_sub(std::mem::replace(&mut listener.drops, now));
+            if new > 0 {
+                self.counters.listen_drops.add(new.into());
             }
         }
     }

@@ -1,8 +1,7 @@
 //! Certificates and keys: from PEM files to what rustls signs with, and what a certificate says
 //! of itself. Does not know which rule wants which.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +15,8 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 use zeroize::Zeroizing;
 
+use eyelet_sys::file::read_regular;
+
 use crate::config::CertificateFiles;
 
 /// Why a certificate cannot be used, with the file at fault and what to do about it.
@@ -28,12 +29,6 @@ pub enum CertificateError {
         file: PathBuf,
         /// What the system says.
         why: io::Error,
-    },
-    /// A file is larger than any chain.
-    #[error("{} is over {FILE_BYTES_MAX} bytes; expected a PEM file", file.display())]
-    TooLarge {
-        /// Which.
-        file: PathBuf,
     },
     /// A file has a broken PEM section.
     #[error("{}: broken PEM: {why}", file.display())]
@@ -59,6 +54,15 @@ pub enum CertificateError {
         file: PathBuf,
         /// What is wrong with it.
         why: String,
+    },
+    /// The certificate is larger than TLS libraries take.
+    #[error("{}: the first certificate has {bytes} bytes; expected at most {LEAF_BYTES_MAX}, \
+        which is what rustls reads: spread its names over several certificates", file.display())]
+    LargeLeaf {
+        /// Which file.
+        file: PathBuf,
+        /// The certificate's length.
+        bytes: usize,
     },
     /// A file for a key has none.
     #[error("{} has no private key; expected PKCS#8, SEC1 or PKCS#1 in PEM", file.display())]
@@ -108,6 +112,9 @@ pub struct Description {
 /// If a file cannot be read or used, or the key is not the certificate's.
 pub fn load(files: &CertificateFiles) -> Result<CertifiedKey, CertificateError> {
     let chain = chain(&files.certificate)?;
+    if let Some(bytes) = chain.first().map(|leaf| leaf.len()).filter(|len| *len > LEAF_BYTES_MAX) {
+        return Err(CertificateError::LargeLeaf { file: files.certificate.clone(), bytes });
+    }
     let key = key(&files.key)?;
     let signing = any_supported_type(&key)
         .map_err(|_| CertificateError::BadKey { file: files.key.clone() })?;
@@ -197,9 +204,8 @@ pub fn check_key(file: &Path) -> Result<(), CertificateError> {
 fn key(file: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text = read(file)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {
-        pem::Error::NoItemsFound if is_encrypted(&text) => {
-            CertificateError::EncryptedKey { file: file.to_owned() }
-        }
+        // Its head lines (RFC 1421) are no base64, so the traditional form does not parse at all.
+        _ if is_encrypted(&text) => CertificateError::EncryptedKey { file: file.to_owned() },
         pem::Error::NoItemsFound => CertificateError::NoKey { file: file.to_owned() },
         why => CertificateError::Pem { file: file.to_owned(), why },
     })
@@ -212,15 +218,9 @@ fn is_encrypted(text: &[u8]) -> bool {
 
 /// The text may be a key, so it is wiped when dropped.
 fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
-    let unreadable = |why| CertificateError::Unreadable { file: file.to_owned(), why };
-    // Room for all of it at once: a vector that grows leaves copies of the key behind.
-    let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_USUAL));
-    let opened = File::open(file).map_err(unreadable)?;
-    if opened.metadata().map_err(unreadable)?.len() > FILE_BYTES_MAX {
-        return Err(CertificateError::TooLarge { file: file.to_owned() });
-    }
-    opened.take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(unreadable)?;
-    Ok(text)
+    read_regular(file, FILE_BYTES_MAX)
+        .map(Zeroizing::new)
+        .map_err(|why| CertificateError::Unreadable { file: file.to_owned(), why })
 }
 
 fn date(seconds: i64) -> String {
@@ -229,11 +229,12 @@ fn date(seconds: i64) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
+/// Bytes of DER: lengths of two bytes are the longest that webpki reads (`TWO_BYTE_DER_SIZE`), and
+/// with four bytes before it the whole must fit.
+const LEAF_BYTES_MAX: usize = 0xffff + 4;
+
 /// Bytes of a PEM file. All authorities of the web together are below 300 kB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-
-/// Bytes: a chain of three and its key.
-const FILE_BYTES_USUAL: usize = 16 << 10;
 
 /// Seconds since 1970; the last that has a four-digit year, as X.509 and RFC 3339 want it.
 const YEAR_9999_END: u64 = 253_402_300_799;

@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 
 use crate::compress::train::{self, DictionaryCommand};
 use crate::config::{self, Depth};
-use crate::signals::Signals;
+use crate::diagnostics::{self, Diagnostics};
+use crate::signals::{Signals, Stop};
 use crate::{check, counters, demo, explain, serve};
 
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
@@ -53,16 +54,21 @@ pub fn run() -> ExitCode {
     // Before a configuration is read: its text and tables are mappings then, and go back whole.
     eyelet_sys::memory::configure();
     let cli = Cli::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("EYELET_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,hickory_resolver=warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .init();
-    match cli.command {
-        Command::Serve { file } => serve(&file),
+    let diagnostics = match diagnostics::start() {
+        Ok(diagnostics) => diagnostics,
+        Err(error) => {
+            eprintln!("eyelet: cannot write to standard error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let status = obey(cli.command, &diagnostics);
+    diagnostics.finish();
+    status
+}
+
+fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
+    match command {
+        Command::Serve { file } => serve(&file, diagnostics),
         Command::Check { file } => check::check(&file, &mut std::io::stdout()),
         Command::Explain(args) => explain::explain(&args, &mut std::io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut std::io::stdout()),
@@ -73,7 +79,7 @@ pub fn run() -> ExitCode {
 /// The exit code for a configuration with mistakes.
 const MISTAKES: u8 = 2;
 
-fn serve(file: &Path) -> ExitCode {
+fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
     let loaded = match config::load(file, Depth::Files) {
         Ok(loaded) => loaded,
         Err(mistakes) => {
@@ -89,7 +95,7 @@ fn serve(file: &Path) -> ExitCode {
     match run_edge(loaded.config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("eyelet: {error}");
+            diagnostics.line(&format!("eyelet: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -99,8 +105,11 @@ fn run_edge(config: config::Config) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let running = serve::start(config)?;
-    let signal = runtime.block_on(signals.until_told_to_stop(&running))?;
-    tracing::info!("{signal}: draining; a second signal ends at once");
+    let stop = runtime.block_on(signals.until_told_to_stop(&running));
+    match stop {
+        Stop::Told(signal) => tracing::info!("{signal}: draining; a second signal ends at once"),
+        Stop::Died => tracing::error!("a worker has ended: draining the others"),
+    }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
         running.drain();
@@ -114,5 +123,9 @@ fn run_edge(config: config::Config) -> Result<(), Box<dyn Error>> {
         }
     });
     tracing::info!("{}", counters::snapshot());
-    if drained { Ok(()) } else { Err("told to stop before the drain was over".into()) }
+    match stop {
+        Stop::Died => Err("a worker has ended".into()),
+        Stop::Told(_) if !drained => Err("told to stop before the drain was over".into()),
+        Stop::Told(_) => Ok(()),
+    }
 }

@@ -21,7 +21,6 @@ macro_rules! counters {
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
             }
-            sum.listen_overflows = LISTEN_OVERFLOWS.load(Relaxed);
             sum
         }
     };
@@ -36,8 +35,8 @@ counters! {
     connections,
     /// Access lines lost because their reader was too slow.
     lines_lost,
-    /// Connections that the kernel dropped because a listen queue was full.
-    listen_overflows,
+    /// Connections that the kernel dropped at this process's listeners: a queue was full.
+    listen_drops,
     /// Connections parked now.
     parked,
     /// Bytes that the parked connections hold in this process.
@@ -56,14 +55,6 @@ counters! {
     failed,
 }
 
-/// The kernel counts for all sockets, so no worker owns this one.
-static LISTEN_OVERFLOWS: AtomicU64 = AtomicU64::new(0);
-
-/// Notes what the kernel has counted since the start.
-pub fn set_listen_overflows(seen: u64) {
-    LISTEN_OVERFLOWS.store(seen, Relaxed);
-}
-
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
 
 /// What the process says of itself when it ends.
@@ -80,7 +71,7 @@ impl std::fmt::Display for Snapshot {
             self.failed,
             self.shed,
             self.accept_pauses,
-            self.listen_overflows,
+            self.listen_drops,
             self.lines_lost,
         )
     }

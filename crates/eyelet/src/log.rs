@@ -4,15 +4,18 @@
 mod line;
 mod queue;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use eyelet_sys::file::{LogFile, open_log};
+
 use crate::config::{Access, Config};
-use crate::counters::Counters;
+use crate::counters::{self, Counters};
 use crate::http::front::Told;
 use crate::story::{Decided, End};
 use line::{Line, Opening};
@@ -30,7 +33,7 @@ const LAST_LINE_BYTES: usize = 2 << 10;
 pub struct Measured {
     /// Unique in this process: worker in the upper 16 bits, count below.
     pub id: u64,
-    /// Start, in milliseconds since 1970.
+    /// Start, in milliseconds since 1970 by the steady clock ([`crate::clock`]).
     pub started_unix_ms: u64,
     /// From accept to the end.
     pub duration_ms: u64,
@@ -53,6 +56,12 @@ pub struct Log {
 }
 
 impl Log {
+    /// Has lines show the wall clock's time where it is so many milliseconds ahead of the clock
+    /// that connections are measured by, or behind it.
+    pub fn follow(&mut self, ahead_ms: i64) {
+        self.opening.ahead_ms = ahead_ms;
+    }
+
     /// Whether anybody reads the lines.
     pub fn is_on(&self) -> bool {
         self.queue.is_some()
@@ -113,12 +122,13 @@ impl Writer {
         let out: Box<dyn Write + Send> = match &config.log.access {
             Access::Off => return Ok(Self { queue: None, listeners, thread: None }),
             Access::Stdout => Box::new(io::stdout()),
-            Access::File(path) => Box::new(append(path)?),
+            Access::File(path) => Box::new(open(path)?),
         };
         let (queue, drain) = queue::queue();
+        let counters = counters::register();
         let thread = std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_all(out, drain))?;
+            .spawn(move || write_all(out, drain, &counters))?;
         Ok(Self { queue: Some(queue), listeners, thread: Some(thread) })
     }
 
@@ -151,18 +161,24 @@ impl Writer {
     }
 }
 
-fn append(path: &std::path::Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+fn open(path: &Path) -> io::Result<File> {
+    let LogFile { file, is_unread } = open_log(path)?;
+    if is_unread {
+        let path = path.display();
+        tracing::warn!("nobody reads the access log {path}: its lines wait, and some are lost");
+    }
+    Ok(file)
 }
 
-fn write_all(mut out: Box<dyn Write + Send>, batches: Drain) {
+fn write_all(mut out: Box<dyn Write + Send>, batches: Drain, counters: &Counters) {
     let mut failed = false;
     for batch in batches {
         let written = out.write_all(&batch).and_then(|()| out.flush());
-        if let Err(error) = written
-            && !std::mem::replace(&mut failed, true)
-        {
-            tracing::error!("cannot write the access log: {error}");
+        if let Err(error) = written {
+            counters.lines_lost.add(memchr::memchr_iter(b'\n', &batch).count() as u64);
+            if !std::mem::replace(&mut failed, true) {
+                tracing::error!("cannot write the access log: {error}");
+            }
         }
     }
 }

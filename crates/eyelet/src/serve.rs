@@ -34,7 +34,7 @@ use crate::worker::{Edge, LetGo, Worker, run};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
 /// net.core.somaxconn.
-const BACKLOG: i32 = 65_535;
+pub const BACKLOG: i32 = 65_535;
 /// Idle time after which the kernel probes a connection: below the five minutes after which
 /// common NATs forget one.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
@@ -195,6 +195,11 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
     }
 }
 
+/// One that is missing is enough: its connections are gone, and so is its share of new ones.
+fn has_died(workers: &[JoinHandle<()>]) -> bool {
+    workers.iter().any(JoinHandle::is_finished)
+}
+
 type Bound = (Vec<SocketAddr>, Vec<Vec<ListenerSocket>>);
 
 /// A socket of every listener for every worker.
@@ -207,7 +212,7 @@ fn bind_all(config: &Config, workers: usize) -> Result<Bound, StartError> {
             .map_err(|error| StartError::Listen { address: listener.address, error })?;
         addresses.push(address);
         for (worker, socket) in sockets.iter_mut().zip(bound) {
-            worker.push(ListenerSocket { listener: index as u16, socket });
+            worker.push(ListenerSocket { listener: index as u16, socket, drops: 0 });
         }
     }
     Ok((addresses, sockets))
@@ -288,9 +293,9 @@ impl Running {
         &self.addresses
     }
 
-    /// Whether every worker has ended by itself, which only a failure makes it do.
+    /// Whether a worker has ended by itself, which only a failure makes it do.
     pub fn has_died(&self) -> bool {
-        self.workers.iter().all(JoinHandle::is_finished)
+        has_died(&self.workers)
     }
 
     /// Stops accepting, closes what is idle, and waits for the rest, `drain_timeout` at most. Then
@@ -304,5 +309,30 @@ impl Running {
         }
         self.compress.finish();
         self.writer.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_worker_that_has_died_is_noticed() {
+        let (lives, waits) = sync_channel::<()>(0);
+        let alive = || {
+            let (sender, receiver) = sync_channel::<()>(0);
+            (sender, std::thread::spawn(move || _ = receiver.recv()))
+        };
+        let ((_one, first), (_two, second)) = (alive(), alive());
+        let dead = std::thread::spawn(move || _ = waits.recv());
+        let mut workers = vec![first, dead, second];
+        assert!(!has_died(&workers));
+        drop(lives);
+        while !workers[1].is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(has_died(&workers));
+        workers.remove(1);
+        assert!(!has_died(&workers));
     }
 }

@@ -7,10 +7,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::counters;
-use crate::overflows::Overflows;
 use crate::serve::Running;
 
-/// How often the workers and the kernel's counts are looked at.
+/// How often the workers and their counts are looked at.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// The signals that are listened to. Made before anything else, so that none meets the default
@@ -42,28 +41,46 @@ impl Signals {
         }
     }
 
-    /// Waits for SIGTERM or SIGINT, and says which. SIGHUP is noted; reload comes later.
-    ///
-    /// # Errors
-    /// If every worker has died.
-    pub async fn until_told_to_stop(&mut self, running: &Running) -> io::Result<&'static str> {
-        let mut overflows = Overflows::new();
+    /// Waits for SIGTERM or SIGINT, or the end of a worker, and says which. SIGHUP is noted; reload
+    /// comes later.
+    pub async fn until_told_to_stop(&mut self, running: &Running) -> Stop {
+        let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return Ok("SIGTERM"),
-                _ = self.interrupt.recv() => return Ok("SIGINT"),
+                _ = self.terminate.recv() => return Stop::Told("SIGTERM"),
+                _ = self.interrupt.recv() => return Stop::Told("SIGINT"),
                 _ = self.hangup.recv() => {
                     tracing::warn!("SIGHUP ignored: reload is not there yet, restart instead");
                 }
                 _ = watch.tick() => {
-                    overflows.look();
-                    counters::set_listen_overflows(overflows.seen());
+                    tell_drops(&mut drops);
                     if running.has_died() {
-                        return Err(io::Error::other("every worker has ended"));
+                        return Stop::Died;
                     }
                 }
             }
         }
+    }
+}
+
+/// Why a running edge stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// By this signal.
+    Told(&'static str),
+    /// A worker has ended, and the process must be started anew.
+    Died,
+}
+
+/// Says how many connections the kernel has dropped since `known`.
+fn tell_drops(known: &mut u64) {
+    let drops = counters::snapshot().listen_drops;
+    let new = drops - std::mem::replace(known, drops);
+    if new > 0 {
+        tracing::warn!(
+            "the kernel dropped {new} connections ({drops} since the start): a listen queue was \
+             full (net.core.somaxconn, or accepting paused)"
+        );
     }
 }

@@ -235,19 +235,23 @@ fn is_special_v4(ip: Ipv4Addr) -> bool {
         || ip.is_broadcast()
         || a == 0
         // Shared address space (RFC 6598), IETF protocol assignments (RFC 6890), benchmarking
-        // (RFC 2544), documentation (RFC 5737), and the reserved class E.
+        // (RFC 2544), documentation (RFC 5737), 6to4 relays (RFC 7526), and the reserved class E.
         || (a == 100 && b & 0xc0 == 64)
         || matches!((a, b, c), (192, 0, 0 | 2) | (198, 18 | 19, _))
-        || matches!((a, b, c), (198, 51, 100) | (203, 0, 113))
+        || matches!((a, b, c), (198, 51, 100) | (203, 0, 113) | (192, 88, 99))
         || a >= 240
 }
 
-/// What else is not the public Internet: IPv4-compatible (RFC 4291), local NAT64 (RFC 8215),
-/// discard (RFC 6666), Teredo (RFC 4380), documentation (RFC 3849), site-local (RFC 3879).
+/// What else is not the public Internet: IPv4-compatible (RFC 4291), IPv4-translated (RFC 2765:
+/// `::ffff:0:a.b.c.d`), local NAT64 (RFC 8215), discard (RFC 6666), Teredo (RFC 4380), benchmarking
+/// (RFC 5180), documentation (RFC 3849 and 9637), segment routing (RFC 9602) and site-local ones
+/// (RFC 3879).
 fn is_special_v6(ip: Ipv6Addr) -> bool {
     match ip.segments() {
-        [0, 0, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] | [0x100, 0, 0, 0, ..] => true,
-        [0x2001, 0 | 0xdb8, ..] => true,
+        [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => true,
+        [0x64, 0xff9b, 1, ..] | [0x100, 0, 0, 0, ..] => true,
+        [0x2001, 0 | 0xdb8, ..] | [0x2001, 2, 0, ..] | [0x3fff, 0..=0xfff, ..] => true,
+        [0x5f00, ..] => true,
         [first, ..] => first & 0xffc0 == 0xfec0,
     }
 }
@@ -469,10 +473,26 @@ mod tests {
             "64:ff9b::7f00:1",
             "64:ff9b::a9fe:a9fe",
             "2002:7f00:1::",
+            "192.88.99.1",
+            "::ffff:0:8.8.8.8",
+            "::ffff:0:7f00:1",
+            "2001:2::1",
+            "3fff::1",
+            "3fff:fff::1",
+            "5f00::1",
         ] {
             assert!(guarded(ip), "{ip}");
         }
-        for ip in ["8.8.8.8", "172.15.0.1", "100.63.255.255", "2001:4860:4860::8888"] {
+        for ip in [
+            "8.8.8.8",
+            "172.15.0.1",
+            "100.63.255.255",
+            "192.88.98.1",
+            "2001:4860:4860::8888",
+            "2001:2:1::1",
+            "3fff:1000::1",
+            "5eff::1",
+        ] {
             assert!(!guarded(ip), "{ip}");
         }
     }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use eyelet_sys::epoll::Events;
 use eyelet_sys::waker;
@@ -22,6 +22,7 @@ use tokio::sync::{Notify, watch};
 use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
 use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Budget};
+use crate::clock::Clock;
 use crate::compress::{self, Compressors};
 use crate::config::Config;
 use crate::connection::connection;
@@ -60,6 +61,8 @@ const LAST_TURNS: usize = 8;
 const BURST: usize = 1000;
 /// A second without a connection more or less.
 const QUIET_TICKS: u32 = 10;
+/// A second between two looks at what the kernel has dropped: a system call for each listener.
+const DROPS_TICKS: u32 = 10;
 
 /// What came and went since memory was last given back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -159,14 +162,13 @@ pub struct Worker {
     burst: Cell<Burst>,
     /// What stories are polled with that may wait in their entries.
     pub(crate) nobody: Waker,
-    began: Instant,
-    began_unix_ms: u64,
+    /// Its clocks.
+    pub clock: Clock,
 }
 
 impl Worker {
     /// A worker with nothing to do yet.
     pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let resolver = Resolver::new(&edge.config.dns);
         let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
         let compressors = Compressors::new(&edge.config, &edge.compress, &edge.budget);
@@ -198,14 +200,13 @@ impl Worker {
             is_cutting: Cell::new(false),
             burst: Cell::default(),
             nobody: waker::nobody(),
-            began: Instant::now(),
-            began_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            clock: Clock::new(),
         })
     }
 
-    /// Milliseconds since 1970, steady while the process lives.
+    /// Milliseconds since 1970 by the steady clock.
     pub fn now_unix_ms(&self) -> u64 {
-        self.began_unix_ms + self.began.elapsed().as_millis() as u64
+        self.clock.steady_ms()
     }
 
     /// Whether anybody reads the access log.
@@ -468,12 +469,18 @@ impl Worker {
         }
         *self.stories.borrow_mut() = stories;
         // Taken in first and begun last: those that were here already have not waited for their
-        // handshakes, and of a crowd most hellos have come by now.
+        // handshakes.
+        self.begin_all(accepting);
+        Ok(left)
+    }
+
+    /// Begins what was taken in.
+    pub(crate) fn begin_all(self: &Rc<Self>, accepting: &mut Accepting) {
+        // Of a crowd most hellos have come by now.
         let is_crowd = accepting.waiting.len() >= CROWD;
         for accepted in accepting.waiting.drain(..) {
             self.begin(accepted, is_crowd);
         }
-        Ok(left)
     }
 
     /// A fault of ours costs the connection that met it, not its neighbours. (What a task does from
@@ -486,7 +493,7 @@ impl Worker {
     }
 
     fn tick(self: &Rc<Self>, accepting: &mut Accepting) {
-        let now = (self.began.elapsed().as_millis() as u64 / TICK_MS) as u32;
+        let now = (self.clock.elapsed().as_millis() as u64 / TICK_MS) as u32;
         loop {
             let due = self.lot.borrow_mut().next_due(now);
             let Some(key) = due else { break };
@@ -506,7 +513,13 @@ impl Worker {
         self.weigh_sources();
         self.is_weighed.set(false);
         self.resume(accepting);
-        self.log.borrow_mut().flush();
+        if self.burst.get().ticks.is_multiple_of(DROPS_TICKS) {
+            self.count_drops(accepting);
+        }
+        let mut log = self.log.borrow_mut();
+        log.follow(self.clock.look());
+        log.flush();
+        drop(log);
         self.give_memory_back();
         if self.is_draining() {
             park::drain_idle(self);
@@ -560,6 +573,8 @@ impl Drop for LetGo {
             };
             drop(story);
         }
+        // What was cut short has told its line when it was dropped.
+        self.0.log.borrow_mut().flush();
     }
 }
 
@@ -638,7 +653,7 @@ pub async fn run(
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.
                 let _ = changed;
-                accepting.sockets.clear();
+                worker.accept_last(&mut accepting);
                 worker.draining.set(true);
                 end = Some(Instant::now() + worker.edge.config.limits.drain_timeout);
                 park::drain_idle(&worker);

@@ -2,6 +2,7 @@
 //! The only crate that may say `unsafe`; it must not know TLS, rules or tokio.
 
 pub mod epoll;
+pub mod file;
 pub mod interfaces;
 pub mod memory;
 pub mod pipe;

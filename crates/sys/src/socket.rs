@@ -205,6 +205,25 @@ pub fn unsent(fd: impl AsFd) -> io::Result<usize> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
 }
 
+/// How many connections the kernel has dropped at a listening socket, because its queue was full
+/// or for want of memory. Wraps around. Only the listener's own are counted (SO_MEMINFO).
+pub fn drops(listener: impl AsFd) -> io::Result<u32> {
+    let mut counts = [0_u32; MEMINFO_COUNTS];
+    let mut len = size_of_val(&counts) as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed and thus open, and the kernel writes at most `len` bytes,
+    // which is the array's size; it keeps no pointer.
+    let result = unsafe {
+        let (counts, len) = ((&raw mut counts).cast(), &raw mut len);
+        let fd = listener.as_fd().as_raw_fd();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, counts, len)
+    };
+    if result == 0 { Ok(counts[MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Counts that SO_MEMINFO gives (linux/sock_diag.h, SK_MEMINFO_VARS), and the place of the drops.
+const MEMINFO_COUNTS: usize = 9;
+const MEMINFO_DROPS: usize = 8;
+
 fn set_option(fd: impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let len = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the descriptor is borrowed and thus open, and the kernel reads `len` bytes of an
@@ -214,4 +233,39 @@ fn set_option(fd: impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Res
         libc::setsockopt(fd.as_fd().as_raw_fd(), libc::IPPROTO_TCP, option, value, len)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn drops_are_counted_at_the_listener_that_had_them() {
+        let how = Listen {
+            reuse_port: false,
+            keepalive_idle: Duration::from_secs(60),
+            transparent: false,
+            defer: None,
+        };
+        let [full, other] = [(), ()].map(|()| {
+            let fd = bind(([127, 0, 0, 1], 0).into(), how).unwrap();
+            listen(&fd, 1).unwrap();
+            fd
+        });
+        let address = local_address(&full).unwrap();
+        let mut open = Vec::new();
+        // Two have room, and the next ones time out.
+        for _ in 0..100 {
+            open.extend(TcpStream::connect_timeout(&address, Duration::from_millis(20)));
+            if drops(&full).unwrap() > 0 {
+                break;
+            }
+        }
+        assert!(drops(&full).unwrap() > 0);
+        assert_eq!(drops(&other).unwrap(), 0);
+    }
 }

@@ -1,9 +1,9 @@
 //! The dictionary store's folder: a file a version, a delta, a trained dictionary; written whole
 //! or not at all, and believed only with its checksum. It must not know what is kept in memory.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -11,15 +11,17 @@ use eyelet_compress::Coding;
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{Delta, Family, Step, Version};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
+use eyelet_sys::file::OwnFolder;
 use serde::{Deserialize, Serialize};
 
 use super::coder::hash;
 use super::trained::Trained;
 
-/// A folder of our own.
+/// A folder of our own: what is in it is offered to clients, so nobody else may write to it.
 #[derive(Clone, Debug)]
 pub(super) struct Folder {
     path: PathBuf,
+    own: Arc<OwnFolder>,
 }
 
 /// What a file says before its content.
@@ -40,11 +42,7 @@ pub(super) enum Found {
 impl Folder {
     /// Makes the folder where it is missing, readable by nobody else: responses are in it.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-        if !path.is_dir() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        }
-        Ok(Self { path: path.to_owned() })
+        Ok(Self { path: path.to_owned(), own: Arc::new(OwnFolder::open(path)?) })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -90,9 +88,9 @@ impl Folder {
     /// Versions and deltas that are whole. What is not, goes: it could only be made again.
     pub(super) fn load(&self) -> io::Result<Vec<Found>> {
         let mut all = Vec::new();
-        for name in self.names()? {
+        for name in self.own.names()? {
             let is_ours =
-                [".version", ".dcz", ".dcb", ".new"].iter().any(|end| name.ends_with(end));
+                [".version", ".dcz", ".dcb", BESIDE].iter().any(|end| name.ends_with(end));
             if !is_ours {
                 continue;
             }
@@ -113,7 +111,7 @@ impl Folder {
     /// Trained dictionaries that are whole. Others are left: people put them there.
     pub(super) fn load_trained(&self) -> io::Result<Vec<Trained>> {
         let mut all = Vec::new();
-        for name in self.names()?.iter().filter(|name| name.ends_with(".trained")) {
+        for name in self.own.names()?.iter().filter(|name| name.ends_with(".trained")) {
             let trained = self.read(name).and_then(|(head, content)| match head {
                 Head::Trained { rule, pattern } => {
                     Trained::new(&rule, Pattern::new(&pattern).ok()?, content)
@@ -131,41 +129,24 @@ impl Folder {
 
     /// Names of trained dictionaries: what changes when one comes or goes.
     pub(super) fn trained_names(&self) -> Vec<String> {
-        let mut names = self.names().unwrap_or_default();
+        let mut names = self.own.names().unwrap_or_default();
         names.retain(|name| name.ends_with(".trained"));
         names.sort_unstable();
         names
     }
 
-    fn names(&self) -> io::Result<Vec<String>> {
-        let entries = fs::read_dir(&self.path)?.filter_map(Result::ok);
-        Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()).collect())
-    }
-
     /// Beside its place first, then there by renaming: a crash leaves the old file or none.
     fn write(&self, name: &str, head: &Head, content: &[u8]) -> io::Result<()> {
         let encoded = encode(head, content).map_err(io::Error::other)?;
-        let beside = self.path.join(format!("{name}.new"));
-        let mut file = File::create(&beside)?;
-        file.write_all(&encoded)?;
-        file.sync_all()?;
-        fs::rename(&beside, self.path.join(name))?;
-        File::open(&self.path)?.sync_all()
+        self.own.write(name, &format!("{name}{BESIDE}"), &encoded)
     }
 
     fn read(&self, name: &str) -> Option<(Head, Bytes)> {
-        let path = self.path.join(name);
-        let length = fs::metadata(&path).ok()?.len();
-        if length > FILE_BYTES_MAX {
-            return None;
-        }
-        decode(Bytes::from(fs::read(path).ok()?))
+        decode(Bytes::from(self.own.read(name, FILE_BYTES_MAX).ok()?))
     }
 
     fn remove(&self, name: &str) {
-        if let Err(error) = fs::remove_file(self.path.join(name))
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = self.own.remove(name) {
             tracing::warn!("{}: cannot be removed: {error}", self.path.join(name).display());
         }
     }
@@ -232,6 +213,8 @@ fn decode(encoded: Bytes) -> Option<(Head, Bytes)> {
     Some((head, encoded.slice(from..end)))
 }
 
+/// How the name of a file ends that is not written yet.
+const BESIDE: &str = ".new";
 const MAGIC: &[u8] = b"EYELETD1";
 /// Bytes of SHA-256.
 const SUM: usize = 32;

@@ -2,11 +2,12 @@
 //! certificates can be used, fit their keys and their rule. Knows nothing of a rule's action.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use eyelet_policy::NamePattern;
+use eyelet_sys::file::open_regular;
 
 use super::reader::{Report, Text};
 use super::{CertificateFiles, Depth};
@@ -18,7 +19,8 @@ pub(super) struct Files {
     folder: PathBuf,
     depth: Depth,
     now: SystemTime,
-    present: HashMap<PathBuf, Result<(), String>>,
+    /// The mode of each.
+    present: HashMap<PathBuf, Result<u32, String>>,
     pairs: HashMap<CertificateFiles, Result<Option<Description>, Fault>>,
     authorities: HashMap<PathBuf, Result<(), String>>,
 }
@@ -54,9 +56,15 @@ impl Files {
             certificate: self.folder.join(certificate.text),
             key: self.folder.join(key.text),
         };
-        let certificate_is_there = self.check_present(report, certificate.at, &files.certificate);
-        let key_is_there = self.check_present(report, key.at, &files.key);
-        if self.depth == Depth::Files || !certificate_is_there || !key_is_there {
+        let certificate_mode = self.check_present(report, certificate.at, &files.certificate);
+        let key_mode = self.check_present(report, key.at, &files.key);
+        if let Some(mode) = key_mode.filter(|mode| mode & OTHERS != 0) {
+            let (mode, path) = (mode & 0o777, files.key.display());
+            let message =
+                format!("others may read or write the key (mode {mode:o}): chmod o= {path}");
+            report.warning(key.at, message);
+        }
+        if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
             return;
         }
         let loaded = self.pairs.entry(files.clone()).or_insert_with(|| load(&files));
@@ -79,7 +87,7 @@ impl Files {
     /// The authorities of client certificates.
     pub(super) fn check_authorities(&mut self, report: &mut Report<'_>, text: Text<'_>) -> PathBuf {
         let path = self.folder.join(text.text);
-        if self.check_present(report, text.at, &path) && self.depth == Depth::Full {
+        if self.check_present(report, text.at, &path).is_some() && self.depth == Depth::Full {
             let read = self.authorities.entry(path.clone());
             let read = read.or_insert_with(|| {
                 certificate::chain(&path).map(|_| ()).map_err(|why| why.to_string())
@@ -89,7 +97,7 @@ impl Files {
         path
     }
 
-    fn check_present(&mut self, report: &mut Report<'_>, at: usize, path: &Path) -> bool {
+    fn check_present(&mut self, report: &mut Report<'_>, at: usize, path: &Path) -> Option<u32> {
         let known = match self.present.get(path) {
             Some(known) => known.clone(),
             None => {
@@ -98,30 +106,31 @@ impl Files {
                 opened
             }
         };
-        report.keep(at, known).is_some()
+        report.keep(at, known)
     }
 }
 
-fn open(path: &Path) -> Result<(), String> {
-    let fault = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", path.display());
-    let file = File::open(path).map_err(|why| fault(&why))?;
-    let kind = file.metadata().map_err(|why| fault(&why))?;
-    if kind.is_dir() { Err(fault(&"it is a directory; expected a PEM file")) } else { Ok(()) }
+/// Opens a file; its mode.
+fn open(path: &Path) -> Result<u32, String> {
+    let opened = open_regular(path).and_then(|file| file.metadata());
+    opened
+        .map(|metadata| metadata.mode())
+        .map_err(|why| format!("cannot read {}: {why}", path.display()))
 }
 
 fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
     let certified = certificate::load(files).map_err(|why| {
         let of_key = match &why {
-            CertificateError::Unreadable { file, .. }
-            | CertificateError::TooLarge { file }
-            | CertificateError::Pem { file, .. } => *file == files.key,
+            CertificateError::Unreadable { file, .. } | CertificateError::Pem { file, .. } => {
+                *file == files.key
+            }
             CertificateError::NoKey { .. }
             | CertificateError::EncryptedKey { .. }
             | CertificateError::BadKey { .. }
             | CertificateError::Mismatch { .. } => true,
-            CertificateError::NoCertificate { .. } | CertificateError::BadCertificate { .. } => {
-                false
-            }
+            CertificateError::NoCertificate { .. }
+            | CertificateError::BadCertificate { .. }
+            | CertificateError::LargeLeaf { .. } => false,
         };
         Fault { message: why.to_string(), of_key }
     })?;
@@ -159,6 +168,9 @@ fn shown(names: &[String]) -> String {
         more => format!("{} and {more} more", shown.join(", ")),
     }
 }
+
+/// Bits of a mode: who is neither the owner nor in the group may read or write.
+const OTHERS: u32 = 0o006;
 
 /// Names that a warning lists.
 const NAMES_SHOWN: usize = 5;

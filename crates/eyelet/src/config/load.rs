@@ -3,12 +3,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::time::SystemTime;
 
 use eyelet_policy::Rules;
+use eyelet_sys::file::read_regular;
 use toml::de::DeTable;
 
 use super::diagnostic::{Diagnostic, Severity};
@@ -184,16 +183,8 @@ fn check_coverage(
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    let fault = |why: &dyn std::fmt::Display| format!("cannot be read: {why}");
-    let file = File::open(path).map_err(|why| fault(&why))?;
-    if file.metadata().map_err(|why| fault(&why))?.is_dir() {
-        return Err(fault(&"it is a directory"));
-    }
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|why| fault(&why))?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("is over {FILE_BYTES_MAX} bytes"));
-    }
+    let bytes =
+        read_regular(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
     String::from_utf8(bytes).map_err(|why| {
         let at = why.utf8_error().valid_up_to();
         format!("is not UTF-8, which TOML is: byte {at} cannot be read")

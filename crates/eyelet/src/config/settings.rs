@@ -1,7 +1,9 @@
 //! Reads [limits], [http], [log], [dns] and what stands outside of any table.
 //! Knows nothing of listeners and rules.
 
+use std::fs::FileType;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -78,17 +80,28 @@ pub(super) fn log(report: &mut Report<'_>, document: &Section<'_, '_>, folder: &
             }
             path => {
                 let path = folder.join(path);
-                let inside = path.parent().filter(|inside| *inside != Path::new(""));
-                if !inside.unwrap_or(Path::new(".")).is_dir() || path.is_dir() {
-                    let message = "expected a file, new or not, in a folder that exists";
-                    report.error(access.at, message);
-                }
+                check_access_log(report, access.at, &path);
                 Access::File(path)
             }
         };
     }
     log.ja4 = section.flag(report, "ja4").unwrap_or(log.ja4);
     log
+}
+
+/// Looks at what the access log is without opening it: that would end the reader of a FIFO.
+fn check_access_log(report: &mut Report<'_>, at: usize, path: &Path) {
+    let inside = path.parent().filter(|inside| *inside != Path::new(""));
+    let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
+    let is_usable = |kind: FileType| kind.is_file() || kind.is_fifo() || kind.is_char_device();
+    if !inside.unwrap_or(Path::new(".")).is_dir() || kind.as_ref().is_ok_and(|k| !is_usable(*k)) {
+        let message = "expected a file, new or not, in a folder that exists, or a FIFO";
+        report.error(at, message);
+    } else if kind.is_ok_and(|kind| kind.is_fifo()) {
+        let message = "this is a FIFO: while nobody reads it lines wait in memory, and then they \
+            are lost";
+        report.warning(at, message);
+    }
 }
 
 pub(super) fn dns(report: &mut Report<'_>, document: &Section<'_, '_>) -> Dns {

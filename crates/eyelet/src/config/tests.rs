@@ -57,7 +57,7 @@ fn a_diagnostic_shows_the_line_and_its_place() {
 fn files_that_cannot_be_read() {
     for (path, message) in [
         ("/nonexistent/edge.toml", "cannot be read: No such file or directory (os error 2)"),
-        ("/", "cannot be read: it is a directory"),
+        ("/", "cannot be read: it is a directory; expected a regular file"),
     ] {
         let found = load(Path::new(path), Depth::Files).unwrap_err();
         assert_eq!(found.len(), 1);

@@ -36,9 +36,9 @@ fn check(example: &str, flags: &str, expected: &str) {
 fn an_egress_gateway() {
     check(
         "egress.toml",
-        "--sni ftp.DEBIAN.org --client 10.20.0.5",
+        "--sni ftp.MIRROR.example --client 10.20.0.5",
         "rule:    rule 1 \"packages\"\n\
-         action:  splice to ftp.debian.org:443\n\
+         action:  splice to ftp.mirror.example:443\n\
          asked:   the hello was read\n\
          No rule comes before it.\n",
     );
@@ -51,14 +51,14 @@ fn an_egress_gateway() {
          alert:   access_denied (49)\n\
          asked:   the hello was read\n\
          Rules before it that did not match:\n  \
-           rule 1 \"packages\": sni = \"files.pythonhosted.org\", \"index.crates.io\", \
-             \"pypi.org\", \"registry.npmjs.org\", \"static.crates.io\" and 1 more does not hold \
-             for \"evil.example\"\n  \
+           rule 1 \"packages\": sni = \"files.packages.example\", \"index.registry.example\", \
+             \"packages.example\", \"registry.scripts.example\", \"static.registry.example\" and \
+             1 more does not hold for \"evil.example\"\n  \
            rule 2 \"mirror\": sni = \"mirror.corp.example\" does not hold for \"evil.example\"\n",
     );
     check(
         "egress.toml",
-        "--sni pypi.org --client 10.21.0.5",
+        "--sni packages.example --client 10.21.0.5",
         "rule:    rule 3 \"everything else\"\n\
          action:  refuse\n\
          reason:  no rule for this connection\n\
@@ -82,9 +82,9 @@ fn an_intercepting_gateway() {
     );
     check(
         "gateway.toml",
-        "--connect 10.0.0.1:22 --sni pypi.org",
+        "--connect 10.0.0.1:22 --sni packages.example",
         "rule:    rule 3 \"packages\"\n\
-         action:  splice to pypi.org:443\n\
+         action:  splice to packages.example:443\n\
          asked:   the hello was read\n\
          Rules before it that did not match:\n  \
            rule 1 \"git\": connect = \"git.example:22\" does not hold for 10.0.0.1:22\n  \

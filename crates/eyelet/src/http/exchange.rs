@@ -13,7 +13,7 @@ use http::{Method, StatusCode, header, request, response};
 use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
-use super::front::{Front, Record};
+use super::front::{Front, Record, Telling};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
 use super::io::Gone;
 use super::page::page;
@@ -51,21 +51,22 @@ pub async fn exchange(
     mut request: request::Parts,
     length: Length,
 ) -> Done {
-    let mut record = Record::new(front, &request);
+    let mut telling = Telling::new(front, Record::new(front, &request));
+    let record = &mut telling.record;
     // As they came: joining cookies makes them fewer, and keeps the memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
     let sent_before = stream.sent();
-    let done = match serve(front, stream, &mut request, length, &mut record).await {
+    let done = match serve(front, stream, &mut request, length, record).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
-        Err(failure) => Box::pin(fail(front, stream, &request.method, failure, &mut record)).await,
+        Err(failure) => Box::pin(fail(front, stream, &request.method, failure, record)).await,
     };
     if spare {
         give_back(request.headers);
     }
     record.bytes_to_client = stream.sent() - sent_before;
     front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
-    front.tell(record);
+    telling.end();
     done
 }
 

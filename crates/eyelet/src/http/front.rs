@@ -42,6 +42,10 @@ pub struct Front {
     pub shelf: Rc<Shelf>,
     /// Bytes written to upstreams since it woke.
     pub bytes_to_upstream: Cell<u64>,
+    /// Bytes written to the client since it woke.
+    sent: Rc<Cell<u64>>,
+    /// Its story is written, or goes on elsewhere.
+    is_over: Cell<bool>,
     upstream: RefCell<Option<Arc<str>>>,
     /// The last request's, and mostly the next one's.
     asker: RefCell<Option<Asker>>,
@@ -78,8 +82,14 @@ pub struct Coded {
 }
 
 impl Front {
-    /// `None` if the rule is not one with an HTTP upstream.
-    pub fn new(worker: Rc<Worker>, story: Story, preface: Vec<u8>) -> Option<Self> {
+    /// `sent` counts the bytes written to the client. `None` if the rule is not one with an HTTP
+    /// upstream.
+    pub fn new(
+        worker: Rc<Worker>,
+        story: Story,
+        preface: Vec<u8>,
+        sent: Rc<Cell<u64>>,
+    ) -> Option<Self> {
         let rule = story.decided.rule?;
         let action = worker.edge.config.rules.shared_action(rule)?;
         let Action::Terminate(terminate) = &*action else { return None };
@@ -97,6 +107,8 @@ impl Front {
             action,
             shelf,
             bytes_to_upstream: Cell::new(0),
+            sent,
+            is_over: Cell::new(false),
             upstream: RefCell::default(),
             asker: RefCell::default(),
         })
@@ -189,19 +201,25 @@ impl Front {
         self.worker.edge.config.policy.serves(RuleId(self.rule), name, &facts)
     }
 
-    /// The story with what has happened since it woke.
-    pub fn end(self, bytes_to_client: u64) -> Story {
-        let mut story = self.story;
+    /// The story with what has happened since it woke, for whoever goes on with it or writes it.
+    pub fn end(mut self) -> Story {
+        self.take_story()
+    }
+
+    fn take_story(&mut self) -> Story {
+        self.is_over.set(true);
+        let mut story = self.story.take();
         story.bytes_to_upstream += self.bytes_to_upstream.get();
-        story.bytes_to_client += bytes_to_client;
-        if let Some(name) = self.upstream.into_inner() {
+        story.bytes_to_client += self.sent.get();
+        if let Some(name) = self.upstream.take() {
             story.decided.upstream = Some(Dialled::of(&name));
         }
         story
     }
 
     /// The same while requests may still be on their way.
-    pub fn story_now(&self, bytes_to_client: u64) -> Story {
+    pub fn story_now(&self) -> Story {
+        self.is_over.set(true);
         let mut story = Story {
             id: self.story.id,
             started_unix_ms: self.story.started_unix_ms,
@@ -210,7 +228,7 @@ impl Front {
             owes_answer: false,
             decided: self.story.decided.clone(),
             bytes_to_upstream: self.story.bytes_to_upstream + self.bytes_to_upstream.get(),
-            bytes_to_client: self.story.bytes_to_client + bytes_to_client,
+            bytes_to_client: self.story.bytes_to_client + self.sent.get(),
         };
         if let Some(name) = &*self.upstream.borrow() {
             story.decided.upstream = Some(Dialled::of(name));
@@ -219,7 +237,7 @@ impl Front {
     }
 
     /// Writes the access line of a request, if anybody reads it.
-    pub fn tell(&self, record: Record) {
+    pub fn tell(&self, record: &Record) {
         self.worker.count_shed(&record.reason);
         if !self.worker.logs() {
             return;
@@ -238,7 +256,58 @@ impl Front {
             bytes_to_client: record.bytes_to_client,
         };
         let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
-        self.worker.tell_request(&story, &End { outcome, reason: record.reason }, &record.told);
+        let end = End { outcome, reason: record.reason.clone() };
+        self.worker.tell_request(&story, &end, &record.told);
+    }
+}
+
+/// Why a task ends that is dropped in the middle of its work.
+const DROPPED: &str = "drained";
+
+/// A task that is dropped when the drain's time is over writes its line all the same. One that a
+/// fault of ours ends does not: should that fault be in the writing, a second panic would end the
+/// process.
+impl Drop for Front {
+    fn drop(&mut self) {
+        if !self.is_over.get() && !std::thread::panicking() {
+            let story = self.take_story();
+            let end = End { outcome: Outcome::Terminated, reason: DROPPED.into() };
+            self.worker.tell(&story, &end);
+        }
+    }
+}
+
+/// The access line of a request. It is written when this is dropped, so a drain forgets none.
+pub struct Telling<'a> {
+    front: &'a Front,
+    /// What the line will say.
+    pub record: Record,
+    is_over: bool,
+}
+
+impl<'a> Telling<'a> {
+    /// For a request that begins.
+    pub fn new(front: &'a Front, record: Record) -> Self {
+        Self { front, record, is_over: false }
+    }
+
+    /// The request has come to its end.
+    pub fn end(mut self) {
+        self.is_over = true;
+    }
+}
+
+/// As for [`Front`].
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        if !self.is_over {
+            self.record.failed = true;
+            self.record.reason = DROPPED.into();
+        }
+        self.front.tell(&self.record);
     }
 }
 

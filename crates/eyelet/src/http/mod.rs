@@ -54,7 +54,7 @@ pub fn serve(
     story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
     let told = story.id;
     let serving = worker.serves(story.client.ip());
-    match Front::new(worker, story, preface) {
+    match Front::new(worker, story, preface, client.bytes_to_client.clone()) {
         Some(front) if http2 => Box::pin(two::serve(client, front, counted, serving)),
         Some(front) => Box::pin(one::serve(client, front, serving)),
         None => {

@@ -82,21 +82,19 @@ pub async fn serve(mut client: Client, front: Front, _serving: Serving) {
 
 /// Ends a connection and writes its line.
 fn end(mut client: Client, front: Front, reason: Cow<'static, str>, last: &Last) {
-    let bytes_to_client = client.bytes_to_client.get();
     let words = match last {
         Last::Close => client.goodbye(),
         Last::Cut => client.unsent(),
     };
     park::last_words(&client.active, &words);
     let worker = front.worker.clone();
-    worker.tell(&front.end(bytes_to_client), &End { outcome: Outcome::Terminated, reason });
+    worker.tell(&front.end(), &End { outcome: Outcome::Terminated, reason });
 }
 
 /// Back to the lot, with no upstream and no buffer.
 fn rest(client: Client, mut front: Front) {
-    let bytes_to_client = client.bytes_to_client.get();
     let (active, terminated) = client.into_parked(std::mem::take(&mut front.preface));
-    let mut story = front.end(bytes_to_client);
+    let mut story = front.end();
     park::park(&active, &mut story, Relay::Terminate(terminated));
 }
 
@@ -174,7 +172,7 @@ async fn refuse(client: &mut Client, front: &Front, fault: RequestFault) {
     // A client that does not read its answer has no other.
     answer(front, &mut stream, fault.status(), &Method::GET, &mut record).await;
     record.bytes_to_client = stream.sent() - sent;
-    front.tell(record);
+    front.tell(&record);
 }
 
 /// Writes all of a queue; whether the client took it.

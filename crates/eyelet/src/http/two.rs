@@ -46,7 +46,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
 pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving: Serving) {
-    let (active, sent) = (client.active.clone(), client.bytes_to_client.clone());
+    let active = client.active.clone();
     let front = Rc::new(front);
     front.worker.enters(active.key(), Phase::HalfOpen);
     let http = &front.worker.edge.config.http;
@@ -79,7 +79,7 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
     };
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
-    let story = front.story_now(sent.get());
+    let story = front.story_now();
     let end = End { outcome: Outcome::Terminated, reason: reason.into() };
     front.worker.tell(&story, &end);
 }
@@ -252,7 +252,7 @@ fn refuse(front: &Front, (request, mut respond): Asked) {
     let mut record = Record::new(front, &request.into_parts().0);
     record.failed = true;
     record.reason = "shed: memory_max, a stream".into();
-    front.tell(record);
+    front.tell(&record);
 }
 
 async fn one_stream(
@@ -279,7 +279,7 @@ async fn one_stream(
     };
     // A client that is gone needs no answer.
     answer(&front, &mut stream, status, &parts.method, &mut record).await;
-    front.tell(record);
+    front.tell(&record);
 }
 
 fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {

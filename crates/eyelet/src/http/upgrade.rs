@@ -25,20 +25,18 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connecti
         Ok(()) if upstream.is_plain() => match pair(&client, *upstream) {
             Ok(()) => {
                 front.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
-                let bytes_to_client = client.bytes_to_client.get();
                 let (active, terminated) = client.into_pair();
-                let mut story = front.end(bytes_to_client);
+                let mut story = front.end();
                 return park::park(&active, &mut story, Relay::Terminate(terminated));
             }
             Err(error) => format!("upstream: {error}"),
         },
         Ok(()) => copy(&mut client, &front, upstream).await,
     };
-    let bytes_to_client = client.bytes_to_client.get();
     let words = client.goodbye();
     park::last_words(&client.active, &words);
     let end = End { outcome: Outcome::Terminated, reason: ended.into() };
-    worker.tell(&front.end(bytes_to_client), &end);
+    worker.tell(&front.end(), &end);
 }
 
 fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {

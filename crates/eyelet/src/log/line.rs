@@ -30,6 +30,8 @@ pub struct Line<'a> {
 
 /// How lines of one second begin: most have the same as the line before.
 pub struct Opening {
+    /// How far the wall clock is ahead of the steady one, see [`crate::clock`].
+    pub ahead_ms: i64,
     unix_s: u64,
     text: [u8; OPENING_LEN],
 }
@@ -143,12 +145,13 @@ fn request(out: &mut Vec<u8>, told: &Told) {
 
 impl Default for Opening {
     fn default() -> Self {
-        Self { unix_s: 0, text: *br#"{"time":"1970-01-01T00:00:00."# }
+        Self { ahead_ms: 0, unix_s: 0, text: *br#"{"time":"1970-01-01T00:00:00."# }
     }
 }
 
 impl Opening {
-    fn write(&mut self, out: &mut Vec<u8>, unix_ms: u64) {
+    fn write(&mut self, out: &mut Vec<u8>, steady_ms: u64) {
+        let unix_ms = steady_ms.saturating_add_signed(self.ahead_ms);
         let (unix_s, ms) = (unix_ms / 1000, (unix_ms % 1000) as u16);
         if unix_s != self.unix_s {
             self.set(unix_s);

@@ -250,7 +250,7 @@ pub fn known_by_certificate(
     let known = certificates.read(
         certificates.hash((destination, name)),
         |(known, asked)| *known == destination && asked.as_deref() == name,
-        |attempt| (now < attempt.fresh_until_ms).then(|| attempt.clone()),
+        |attempt| attempt.is_fresh(now, worker.clock.wall_ms(now)).then(|| attempt.clone()),
     );
     known.flatten()
 }
@@ -311,7 +311,8 @@ pub async fn by_certificate(
 async fn side_handshake(worker: &Worker, key: &Visit, hash: u64, turn: &Turn) -> Arc<Attempt> {
     let (truth, config) = (&worker.edge.truth, &worker.edge.config.truth);
     let known = truth.certificates.read(hash, |known| known == key, Arc::clone);
-    if let Some(known) = known.filter(|known| worker.now_unix_ms() < known.fresh_until_ms) {
+    let now = worker.now_unix_ms();
+    if let Some(known) = known.filter(|known| known.is_fresh(now, worker.clock.wall_ms(now))) {
         // Another flight landed between this one's look-up and its start.
         return known;
     }
@@ -332,7 +333,7 @@ async fn side_handshake(worker: &Worker, key: &Visit, hash: u64, turn: &Turn) ->
         Ok(Ok(shown)) => shown,
     };
     let fresh_until_ms = match shown.certificate.valid {
-        true => (now + config.history.as_millis() as u64).min(shown.expires_unix_ms),
+        true => now + config.history.as_millis() as u64,
         false => now + INVALID_FRESH_MS.min(config.history.as_millis() as u64),
     };
     Arc::new(Attempt { shown: Ok(shown), fresh_until_ms })
@@ -357,6 +358,12 @@ impl Attempt {
         Arc::new(Self { shown: Err(why.into()), fresh_until_ms: now_ms + FAULT_FRESH_MS })
     }
 
+    /// Whether it still counts, by the steady clock, and by the wall clock for a certificate.
+    fn is_fresh(&self, steady_ms: u64, wall_ms: u64) -> bool {
+        let is_over = |shown: &Shown| shown.certificate.valid && wall_ms >= shown.expires_unix_ms;
+        steady_ms < self.fresh_until_ms && !self.shown.as_ref().is_ok_and(is_over)
+    }
+
     /// For rules.
     pub fn certificate(&self) -> Option<&eyelet_policy::Certificate> {
         self.shown.as_ref().ok().map(|shown| &shown.certificate)
@@ -365,5 +372,37 @@ impl Attempt {
     fn bytes(&self) -> usize {
         let shown = self.shown.as_ref();
         size_of::<Self>() + shown.map_or_else(|why| why.len(), Shown::bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_does_not_outlive_its_end_by_the_wall_clock() {
+        let shown = |valid| Shown {
+            certificate: eyelet_policy::Certificate {
+                names: [].into(),
+                issuer: [].into(),
+                trusted: valid,
+                valid,
+            },
+            told: Arc::new(certificate::Told {
+                names: [].into(),
+                issuer: "".into(),
+                fault: None,
+                at_unix_ms: 0,
+            }),
+            expires_unix_ms: 1_000,
+        };
+        let attempt = |shown| Attempt { shown, fresh_until_ms: 500 };
+        let sound = attempt(Ok(shown(true)));
+        assert!(sound.is_fresh(499, 999) && sound.is_fresh(499, 0));
+        assert!(!sound.is_fresh(500, 0), "by the steady clock");
+        assert!(!sound.is_fresh(0, 1_000), "the wall clock was set");
+        // What is not valid anyway, or is no certificate, is asked for again by age alone.
+        assert!(attempt(Ok(shown(false))).is_fresh(0, 2_000));
+        assert!(attempt(Err("none".into())).is_fresh(0, 2_000));
     }
 }

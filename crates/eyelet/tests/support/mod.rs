@@ -19,6 +19,9 @@ pub mod two;
 pub mod upstream;
 pub mod web;
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -71,7 +74,10 @@ impl Folder {
 
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
+        let _ = std::fs::remove_file(&path);
+        // Among what is written are keys, and the edge warns of those that others can read.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        file.as_mut().unwrap().write_all(text.as_ref()).unwrap();
         path
     }
 }

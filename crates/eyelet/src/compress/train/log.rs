@@ -1,10 +1,10 @@
 //! Reads access lines for what was asked. It must not know what becomes of it.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use eyelet_sys::file::open_regular;
 use serde::Deserialize;
 
 /// A request that can be made again.
@@ -33,7 +33,7 @@ struct Http<'a> {
 /// All that a log has of a rule.
 pub(super) fn read(path: &Path, rule: &str) -> io::Result<Vec<Visit>> {
     let mut visits = Vec::new();
-    for line in BufReader::new(File::open(path)?).lines() {
+    for line in BufReader::new(open_regular(path)?).lines() {
         visits.extend(visit(&line?, rule));
         if visits.len() >= VISITS_MAX {
             break;
@@ -45,7 +45,7 @@ pub(super) fn read(path: &Path, rule: &str) -> io::Result<Vec<Visit>> {
 /// What comes to a log from now on, for some time.
 pub(super) fn follow(path: &Path, rule: &str, time: Duration) -> io::Result<Vec<Visit>> {
     let end = Instant::now() + time;
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     file.seek(SeekFrom::End(0))?;
     let mut reader = BufReader::new(file);
     let (mut visits, mut line) = (Vec::new(), String::new());

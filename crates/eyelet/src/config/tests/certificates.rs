@@ -2,6 +2,7 @@
 //! Each test has its own folder, which goes away with it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -23,7 +24,10 @@ impl Folder {
     }
 
     fn write(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).unwrap();
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        // Keys are among them.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     /// `name.pem` and `name.key` for these names.

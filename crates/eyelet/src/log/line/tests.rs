@@ -290,3 +290,20 @@ fn a_year_that_has_no_form_does_no_harm() {
     Opening::default().write(&mut written, u64::MAX);
     assert_eq!(written, br#"{"time":"9999-12-31T23:59:59.615Z","id":""#);
 }
+
+/// The wall clock may be set while the program runs, forwards or back.
+#[test]
+fn a_line_shows_the_wall_clock() {
+    let mut opening = Opening::default();
+    for (ahead_ms, time) in [
+        (0, "1970-01-01T00:01:00.000Z"),
+        (3_600_500, "1970-01-01T01:01:00.500Z"),
+        (-59_000, "1970-01-01T00:00:01.000Z"),
+        (-3_600_000, "1970-01-01T00:00:00.000Z"),
+    ] {
+        opening.ahead_ms = ahead_ms;
+        let mut written = Vec::new();
+        opening.write(&mut written, 60_000);
+        assert_eq!(String::from_utf8_lossy(&written), format!(r#"{{"time":"{time}","id":""#));
+    }
+}

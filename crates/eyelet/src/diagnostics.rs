@@ -1,0 +1,283 @@
+//! What the program says about itself on standard error: lines go through a bounded queue to a
+//! thread of their own, so that a reader that is stuck stops nothing else, and lines of one kind
+//! are limited in rate. It must not know what a line is about.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait for a slow reader.
+const LINES_MAX: usize = 256;
+/// Bytes of a line: with [`LINES_MAX`] the queue is below 1 MiB.
+const LINE_BYTES_MAX: usize = 4 << 10;
+/// Warnings and errors of one kind that are written in one [`WINDOW`]: enough to see what goes
+/// wrong, and too few to fill a disk.
+const LINES_A_KIND: u32 = 20;
+/// The time for which lines are counted.
+const WINDOW: Duration = Duration::from_secs(10);
+/// How long the end of the process waits for the reader.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+/// What is written without EYELET_LOG. Libraries log what peers do, so they are left out.
+const FILTER: &str = "eyelet=info";
+
+/// The place in the source that a line comes from, as `tracing` names its events.
+type Kind = &'static str;
+
+/// Takes lines from any thread without waiting.
+#[derive(Clone)]
+struct Lines(Arc<Mutex<State>>);
+
+struct State {
+    /// None when the process ends.
+    queue: Option<SyncSender<Box<[u8]>>>,
+    /// One entry for each place in the source that has warned: their number is fixed.
+    kinds: HashMap<Kind, Count>,
+    /// Lines that found the queue full.
+    lost: u64,
+}
+
+/// The lines of one kind in the window that began then.
+struct Count {
+    began: Instant,
+    written: u32,
+    left_out: u64,
+}
+
+/// Keeps the thread that writes.
+pub struct Diagnostics {
+    lines: Lines,
+    /// Disconnected when the thread has ended.
+    done: Receiver<()>,
+}
+
+/// Has everything that is logged, and every panic, written by a thread of its own.
+///
+/// # Errors
+/// The thread cannot be started, or standard error is closed.
+pub fn start() -> io::Result<Diagnostics> {
+    // A descriptor of its own: a write that is stuck must not hold the lock of std's stderr.
+    let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let diagnostics = Diagnostics::new(out)?;
+    let filter = EnvFilter::try_from_env("EYELET_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .with_writer(diagnostics.lines.clone())
+        .init();
+    let lines = diagnostics.lines.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let mut text = format!("thread '{}' {panic}\n", thread.name().unwrap_or("?"));
+        // Only where RUST_BACKTRACE asks for it.
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            text += &backtrace.to_string();
+        }
+        lines.push(Some(PANIC), &text);
+    }));
+    Ok(diagnostics)
+}
+
+/// The kind of all panics.
+const PANIC: Kind = "a panic";
+
+impl Diagnostics {
+    fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (queue, waiting) = sync_channel(LINES_MAX);
+        let state = State { queue: Some(queue), kinds: HashMap::new(), lost: 0 };
+        let lines = Lines(Arc::new(Mutex::new(state)));
+        let (ends, done) = sync_channel(0);
+        let all = lines.clone();
+        std::thread::Builder::new().name("diagnostics".into()).spawn(move || {
+            all.write_all(out, &waiting);
+            drop(ends);
+        })?;
+        Ok(Self { lines, done })
+    }
+
+    /// Writes a line as it is.
+    pub fn line(&self, text: &str) {
+        self.lines.push(None, &format!("{text}\n"));
+    }
+
+    /// Waits until all lines are written, [`FINISH_TIMEOUT`] at most.
+    pub fn finish(self) {
+        self.lines.lock().queue = None;
+        // Both ends say the same: the thread has ended, or it is stuck and ends with the process.
+        let _ = self.done.recv_timeout(FINISH_TIMEOUT);
+    }
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a line to the thread, unless there were too many of its kind.
+    fn push(&self, kind: Option<Kind>, text: &str) {
+        let mut state = self.lock();
+        if kind.is_some_and(|kind| !state.allows(kind, Instant::now())) {
+            return;
+        }
+        let line = match text.get(..text.floor_char_boundary(LINE_BYTES_MAX)) {
+            Some(start) if start.len() < text.len() => format!("{start}\n"),
+            _ => text.to_owned(),
+        };
+        let sent = state.queue.as_ref().map(|queue| queue.try_send(line.into_bytes().into()));
+        if !matches!(sent, Some(Ok(()))) {
+            state.lost += 1;
+        }
+    }
+
+    /// Writes what comes until the queue is gone, and what was left out in between.
+    fn write_all(&self, mut out: impl Write, waiting: &Receiver<Box<[u8]>>) {
+        loop {
+            // Standard error that cannot be written to has nobody who could be told.
+            match waiting.recv_timeout(WINDOW) {
+                Ok(line) => _ = out.write_all(&line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let told = self.lock().take_left_out(None);
+                    let _ = out.write_all(told.as_bytes());
+                    return;
+                }
+            }
+            let told = self.lock().take_left_out(Some(Instant::now()));
+            let _ = out.write_all(told.as_bytes());
+        }
+    }
+}
+
+impl State {
+    /// Counts a line; whether it is to be written.
+    fn allows(&mut self, kind: Kind, now: Instant) -> bool {
+        let new = Count { began: now, written: 0, left_out: 0 };
+        let count = self.kinds.entry(kind).or_insert(new);
+        // What was left out in the window before is told by the thread, which resets the count.
+        if count.left_out == 0 && now.duration_since(count.began) >= WINDOW {
+            (count.began, count.written) = (now, 0);
+        }
+        let allowed = count.written < LINES_A_KIND;
+        if allowed {
+            count.written += 1;
+        } else {
+            count.left_out += 1;
+        }
+        allowed
+    }
+
+    /// Says what was lost, and what was left out in windows that are over `now`, or in all.
+    fn take_left_out(&mut self, now: Option<Instant>) -> String {
+        let mut told = String::new();
+        let lost = std::mem::take(&mut self.lost);
+        if lost > 0 {
+            told += &format!("{lost} lines are lost: standard error was not read\n");
+        }
+        for (kind, count) in &mut self.kinds {
+            let over = now.is_none_or(|now| now.duration_since(count.began) >= WINDOW);
+            if count.left_out > 0 && over {
+                let left_out = std::mem::take(&mut count.left_out);
+                told += &format!("{left_out} more lines of the kind of {kind} are left out\n");
+                (count.began, count.written) = (now.unwrap_or(count.began), 0);
+            }
+        }
+        told
+    }
+}
+
+/// One line of `tracing`'s.
+struct Event {
+    lines: Lines,
+    kind: Option<Kind>,
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Event;
+
+    fn make_writer(&'a self) -> Event {
+        Event { lines: self.clone(), kind: None }
+    }
+
+    /// Only what may be a peer's doing is limited: the rest is what the operator does or asked for.
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Event {
+        let is_limited = *metadata.level() <= Level::WARN;
+        Event { lines: self.clone(), kind: is_limited.then(|| metadata.name()) }
+    }
+}
+
+impl Write for Event {
+    /// The printer gives each line as a whole.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.lines.push(self.kind, &String::from_utf8_lossy(line));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_stuck_stops_nobody_and_learns_what_is_lost() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let diagnostics = Diagnostics::new(writer).unwrap();
+        // A pipe holds 64 KiB, the queue 1 MiB at most: this would never end if it waited.
+        let line = "x".repeat(LINE_BYTES_MAX - 1);
+        for _ in 0..2 * LINES_MAX {
+            diagnostics.line(&line);
+        }
+        let read = std::thread::spawn(move || {
+            let mut all = String::new();
+            reader.read_to_string(&mut all).unwrap();
+            all
+        });
+        diagnostics.finish();
+        let all = read.join().unwrap();
+        let whole = all.lines().filter(|read| *read == line).count();
+        let told: Vec<&str> = all.lines().filter(|read| *read != line).collect();
+        assert!((LINES_MAX..2 * LINES_MAX).contains(&whole), "{whole}");
+        let lost: usize =
+            told.iter().map(|line| line.split(' ').next().unwrap().parse::<usize>().unwrap()).sum();
+        assert_eq!(whole + lost, 2 * LINES_MAX, "{told:?}");
+    }
+
+    #[test]
+    fn lines_of_one_kind_are_limited_and_those_left_out_are_counted() {
+        let (queue, waiting) = sync_channel(LINES_MAX);
+        let state = State { queue: Some(queue), kinds: HashMap::new(), lost: 0 };
+        let lines = Lines(Arc::new(Mutex::new(state)));
+        for _ in 0..50 {
+            lines.push(Some("one"), "one\n");
+            lines.push(None, "free\n");
+        }
+        lines.push(Some("other"), "other\n");
+        let all: Vec<Box<[u8]>> = waiting.try_iter().collect();
+        let count = |text: &[u8]| all.iter().filter(|line| &***line == text).count();
+        assert_eq!([count(b"one\n"), count(b"free\n"), count(b"other\n")], [20, 50, 1]);
+        let mut state = lines.lock();
+        assert_eq!(state.take_left_out(Some(Instant::now())), "", "the window is not over");
+        let later = Instant::now() + WINDOW;
+        let told = "30 more lines of the kind of one are left out\n";
+        assert_eq!(state.take_left_out(Some(later)), told);
+        assert!(state.allows("one", later), "a new window");
+    }
+}

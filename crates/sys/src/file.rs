@@ -1,0 +1,294 @@
+//! Files and folders that other people may have prepared: opening one never waits, is checked to
+//! be of the kind that is wanted, and reading one has a limit. It must not know what is in them.
+
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+/// How every file is opened. Without O_NONBLOCK the open of a FIFO waits for its other end, and
+/// without O_NOCTTY a terminal may become the one that sends this process its signals.
+const OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// Opens a regular file to read it. Anything else is an error that names what it is.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file = File::from(fs::open(path, OPEN | OFlags::RDONLY, Mode::empty())?);
+    check_regular(&file)?;
+    Ok(file)
+}
+
+/// Reads a regular file of at most `bytes_max` bytes; a larger one is
+/// [`ErrorKind::FileTooLarge`]. The content is written to one allocation, so that a key leaves no
+/// copies behind.
+pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read(&open_regular(path)?, bytes_max)
+}
+
+fn read(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let too_large =
+        || io::Error::new(ErrorKind::FileTooLarge, format!("it is over {bytes_max} bytes"));
+    let length = file.metadata()?.len();
+    if length > bytes_max {
+        return Err(too_large());
+    }
+    // One byte more than there is, so that the end is found without growing.
+    let room = usize::try_from(length).map_err(|_| too_large())?.saturating_add(1);
+    let mut content = Vec::with_capacity(room);
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut content)?;
+    // The file may have grown since its length was asked for.
+    if content.len() as u64 > bytes_max { Err(too_large()) } else { Ok(content) }
+}
+
+fn check_regular(file: &File) -> io::Result<Metadata> {
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        return Ok(metadata);
+    }
+    let what = kind_name(&metadata);
+    let kind = if metadata.is_dir() { ErrorKind::IsADirectory } else { ErrorKind::InvalidInput };
+    Err(io::Error::new(kind, format!("it is {what}; expected a regular file")))
+}
+
+fn kind_name(metadata: &Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }
+}
+
+/// A log that is open for appending.
+#[derive(Debug)]
+pub struct LogFile {
+    /// Blocks while a FIFO's reader is slow.
+    pub file: File,
+    /// It is a FIFO that nobody reads yet.
+    pub is_unread: bool,
+}
+
+/// Opens a file, a FIFO, a terminal or /dev/null for appending; a file is made if there is none.
+///
+/// A FIFO is opened for reading too. So the open does not wait for a reader, and a reader that is
+/// restarted misses no line that the FIFO has room for.
+pub fn open_log(path: &Path) -> io::Result<LogFile> {
+    let write = OPEN | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+    let opened = fs::open(path, write, mode).map(File::from);
+    let is_unread = matches!(opened, Err(Errno::NXIO));
+    let file = match opened {
+        // fifo(7): ENXIO, there is no reader. A socket gives the same, and fails below.
+        Err(Errno::NXIO) => open_fifo(path)?,
+        Err(error) => return Err(error.into()),
+        Ok(file) => {
+            let metadata = file.metadata()?;
+            let kind = metadata.file_type();
+            let is_null = || metadata.rdev() == fs::makedev(1, 3);
+            if kind.is_fifo() {
+                // `file` lives until then: a FIFO without a writer ends its reader.
+                open_fifo(path)?
+            } else if kind.is_file() || kind.is_char_device() && (is_null() || file.is_terminal()) {
+                file
+            } else {
+                return Err(not_a_log(kind_name(&metadata)));
+            }
+        }
+    };
+    let flags = fs::fcntl_getfl(&file)?;
+    fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(LogFile { file, is_unread })
+}
+
+fn open_fifo(path: &Path) -> io::Result<File> {
+    let file = File::from(fs::open(path, OPEN | OFlags::RDWR, Mode::empty())?);
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_fifo() { Ok(file) } else { Err(not_a_log(kind_name(&metadata))) }
+}
+
+fn not_a_log(what: &str) -> io::Error {
+    let message = format!("it is {what}; expected a file, a FIFO, a terminal or /dev/null");
+    io::Error::new(ErrorKind::InvalidInput, message)
+}
+
+/// A folder that belongs to this process's user and that nobody else can write to. Names in it are
+/// looked up in the folder that was checked, whatever happens to its path.
+#[derive(Debug)]
+pub struct OwnFolder(OwnedFd);
+
+impl OwnFolder {
+    /// Opens the folder, and makes it where it is missing, for this user alone.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let flags = OPEN | OFlags::RDONLY | OFlags::DIRECTORY;
+        let folder = File::from(fs::open(path, flags, Mode::empty())?);
+        let metadata = folder.metadata()?;
+        let user = rustix::process::geteuid().as_raw();
+        let refuse = |message| Err(io::Error::new(ErrorKind::PermissionDenied, message));
+        if metadata.uid() != user {
+            let owner = metadata.uid();
+            return refuse(format!("the folder is user {owner}'s, and this process is {user}'s"));
+        }
+        if metadata.mode() & OTHERS_WRITE != 0 {
+            let mode = metadata.mode() & 0o7777;
+            return refuse(format!("others may write to the folder (mode {mode:o}); chmod 700 it"));
+        }
+        Ok(Self(folder.into()))
+    }
+
+    /// The names in it that are UTF-8.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        names.retain(|name| name != "." && name != "..");
+        Ok(names)
+    }
+
+    /// Reads a regular file of at most `bytes_max` bytes. A link is not followed.
+    pub fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let flags = OPEN | OFlags::RDONLY | OFlags::NOFOLLOW;
+        let file = File::from(fs::openat(&self.0, name, flags, Mode::empty())?);
+        check_regular(&file)?;
+        read(&file, bytes_max)
+    }
+
+    /// Writes a file whole or not at all: under the name `beside` first, then renamed to `name`.
+    /// After a failure, as of a full disk, there is no file `beside`.
+    pub fn write(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
+        // What lies there is from a crash, or is a trap: a link goes, not the file behind it.
+        self.remove(beside)?;
+        let flags = OPEN | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mut file = File::from(fs::openat(&self.0, beside, flags, Mode::RUSR | Mode::WUSR)?);
+        let written = file
+            .write_all(content)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| Ok(fs::renameat(&self.0, beside, &self.0, name)?));
+        if let Err(error) = written {
+            // The first error says more than one of cleaning up.
+            let _ = self.remove(beside);
+            return Err(error);
+        }
+        Ok(fs::fsync(self.0.as_fd())?)
+    }
+
+    /// Removes a file; that there is none is no error.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match fs::unlinkat(&self.0, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Bits of a mode: the group and others may write.
+const OTHERS_WRITE: u32 = 0o022;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A folder of one test.
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("eyelet-sys-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+
+    fn fifo(path: &Path) {
+        let mode = Mode::RUSR | Mode::WUSR;
+        fs::mknodat(fs::CWD, path, fs::FileType::Fifo, mode, 0).unwrap();
+    }
+
+    #[test]
+    fn only_regular_files_are_read_and_only_up_to_the_limit() {
+        let folder = folder("read");
+        std::fs::write(folder.join("file"), b"12345").unwrap();
+        fifo(&folder.join("fifo"));
+        assert_eq!(read_regular(&folder.join("file"), 5).unwrap(), b"12345");
+        let kind = |path: &Path, max| read_regular(path, max).unwrap_err().kind();
+        assert_eq!(kind(&folder.join("file"), 4), ErrorKind::FileTooLarge);
+        assert_eq!(kind(&folder.join("fifo"), 9), ErrorKind::InvalidInput);
+        assert_eq!(kind(Path::new("/dev/zero"), 9), ErrorKind::InvalidInput);
+        assert_eq!(kind(&folder, 9), ErrorKind::IsADirectory);
+        // A file that has no length of its own, and is not empty.
+        assert_eq!(kind(Path::new("/proc/self/status"), 9), ErrorKind::FileTooLarge);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_log_is_opened_without_its_reader_and_only_what_can_be_one() {
+        let folder = folder("log");
+        fifo(&folder.join("fifo"));
+        let opened = open_log(&folder.join("fifo")).unwrap();
+        assert!(opened.is_unread);
+        // Now there is a reader: the one that was opened with it.
+        assert!(!open_log(&folder.join("fifo")).unwrap().is_unread);
+        assert!(!open_log(&folder.join("new")).unwrap().is_unread);
+        assert!(!open_log(Path::new("/dev/null")).unwrap().is_unread);
+        assert!(open_log(Path::new("/dev/zero")).is_err());
+        assert!(open_log(&folder).is_err());
+        let _socket = std::os::unix::net::UnixListener::bind(folder.join("socket")).unwrap();
+        assert!(open_log(&folder.join("socket")).is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_to_is_not_ours() {
+        let folder = folder("mode");
+        for (mode, is_ours) in [(0o777, false), (0o775, false), (0o755, true), (0o700, true)] {
+            std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(OwnFolder::open(&folder).is_ok(), is_ours, "{mode:o}");
+        }
+        let made = folder.join("made/here");
+        OwnFolder::open(&made).unwrap();
+        assert_eq!(std::fs::metadata(&made).unwrap().mode() & 0o777, 0o700);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_link_that_was_planted_is_not_followed() {
+        let folder = folder("links");
+        let (outside, inside) = (folder.join("outside"), folder.join("inside"));
+        std::fs::write(&outside, b"precious").unwrap();
+        let own = OwnFolder::open(&inside).unwrap();
+        symlink(&outside, inside.join("one.new")).unwrap();
+        symlink(&outside, inside.join("two")).unwrap();
+        fifo(&inside.join("three"));
+        own.write("one", "one.new", b"content").unwrap();
+        assert_eq!(std::fs::read(&outside).unwrap(), b"precious");
+        assert_eq!(own.read("one", 100).unwrap(), b"content");
+        assert!(own.read("two", 100).is_err());
+        assert!(own.read("three", 100).is_err());
+        own.remove("two").unwrap();
+        own.remove("two").unwrap();
+        let mut names = own.names().unwrap();
+        names.sort_unstable();
+        assert_eq!(names, ["one", "three"]);
+        assert!(outside.exists());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_nothing_beside() {
+        let folder = folder("full");
+        let own = OwnFolder::open(&folder).unwrap();
+        // A name that cannot be renamed to: a directory is in its place.
+        std::fs::create_dir(folder.join("taken")).unwrap();
+        assert!(own.write("taken", "taken.new", b"content").is_err());
+        assert_eq!(own.names().unwrap(), ["taken"]);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
