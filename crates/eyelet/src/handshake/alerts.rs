@@ -40,7 +40,7 @@ fn is_lack_of_share(why: &PeerIncompatible) -> bool {
     matches!(why, PeerIncompatible::KeyShareExtensionRequired)
 }
 
-/// Appends that alert, as the first record under our application key.
+/// Appends that alert, as the next record under our application key.
 pub fn append_sealed(
     suite: Suite,
     secrets: &TrafficSecrets,
@@ -48,7 +48,8 @@ pub fn append_sealed(
     outgoing: &mut Vec<u8>,
 ) {
     let mut record = [0; CONTROL_BYTES_MAX];
-    let sealed = Session::tls13(Role::Server, suite, &secrets.client, &secrets.server, 0, 0)
+    let sealed = Session::tls13(Role::Server, suite, &secrets.client, &secrets.server, 0, tx_seq)
         .and_then(|mut session| session.seal_alert(&mut Keys::new(), alert.code(), &mut record));
     outgoing.extend_from_slice(&record[..sealed.unwrap_or(0)]);
 }
+    tx_seq: u64,
