@@ -219,6 +219,12 @@ impl Active {
         socket::local_address(&entry.client).ok()
     }
 
+    /// Whether the client has not reset its connection yet.
+    pub fn is_connected(&self) -> bool {
+        let mut lot = self.worker.lot.borrow_mut();
+        lot.entry(self.key).is_some_and(|entry| socket::is_connected(&entry.client))
+    }
+
     /// The address that the client dialled before it was redirected here, as the kernel tracks it.
     pub fn original_destination(&self, listener: IpAddr) -> Option<SocketAddr> {
         let mut lot = self.worker.lot.borrow_mut();

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 
 use crate::act;
 use crate::act::refuse::Answer;
+use crate::act::terminate::Offer;
 use crate::active::Active;
 use crate::budget::{Counted, HELLO_BYTES};
 use crate::config::{Action, ListenerKind};
@@ -39,7 +40,8 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     let edge = &active.worker.edge;
     active.due_in(edge.config.limits.hello_timeout);
     let local = || active.local_address();
-    story.decided.is_handed = edge.intercept.is_handed(story.client, local);
+    story.decided.is_handed =
+        edge.intercept.is_handed(story.client, local, || active.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
     let mut peeked = Vec::new();
     if peek::must_name_client(active, story) {
@@ -54,8 +56,8 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
         }
         _ => Box::pin(intercept::arrive(active, story, &mut peeked)).await?,
     }
-    let (rule, hello_bytes, early_data) = match decide(active, story, &mut peeked).await? {
-        Ruling::Act { rule, hello_bytes, early_data } => (rule, hello_bytes, early_data),
+    let (rule, hello_bytes, offer) = match decide(active, story, &mut peeked).await? {
+        Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
         Ruling::Refuse(answer, end) => return connect::end(active, story, &answer, end),
     };
     let action = edge.config.rules.at(rule).action;
@@ -68,7 +70,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
             act::splice::splice(active, story, splice, peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
-            let peeked = (peeked, early_data);
+            let peeked = (peeked, offer);
             Box::pin(act::terminate::terminate(active, story, rule, terminate, peeked)).await
         }
         // `decide` gives the refusal of a refuse rule, never its action.
@@ -84,8 +86,8 @@ enum Ruling {
         rule: u32,
         /// How much of what was peeked is the hello; 0: none was read.
         hello_bytes: usize,
-        /// Whether that hello announces early data.
-        early_data: bool,
+        /// What that hello says, for who terminates it.
+        offer: Offer,
     },
     /// It is refused, so and therefore.
     Refuse(Answer, End),
@@ -176,9 +178,9 @@ fn judge(
         match (policy.decide(&known.facts(story, hello)), hello) {
             (Decision::Verdict(verdict), _) => {
                 let hello_bytes = hello.map_or(0, Hello::raw_len);
-                let early_data = hello.is_some_and(Hello::has_early_data);
+                let offer = hello.map_or_else(Offer::default, Offer::of);
                 return Judged::Ruling(match known.settle(active, story, verdict, hello) {
-                    Ok(rule) => Ruling::Act { rule, hello_bytes, early_data },
+                    Ok(rule) => Ruling::Act { rule, hello_bytes, offer },
                     Err((answer, end)) => Ruling::Refuse(answer, end),
                 });
             }

@@ -11,7 +11,7 @@ mod incoming;
 
 use std::sync::Arc;
 
-use eyelet_record::{HEADER_BYTES, Role, Session, Suite};
+use eyelet_record::{Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{HelloReader, Peek};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -25,6 +25,7 @@ use rustls_pki_types::CertificateDer;
 use crate::active::{Active, Stop, client_failure};
 use crate::budget::{Counted, HELLO_BYTES};
 use crate::lot::CLIENT;
+use crate::provider::with_next_seq;
 use crate::story::End;
 use crate::tls::{Certificates, TrafficSecrets, take_captured, with_certificates};
 use incoming::{Next, is_early_data, next_record};
@@ -157,8 +158,8 @@ struct Machine {
     /// How much of it rustls was shown: 0 <= fed <= incoming.len(), and a record's end.
     fed: usize,
     outgoing: Vec<u8>,
-    /// Encrypted records that rustls has written since it was last shown one of the client's.
-    sealed: u64,
+    /// The number of our next TLS 1.3 record, as rustls has counted under the key that it uses.
+    next_seq: Option<u64>,
     secrets: TrafficSecrets,
     /// How much early data may still be skipped, in bytes; 0 where none was announced, or once
     /// the client's handshake has gone on.
@@ -169,24 +170,24 @@ impl Machine {
     fn new(tls: UnbufferedServerConnection, incoming: Vec<u8>, early_data: bool) -> Self {
         let skip_bytes = if early_data { EARLY_BYTES_MAX } else { 0 };
         let (outgoing, secrets) = (Vec::new(), TrafficSecrets::default());
-        Self { tls, incoming, fed: 0, outgoing, sealed: 0, secrets, skip_bytes }
+        Self { tls, incoming, fed: 0, outgoing, next_seq: None, secrets, skip_bytes }
     }
 
     /// Goes on until rustls needs more, is done, or fails; then `outgoing` has the alert.
     fn step(&mut self) -> Result<Step, rustls::Error> {
         loop {
-            let Self { tls, incoming, fed, outgoing, sealed, secrets, .. } = self;
-            let UnbufferedStatus { discard, state } =
-                tls.process_tls_records(&mut incoming[..*fed]);
+            let Self { tls, incoming, fed, outgoing, next_seq, secrets, .. } = self;
+            // It seals in this call; what it encodes later is sealed already.
+            let (UnbufferedStatus { discard, state }, counted) =
+                with_next_seq(|| tls.process_tls_records(&mut incoming[..*fed]));
+            *next_seq = counted.or(*next_seq);
             let captured = take_captured();
             if !captured.client.is_empty() {
                 *secrets = captured;
             }
             let blocked = match state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                    let at = outgoing.len();
                     append(outgoing, |room| data.encode(room))?;
-                    *sealed += encrypted_records(&outgoing[at..]);
                     false
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -226,7 +227,6 @@ impl Machine {
             };
             if !(sealed && self.skips(end)) {
                 self.fed = end;
-                self.sealed = 0;
                 return Ok(true);
             }
             // rustls would keep it, and count it again with each record.
@@ -262,7 +262,11 @@ impl Machine {
         if let Some(alert) = alerts::ours(&error, tls12, lacking, said.is_some())
             && !self.tls12_is_sealed()
         {
-            self.outgoing.truncate(said.unwrap_or(self.outgoing.len()));
+            if let Some(at) = said {
+                // The number of a record that is never sent is free again.
+                self.outgoing.truncate(at);
+                self.next_seq = self.next_seq.and_then(|seq| seq.checked_sub(1));
+            }
             self.append_alert(alert);
         }
         error
@@ -276,20 +280,18 @@ impl Machine {
     }
 
     /// Queues that alert: sealed once our direction has its application keys, else in the clear.
-    /// Nothing was sealed under those keys before: rustls writes its first ticket after the
-    /// client's Finished, and then it does not fail any more.
     fn append_alert(&mut self, alert: AlertDescription) {
         if self.secrets.server.is_empty() {
             self.outgoing.extend_from_slice(&alert.fatal_record());
         } else if self.tls.is_handshaking()
-            && let Some(suite) = suite_of(&self.tls)
+            && let (Some(suite), Some(next_seq)) = (suite_of(&self.tls), self.next_seq)
         {
-            alerts::append_sealed(suite, &self.secrets, alert, &mut self.outgoing);
+            alerts::append_sealed(suite, &self.secrets, alert, next_seq, &mut self.outgoing);
         }
     }
 
     fn hand_over(self) -> Result<Handshaken, End> {
-        let Self { tls, incoming, secrets, sealed, .. } = self;
+        let Self { tls, incoming, secrets, next_seq, .. } = self;
         let fault = |what: &str| End::failed(format!("handshake: {what}"));
         let name = tls.negotiated_cipher_suite().ok_or_else(|| fault("no suite"))?.suite();
         let alpn = tls.alpn_protocol().map(<[u8]>::to_vec);
@@ -300,7 +302,7 @@ impl Machine {
             .map(|certificate| certificate.clone().into_owned());
         let (version, session) = match tls.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => (0x0303, session12(tls)),
-            Some(ProtocolVersion::TLSv1_3) => (0x0304, session13(tls, &secrets, sealed)),
+            Some(ProtocolVersion::TLSv1_3) => (0x0304, session13(tls, &secrets, next_seq)),
             _ => return Err(fault("no version")),
         };
         let session = session.ok_or_else(|| fault("handover"))?;
@@ -372,30 +374,19 @@ fn suite_of(tls: &UnbufferedServerConnection) -> Option<Suite> {
     }
 }
 
-/// How many of these records are application data from outside.
-fn encrypted_records(mut records: &[u8]) -> u64 {
-    let mut count = 0;
-    while let [content_type, _, _, high, low, ..] = *records {
-        count += u64::from(content_type == incoming::APPLICATION_DATA);
-        let len = HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
-        records = records.get(len..).unwrap_or_default();
-    }
-    count
-}
-
 /// The record layer's session of a TLS 1.3 connection, at the sequence numbers where rustls left
-/// off. The client's is 0: of what follows its Finished rustls was shown nothing. Ours counts what
-/// rustls wrote after that Finished, its tickets: it writes nothing under that key before (and a
-/// record under the handshake's keys comes before the Finished is shown).
+/// off. The client's is 0: of what follows its Finished rustls was shown nothing. Ours is the one
+/// that rustls itself would use next (`provider.rs`): to seal another record under a number that
+/// was used would give its key away. Without it there is no session.
 ///
-/// rustls knows both numbers too, but tells them only with keys, which it would derive for
-/// nobody: that is a twentieth of a handshake. So it is asked where tests run.
+/// rustls tells both numbers only with keys, which it would derive for nobody: that is a twentieth
+/// of a handshake. So the keys are compared where tests run.
 fn session13(
     tls: UnbufferedServerConnection,
     secrets: &TrafficSecrets,
-    tx_seq: u64,
+    tx_seq: Option<u64>,
 ) -> Option<Session> {
-    let suite = suite_of(&tls)?;
+    let (suite, tx_seq) = (suite_of(&tls)?, tx_seq?);
     let session =
         Session::tls13(Role::Server, suite, &secrets.client, &secrets.server, 0, tx_seq).ok()?;
     debug_assert!(is_handed_over(tls, &session, tx_seq), "not the keys or numbers of rustls");

@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -40,21 +40,19 @@ pub enum Trace<'a> {
     Hello(&'a [u8], u8),
 }
 
-/// Whom this process dialled lately, by the local port: half a megabyte, and no lock.
+/// Whom this process dialled last from each local port: half a megabyte, and no lock.
 struct Dialled {
-    /// From the top: 30 bits of what is noted, by `hash`; 2 of its [`Kind`]; 8 that count turns;
-    /// 24 of seconds since `began`, half a year.
+    /// From the top: 30 bits of what is noted, by `hash`; 2 of its [`Kind`]; and 32 that depend on
+    /// the kind. `Ends`: the descriptor. `Hello`: 8 that count turns; 24 of seconds since `began`,
+    /// half a year.
     ports: Box<[AtomicU64]>,
     hash: RandomState,
     began: Instant,
 }
 
-/// Seconds for which a dial is remembered. A connection that comes back does so at once; the
-/// same pair of addresses and ports is not used by another before TIME_WAIT is over, a minute.
-const REMEMBERED_SECS: u64 = 30;
-
-/// The same for a hello: a path through a router is as quick, and a port may be another's soon.
-const HELLO_REMEMBERED_SECS: u64 = 5;
+/// Seconds for which a hello is remembered. It comes back at once, and its port may soon be
+/// another's.
+const HELLO_REMEMBERED_SECS: u32 = 5;
 
 /// Of a hello, what is hashed: in 43 bytes are the headers and the client's random bytes.
 const HELLO_HASHED_BYTES: usize = 128;
@@ -98,46 +96,50 @@ impl Intercept {
         if self.dialled.is_none() && matches!(trace, Trace::None) {
             return;
         }
+        let upstream = upstream.as_fd();
         let Ok(from) = socket::local_address(upstream) else { return };
         if let Some(dialled) = &self.dialled {
-            dialled.note(from, Kind::Ends, dialled.ends(from, to), 0);
+            dialled.note_ends(from, to, upstream.as_raw_fd());
         }
         let suspects = || self.suspects.get_or_init(Dialled::new);
         match trace {
             Trace::None => {}
-            Trace::Ends => suspects().note(from, Kind::Ends, suspects().ends(from, to), 0),
+            Trace::Ends => suspects().note_ends(from, to, upstream.as_raw_fd()),
             // What comes from loopback is a client's as often as ours: its ports are few.
             Trace::Hello(..) if from.ip().to_canonical().is_loopback() => {}
             Trace::Hello(hello, turns) => {
-                suspects().note(from, Kind::Hello, suspects().hello(hello), turns);
+                suspects().note_hello(from, hello, turns);
             }
         }
     }
 
-    /// Whether `client`, who wants to go to `destination`, is a socket of ours.
-    fn is_ours(&self, client: SocketAddr, destination: SocketAddr) -> bool {
-        self.dialled.as_ref().is_some_and(|dialled| {
-            dialled.noted(client, Kind::Ends, || Some(dialled.ends(client, destination))).is_some()
-        })
+    /// Whether `client`, who wants to go to `destination`, is a socket of ours. `is_connected` is
+    /// asked of the accepted connection.
+    fn is_ours(
+        &self,
+        client: SocketAddr,
+        destination: SocketAddr,
+        is_connected: impl FnOnce() -> bool,
+    ) -> bool {
+        let to = || Some(destination);
+        self.dialled.as_ref().is_some_and(|dialled| dialled.is_ours(client, to, is_connected))
     }
 
     /// Whether a connection that was accepted from `client` comes from a listener of ours. Costs
-    /// others a load: `local` is asked where the client's port was just used so.
+    /// others a load: `local` and `is_connected` are asked where the client's port was used so.
     pub fn is_handed(
         &self,
         client: SocketAddr,
         local: impl FnOnce() -> Option<SocketAddr>,
+        is_connected: impl FnOnce() -> bool,
     ) -> bool {
-        self.suspects.get().is_some_and(|suspects| {
-            suspects.noted(client, Kind::Ends, || Some(suspects.ends(client, local()?))).is_some()
-        })
+        self.suspects.get().is_some_and(|suspects| suspects.is_ours(client, local, is_connected))
     }
 
     /// Whether this hello was sent from a port like `client`'s to where a client wanted to go: how
     /// often it had come back before.
     fn turns(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
-        let suspects = self.suspects.get()?;
-        suspects.noted(client, Kind::Hello, || Some(suspects.hello(hello)))
+        self.suspects.get()?.turns(client, hello)
     }
 }
 
@@ -147,27 +149,53 @@ impl Dialled {
         Self { ports, hash: RandomState::new(), began: Instant::now() }
     }
 
-    fn note(&self, from: SocketAddr, kind: Kind, hash: u64, turns: u8) {
+    fn note(&self, from: SocketAddr, kind: Kind, hash: u64, more: u32) {
         if let Some(slot) = self.ports.get(usize::from(from.port())) {
-            slot.store(key(kind, hash) | u64::from(turns) << 24 | self.now_secs(), Relaxed);
+            slot.store(key(kind, hash) | u64::from(more), Relaxed);
         }
     }
 
-    /// The turns that were noted with the same, lately.
-    fn noted(
+    fn note_ends(&self, from: SocketAddr, to: SocketAddr, descriptor: RawFd) {
+        self.note(from, Kind::Ends, self.ends(from, to), descriptor.cast_unsigned());
+    }
+
+    fn note_hello(&self, from: SocketAddr, hello: &[u8], turns: u8) {
+        self.note(from, Kind::Hello, self.hello(hello), u32::from(turns) << 24 | self.now_secs());
+    }
+
+    /// What was noted last of this port, if it is of that kind.
+    fn noted(&self, from: SocketAddr, kind: Kind) -> Option<u64> {
+        let slot = self.ports.get(usize::from(from.port()))?.load(Relaxed);
+        ((slot >> 32) & KIND_BITS == kind as u64).then_some(slot)
+    }
+
+    /// Whether an accepted connection from `from` is the other end of a dial of ours to `to`. The
+    /// slot says which socket may be that dial, and the kernel whether it is. Two open sockets of
+    /// one host never have the same two ends, so a client that uses the port later is not taken
+    /// for us. A client of another host may have the same two ends as a dial that was made from its
+    /// address (`source = "client"`). So the dial must have received nothing: its other end would
+    /// be the connection that was just accepted.
+    ///
+    /// A dial that was reset is gone when its other end is accepted, and would go round for ever.
+    /// So whoever was reset, and has the same ends, counts as ours: no client waits there.
+    fn is_ours(
         &self,
         from: SocketAddr,
-        kind: Kind,
-        hash: impl FnOnce() -> Option<u64>,
-    ) -> Option<u8> {
-        let slot = self.ports.get(usize::from(from.port()))?.load(Relaxed);
-        let remembered_secs = match kind {
-            _ if (slot >> 32) & KIND_BITS != kind as u64 => return None,
-            Kind::Ends => REMEMBERED_SECS,
-            Kind::Hello => HELLO_REMEMBERED_SECS,
-        };
-        let age_secs = self.now_secs().checked_sub(slot & SECS_BITS)?;
-        let is_same = age_secs <= remembered_secs && slot >> 32 == key(kind, hash()?) >> 32;
+        to: impl FnOnce() -> Option<SocketAddr>,
+        is_connected: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some(slot) = self.noted(from, Kind::Ends) else { return false };
+        let Some(to) = to() else { return false };
+        slot >> 32 == key(Kind::Ends, self.ends(from, to)) >> 32
+            && (socket::is_fresh_dial((slot as u32).cast_signed(), from, to) || !is_connected())
+    }
+
+    /// The turns that were noted with the same hello, lately.
+    fn turns(&self, from: SocketAddr, hello: &[u8]) -> Option<u8> {
+        let slot = self.noted(from, Kind::Hello)?;
+        let age_secs = self.now_secs().checked_sub(slot as u32 & SECS_BITS)?;
+        let is_same = age_secs <= HELLO_REMEMBERED_SECS
+            && slot >> 32 == key(Kind::Hello, self.hello(hello)) >> 32;
         is_same.then_some((slot >> 24) as u8)
     }
 
@@ -185,15 +213,15 @@ impl Dialled {
         self.hash.hash_one(&hello[..hello.len().min(HELLO_HASHED_BYTES)])
     }
 
-    fn now_secs(&self) -> u64 {
-        self.began.elapsed().as_secs() & SECS_BITS
+    fn now_secs(&self) -> u32 {
+        self.began.elapsed().as_secs() as u32 & SECS_BITS
     }
 }
 
 /// The bits of a slot's upper half that say of which kind it is.
 const KIND_BITS: u64 = 3;
 /// The bits of a slot that are seconds.
-const SECS_BITS: u64 = (1 << 24) - 1;
+const SECS_BITS: u32 = (1 << 24) - 1;
 
 fn key(kind: Kind, hash: u64) -> u64 {
     ((hash & !KIND_BITS) | kind as u64) << 32
@@ -219,7 +247,7 @@ pub async fn arrive(active: &Active, story: &mut Story, raw: &mut Vec<u8>) -> Re
     if intercept.listener_at(destination).is_some() {
         return refused(active, "loop: it was meant for a listener of this edge");
     }
-    if intercept.is_ours(story.client, destination) {
+    if intercept.is_ours(story.client, destination, || active.is_connected()) {
         return refused(active, "loop: this edge dialled it itself, and was redirected to itself");
     }
     Ok(())
@@ -282,6 +310,9 @@ fn refused(active: &Active, reason: &'static str) -> Result<(), End> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
     use super::*;
 
     fn intercept(addresses: &[&str]) -> Intercept {
@@ -303,20 +334,40 @@ mod tests {
         }
     }
 
+    /// A listener, a socket that was told to connect to it, and both of its ends.
+    fn dial() -> (TcpListener, TcpStream, [SocketAddr; 2]) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dial = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let ends = [dial.local_addr().unwrap(), dial.peer_addr().unwrap()];
+        (listener, dial, ends)
+    }
+
     #[test]
-    fn a_dial_is_recognised_by_both_its_ends() {
+    fn a_dial_is_known_by_both_its_ends_while_it_is_open() {
         let own = intercept(&[]);
-        let [client, other, destination]: [SocketAddr; 3] =
-            ["192.0.2.1:50000", "192.0.2.2:50000", "198.51.100.1:443"].map(|a| a.parse().unwrap());
-        let dialled = own.dialled.as_ref().unwrap();
-        let note = |from| dialled.note(from, Kind::Ends, dialled.ends(from, destination), 0);
-        assert!(!own.is_ours(client, destination));
-        note(client);
-        assert!(own.is_ours(client, destination));
-        assert!(!own.is_ours(other, destination));
-        assert!(!own.is_ours(client, other));
-        note(other);
-        assert!(!own.is_ours(client, destination), "one dial a port is remembered");
+        let (_listener, dial, [from, to]) = dial();
+        let [other_ip, other_port]: [SocketAddr; 2] =
+            [([127, 0, 0, 2], from.port()).into(), ([127, 0, 0, 1], from.port() ^ 1).into()];
+        assert!(!own.is_ours(from, to, || true));
+        own.dialled(&dial, to, Trace::None);
+        assert!(own.is_ours(from, to, || true));
+        assert!(!own.is_ours(other_ip, to, || true));
+        assert!(!own.is_ours(other_port, to, || true));
+        assert!(!own.is_ours(from, from, || true));
+        drop(dial);
+        assert!(!own.is_ours(from, to, || true), "a client that uses the port later is not us");
+        assert!(own.is_ours(from, to, || false), "our dial was reset, or nobody waits");
+        assert!(!own.is_ours(other_ip, to, || false));
+    }
+
+    #[test]
+    fn a_dial_that_was_answered_is_not_what_was_just_accepted() {
+        let own = intercept(&[]);
+        let (listener, dial, [from, to]) = dial();
+        own.dialled(&dial, to, Trace::None);
+        listener.accept().unwrap().0.write_all(b"x").unwrap();
+        dial.peek(&mut [0]).unwrap();
+        assert!(!own.is_ours(from, to, || true));
     }
 
     #[test]
@@ -327,24 +378,26 @@ mod tests {
         assert_eq!(own.turns(client, b"hello"), None);
         let suspects = own.suspects.get_or_init(Dialled::new);
         for turns in [0, 7, u8::MAX] {
-            suspects.note(client, Kind::Hello, suspects.hello(b"hello"), turns);
+            suspects.note_hello(client, b"hello", turns);
             assert_eq!(own.turns(client, b"hello"), Some(turns));
             assert_eq!(own.turns(client, b"hellp"), None, "the same port, used again");
             assert_eq!(own.turns(other, b"hello"), None, "a hello that many say");
-            assert!(!own.is_handed(client, || panic!("nobody has to ask")));
+            assert!(!own.is_handed(client, || panic!("nobody has to ask"), || true));
         }
     }
 
     #[test]
     fn from_one_listener_to_another_both_ends_are_ours() {
         let own = intercept(&[]);
-        let [client, any, loopback]: [SocketAddr; 3] =
-            ["127.0.0.1:50000", "0.0.0.0:443", "127.0.0.1:443"].map(|a| a.parse().unwrap());
-        assert!(!own.is_handed(client, || panic!("nobody has to ask")));
-        let suspects = own.suspects.get_or_init(Dialled::new);
-        suspects.note(client, Kind::Ends, suspects.ends(client, any), 0);
-        assert!(own.is_handed(client, || Some(loopback)));
-        assert!(!own.is_handed(client, || Some(client)));
-        assert!(!own.is_handed(loopback, || panic!("nobody has to ask")));
+        let (_listener, dial, [from, to]) = dial();
+        let any = SocketAddr::from(([0, 0, 0, 0], to.port()));
+        assert!(!own.is_handed(from, || panic!("nobody has to ask"), || true));
+        // Whoever dials the unspecified address is connected to loopback.
+        own.dialled(&dial, any, Trace::Ends);
+        assert!(own.is_handed(from, || Some(to), || true));
+        assert!(!own.is_handed(from, || Some(from), || true));
+        assert!(!own.is_handed(to, || panic!("nobody has to ask"), || true));
+        drop(dial);
+        assert!(!own.is_handed(from, || Some(to), || true), "its port is another's now");
     }
 }

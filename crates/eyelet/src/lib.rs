@@ -9,6 +9,7 @@ pub mod budget;
 pub mod certificate;
 pub mod check;
 pub mod cli;
+mod client_chain;
 pub mod clock;
 pub mod compress;
 pub mod config;

@@ -1,16 +1,21 @@
 //! The cryptography of handshakes: aws-lc's, but for the key schedule of TLS 1.3, which is ring's;
 //! and clients that ask for no more than that. It must not know a configuration.
 
+use std::cell::Cell;
 use std::sync::{Arc, LazyLock};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::cipher::{
+    AeadKey, Iv, MessageDecrypter, MessageEncrypter, OutboundOpaqueMessage, OutboundPlainMessage,
+    Tls13AeadAlgorithm, UnsupportedOperationError,
+};
 use rustls::crypto::{
     CryptoProvider, aws_lc_rs, ring, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, SignatureScheme, SupportedCipherSuite,
-    Tls13CipherSuite,
+    ClientConfig, ConnectionTrafficSecrets, DigitallySignedStruct, Error, SignatureScheme,
+    SupportedCipherSuite, Tls13CipherSuite,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
@@ -45,7 +50,71 @@ fn mixed(suite: &Tls13CipherSuite) -> Option<Tls13CipherSuite> {
         confidentiality_limit: suite.common.confidentiality_limit,
     };
     let hkdf_provider = same.hkdf_provider;
-    Some(Tls13CipherSuite { common, hkdf_provider, aead_alg: suite.aead_alg, quic: None })
+    // Leaked once for each suite of the process: rustls wants it to live as long.
+    let aead_alg = Box::leak(Box::new(Numbered(suite.aead_alg)));
+    Some(Tls13CipherSuite { common, hkdf_provider, aead_alg, quic: None })
+}
+
+thread_local! {
+    /// rustls seals synchronously, inside the call that is being made.
+    static NEXT_SEQ: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Calls rustls, and gives the sequence number of its next TLS 1.3 record beside the result.
+/// `None`: in this call it sealed nothing, and took no new key to seal with.
+pub fn with_next_seq<T>(call: impl FnOnce() -> T) -> (T, Option<u64>) {
+    // Another connection of this thread may have left its number.
+    NEXT_SEQ.set(None);
+    let result = call();
+    (result, NEXT_SEQ.take())
+}
+
+/// An AEAD of TLS 1.3 that notes the sequence numbers of what is sealed.
+struct Numbered(&'static dyn Tls13AeadAlgorithm);
+
+struct NumberedEncrypter(Box<dyn MessageEncrypter>);
+
+impl Tls13AeadAlgorithm for Numbered {
+    fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
+        // A new key counts from 0 (RFC 8446 section 5.3).
+        NEXT_SEQ.set(Some(0));
+        Box::new(NumberedEncrypter(self.0.encrypter(key, iv)))
+    }
+
+    fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
+        self.0.decrypter(key, iv)
+    }
+
+    fn key_len(&self) -> usize {
+        self.0.key_len()
+    }
+
+    fn extract_keys(
+        &self,
+        key: AeadKey,
+        iv: Iv,
+    ) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+        self.0.extract_keys(key, iv)
+    }
+
+    fn fips(&self) -> bool {
+        self.0.fips()
+    }
+}
+
+impl MessageEncrypter for NumberedEncrypter {
+    fn encrypt(
+        &mut self,
+        message: OutboundPlainMessage<'_>,
+        seq: u64,
+    ) -> Result<OutboundOpaqueMessage, Error> {
+        NEXT_SEQ.set(seq.checked_add(1));
+        self.0.encrypt(message, seq)
+    }
+
+    fn encrypted_payload_len(&self, payload_len: usize) -> usize {
+        self.0.encrypted_payload_len(payload_len)
+    }
 }
 
 /// Clients that have the key of the certificate proved, and no more: what the certificate is worth
@@ -123,6 +192,45 @@ mod tests {
         assert_eq!(names(&PROVIDER.cipher_suites), names(&plain.cipher_suites));
         assert_eq!(MIXED.len(), 3);
     }
+    /// What the record layer goes on from is rustls' own count.
+    #[test]
+    fn the_number_of_the_next_record_is_that_of_rustls() {
+        let made = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
+        let key = made.signing_key.serialize_der().try_into().unwrap();
+        let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        config.enable_secret_extraction = true;
+        config.send_tls13_tickets = 3;
+        let mut server = ServerConnection::new(config.into()).unwrap();
+        let name = ServerName::try_from("app.test").unwrap();
+        let mut client = ClientConnection::new(key_only().unwrap().into(), name).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let mut said = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut said).unwrap();
+            }
+            server.read_tls(&mut &said[..]).unwrap();
+            // The client seals on this thread too.
+            let (processed, next) = with_next_seq(|| server.process_new_packets());
+            processed.unwrap();
+            seen.push(next);
+            said.clear();
+            while server.wants_write() {
+                server.write_tls(&mut said).unwrap();
+            }
+            client.read_tls(&mut &said[..]).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        assert_eq!(seen, [Some(0), Some(1)], "a new key, and tickets in one record under it");
+        assert_eq!(with_next_seq(|| ()).1, None);
+        assert_eq!(server.dangerous_extract_secrets().unwrap().tx.0, 1);
+    }
+
     /// Whatever name a certificate is for, who shows it has its key.
     #[test]
     fn a_certificate_is_believed_with_its_key_alone() {

@@ -24,6 +24,7 @@ use rustls_pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
 use crate::certificate::{self, CertificateError};
+use crate::client_chain;
 use crate::config::{Action, Config, RuleList, Terminate, TlsVersion};
 use crate::provider::PROVIDER;
 
@@ -299,6 +300,7 @@ fn client_verifier(
     }
     WebPkiClientVerifier::builder_with_provider(roots.into(), PROVIDER.clone())
         .build()
+        .map(client_chain::none_empty)
         .map_err(|error| fault(error.to_string()))
 }
 

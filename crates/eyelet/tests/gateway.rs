@@ -15,7 +15,8 @@ use support::hello::server_flight;
 use support::namespaces::{CLIENT, GATEWAY, GATEWAY_OUT, SERVER, socket_address};
 use support::upstream::{dns, nobody};
 use support::{
-    A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, Upstream, alert_of, ending, output, until,
+    A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, Upstream, alert_of, ending, output, reset,
+    until,
 };
 
 const REDIRECT: &str = r#"
@@ -244,6 +245,34 @@ fn two_listeners_that_lead_to_each_other_notice() {
     }
 }
 
+/// A client that has reset its connection ends it in the whole loop: each dial is closed before its
+/// other end is accepted.
+#[test]
+fn a_loop_ends_with_its_client() {
+    let folder = Folder::new();
+    let [one, other] = [nobody(), nobody()].map(|(_, address)| address);
+    let mut config = String::from("workers = 1\n");
+    for (name, address, upstream) in [("one", one, other), ("other", other, one)] {
+        config += &format!(
+            "[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\n\
+             [[rule]]\nlistener = \"{name}\"\naction = \"splice\"\nupstream = \"{upstream}\"\n"
+        );
+    }
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    for _ in 0..50 {
+        let client = connect(one);
+        let own = client.local_addr().unwrap();
+        reset(client);
+        edge.line_of(own);
+    }
+    let mut before = 0;
+    until("an end of the loop", || {
+        std::thread::sleep(A_WHILE);
+        let lines = edge.lines().len();
+        (std::mem::replace(&mut before, lines) == lines).then_some(())
+    });
+}
+
 /// From one listener to another, by a rule of each.
 #[test]
 fn one_listener_may_lead_to_another() {
@@ -267,6 +296,54 @@ fn one_listener_may_lead_to_another() {
         drop(client);
     }
     assert_eq!(edge.count(|line| line["outcome"] == "refused"), 0, "{:#?}", edge.lines());
+}
+
+/// A socket bound to `from`, which may have been used just now, and connected to `to`.
+fn connect_again(from: SocketAddr, to: SocketAddr) -> Option<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+    sockopt::set_socket_reuseaddr(&socket, true).ok()?;
+    bind(&socket, &from).ok()?;
+    connect(&socket, &to).ok()?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(SOON)).ok()?;
+    Some(stream)
+}
+
+/// Two sockets of one host never have the same two ends at once: who comes from a port of ours when
+/// our socket is closed is a client.
+#[test]
+fn a_client_with_a_port_that_was_ours_is_served() {
+    let folder = Folder::new();
+    let [one, other, third] = [nobody(), nobody(), nobody()].map(|(_, address)| address);
+    let origin = Upstream::by_hand();
+    // One worker: a dial and its own arrival do not race.
+    let mut config = String::from("workers = 1\n");
+    for (name, address, upstream) in
+        [("one", one, other), ("other", other, third), ("third", third, origin.address)]
+    {
+        config += &format!(
+            "[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\n\
+             [[rule]]\nlistener = \"{name}\"\naction = \"splice\"\nupstream = \"{upstream}\"\n"
+        );
+    }
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    // By the first listener it is one listener too many.
+    let mut client = connect(one);
+    client.write_all(b"hello").unwrap();
+    assert_eq!(ending(&mut client, SOON).0, b"");
+    let looped = edge.line("the loop", |line| line["outcome"] == "refused");
+    let port_of_ours: SocketAddr = looped["client"].as_str().unwrap().parse().unwrap();
+    let own = client.local_addr().unwrap();
+    drop(client);
+    edge.line_of(own);
+    // The same port, the same listener. That the old connection is forgotten may take a moment.
+    let mut client = until("the port", || connect_again(port_of_ours, other));
+    client.write_all(b"hello").unwrap();
+    let mut origin = origin.take();
+    expect(&mut origin, b"hello");
+    origin.write_all(b"answer").unwrap();
+    expect(&mut client, b"answer");
 }
 
 /// A gateway that dials names, on a listener that does not know what netfilter has redirected.

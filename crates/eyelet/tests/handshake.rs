@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use support::client::{Offer, TLS12, TLS13, Versions, echo};
 use support::edge::connect;
@@ -17,8 +18,11 @@ use support::pki::Kind;
 use support::{Edge, End, Hello, Pki, SOON, Tls, Upstream, alert_of, ending, noise, records};
 
 const UNEXPECTED_MESSAGE: u8 = 10;
+const BAD_RECORD_MAC: u8 = 20;
 const RECORD_OVERFLOW: u8 = 22;
+const ILLEGAL_PARAMETER: u8 = 47;
 const DECODE_ERROR: u8 = 50;
+const PROTOCOL_VERSION: u8 = 70;
 const MISSING_EXTENSION: u8 = 109;
 
 /// An edge that terminates app.test in front of an echo.
@@ -75,6 +79,18 @@ impl Front {
         echo(&mut client, b"still there");
         let log = self.edge.log();
         assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+/// The alert that ends a handshake, as a rustls client reads it.
+fn alert_to(client: &mut ClientConnection, socket: &mut TcpStream) -> u8 {
+    loop {
+        assert_ne!(client.read_tls(socket).unwrap(), 0, "no alert");
+        match client.process_new_packets() {
+            Ok(_) => {}
+            Err(rustls::Error::AlertReceived(alert)) => return u8::from(alert),
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
@@ -151,6 +167,127 @@ fn a_version_to_come_is_answered_with_tls12() {
             matches!(server_hello, [22, 3, 3, _, _, 2, _, _, _, 3, 3]),
             "{server_hello:x?} for {version:x?}"
         );
+    }
+    front.still_serves();
+}
+
+/// RFC 8446 appendix D.5, whatever supported_versions says.
+#[test]
+fn an_ssl30_hello_is_of_no_version() {
+    let front = Front::new();
+    for hello in [Hello::named("app.test"), Hello::named("app.test").tls12()] {
+        let mut message = hello.message();
+        message[4..6].copy_from_slice(&[3, 0]);
+        let answer = front.answer(&records(&message, &[]));
+        assert_eq!(alert_of(&answer), Some(PROTOCOL_VERSION), "{answer:x?}");
+    }
+    front.still_serves();
+}
+
+/// RFC 8446 section 4.2.11: `opaque PskBinderEntry<32..255>`.
+#[test]
+fn a_binder_must_have_the_length_of_a_hash() {
+    let front = Front::new();
+    for length in [0, 31] {
+        let binders = [&[0, length + 1, length][..], &vec![7; usize::from(length)]].concat();
+        let offer = [&[0, 7, 0, 1, 7, 0, 0, 0, 0][..], &binders].concat();
+        let answer = front.answer(&Hello::named("app.test").extension(41, &offer).bytes());
+        assert_eq!(alert_of(&answer), Some(DECODE_ERROR), "{answer:x?}");
+    }
+    front.still_serves();
+}
+
+/// What rustls makes of extensions that we have no use for: docs/conformance.md has them.
+#[test]
+fn rustls_decodes_extensions_that_nobody_uses() {
+    let front = Front::new();
+    for (kind, body, alert) in [
+        (58, &[1][..], DECODE_ERROR),
+        (0xfd00, &[0], DECODE_ERROR),
+        (27, &[4, 0, 2, 0, 2], ILLEGAL_PARAMETER),
+    ] {
+        let answer = front.answer(&Hello::named("app.test").extension(kind, body).bytes());
+        assert_eq!(alert_of(&answer), Some(alert), "extension {kind}: {answer:x?}");
+    }
+    front.still_serves();
+}
+
+/// RFC 5246 section 7.4.2, RFC 8446 section 4.4.2: no certificate of a chain is empty.
+#[test]
+fn a_chain_has_no_empty_certificate() {
+    let (pki, upstream) = (Pki::new(), Upstream::echo());
+    let rule = pki.terminate(&format!("tcp://{}", upstream.address), "client_ca = \"ca.pem\"");
+    let edge = Edge::start(&pki.folder, &rule);
+    let leaf = pki.client("client");
+    let mut offer = Offer { certificate: Some(&leaf), ..Offer::new(&pki) };
+    echo(&mut offer.connect(edge.address(), "app.test"), b"a chain of one");
+    for versions in [TLS12, TLS13] {
+        offer.versions = versions;
+        let mut config = Arc::unwrap_or_clone(offer.config());
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key).unwrap();
+        let chain = vec![leaf.certificate.clone(), Vec::new().into()];
+        config.client_auth_cert_resolver =
+            Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)));
+        let name = "app.test".try_into().unwrap();
+        let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut socket = edge.connect();
+        while client.is_handshaking() || client.wants_write() {
+            while client.wants_write() {
+                client.write_tls(&mut socket).unwrap();
+            }
+            if !client.is_handshaking() {
+                break;
+            }
+            assert_ne!(client.read_tls(&mut socket).unwrap(), 0);
+            if let Err(error) = client.process_new_packets() {
+                assert_eq!(versions.len(), 1);
+                assert_eq!(error, rustls::Error::AlertReceived(DECODE_ERROR.into()));
+                break;
+            }
+        }
+        if client.is_handshaking() {
+            continue;
+        }
+        assert_eq!(alert_to(&mut client, &mut socket), DECODE_ERROR);
+    }
+}
+
+/// RFC 8446 section 5.2: a record that does not decrypt is `bad_record_mac`, also where it is a
+/// part of a message, and where early data was announced and is not skipped any more.
+#[test]
+fn a_finished_whose_second_record_does_not_decrypt() {
+    let front = Front::new();
+    let other = other_server(&front.pki);
+    for has_early_data in [false, true] {
+        let mut config = Arc::unwrap_or_clone(Offer::new(&front.pki).config());
+        config.enable_early_data = true;
+        // The shortest that rustls takes: a Finished is cut in two.
+        config.max_fragment_size = Some(32);
+        let config = Arc::new(config);
+        if has_early_data {
+            stream(&config, other).read_exact(&mut [0]).unwrap();
+        }
+        let name = "app.test".try_into().unwrap();
+        let mut client = ClientConnection::new(config, name).unwrap();
+        let mut socket = front.edge.connect();
+        if has_early_data {
+            client.early_data().unwrap().write_all(b"early").unwrap();
+        }
+        while client.wants_write() {
+            client.write_tls(&mut socket).unwrap();
+        }
+        while client.is_handshaking() {
+            assert_ne!(client.read_tls(&mut socket).unwrap(), 0);
+            client.process_new_packets().unwrap();
+        }
+        let mut flight = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut flight).unwrap();
+        }
+        *flight.last_mut().unwrap() ^= 1;
+        socket.write_all(&flight).unwrap();
+        let alert = alert_to(&mut client, &mut socket);
+        assert_eq!(alert, BAD_RECORD_MAC, "early data: {has_early_data}");
     }
     front.still_serves();
 }

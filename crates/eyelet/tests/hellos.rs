@@ -239,7 +239,7 @@ fn stricter_on_names(fault: SniFault) -> bool {
 fn stricter_on_form(why: Fault) -> bool {
     use Field::Extension as In;
     match why {
-        Fault::EmptyRecord | Fault::DuplicateExtension(_) => true,
+        Fault::EmptyRecord | Fault::DuplicateExtension(_) | Fault::BinderTooShort => true,
         Fault::Truncated(In(kind)) | Fault::Trailing(In(kind)) | Fault::Empty(In(kind)) => {
             kind != SERVER_NAME
         }

@@ -296,6 +296,16 @@ fn a_client_that_never_closes_is_closed() {
     drop(held);
 }
 
+/// The length is legal and the limit is ours: handshake_failure, from the header alone.
+#[test]
+fn a_hello_over_the_limit_is_refused_by_its_header() {
+    let it = Refusing::new("[limits]\nhello_bytes_max = 512\n");
+    let hello = named("good.test").padded_to(513).bytes();
+    let (answer, line) = sent(&it.edge, &hello[..9]);
+    assert_eq!(alert_of(&answer), Some(40), "{answer:?} {line}");
+    assert_eq!(line["outcome"], "refused", "{line}");
+}
+
 /// Refused by address, before anything of it was needed: still told in HTTP.
 #[test]
 fn plain_http_that_is_refused_by_address_gets_a_400() {

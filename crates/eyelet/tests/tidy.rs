@@ -35,6 +35,11 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
     ),
     ("crates/eyelet/src/config/rule.rs", "(&[\"reject\"", "typed by people, who are told ours"),
     ("crates/eyelet/src/http/fields.rs", "MAX_FORWARDS", "RFC 9110's name of a field"),
+    (
+        "crates/eyelet/src/handshake/alerts.rs",
+        "RejectedEarlyDataInterleaved",
+        "rustls' name of an error",
+    ),
     ("docs/conformance.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/http.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),

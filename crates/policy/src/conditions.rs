@@ -64,7 +64,8 @@ impl Conditions {
         self
     }
 
-    /// Only hellos whose name cannot be read. No rule without this takes one.
+    /// Only hellos whose name cannot be read, and none with a good name or without one. No rule
+    /// without this takes such a hello.
     #[must_use]
     pub const fn sni_malformed(mut self) -> Self {
         self.sni_malformed = true;

@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -80,6 +80,48 @@ pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, SocketAddr)> {
 /// The address of this end.
 pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     Ok(inet(rustix::net::getsockname(fd)?).ok_or(Errno::AFNOSUPPORT)?)
+}
+
+/// Whether `descriptor` is at this moment a TCP socket of this process that goes from `from` to
+/// `to` and has received no byte. The number may belong to nothing by now, or to another socket.
+pub fn is_fresh_dial(descriptor: RawFd, from: SocketAddr, to: SocketAddr) -> bool {
+    is_named(descriptor, libc::getsockname, from)
+        && is_named(descriptor, libc::getpeername, to)
+        && bytes_received(descriptor) == 0
+}
+
+type NameCall =
+    unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+
+fn is_named(descriptor: RawFd, call: NameCall, name: SocketAddr) -> bool {
+    let mut storage = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to a storage of that size, and `len`. To a
+    // number that is no open socket it answers with an error.
+    let result = unsafe { call(descriptor, storage.as_mut_ptr().cast(), &raw mut len) };
+    let len = len.min(size_of::<libc::sockaddr_storage>() as libc::socklen_t);
+    if result != 0 || len == 0 {
+        return false;
+    }
+    // SAFETY: every byte of the storage was set, and the first `len` are the kernel's address.
+    let address = unsafe { SocketAddrAny::read(storage.as_ptr().cast(), len) };
+    inet(address) == Some(unmapped(name))
+}
+
+/// Bytes of the stream that a TCP socket has received in all; 0 where the kernel does not say.
+fn bytes_received(descriptor: RawFd) -> u64 {
+    /// `tcpi_bytes_received` of `struct tcp_info` (linux/tcp.h, since Linux 4.1), which the libc
+    /// crate's structure is too old for.
+    const AT: usize = 128;
+    let mut info = [0_u8; AT + 8];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to a buffer of that length, and `len`. To a
+    // number that is no TCP socket it answers with an error.
+    unsafe {
+        let info = info.as_mut_ptr().cast();
+        libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, info, &raw mut len);
+    }
+    info[AT..].first_chunk().copied().map_or(0, u64::from_ne_bytes)
 }
 
 fn inet(address: SocketAddrAny) -> Option<SocketAddr> {
@@ -239,7 +281,8 @@ fn set_option(fd: impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Res
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::net::TcpStream;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -267,5 +310,31 @@ mod tests {
         }
         assert!(drops(&full).unwrap() > 0);
         assert_eq!(drops(&other).unwrap(), 0);
+    }
+
+    /// A dial is known by both its ends while it is open and has been sent nothing, and never by
+    /// its number alone.
+    #[test]
+    fn a_dial_is_fresh_until_it_is_sent_something_or_is_closed() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let to = listener.local_addr().unwrap();
+            let [dial, other] = [(); 2].map(|()| TcpStream::connect(to).unwrap());
+            let (mut accepted, _) = listener.accept().unwrap();
+            let [from, others] = [&dial, &other].map(|dial| dial.local_addr().unwrap());
+            let number = dial.as_raw_fd();
+            assert!(is_fresh_dial(number, from, to));
+            assert!(!is_fresh_dial(number, others, to));
+            assert!(!is_fresh_dial(number, from, others));
+            assert!(!is_fresh_dial(listener.as_raw_fd(), to, from));
+            accepted.write_all(b"x").unwrap();
+            dial.peek(&mut [0]).unwrap();
+            assert!(!is_fresh_dial(number, from, to), "its other end has said something");
+            assert!(is_fresh_dial(other.as_raw_fd(), others, to));
+        }
+        let any = "127.0.0.1:1".parse().unwrap();
+        assert!(!is_fresh_dial(-1, any, any));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(!is_fresh_dial(file.as_raw_fd(), any, any));
     }
 }

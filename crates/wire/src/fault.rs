@@ -50,6 +50,8 @@ pub enum Fault {
     SessionIdTooLong(u8),
     /// The same extension twice (RFC 8446 4.2).
     DuplicateExtension(u16),
+    /// A `PskBinderEntry` of less than 32 bytes (RFC 8446 4.2.11).
+    BinderTooShort,
     /// `pre_shared_key` is not the last extension (RFC 8446 4.2.11).
     PskNotLast,
     /// An `ECHClientHelloType` that is neither outer nor inner (RFC 9849 5).
@@ -90,7 +92,10 @@ impl Fault {
             Self::DuplicateExtension(_) | Self::PskNotLast | Self::EchType(_) => {
                 AlertDescription::IllegalParameter
             }
-            Self::TooLong { .. }
+            // The length is legal (RFC 8446 4: uint24), and so is each record. The limit is ours:
+            // no alert about the form is true, and this one blames nobody's.
+            Self::TooLong { .. } => AlertDescription::HandshakeFailure,
+            Self::BinderTooShort
             | Self::Truncated(_)
             | Self::Empty(_)
             | Self::Trailing(_)
@@ -122,6 +127,7 @@ impl fmt::Display for Fault {
             Self::Trailing(field) => write!(f, "bytes left over after {field}"),
             Self::SessionIdTooLong(len) => write!(f, "session id of {len} bytes is over 32"),
             Self::DuplicateExtension(t) => write!(f, "extension {t} twice"),
+            Self::BinderTooShort => f.write_str("binder of less than 32 bytes"),
             Self::PskNotLast => f.write_str("pre_shared_key is not the last extension"),
             Self::EchType(t) => write!(f, "encrypted_client_hello of type {t}"),
         }

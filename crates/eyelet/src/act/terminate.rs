@@ -2,6 +2,7 @@
 //! It must not know how bytes are moved afterwards.
 
 use eyelet_policy::Refusal;
+use eyelet_wire::hello::Hello;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::act::refuse;
@@ -16,13 +17,33 @@ use crate::relay::{Flow, Relay};
 use crate::story::{End, Story};
 use crate::upstream::{self, Target};
 
-/// Terminates the connection. `peeked` is the hello, and whether it announces early data.
+/// What a terminator must know of a hello beside its bytes and its versions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offer {
+    /// It announces early data.
+    early_data: bool,
+    /// Its `legacy_version` is SSL 3.0, whatever `supported_versions` says.
+    is_ssl30: bool,
+}
+
+impl Offer {
+    /// That of a hello.
+    pub fn of(hello: &Hello<'_>) -> Self {
+        let is_ssl30 = hello.legacy_version() == SSL30;
+        Self { early_data: hello.has_early_data(), is_ssl30 }
+    }
+}
+
+/// SSL 3.0 as on the wire.
+const SSL30: u16 = 0x0300;
+
+/// Terminates the connection. `peeked` is the hello.
 pub async fn terminate(
     active: &Active,
     story: &mut Story,
     rule: u32,
     terminate: &Terminate,
-    (peeked, early_data): (Vec<u8>, bool),
+    (peeked, offer): (Vec<u8>, Offer),
 ) -> Result<(), End> {
     let edge = &active.worker.edge;
     let config = match edge.tls.of(&edge.config.rules, rule) {
@@ -32,13 +53,15 @@ pub async fn terminate(
             return refuse::fail(active, End::failed(error.to_string()));
         }
     };
-    if story.decided.tls_version < Some(version_min(terminate)) {
+    // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
+    // protocol_version alert". rustls does not.
+    if offer.is_ssl30 || story.decided.tls_version < Some(version_min(terminate)) {
         // rustls would say handshake_failure of a client that has no word for what it lacks.
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(active, &answer, end);
     }
     active.due_in(edge.config.limits.handshake_timeout);
-    let done = match handshake(active, config, peeked, early_data).await {
+    let done = match handshake(active, config, peeked, offer.early_data).await {
         Ok(done) => done,
         Err(failure) => {
             park::last_words(active, &failure.alert);

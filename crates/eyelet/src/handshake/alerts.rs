@@ -3,7 +3,7 @@
 
 use eyelet_record::{CONTROL_BYTES_MAX, Keys, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
-use rustls::{Error, InvalidMessage, PeerIncompatible};
+use rustls::{Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
 use crate::tls::TrafficSecrets;
 
@@ -20,6 +20,14 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
         // RFC 8446 section 9.2.
         Error::PeerIncompatible(why) if lacking || is_lack_of_share(why) => {
             Some(AlertDescription::MissingExtension)
+        }
+        // It has failed to decrypt, whatever came before it (RFC 8446 section 5.2).
+        Error::PeerMisbehaved(PeerMisbehaved::RejectedEarlyDataInterleavedWithHandshakeMessage) => {
+            Some(AlertDescription::BadRecordMac)
+        }
+        // RFC 5246 section 7.4.2, RFC 8446 section 4.4.2: a certificate has a byte at least.
+        Error::InvalidMessage(InvalidMessage::IllegalEmptyValue) => {
+            Some(AlertDescription::DecodeError)
         }
         // TLS 1.2 does not know certificate_required (RFC 5246 section 7.4.6).
         Error::NoCertificatesPresented if tls12 => Some(AlertDescription::HandshakeFailure),
@@ -40,15 +48,16 @@ fn is_lack_of_share(why: &PeerIncompatible) -> bool {
     matches!(why, PeerIncompatible::KeyShareExtensionRequired)
 }
 
-/// Appends that alert, as the first record under our application key.
+/// Appends that alert, as the next record under our application key.
 pub fn append_sealed(
     suite: Suite,
     secrets: &TrafficSecrets,
     alert: AlertDescription,
+    tx_seq: u64,
     outgoing: &mut Vec<u8>,
 ) {
     let mut record = [0; CONTROL_BYTES_MAX];
-    let sealed = Session::tls13(Role::Server, suite, &secrets.client, &secrets.server, 0, 0)
+    let sealed = Session::tls13(Role::Server, suite, &secrets.client, &secrets.server, 0, tx_seq)
         .and_then(|mut session| session.seal_alert(&mut Keys::new(), alert.code(), &mut record));
     outgoing.extend_from_slice(&record[..sealed.unwrap_or(0)]);
 }

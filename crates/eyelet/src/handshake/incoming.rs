@@ -11,7 +11,7 @@ const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 /// Application data from outside.
-pub const APPLICATION_DATA: u8 = 23;
+const APPLICATION_DATA: u8 = 23;
 
 /// The most that may follow a header (RFC 5246 section 6.2.3, RFC 8446 section 5.2).
 const FRAGMENT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 2048;

@@ -182,7 +182,8 @@ impl Front {
     /// Whether a request for this host belongs on this connection: a connection for it would
     /// have come to the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
-        let host = authority.host().trim_end_matches('.');
+        let host = authority.host();
+        let host = host.strip_suffix('.').unwrap_or(host);
         let sni = self.story.decided.sni.as_deref();
         if is_name(host) && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
             return true;

@@ -309,7 +309,13 @@ fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
         let port = &authority.as_str()[authority.host().len()..];
         port.strip_prefix(':').is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
     };
-    if authority.host().is_empty() || !port_fits || !authority.as_str().bytes().all(plain) {
+    // One dot at the end is the root of a full name (RFC 1034 section 3.1). Every other label has a
+    // letter: what drops the empty ones would read another name.
+    let host = authority.host();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let has_empty_label = host.is_empty() || host.starts_with('.') || host.contains("..");
+    let has_empty_label = has_empty_label || host.ends_with('.');
+    if has_empty_label || !port_fits || !authority.as_str().bytes().all(plain) {
         return Err(RequestFault::Host);
     }
     Ok(authority)

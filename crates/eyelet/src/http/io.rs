@@ -330,7 +330,7 @@ impl Client {
 
     /// Whether the socket has failed, without waiting.
     pub fn has_failed(&self) -> bool {
-        self.truncated || self.active.has(CLIENT, FAILED)
+        self.active.has(CLIENT, FAILED)
     }
 
     /// How far the input may be filled. While memory is short the beginning of a record is left

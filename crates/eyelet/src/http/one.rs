@@ -106,7 +106,9 @@ async fn next(client: &mut Client, front: &Front) -> Next {
         }
         client.active.due_in(AWAKE);
         match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
-            Ok(0) if client.is_truncated() => return Next::Gone(Gone::Truncated),
+            Ok(0) if client.is_truncated() => {
+                return Next::End("client closed without close_notify".into());
+            }
             Ok(0) => return Next::End("client closed".into()),
             Ok(_) => {}
             Err(Gone::Stop(Stop::Drained)) => return Next::End("drained".into()),

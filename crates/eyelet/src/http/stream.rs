@@ -366,9 +366,9 @@ impl One<'_> {
                 Err(gone) => return Poll::Ready(gone.into()),
             }
         }
-        if self.client.is_truncated() {
-            return Poll::Ready(Gone::Truncated.into());
-        }
+        // A client that has sent FIN may still read, with close_notify before it or without: RFC
+        // 9112 section 9.8 has servers "be prepared to receive an incomplete close". Its request
+        // is whole. If it does not read, what is written to it is answered by a reset.
         if self.client.has_failed() {
             let error = std::io::ErrorKind::ConnectionReset.into();
             return Poll::Ready(Gone::Stop(Stop::Io(error)).into());

@@ -1,6 +1,8 @@
-//! The form of every extension that a TLS stack decodes in a ClientHello, checked in one walk: a
+//! The form of every extension that TLS stacks decode in a ClientHello, checked in one walk: a
 //! hello that the next stack cannot decode must not be routed by us. Extensions that this file
-//! does not name may hold anything. It must not know what an extension is good for.
+//! does not name may hold anything (RFC 8446 4.1.2: "Servers MUST ignore unrecognized extensions").
+//! Among them are two that rustls decodes and other servers ignore, see docs/conformance.md. It
+//! must not know what an extension is good for.
 
 use super::sni::SERVER_NAME;
 use super::spans::{ALPN, KEY_SHARE, Parts};
@@ -22,13 +24,14 @@ pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
 const COOKIE: u16 = 44;
 const PSK_KEY_EXCHANGE_MODES: u16 = 45;
 const CERTIFICATE_AUTHORITIES: u16 = 47;
-const TICKET_REQUEST: u16 = 58;
-const ECH_OUTER_EXTENSIONS: u16 = 0xfd00;
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 const RENEGOTIATION_INFO: u16 = 0xff01;
 
 /// `CertificateStatusType.ocsp` (RFC 6066 8).
 const STATUS_TYPE_OCSP: u8 = 1;
+
+/// Shortest `PskBinderEntry` (RFC 8446 4.2.11): the output of SHA-256, the shortest hash.
+const BINDER_BYTES_MIN: usize = 32;
 
 /// Walks over the list once: checks each extension's form, that none comes twice, and that
 /// `pre_shared_key` is the last.
@@ -131,7 +134,7 @@ fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed
         | SERVER_CERTIFICATE_TYPE => {
             body.vec8_filled(field)?;
         }
-        COMPRESS_CERTIFICATE | ECH_OUTER_EXTENSIONS => {
+        COMPRESS_CERTIFICATE => {
             body.vec8_filled(field)?.whole_u16s(field)?;
         }
         COOKIE => {
@@ -139,9 +142,6 @@ fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed
         }
         RENEGOTIATION_INFO => {
             body.vec8(field)?;
-        }
-        TICKET_REQUEST => {
-            body.take(2, field)?;
         }
         CERTIFICATE_AUTHORITIES => {
             let mut names = body.vec16_filled(field)?;
@@ -194,7 +194,10 @@ fn pre_shared_key(body: &mut Cursor<'_>, field: Field) -> Result<(), Malformed> 
     }
     let mut binders = body.vec16_filled(field)?;
     while !binders.is_empty() {
-        binders.vec8_filled(field)?;
+        let start = binders;
+        if binders.vec8(field)?.left().len() < BINDER_BYTES_MIN {
+            return Err(start.fault(Fault::BinderTooShort));
+        }
     }
     Ok(())
 }

@@ -53,7 +53,9 @@ pub enum SniFault {
     Trailing,
     /// The list has no item.
     EmptyList,
-    /// A `NameType` other than `host_name`. What follows it cannot be framed (RFC 6066 3).
+    /// A `NameType` other than `host_name`. RFC 6066 3 has later types begin with a 16-bit length,
+    /// so that a reader could go on behind one. Some stacks drop the rest of the list instead, and
+    /// then another name counts, or none.
     NameType(u8),
     /// More than one name in the list.
     Duplicated,

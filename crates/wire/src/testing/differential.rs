@@ -38,8 +38,12 @@ pub fn theirs(raw: &[u8]) -> Theirs {
     }
 }
 
+/// Extensions that rustls decodes in every hello, and that servers without a use for them ignore:
+/// `ticket_request` (RFC 9149) and `ech_outer_extensions` (RFC 9849 5.1, for an inner hello alone).
+const ONLY_DECODED_BY_RUSTLS: [u16; 2] = [58, 0xfd00];
+
 /// Panics unless we see the name that rustls sees, or are stricter where that is documented, and
-/// refuse whatever rustls cannot decode.
+/// refuse whatever rustls cannot decode, but for [`ONLY_DECODED_BY_RUSTLS`].
 pub fn same_name_as_rustls(raw: &[u8]) {
     let mut reader = HelloReader::new(LIMIT);
     let ours = reader.feed(raw);
@@ -52,6 +56,11 @@ pub fn same_name_as_rustls(raw: &[u8]) {
         (Peek::NotTls(_), Theirs::NeedMore | Theirs::Refused(_)) => true,
         (Peek::Malformed(_), Theirs::NeedMore | Theirs::Refused(_)) => true,
         (Peek::Malformed(malformed), Theirs::Accepted(_)) => may_be_stricter(malformed.why),
+        (Peek::Hello(hello), Theirs::Refused(Error::InvalidMessage(_)))
+            if hello.extensions().any(|kind| ONLY_DECODED_BY_RUSTLS.contains(&kind)) =>
+        {
+            true
+        }
         (Peek::Hello(hello), theirs) => names_agree(hello.sni(), theirs),
         (_, Theirs::Accepted(_)) => false,
     };
@@ -81,7 +90,7 @@ fn names_agree(ours: &Sni, theirs: &Theirs) -> bool {
 
 /// Faults for which we refuse what rustls accepts; `docs/conformance.md` says why.
 const fn may_be_stricter(why: Fault) -> bool {
-    matches!(why, Fault::RecordOverflow { .. })
+    matches!(why, Fault::RecordOverflow { .. } | Fault::BinderTooShort)
 }
 
 /// A hello from fuzzed bytes. The first byte says what they are, so that a fuzzer need not find

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::alert::AlertDescription;
+use crate::testing::differential::same_name_as_rustls;
 use std::vec;
 
 fn malformed(raw: &[u8]) -> Malformed {
@@ -193,7 +194,8 @@ fn each_extension_has_its_form() {
         (27, vec![1, 2], truncated(27)),
         (41, vec![0, 0, 0, 0], empty(41)),
         (41, vec![0, 7, 0, 1, 7, 0, 0, 0, 0], truncated(41)),
-        (41, vec![0, 7, 0, 1, 7, 0, 0, 0, 0, 0, 1, 0], empty(41)),
+        (41, offered_psk(&[0]), Fault::BinderTooShort),
+        (41, offered_psk(&[31; 32]), Fault::BinderTooShort),
         (42, vec![0], trailing(42)),
         (43, vec![0], empty(43)),
         (43, vec![3, 3, 4, 3], truncated(43)),
@@ -204,9 +206,6 @@ fn each_extension_has_its_form() {
         (51, vec![0, 4, 0, 29, 0, 0], empty(51)),
         (51, vec![0, 5, 0, 29, 0, 2, 7], truncated(51)),
         (51, vec![0, 0, 0], trailing(51)),
-        (58, vec![1], truncated(58)),
-        (58, vec![1, 1, 1], trailing(58)),
-        (0xfd00, vec![0], empty(0xfd00)),
         (0xfe0d, vec![], truncated(0xfe0d)),
         (0xfe0d, vec![2], Fault::EchType(2)),
         (0xfe0d, vec![1, 0], trailing(0xfe0d)),
@@ -219,6 +218,28 @@ fn each_extension_has_its_form() {
         assert_eq!(malformed(&raw).why, why, "{extension_type} {body:x?}");
         assert!(malformed(&raw).at >= BODY_AT, "{extension_type} {body:x?}");
     }
+}
+
+/// One identity and this list of binders.
+fn offered_psk(binders: &[u8]) -> Vec<u8> {
+    [vec![0, 7, 0, 1, 7, 0, 0, 0, 0], vec16(binders)].concat()
+}
+
+/// rustls decodes these and refuses them. Other servers have no use for them and ignore them, and
+/// it may be one of those that the hello is for.
+#[test]
+fn extensions_that_servers_ignore_may_hold_anything() {
+    for extension in [ext(58, [1]), ext(58, [1, 1, 1]), ext(0xfd00, [0]), ext(0xfd00, [1, 2, 3])] {
+        let raw = Spec::with(&[sni("host.test"), extension]).raw();
+        assert_eq!(sni_of(&raw), Sni::Name("host.test".into()));
+        same_name_as_rustls(&raw);
+    }
+}
+
+#[test]
+fn a_hello_over_the_limit_is_not_said_to_be_malformed() {
+    let why = Fault::TooLong { message_bytes: 1 << 17 };
+    assert_eq!(why.alert(), AlertDescription::HandshakeFailure);
 }
 
 #[test]

@@ -110,6 +110,15 @@ fn stricter_record_overflow() {
     assert!(matches!(malformed.why, Fault::RecordOverflow { .. }));
 }
 
+#[test]
+fn stricter_binder_too_short() {
+    let identity = [vec16([1]), vec![0; 4]].concat();
+    let offer = ext(41, [vec16(identity), vec16([vec![31], vec![7; 31]].concat())].concat());
+    let raw = Spec::with(&[sni("host.test"), signature_algorithms(&[0x0403]), offer]).raw();
+    assert_eq!(theirs(&raw), Theirs::Accepted(Some("host.test".into())));
+    assert!(matches!(peek(&raw), Peek::Malformed(m) if m.why == Fault::BinderTooShort));
+}
+
 /// Not stricter: rustls refuses these too, each for its own reason.
 #[test]
 fn what_both_refuse() {

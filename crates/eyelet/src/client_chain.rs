@@ -1,0 +1,68 @@
+//! Client certificates: what rustls leaves unchecked of the chain that a client sends.
+//! It must not know whom a rule trusts.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, InvalidMessage, SignatureScheme};
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+/// Refuses a chain with an empty certificate in it. RFC 5246 section 7.4.2 (`ASN.1Cert<1..2^24-1>`)
+/// and RFC 8446 section 4.4.2 (`cert_data<1..2^24-1>`) have none; rustls decodes one, and drops it
+/// where it is no part of the path.
+#[derive(Debug)]
+struct NoneEmpty(Arc<dyn ClientCertVerifier>);
+
+/// `verifier`, which sees only chains whose certificates all have a byte.
+pub fn none_empty(verifier: Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier> {
+    Arc::new(NoneEmpty(verifier))
+}
+
+impl ClientCertVerifier for NoneEmpty {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if end_entity.is_empty() || intermediates.iter().any(|certificate| certificate.is_empty()) {
+            return Err(InvalidMessage::IllegalEmptyValue.into());
+        }
+        self.0.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
