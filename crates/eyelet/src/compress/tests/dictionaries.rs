@@ -184,7 +184,10 @@ fn what_is_personal_never_becomes_a_dictionary() {
         (&[path], &[SCRIPT, FRESH, ("vary", "Cookie")]),
         (&[path], &[SCRIPT]),
         (&[path, ("authorization", "Basic eA==")], &[SCRIPT, FRESH]),
-        (&[path, ("cookie", "a=b"), ("sec-fetch-site", "cross-site")], &[SCRIPT, FRESH]),
+        (
+            &[path, ("cookie", "a=b"), ("sec-fetch-site", "cross-site")],
+            &[SCRIPT, ("cache-control", "max-age=600")],
+        ),
         (&[(":path", "/page")], &[SCRIPT, FRESH]),
     ]
     .iter()
