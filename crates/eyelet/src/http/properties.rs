@@ -39,7 +39,10 @@ pub fn request_is_stable(bytes: &[u8]) {
     let Ok(Some(again)) = taken else { panic!("byte by byte it is no request: {taken:?}") };
     assert_eq!(summary(&request), summary(&again));
     let head = &bytes[..bytes.len() - whole.len()];
+    let strict = head.split_inclusive(|byte| *byte == b'\n').all(|line| line.ends_with(b"\r\n"));
+    assert!(strict, "{}", head.escape_ascii());
     lines_agree(head, &request.parts.headers);
+    assert!(request.parts.headers.len() <= FIELDS_MAX);
     hold(&request);
     let written = write(&request);
     let rewritten = take_request(&mut written.clone(), &mut Scanner::default(), usize::MAX);
@@ -100,16 +103,15 @@ fn summary(request: &Request) -> Summary {
 /// Every line is a field, and no line holds what another reader ends a line at.
 fn lines_agree(head: &[u8], headers: &HeaderMap) {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
-    let text = head.strip_suffix(b"\r\n\r\n");
-    let Some(text) = text else { panic!("no end: {}", head.escape_ascii()) };
-    let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    let lines = head.split(|byte| *byte == b'\n');
+    let lines: Vec<&[u8]> = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect();
+    let [lines @ .., b"", b""] = &lines[..] else { panic!("no end: {}", head.escape_ascii()) };
     assert_eq!(lines.len() - 1, headers.len(), "{}", head.escape_ascii());
-    for line in &lines {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+    for line in lines {
         assert!(!line.is_empty() && !line.contains(&b'\r') && !line.contains(&0));
         assert!(!line.starts_with(b" ") && !line.starts_with(b"\t"));
     }
-    assert!(headers.len() <= FIELDS_MAX);
+    assert!(headers.len() <= RESPONSE_FIELDS_MAX);
 }
 
 /// What the reader promises of a request.
