@@ -194,6 +194,9 @@ async fn serve(
     };
     let trailers = lists(&request.headers, &header::TE, "trailers");
     fields::to_upstream(request, length, switch.clone());
+    // A client that has said `Content-Length: 0` and nothing else has sent no body either.
+    let has_none = length == Length::Known(0) && stream.is_request_done();
+    let length = if has_none { Length::Empty } else { length };
     let told = front.tell_asker(host, request);
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
