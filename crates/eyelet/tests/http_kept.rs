@@ -75,7 +75,7 @@ fn an_idempotent_request_without_a_body_is_asked_again() {
             app.join().unwrap()
         });
         assert!(asked.starts_with(request), "{asked}");
-        assert_eq!(asked.contains("content-length: 0\r\n"), request == "PUT", "{asked}");
+        assert!(asked.contains("content-length: 0\r\n"), "{asked}");
         assert_eq!(web.app.accepted(), 2);
     }
 }
@@ -105,7 +105,7 @@ fn what_must_not_be_sent_twice_goes_on_a_connection_that_stays_open() {
     assert_eq!(web.app.accepted(), 1, "kept as long as the upstream says, up to 30 seconds");
 }
 
-/// An end that came while the connection rested is seen before a request is written, whatever it is.
+/// An end that came while the connection rested is seen before a request is written.
 #[test]
 fn a_connection_that_was_closed_at_rest_is_not_asked() {
     let web = Web::new(Upstream::by_hand());
