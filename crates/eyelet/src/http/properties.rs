@@ -1,12 +1,14 @@
-//! What must hold of every head, whatever its bytes: asserted by the fuzz target and by a property
-//! test. It must not know which bytes are likely.
+//! What must hold of every head and every body, whatever its bytes: asserted by fuzz targets and by
+//! property tests. It must not know which bytes are likely.
 
 use bytes::BytesMut;
 use http::{HeaderMap, Method, Version, header};
 
+use super::body::{Decoder, Malformed, Piece};
 use super::fault::{RequestFault, ResponseFault};
 use super::head::{
-    FIELDS_MAX, Length, Request, Response, Scanner, TARGET_BYTES_MAX, take_request, take_response,
+    FIELDS_MAX, Length, RESPONSE_FIELDS_MAX, Request, Response, Scanner, TARGET_BYTES_MAX,
+    take_request, take_response,
 };
 
 /// Small, so that the limit is met.
@@ -90,6 +92,74 @@ pub fn response_is_stable(bytes: &[u8]) {
 pub fn head_is_stable(bytes: &[u8]) {
     request_is_stable(bytes);
     response_is_stable(bytes);
+}
+
+/// A body is read the same in one piece and byte by byte; and what is taken for one is the same to
+/// a reader that knows nothing but chunks' sizes.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn body_is_stable(bytes: &[u8]) {
+    let known = bytes.first().map_or(0, |first| u64::from(*first));
+    for length in [Length::Chunked, Length::Known(known), Length::UntilClose] {
+        let (at_once, cut) = (decode(length, bytes, usize::MAX), decode(length, bytes, 1));
+        let (at_once, cut) = match (at_once, cut) {
+            (Ok(at_once), Ok(cut)) => (at_once, cut),
+            (at_once, cut) => {
+                assert_eq!(at_once.is_err(), cut.is_err(), "{}", bytes.escape_ascii());
+                continue;
+            }
+        };
+        assert_eq!(at_once, cut, "{}", bytes.escape_ascii());
+        let Decoded { data, done, left } = at_once;
+        let (taken, _) = bytes.split_at(bytes.len() - left);
+        match length {
+            Length::Chunked if done => assert_eq!(by_sizes(taken), Some(data)),
+            Length::Chunked => {}
+            _ => assert_eq!(data, taken),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Decoded {
+    data: Vec<u8>,
+    done: bool,
+    left: usize,
+}
+
+fn decode(length: Length, bytes: &[u8], step: usize) -> Result<Decoded, Malformed> {
+    let (mut decoder, mut buffer, mut data) = (Decoder::new(length), BytesMut::new(), Vec::new());
+    for piece in bytes.chunks(step) {
+        buffer.extend_from_slice(piece);
+        while !decoder.is_done()
+            && let Some(piece) = decoder.next(&mut buffer)?
+        {
+            if let Piece::Data(piece) = piece {
+                assert!(!piece.is_empty());
+                data.extend_from_slice(&piece);
+            }
+        }
+    }
+    Ok(Decoded { data, done: decoder.is_done(), left: buffer.len() })
+}
+
+/// The data of chunks that end with these bytes.
+fn by_sizes(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut data = Vec::new();
+    loop {
+        let line = bytes.windows(2).position(|two| two == b"\r\n")?;
+        let size = bytes[..line].split(|byte| *byte == b';').next()?;
+        let size = usize::from_str_radix(std::str::from_utf8(size).ok()?, 16).ok()?;
+        bytes = &bytes[line + 2..];
+        if size == 0 {
+            let is_whole = bytes == b"\r\n" || bytes.ends_with(b"\r\n\r\n");
+            return is_whole.then_some(data);
+        }
+        data.extend_from_slice(bytes.get(..size)?);
+        bytes = bytes.get(size..)?.strip_prefix(b"\r\n")?;
+    }
 }
 
 type Summary = (Method, String, HeaderMap, Length, bool);
