@@ -1,8 +1,13 @@
 //! The BREACH rule: where an attacker's page may have made the request, and the response may hold
 //! a secret beside what that page wrote, length must not depend on content. Must not know codings.
 
-use http::HeaderMap;
-use http::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, ORIGIN, REFERER};
+use http::header::{
+    ACCEPT_LANGUAGE, AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderName, ORIGIN, REFERER,
+    SET_COOKIE, USER_AGENT, VARY,
+};
+use http::{HeaderMap, HeaderValue};
+
+use crate::validators::lists;
 
 /// Why a response must not be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,32 +17,98 @@ pub enum Breach {
     OtherOrigin,
     /// Credentials, and `Origin` or `Referer` names another origin.
     ForeignReferer,
-    /// Cookies, and nothing that says who made the request.
+    /// Credentials, a browser, and nothing that says who made the request.
     UnknownOrigin,
+}
+
+/// Who else may make requests whose responses are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Allowed {
+    /// The origins of the same site: none of its subdomains is an attacker's.
+    pub same_site: bool,
+    /// Links from elsewhere that open a page in a tab of its own.
+    pub navigations: bool,
 }
 
 /// `host` is the authority that the request was made to, as in Host or `:authority`. The scheme
 /// is https: an http page's origin is another origin.
 #[must_use]
-pub fn breach(headers: &HeaderMap, host: &str) -> Option<Breach> {
-    let cookies = headers.contains_key(COOKIE);
-    if !cookies && !headers.contains_key(AUTHORIZATION) {
+pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breach> {
+    if !has_credentials(headers) {
         return None;
     }
     let mut sites = headers.get_all(&SEC_FETCH_SITE).iter();
     if let Some(site) = sites.next() {
-        // `none` is a person's own doing: an address typed, a bookmark. A word that is not known
-        // here, or two of them, tells nothing good.
-        let own = matches!(site.as_bytes(), b"same-origin" | b"none") && sites.next().is_none();
-        return (!own).then_some(Breach::OtherOrigin);
+        let own = match site.as_bytes() {
+            // `none` is a person's own doing: an address typed, a bookmark.
+            b"same-origin" | b"none" => true,
+            b"same-site" => allowed.same_site || allowed.navigations && navigates(headers),
+            b"cross-site" => allowed.navigations && navigates(headers),
+            // A word that is not known here says nothing good.
+            _ => false,
+        };
+        return (!own || sites.next().is_some()).then_some(Breach::OtherOrigin);
     }
     match named_origin(headers) {
-        Named::Nothing => cookies.then_some(Breach::UnknownOrigin),
+        Named::Nothing => is_browser(headers).then_some(Breach::UnknownOrigin),
         Named::Unreadable => Some(Breach::ForeignReferer),
         Named::Authority(authority) => {
             (!same_authority(authority, host)).then_some(Breach::ForeignReferer)
         }
     }
+}
+
+/// Whether the upstream says of a response that every client may get it: then no client's secret
+/// is in it.
+#[must_use]
+pub fn is_for_all(response: &HeaderMap) -> bool {
+    let says = |directive| lists(response, &CACHE_CONTROL, directive);
+    let varies = ["*", "cookie", "authorization"].iter().any(|by| lists(response, &VARY, by));
+    // `private` and `no-cache` may name fields: `private="set-cookie"`.
+    let lines = response.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
+    let names_fields = lines.into_iter().any(|line| line.contains(&b'"'));
+    says("public")
+        && !says("private")
+        && !says("no-store")
+        && !names_fields
+        && !varies
+        && !response.contains_key(SET_COOKIE)
+}
+
+/// What a browser sends by itself, whoever made the page. It never adds a bearer token, which the
+/// page must know already (RFC 6750), and an empty cookie is no cookie.
+fn has_credentials(headers: &HeaderMap) -> bool {
+    let cookie = |value: &HeaderValue| !value.as_bytes().trim_ascii().is_empty();
+    let is_bearer = |value: &HeaderValue| {
+        let scheme = value.as_bytes().split(|byte| *byte == b' ').next().unwrap_or_default();
+        scheme.eq_ignore_ascii_case(b"bearer")
+    };
+    headers.get_all(COOKIE).iter().any(cookie)
+        || headers.get_all(AUTHORIZATION).iter().any(|value| !is_bearer(value))
+}
+
+/// Whether the request opens a page in a tab of its own. In a frame it would be as quiet as an
+/// image.
+fn navigates(headers: &HeaderMap) -> bool {
+    let only = |name: HeaderName, wanted: &str| {
+        let mut values = headers.get_all(name).iter();
+        let first = values.next().is_some_and(|value| value.as_bytes() == wanted.as_bytes());
+        first && values.next().is_none()
+    };
+    only(SEC_FETCH_MODE, "navigate") && only(SEC_FETCH_DEST, "document")
+}
+
+/// Whether a browser may have made a request that has no fetch metadata, as those from before 2023
+/// do. A page cannot set User-Agent across origins. It can set Accept-Language, to `*` too, so that
+/// field counts only for browsers under another name.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let agent = |value: &HeaderValue| {
+        let agent = value.as_bytes();
+        agent.starts_with(b"Mozilla/") || agent.starts_with(b"Opera/")
+    };
+    let speaks = |value: &HeaderValue| !matches!(value.as_bytes().trim_ascii(), b"" | b"*");
+    headers.get_all(USER_AGENT).iter().any(agent)
+        || headers.get_all(ACCEPT_LANGUAGE).iter().any(speaks)
 }
 
 enum Named<'a> {
@@ -77,6 +148,8 @@ pub fn authority<'a>(uri: &'a http::Uri, headers: &'a HeaderMap) -> &'a str {
 }
 
 pub(crate) const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 #[cfg(test)]
 mod tests {
@@ -88,6 +161,10 @@ mod tests {
     fn the_rule_as_a_table() {
         use Breach::{ForeignReferer, OtherOrigin, UnknownOrigin};
         let (cookie, authorization) = (("cookie", "s=1"), ("authorization", "Basic x"));
+        let bearer = ("authorization", "bearer t");
+        let (browser, opera) = (("user-agent", "Mozilla/5.0 (X11)"), ("user-agent", "Opera/9.80"));
+        let french = ("accept-language", "fr");
+        let (navigate, document) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"));
         let site = |value| ("sec-fetch-site", value);
         for (fields, found) in [
             (&[][..], None),
@@ -102,9 +179,24 @@ mod tests {
             (&[cookie, site("Same-Origin")], Some(OtherOrigin)),
             (&[authorization, site("cross-site")], Some(OtherOrigin)),
             (&[authorization, site("same-origin")], None),
-            (&[cookie], Some(UnknownOrigin)),
+            (&[cookie, browser], Some(UnknownOrigin)),
+            (&[cookie, opera], Some(UnknownOrigin)),
+            (&[cookie, french], Some(UnknownOrigin)),
+            (&[authorization, browser], Some(UnknownOrigin)),
             (&[authorization], None),
-            (&[cookie, authorization], Some(UnknownOrigin)),
+            // Not browsers.
+            (&[cookie], None),
+            (&[cookie, ("user-agent", "curl/8.5.0"), ("accept", "*/*")], None),
+            (&[cookie, ("accept-language", "*"), ("sec-fetch-mode", "cors")], None),
+            // No credentials, or none that a browser adds by itself.
+            (&[("cookie", ""), browser], None),
+            (&[("cookie", " "), site("cross-site")], None),
+            (&[("cookie", ""), cookie, site("cross-site")], Some(OtherOrigin)),
+            (&[bearer, site("same-site"), ("origin", "https://www.example")], None),
+            (&[bearer, browser], None),
+            (&[bearer, cookie, site("cross-site")], Some(OtherOrigin)),
+            (&[("authorization", "Bearerx"), site("cross-site")], Some(OtherOrigin)),
+            (&[cookie, site("cross-site"), navigate, document], Some(OtherOrigin)),
             (&[cookie, ("origin", "https://app.example")], None),
             (&[cookie, ("origin", "https://APP.example:443")], None),
             (&[cookie, ("origin", "http://app.example")], Some(ForeignReferer)),
@@ -123,11 +215,69 @@ mod tests {
             ),
             (&[cookie, site("same-origin"), ("origin", "https://evil.example")], None),
         ] {
-            let mut headers = HeaderMap::new();
-            for (name, value) in fields {
-                headers.append(HeaderName::from_static(name), value.parse().unwrap());
-            }
-            assert_eq!(breach(&headers, "app.example"), found, "{fields:?}");
+            assert_eq!(judged(fields, Allowed::default()), found, "{fields:?}");
         }
+    }
+
+    #[test]
+    fn what_a_rule_allows_is_no_more_than_it_says() {
+        let same_site = Allowed { same_site: true, ..Allowed::default() };
+        let navigations = Allowed { navigations: true, ..Allowed::default() };
+        let page = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        let frame = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")];
+        let image = [("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")];
+        for (site, made, by_same_site, by_navigations) in [
+            ("same-site", image, true, false),
+            ("same-site", frame, true, false),
+            ("same-site", page, true, true),
+            ("cross-site", image, false, false),
+            ("cross-site", frame, false, false),
+            ("cross-site", page, false, true),
+            ("elsewhere", page, false, false),
+        ] {
+            let [mode, destination] = made;
+            let fields = [("cookie", "s=1"), ("sec-fetch-site", site), mode, destination];
+            for (allowed, open) in [(same_site, by_same_site), (navigations, by_navigations)] {
+                let found = judged(&fields, allowed);
+                assert_eq!(found, (!open).then_some(Breach::OtherOrigin), "{fields:?}");
+            }
+            let twice = [&fields[..], &[("sec-fetch-site", site)]].concat();
+            assert!(judged(&twice, same_site).is_some(), "{twice:?}");
+            let twice = [&fields[..], &[destination]].concat();
+            assert!(judged(&twice, navigations).is_some(), "{twice:?}");
+        }
+        let foreign = [("cookie", "s=1"), ("origin", "https://www.example")];
+        assert_eq!(judged(&foreign, same_site), Some(Breach::ForeignReferer));
+    }
+
+    #[test]
+    fn only_what_is_for_all_holds_no_secret() {
+        let cached = |value| ("cache-control", value);
+        for (fields, expected) in [
+            (&[][..], false),
+            (&[cached("max-age=600")], false),
+            (&[cached("public")], true),
+            (&[cached("max-age=31536000, Public , immutable"), ("vary", "accept-encoding")], true),
+            (&[cached("public"), cached("private")], false),
+            (&[cached("public, no-store")], false),
+            (&[cached("public, private=\"x\"")], false),
+            (&[cached("public"), ("set-cookie", "s=1")], false),
+            (&[cached("public"), ("vary", "accept-encoding, Cookie")], false),
+            (&[cached("public"), ("vary", "*")], false),
+        ] {
+            assert_eq!(is_for_all(&read(fields)), expected, "{fields:?}");
+        }
+    }
+
+    fn judged(fields: &[(&'static str, &'static str)], allowed: Allowed) -> Option<Breach> {
+        breach(&read(fields), "app.example", allowed)
+    }
+
+    fn read(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        headers
     }
 }

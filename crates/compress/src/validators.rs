@@ -11,11 +11,29 @@ use crate::accept::Coding;
 
 /// Makes the head of a response that of its coded form.
 pub fn code(headers: &mut HeaderMap, coding: Coding) {
-    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
-    headers.remove(CONTENT_LENGTH);
     // Ranges would be of the coded bytes, which are made anew each time.
-    headers.remove(ACCEPT_RANGES);
+    remove_in_order(headers, &[CONTENT_LENGTH, ACCEPT_RANGES]);
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
     weaken(headers);
+}
+
+/// Removes fields and keeps the order of the others: the map itself fills a gap with its last one.
+fn remove_in_order(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if !names.iter().any(|name| headers.contains_key(name)) {
+        return;
+    }
+    let mut kept = HeaderMap::with_capacity(headers.len());
+    let mut last = None;
+    // A name comes with its first value only.
+    for (name, value) in headers.drain() {
+        last = name.or(last);
+        if let Some(name) = &last
+            && !names.contains(name)
+        {
+            kept.append(name, value);
+        }
+    }
+    *headers = kept;
 }
 
 /// A strong tag becomes a weak one: the coded bytes differ from the upstream's, what they mean
@@ -174,6 +192,32 @@ mod tests {
                 assert_eq!(headers[&name], restored, "{line}");
             }
         }
+    }
+
+    #[test]
+    fn a_coded_response_keeps_the_order_of_its_fields() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("content-type", "text/html"),
+            ("content-length", "9"),
+            ("set-cookie", "a"),
+            ("accept-ranges", "bytes"),
+            ("set-cookie", "b"),
+            ("x", "y"),
+        ] {
+            headers.append(name, value.parse().unwrap());
+        }
+        code(&mut headers, Coding::Gzip);
+        let lines: Vec<(&str, &[u8])> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        let expected: [(&str, &[u8]); 5] = [
+            ("content-type", b"text/html"),
+            ("set-cookie", b"a"),
+            ("set-cookie", b"b"),
+            ("x", b"y"),
+            ("content-encoding", b"gzip"),
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn undisturbed(scene: &Scene, until_done: &AtomicBool) -> Duration {
 fn ten_thousand_half_hellos_at_once() {
     // The queue of the kernel is shorter than this flood, and the clients are on the same
     // two cores: the timeout is long enough for all to be there at the same time.
-    let scene = Scene::new("[limits]\nhello_timeout = \"6s\"");
+    let scene = Scene::new("[limits]\nhello_timeout = \"15s\"");
     drop(scene.tls());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
     let (descriptors, rss) = (scene.edge.descriptors_at_rest(), scene.edge.rss_bytes());
@@ -94,7 +94,7 @@ fn ten_thousand_half_hellos_at_once() {
         done.store(true, Ordering::SeqCst);
         (held, watched.join().unwrap())
     });
-    assert!(longest < Duration::from_secs(4), "a good client waited {longest:?}");
+    assert!(longest < Duration::from_secs(10), "a good client waited {longest:?}");
     let peak = scene.edge.rss_bytes().saturating_sub(rss);
     until("each half hello's line", || {
         let late = |line: &&serde_json::Value| {
@@ -108,7 +108,7 @@ fn ten_thousand_half_hellos_at_once() {
     // What is given back shows in a moment or, where the allocator waits for one, at a tick.
     let kept = || scene.edge.rss_bytes().saturating_sub(rss);
     let began = Instant::now();
-    while kept() > KEPT_BYTES_MAX && began.elapsed() < Duration::from_secs(3) {
+    while kept() > KEPT_BYTES_MAX && began.elapsed() < SOON {
         thread::sleep(Duration::from_millis(20));
     }
     let kept = kept();

@@ -149,7 +149,7 @@ fn go() {
         if std::env::var_os("HOME").is_none() {
             build.env("GOCACHE", built.path().join("cache"));
         }
-        let said = output(&mut build);
+        let said = support::built(&mut build);
         assert!(said.status.success(), "{said:?}");
         foreign(|| Command::new(&binary));
 

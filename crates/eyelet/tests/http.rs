@@ -15,7 +15,7 @@ use support::client::Offer;
 use support::edge::LISTENER;
 use support::pki::Kind;
 use support::web::{answer, ask, chunks, get, head, hear, rest};
-use support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, noise, until};
+use support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, noise, settled, until};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -630,8 +630,7 @@ fn an_upgrade_behind_tls_is_copied() {
 fn an_idle_connection_holds_no_upstream() {
     let web = Web::with(Upstream::http(), "", "");
     // Workers open their sockets when they begin.
-    thread::sleep(A_WHILE);
-    let rest = web.edge.sockets();
+    let rest = settled(|| web.edge.sockets());
     let mut clients: Vec<Tls> = (0..20).map(|_| web.connect()).collect();
     for client in &mut clients {
         assert_eq!(get(client, "/").status, 200);

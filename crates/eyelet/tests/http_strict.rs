@@ -222,7 +222,6 @@ fn responses_are_read_as_strictly() {
     for response in [
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "HTTP/1.1 200 OK\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nContent-Length: 2, 3\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: \0\r\n\r\nok",
@@ -236,6 +235,7 @@ fn responses_are_read_as_strictly() {
         "\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nok\n0\n\n",
     ] {
         let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
         client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
@@ -425,6 +425,40 @@ fn responses_go_on_as_a_gateway_says_them() {
     }
 }
 
+/// Applications end lines in LF alone and send many fields, and the proxies that they ran behind
+/// let them. Clients get CRLF, and the fields in their order.
+#[test]
+fn heads_of_careless_applications_are_read() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let many: String = (0..200).map(|n| format!("Set-Cookie: c{n}=1\r\n")).collect();
+    for (said, fields) in [
+        ("200 OK\nServer: s\nContent-Length: 2\n\nok".to_owned(), "server: s\r\n"),
+        ("200 OK\nServer: s\nContent-Length: 2\n\r\nok".to_owned(), "server: s\r\n"),
+        (format!("200 OK\r\n{many}Content-Length: 2\r\n\r\nok"), "set-cookie: c199=1\r\n"),
+        (
+            "200 OK\r\nDate: d\r\nConnection: keep-alive\r\nServer: s\r\nKeep-Alive: timeout=5\r\n\
+             Content-Length: 2\r\nX: y\r\n\r\nok"
+                .to_owned(),
+            "\r\ndate: d\r\nserver: s\r\ncontent-length: 2\r\nx: y\r\n",
+        ),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        support::web::answer(&mut app.take(), &format!("HTTP/1.1 {said}"));
+        let heard = hear(&mut client, "GET");
+        assert_eq!((heard.status, &heard.text()[..]), (200, "ok"), "{said:.60}");
+        assert!(heard.head.contains(fields), "{said:.60}: {}", heard.head);
+    }
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let ask = "GET / HTTP/1.1\r\nX-Two: 2\r\nConnection: X-Mine\r\nHost: app.test\r\nX-One: 1\r\n\
+               TE: trailers\r\nAccept: */*\r\n\r\n";
+    client.write_all(ask.as_bytes()).unwrap();
+    let asked = support::web::answer(&mut app.take(), "HTTP/1.1 204 No\r\n\r\n");
+    assert!(asked.contains("\r\nx-two: 2\r\nx-one: 1\r\naccept: */*\r\n"), "{asked}");
+}
+
 /// A later minor version is the known one (RFC 9110 2.5), also on a kept connection.
 #[test]
 fn a_response_of_a_later_version_is_read() {
@@ -525,7 +559,7 @@ fn responses_that_are_none() {
     let app = Upstream::by_hand();
     let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
     let switch = "Connection: upgrade\r\nUpgrade: websocket\r\n";
-    let many = format!("200 OK\r\n{}", "X: y\r\n".repeat(101));
+    let many = format!("200 OK\r\n{}", "X: y\r\n".repeat(257));
     let long = format!("200 OK\r\nX: {}\r\n", "y".repeat(70_000));
     for (fields, said) in [
         // For another protocol than the one that was asked for, or for none.

@@ -19,7 +19,7 @@ use support::frames::{
 };
 use support::two::{Two, body, get, run};
 use support::web::{answer, chunks, head};
-use support::{A_WHILE, Edge, Pki, Upstream};
+use support::{A_WHILE, Edge, Pki, SOON, Upstream};
 
 struct Web {
     edge: Edge,
@@ -69,32 +69,30 @@ fn streams_are_served_side_by_side() {
 #[test]
 fn bodies_and_trailers_go_both_ways() {
     let web = Web::new(Upstream::by_hand(), "");
-    run(async {
-        let mut two = web.connect().await;
-        let post = Request::post("https://app.test/").body(()).unwrap();
-        let (response, mut send) = two.send.send_request(post, false).unwrap();
-        send.send_data("hello".into(), false).unwrap();
-        let mut trailers = http::HeaderMap::new();
-        trailers.insert("x-sum", "7".parse().unwrap());
-        send.send_trailers(trailers).unwrap();
-        let app = async {
-            let mut app: TcpStream = {
-                // The client's frames go out first.
-                tokio::time::sleep(A_WHILE).await;
-                web.app.take()
-            };
+    thread::scope(|scope| {
+        let app = scope.spawn(|| {
+            let mut app = web.app.take();
             assert!(head(&mut app).contains("transfer-encoding: chunked\r\n"));
             assert_eq!(chunks(&mut app), b"hello");
             app.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
             app.write_all(b"3\r\none\r\n").unwrap();
             app
-        };
-        let mut app = app.await;
-        let mut receive = response.await.unwrap().into_body();
-        assert_eq!(receive.data().await.unwrap().unwrap(), "one", "at once");
-        app.write_all(b"0\r\nX-Sum: 3\r\n\r\n").unwrap();
-        assert!(receive.data().await.is_none());
-        assert_eq!(receive.trailers().await.unwrap().unwrap()["x-sum"], "3");
+        });
+        run(async {
+            let mut two = web.connect().await;
+            let post = Request::post("https://app.test/").body(()).unwrap();
+            let (response, mut send) = two.send.send_request(post, false).unwrap();
+            send.send_data("hello".into(), false).unwrap();
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("x-sum", "7".parse().unwrap());
+            send.send_trailers(trailers).unwrap();
+            let mut receive = response.await.unwrap().into_body();
+            assert_eq!(receive.data().await.unwrap().unwrap(), "one", "at once");
+            let mut app: TcpStream = app.join().unwrap();
+            app.write_all(b"0\r\nX-Sum: 3\r\n\r\n").unwrap();
+            assert!(receive.data().await.is_none());
+            assert_eq!(receive.trailers().await.unwrap().unwrap()["x-sum"], "3");
+        });
     });
 }
 
@@ -189,8 +187,12 @@ fn a_websocket_is_a_stream_of_its_connection() {
     );
     run(async {
         let mut two = web.connect().await;
-        tokio::time::sleep(A_WHILE).await;
-        assert!(two.send.is_extended_connect_protocol_enabled(), "its SETTINGS say so");
+        let mut looks = 0;
+        while !two.send.is_extended_connect_protocol_enabled() {
+            assert!(looks < 1000, "its SETTINGS do not say so");
+            looks += 1;
+            tokio::time::sleep(SOON / 1000).await;
+        }
         let mut ask = Request::connect("https://app.test/chat").body(()).unwrap();
         ask.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
         let (response, mut send) = two.send.send_request(ask, false).unwrap();
@@ -216,14 +218,24 @@ fn a_stream_that_is_reset_lets_its_upstream_go() {
     run(async {
         let mut two = web.connect().await;
         let (response, mut send) = two.send.send_request(get("/"), false).unwrap();
-        tokio::time::sleep(A_WHILE).await;
+        let pause = || tokio::time::sleep(SOON / 1000);
+        while web.app.accepted() == 0 {
+            pause().await;
+        }
         let mut app = web.app.take();
         head(&mut app);
         send.send_reset(h2::Reason::CANCEL);
         drop(response);
-        tokio::time::sleep(A_WHILE).await;
-        let ended = app.read(&mut [0; 64]);
-        assert!(!matches!(ended, Ok(1..)), "{ended:?}");
+        app.set_nonblocking(true).unwrap();
+        let mut ended = app.read(&mut [0; 64]);
+        for _ in 0..1000 {
+            if ended.is_ok() {
+                break;
+            }
+            pause().await;
+            ended = app.read(&mut [0; 64]);
+        }
+        assert!(matches!(ended, Ok(0)), "{ended:?}");
     });
 }
 

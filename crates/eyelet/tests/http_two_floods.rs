@@ -79,8 +79,10 @@ impl Scene {
     /// Others did not notice, and no memory is held.
     fn is_well(&mut self, what: &str) {
         assert_eq!(web::get(&mut self.good, "/").status, 200, "{what}");
-        let grown = self.edge.rss_bytes().saturating_sub(self.before);
-        assert!(grown < GROWN_MAX, "{grown} bytes more behind {what}");
+        let grown = || self.edge.rss_bytes().saturating_sub(self.before);
+        until(&format!("memory to be given back behind {what}"), || {
+            (grown() < GROWN_MAX).then_some(())
+        });
     }
 }
 
@@ -105,7 +107,6 @@ fn a_bomb_of_fields_does_not_go_off() {
             block.extend(vec![0xbe; 16_000]);
         }
     }
-    thread::sleep(A_WHILE);
     scene.is_well("a bomb");
     let line = scene.edge.line_of(client.sock.local_addr().unwrap());
     assert!(line["reason"].as_str().unwrap().contains(CALM), "{line}");
@@ -228,6 +229,7 @@ fn a_preface_that_does_not_come_is_told() {
     other.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     let line = scene.edge.line_of(other.sock.local_addr().unwrap());
     assert!(line["reason"].as_str().unwrap().starts_with("client: "), "{line}");
+    let scene = Scene::new("");
     let mut gone = scene.connect();
     gone.write_all(&PREFACE[..10]).unwrap();
     thread::sleep(Duration::from_millis(50));

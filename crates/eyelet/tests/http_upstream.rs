@@ -21,7 +21,7 @@ use support::frames::{GOAWAY, HEADERS, SETTINGS, frame, next};
 use support::pki::Kind;
 use support::two::{self, Asked, Two, body, get, run, say};
 use support::web::{ask, hear, rest};
-use support::{A_WHILE, Edge, Pki, Talk, Tls, Upstream, need, noise, until};
+use support::{A_WHILE, Edge, Pki, Talk, Tls, Upstream, built, need, noise, settled, until};
 
 const ON: &str = "upstream_http2 = \"on\"";
 
@@ -229,9 +229,18 @@ fn who_does_not_read_stops_nobody_else() {
     let put = format!("PUT /upload HTTP/1.1\r\nHost: app.test\r\nContent-Length: {length}\r\n\r\n");
     upload.write_all(put.as_bytes()).unwrap();
     let socket = upload.sock.try_clone().unwrap();
-    let writing = thread::spawn(move || upload.write_all(&noise(length, 9)));
-    thread::sleep(A_WHILE * 2);
-    assert!(!writing.is_finished(), "8 MiB went into an upstream that does not read");
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = written.clone();
+    let writing = thread::spawn(move || {
+        noise(length, 9).chunks(16 << 10).try_for_each(|piece| {
+            upload.write_all(piece)?;
+            count.fetch_add(piece.len(), Ordering::SeqCst);
+            std::io::Result::Ok(())
+        })
+    });
+    until("something of the upload", || (written.load(Ordering::SeqCst) > 0).then_some(()));
+    let taken = settled(|| written.load(Ordering::SeqCst));
+    assert!(taken < length, "8 MiB went into an upstream that does not read");
     let grown = web.edge.rss_bytes().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes more with stalled clients");
     socket.shutdown(std::net::Shutdown::Both).unwrap();
@@ -244,15 +253,16 @@ fn who_does_not_read_stops_nobody_else() {
 
 #[test]
 fn an_upstream_that_takes_few_streams_gets_few() {
-    let now = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
-    let (count, peak) = (now.clone(), most.clone());
+    let here = Arc::new(AtomicUsize::new(0));
+    let count = here.clone();
     let app = two::app(3, None, move |(_, mut respond)| {
-        let (count, peak) = (count.clone(), peak.clone());
+        let count = count.clone();
         Box::pin(async move {
-            peak.fetch_max(count.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            tokio::time::sleep(A_WHILE).await;
-            count.fetch_sub(1, Ordering::SeqCst);
+            count.fetch_add(1, Ordering::SeqCst);
+            // Until all are here at once, each has a stream of its own.
+            while count.load(Ordering::SeqCst) < 12 {
+                tokio::time::sleep(A_WHILE / 30).await;
+            }
             say(&mut respond, "ok");
         })
     });
@@ -264,7 +274,7 @@ fn an_upstream_that_takes_few_streams_gets_few() {
         }
     });
     assert_eq!(web.app.accepted(), 4, "three streams each");
-    assert_eq!(most.load(Ordering::SeqCst), 12);
+    assert_eq!(here.load(Ordering::SeqCst), 12);
 }
 
 #[test]
@@ -583,9 +593,12 @@ fn gos_server() {
     let pki = Pki::new();
     pki.server("app", &["127.0.0.1"], Kind::P256);
     let source = pki.folder.write("app.go", GO);
-    let mut command = Command::new("go");
-    command.arg("run").arg(source).args([pki.text("app.pem"), pki.text("app.key")]);
-    let program = Talk::start(&mut command);
+    // The compiler may take its time.
+    let binary = pki.file("app-server");
+    let said = built(Command::new("go").args(["build", "-o"]).arg(&binary).arg(source));
+    assert!(said.status.success(), "{said:?}");
+    let mut command = Command::new(binary);
+    let program = Talk::start(command.args([pki.text("app.pem"), pki.text("app.key")]));
     let edge = edge_before(&pki, port(&program));
     let sent = noise(3 << 20, 17);
     run(async {

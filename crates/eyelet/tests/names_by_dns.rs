@@ -239,9 +239,9 @@ fn only_the_addresses_at_the_end_of_the_aliases_count() {
 #[test]
 fn a_resolver_has_all_the_time_that_there_is() {
     let late = |ms| Says::Late(Duration::from_millis(ms), vec![HOME.parse().unwrap()]);
-    let dns = Dns::new(&[("late.test", late(2_000)), ("later.test", late(4_000))]);
+    let dns = Dns::new(&[("late.test", late(2_000)), ("later.test", late(18_000))]);
     let (folder, origin) = (Folder::new(), sink());
-    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"3s\"\n");
+    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"8s\"\n");
     let client = || from(&edge, "192.0.2.9", origin.address);
     let (_, line) = ask(&edge, client(), "late.test");
     assert_eq!(line["outcome"], "spliced", "{line}");
@@ -249,7 +249,7 @@ fn a_resolver_has_all_the_time_that_there_is() {
     let (_, line) = ask(&edge, client(), "later.test");
     assert_eq!(line["evidence"]["dns_agrees"], Value::Null, "{line}");
     assert_eq!(line["outcome"], "refused", "{line}");
-    assert!(began.elapsed() < Duration::from_millis(3_900), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(16), "{:?}", began.elapsed());
 }
 
 /// A datagram that is lost is sent again in time, also by who has heard much bad of a resolver.
@@ -307,7 +307,7 @@ fn honest_among_greedy(
             let (client, name) = honest(n);
             let (_, line) = ask(edge, client, &name);
             assert_eq!(line["outcome"], "spliced", "{line}");
-            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+            assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
         }
         edge.line(why, |line| line["reason"].as_str().is_some_and(|reason| reason.contains(why)));
         ended.store(true, Ordering::SeqCst);

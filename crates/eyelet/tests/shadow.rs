@@ -33,13 +33,13 @@ fn a_rule_in_shadow_asks_for_the_hello_and_gets_in_nobodys_way() {
     let folder = Folder::new();
     let by_hand = Upstream::by_hand();
     let blind = format!("[[rule]]\naction = \"splice\"\nupstream = \"{}\"\n", by_hand.address);
-    let edge = Edge::start(&folder, &format!("{IN_SHADOW}{blind}"));
+    // Who waited for a hello would wait for longer than this test does.
+    let limits = "[limits]\nhello_timeout = \"5m\"\n";
+    let edge = Edge::start(&folder, &format!("{IN_SHADOW}{blind}{limits}"));
     let mut client = edge.connect();
-    let began = Instant::now();
     let mut server = by_hand.take();
     server.write_all(b"SSH-2.0-server\r\n").unwrap();
     expect(&mut client, b"SSH-2.0-server\r\n");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     client.write_all(b"SSH-2.0-client\r\n").unwrap();
     expect(&mut server, b"SSH-2.0-client\r\n");
     let address = client.local_addr().unwrap();
@@ -177,7 +177,7 @@ fn a_rule_in_shadow_waits_for_no_evidence() {
              action = \"refuse\"\n\
              [[rule]]\nname = \"evil\"\nsni = \"evil.test\"\naction = \"refuse\"\n\
              [[rule]]\nname = \"rest\"\naction = \"splice\"\nupstream = \"destination\"\n\
-             [truth]\ntimeout = \"3s\"\n{}",
+             [truth]\ntimeout = \"10s\"\n{}",
             dns_table(&[&dns])
         );
         let gate = Gate::new(&rules);
@@ -187,7 +187,7 @@ fn a_rule_in_shadow_waits_for_no_evidence() {
             assert_eq!(line["outcome"], "spliced", "{line}");
             let (_, evil) = gate.ask("evil.test", silent.address);
             assert_eq!(evil["reason"], "refused by name", "{evil}");
-            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
             for line in [line, evil] {
                 assert!(line["shadow"].is_null() && line["evidence"].is_null(), "{line}");
             }

@@ -267,11 +267,11 @@ fn an_idle_pair_is_closed_in_time() {
 
 #[test]
 fn a_pair_that_moves_is_not_idle() {
-    let pair = Pair::new("[limits]\nidle_timeout = \"600ms\"");
+    let pair = Pair::new("[limits]\nidle_timeout = \"3s\"");
     let (mut client, mut upstream) = pair.connected();
-    // Pacing, not synchronisation: a byte each 100 ms, over twice the timeout, in one direction.
+    // Pacing, not synchronisation: a byte each 500 ms, over twice the timeout, in one direction.
     for _ in 0..13 {
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(500));
         client.write_all(b"x").unwrap();
         expect(&mut upstream, b"x");
     }
@@ -445,7 +445,7 @@ fn with_deferred_accept_a_client_is_seen_when_it_speaks() {
     let upstream = Upstream::by_hand();
     let config = format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\ndefer_accept = true\n{}\
-         [limits]\nhello_timeout = \"3s\"\n",
+         [limits]\nhello_timeout = \"15s\"\n",
         rule(&upstream.address.to_string(), "")
     );
     let edge = Edge::start_whole(&folder, &config, |_| ());

@@ -78,9 +78,11 @@ fn every_resolver_is_asked_and_one_that_knows_is_enough() {
     assert_eq!(gate.ask("cdn.test", origin.address).1["outcome"], "spliced");
     assert_eq!((one.asked("cdn.test"), two.asked("cdn.test")), (1, 1));
     // Nobody waits for the silent one when the other has said enough.
+    let patient = LIES_REFUSED.replace("timeout = \"1s\"", "timeout = \"10s\"");
+    let patient = Gate::new(&(patient + &dns_table(&[&one, &two])));
     let began = Instant::now();
-    assert_eq!(gate.ask("both.test", origin.address).1["outcome"], "spliced");
-    assert!(began.elapsed() < Duration::from_millis(700), "{:?}", began.elapsed());
+    assert_eq!(patient.ask("both.test", origin.address).1["outcome"], "spliced");
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     // What one has not said may be what counts: that fails closed, and the line says why.
     for name in ["dead.test", "failed.test"] {
         let (alert, line) = gate.ask(name, origin.address);
@@ -161,7 +163,7 @@ fn resolvers_that_say_too_much_or_nothing() {
     let began = Instant::now();
     let (alert, line) = gate.ask("mute.test", origin.address);
     assert_eq!(alert, Some(ACCESS_DENIED));
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
     assert!(line["evidence"]["unknown"][0].as_str().unwrap().starts_with("dns: "), "{line}");
 }
 
@@ -308,13 +310,13 @@ fn names_and_issuers_of_certificates() {
 fn destinations_that_give_no_certificate() {
     let gate = Gate::new(&BY_CERTIFICATE.replace("\"2s\"", "\"700ms\""));
     let silent = Upstream::serve(|stream| {
-        thread::sleep(Duration::from_secs(5));
+        thread::sleep(SOON);
         drop(stream);
     });
     let closing = Upstream::serve(drop);
     let talking = Upstream::serve(|mut stream| {
         let _ = stream.write_all(b"220 mail.test ESMTP\r\n");
-        thread::sleep(Duration::from_secs(5));
+        thread::sleep(SOON);
     });
     let endless = Upstream::serve(|mut stream| {
         // Records of handshake type without end, each an empty-bodied message of unknown type.
@@ -323,7 +325,7 @@ fn destinations_that_give_no_certificate() {
     });
     let huge = Upstream::serve(|mut stream| {
         let _ = stream.write_all(&server_hello_and_chain(200_000));
-        thread::sleep(Duration::from_secs(5));
+        thread::sleep(SOON);
     });
     let (_port, nobody) = support::upstream::nobody();
     let own = gate.edge.address();
@@ -343,7 +345,7 @@ fn destinations_that_give_no_certificate() {
         let unknown = line["evidence"]["unknown"][0].as_str().unwrap();
         assert!(unknown.starts_with(why), "{line}");
         assert!(line["reason"].as_str().unwrap().contains(unknown), "{line}");
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
     }
     assert!(gate.edge.rss_bytes() < 200 << 20);
 }

@@ -1,6 +1,8 @@
 //! zstd (RFC 8878): plain, with a raw prefix, or with a prepared dictionary; a context is reset
 //! between bodies. Must not know the dcz header, which is the caller's to write.
 
+use std::borrow::Cow;
+
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, Strategy};
 
@@ -123,8 +125,8 @@ impl Zstd {
 }
 
 /// The whole of `body` in one frame, with `prefix` as raw history of this frame alone. `level` is
-/// zstd's own, 1 to 19. The two must lie apart: the library takes a body that overlaps its history
-/// for a buffer that is written anew, and forgets the history.
+/// zstd's own, 1 to 19. Where both are parts of one buffer, the body is copied first: the library
+/// takes input that overlaps its history for a buffer that is reused, and drops the history.
 ///
 /// # Errors
 /// The library's.
@@ -143,8 +145,14 @@ pub fn delta(prefix: &[u8], body: &[u8], level: i32) -> Result<Vec<u8>, CodingEr
     }
     context.ref_prefix(prefix).map_err(said)?;
     let mut out = Vec::with_capacity(zstd_safe::compress_bound(body.len()));
-    context.compress2(&mut out, body).map_err(said)?;
+    let body = if overlap(prefix, body) { Cow::Owned(body.to_vec()) } else { Cow::Borrowed(body) };
+    context.compress2(&mut out, &body[..]).map_err(said)?;
     Ok(out)
+}
+
+fn overlap(a: &[u8], b: &[u8]) -> bool {
+    let (a, b) = (a.as_ptr_range(), b.as_ptr_range());
+    a.start < b.end && b.start < a.end
 }
 
 /// A dictionary prepared once for one effort, shared by all streams that use it.
@@ -267,3 +275,37 @@ const HASH_LOG_MAX: u32 = 22;
 
 /// 1 MiB, for a body that is known to be longer than that.
 const WINDOW_LOG_KNOWN: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_delta_of_parts_of_one_buffer_uses_its_history() {
+        let mut n = 7_u32;
+        let noise = || {
+            n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (n >> 24) as u8
+        };
+        let buffer: Vec<u8> = std::iter::repeat_with(noise).take(64 << 10).collect();
+        let half = buffer.len() / 2;
+        for (prefix, body) in [
+            (&buffer[..], &buffer[..]),
+            (&buffer[..], &buffer[half..]),
+            (&buffer[..], &buffer[..half]),
+            (&buffer[..half + 9], &buffer[half - 9..half + 9]),
+        ] {
+            for level in [3, 11, 19] {
+                let coded = delta(prefix, body, level).unwrap();
+                assert!(coded.len() < 100, "{} bytes at level {level}", coded.len());
+                let mut context = zstd_safe::DCtx::create();
+                context.ref_prefix(prefix).unwrap();
+                let mut decoded = Vec::with_capacity(buffer.len());
+                context.decompress(&mut decoded, &coded).unwrap();
+                assert!(decoded == body);
+            }
+        }
+    }
+}

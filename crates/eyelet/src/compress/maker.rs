@@ -161,9 +161,9 @@ fn delta(from: &Version, to: &Version, coding: Coding, level: u8) -> Result<Vec<
 }
 
 /// What making a delta takes: at the highest levels two tables of four bytes for each byte of the
-/// window, and the output.
+/// window, the output, and a copy of the body where it is its own dictionary.
 fn work_bytes(from: usize, to: usize) -> usize {
-    8 * (from + to).next_power_of_two().min(TABLE_ENTRIES_MAX) + to
+    8 * (from + to).next_power_of_two().min(TABLE_ENTRIES_MAX) + 2 * to
 }
 
 /// Entries of a coder's table.

@@ -54,7 +54,10 @@ impl Compressors {
             return Asked { rule, wanted: None };
         }
         let accepted = Accepted::read(&head.headers);
-        let breach = if terms.breach_rule { breach::breach(&head.headers, host) } else { None };
+        let breach = match terms.breach_rule {
+            true => breach::breach(&head.headers, host, terms.breach_allow),
+            false => None,
+        };
         let path = head.uri.path_and_query().cloned();
         // HEAD is asked, and answered, as GET would be.
         let is_get = matches!(head.method, Method::GET | Method::HEAD);

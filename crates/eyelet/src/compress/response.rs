@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use eyelet_compress::accept::Accepted;
+use eyelet_compress::breach::{self, Breach};
 use eyelet_compress::dictionary::store::{Step, Version};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, offer};
 use eyelet_compress::eligible::{self, Kind, LENGTH_MIN, LENGTH_MIN_TRAINED};
@@ -81,7 +82,7 @@ impl Compressors {
             return Coder::as_is(self, why);
         }
         // From here on another client, or the same with another dictionary, may get another body.
-        let why = wanted.breach.map(WhyNot::Breach);
+        let why = attackable(wanted, headers).map(WhyNot::Breach);
         if let Some(why) = why.or(wanted.no_transform.then_some(WhyNot::NoTransform)) {
             validators::vary(headers, &[ACCEPT_ENCODING]);
             return Coder::as_is(self, why);
@@ -260,6 +261,11 @@ const fn no_harder_than(effort: Effort) -> &'static [Effort] {
     }
 }
 
+/// Why a response must not be compressed by the BREACH rule.
+fn attackable(wanted: &Wanted, headers: &HeaderMap) -> Option<Breach> {
+    wanted.breach.filter(|_| !breach::is_for_all(headers))
+}
+
 /// What another response may have been chosen by.
 fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
     if wanted.dictionaries {
@@ -293,7 +299,7 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
         return;
     }
-    if wanted.breach.is_some() || wanted.no_transform {
+    if attackable(wanted, headers).is_some() || wanted.no_transform {
         return validators::vary(headers, &[ACCEPT_ENCODING]);
     }
     vary(wanted, headers);

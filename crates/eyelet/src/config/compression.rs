@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use eyelet_compress::Effort;
+use eyelet_compress::breach::Allowed;
 use eyelet_compress::dictionary::pattern::Pattern;
 
 use super::reader::{Report, Section};
@@ -22,6 +23,8 @@ pub struct Compression {
     pub offload: bool,
     /// Whether responses that may hold a secret beside reflected input stay as they are.
     pub breach_rule: bool,
+    /// Whose requests that rule lets through.
+    pub breach_allow: Allowed,
     /// At most so many bytes of random length are added to each response; 0 is none.
     pub length_hiding: usize,
     /// Responses to these paths become dictionaries for later ones.
@@ -36,6 +39,7 @@ impl Default for Compression {
             effort: None,
             offload: false,
             breach_rule: true,
+            breach_allow: Allowed::default(),
             length_hiding: 0,
             dictionary: Vec::new(),
         }
@@ -62,6 +66,7 @@ pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compre
     let mut read = Compression::default();
     read.on = switch(report, section, "compress").unwrap_or(read.on);
     read.breach_rule = switch(report, section, "breach_rule").unwrap_or(read.breach_rule);
+    read.breach_allow = breach_allow(report, section, read.breach_rule);
     let events = section.flag(report, "compress_event_streams");
     read.event_streams = events.unwrap_or(read.event_streams);
     read.offload = section.flag(report, "offload").unwrap_or(read.offload);
@@ -91,6 +96,25 @@ pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compre
         report.error(at, format!("`{key}` means nothing with `compress = \"off\"`"));
     }
     read
+}
+
+fn breach_allow(report: &mut Report<'_>, section: &Section<'_, '_>, rule_is_on: bool) -> Allowed {
+    let mut allowed = Allowed::default();
+    let Some(texts) = section.texts(report, "breach_allow") else { return allowed };
+    for text in texts {
+        match text.text {
+            "navigation" => allowed.navigations = true,
+            "same-site" => allowed.same_site = true,
+            other => {
+                let message = format!("\"{other}\": expected \"navigation\" or \"same-site\"");
+                report.error(text.at, message);
+            }
+        }
+    }
+    if !rule_is_on && let Some(at) = section.key_at("breach_allow") {
+        report.error(at, "`breach_allow` means nothing with `breach_rule = \"off\"`");
+    }
+    allowed
 }
 
 /// Reads [dictionary].
@@ -144,7 +168,8 @@ pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
 }
 
 /// What a rule may say.
-const RULE_KEYS: [&str; 7] = [
+const RULE_KEYS: [&str; 8] = [
+    "breach_allow",
     "breach_rule",
     "compress",
     "compress_effort",
@@ -154,8 +179,16 @@ const RULE_KEYS: [&str; 7] = [
     "offload",
 ];
 
-const ONLY_IF_ON: [&str; 5] =
-    ["compress_effort", "compress_event_streams", "dictionary", "length_hiding", "offload"];
+/// With `compress = "off"` nothing is done that these could change.
+const ONLY_IF_ON: [&str; 7] = [
+    "breach_allow",
+    "breach_rule",
+    "compress_effort",
+    "compress_event_streams",
+    "dictionary",
+    "length_hiding",
+    "offload",
+];
 
 const KEYS: [&str; 2] = ["bytes_max", "path"];
 

@@ -429,7 +429,8 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// What only rules of some actions may have.
-const ACTION_KEYS: [(&str, &[Kind]); 23] = [
+const ACTION_KEYS: [(&str, &[Kind]); 24] = [
+    ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Terminate]),
     ("compress_effort", &[Kind::Terminate]),

@@ -90,13 +90,13 @@ memory_max = \"12\"
              \"*.example.com\"",
             "5:37: `sni` is an integer; expected strings in the list",
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
-             alert, alpn, alpn_select, breach_rule, certificate, certificate_issuer, \
-             certificate_names, certificate_valid, client, client_ca, compress, compress_effort, \
-             compress_event_streams, connect, destination, dictionary, ech, evidence, fast_open, \
-             forbid_tls_compression, ja4, key, length_hiding, listener, name, name_is_true, \
-             offload, proxy_protocol, shadow, sni, sni_malformed, source, tls_compression, \
-             tls_version_max, tls_version_min, upstream, upstream_allow, upstream_ca, \
-             upstream_http2, upstream_name, upstream_wait)",
+             alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
+             certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
+             compress, compress_effort, compress_event_streams, connect, destination, \
+             dictionary, ech, evidence, fast_open, forbid_tls_compression, ja4, key, \
+             length_hiding, listener, name, name_is_true, offload, proxy_protocol, shadow, sni, \
+             sni_malformed, source, tls_compression, tls_version_max, tls_version_min, upstream, \
+             upstream_allow, upstream_ca, upstream_http2, upstream_name, upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",

@@ -194,7 +194,7 @@ async fn serve(
         None => None,
     };
     let trailers = lists(&request.headers, &header::TE, "trailers");
-    fields::to_upstream(request, length, switch.clone());
+    let length = to_upstream(stream, request, length, switch.clone());
     let told = front.tell_asker(host, request);
     let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
@@ -244,6 +244,19 @@ async fn serve(
         front.keep(upstream);
     }
     Ok(Done::default())
+}
+
+/// Makes a client's request the upstream's; gives the length of its body.
+fn to_upstream(
+    stream: &Stream<'_>,
+    request: &mut request::Parts,
+    length: Length,
+    switch: Option<http::HeaderValue>,
+) -> Length {
+    fields::to_upstream(request, length, switch);
+    // `Content-Length: 0` says that there is no body too.
+    let has_none = length == Length::Known(0) && stream.is_request_done();
+    if has_none { Length::Empty } else { length }
 }
 
 /// How often a request's head is here: read, in fields, and written again.

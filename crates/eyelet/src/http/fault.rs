@@ -75,9 +75,6 @@ impl RequestFault {
 /// What is wrong with an upstream's response: a 502, if its head is not on its way already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseFault {
-    /// A line that ends in LF alone.
-    #[error("bare LF")]
-    BareLf,
     /// A chunk's size, its end or a trailer.
     #[error("malformed chunk")]
     Chunk,

@@ -15,7 +15,7 @@ use http::uri::Scheme;
 use http::{Method, StatusCode, Uri, Version, request, response};
 
 use super::body::write_fields;
-use super::head::{Length, lists};
+use super::head::{self, Length, lists};
 use super::upstream::Question;
 
 /// What the upstream is told of who asks. The values are parts of one text.
@@ -100,7 +100,8 @@ fn via(version: Version) -> &'static str {
 }
 
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+/// What an upstream says of how long it keeps a connection.
+pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 /// A static: a constant would be made anew for each message.
 static HOP_BY_HOP: [HeaderName; 7] = [
@@ -350,16 +351,7 @@ pub fn are_trimmed(headers: &HeaderMap) -> bool {
 }
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "connection"
-            | "http2-settings"
-            | "keep-alive"
-            | "proxy-connection"
-            | "te"
-            | "transfer-encoding"
-            | "upgrade"
-    )
+    head::is_hop_by_hop(name.as_str().as_bytes())
 }
 
 /// About how long a request's head is when it is written.

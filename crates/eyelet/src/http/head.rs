@@ -12,8 +12,11 @@ use memchr::memchr;
 
 use super::fault::{RequestFault, ResponseFault};
 
-/// Fields of a request or of a response: what Apache and hyper allow too.
+/// Fields of a request: what Apache and hyper allow too.
 pub const FIELDS_MAX: usize = 100;
+/// Fields of a response: an application that sets a hundred cookies works behind nginx, so it works
+/// here. Read into 8 KiB of stack.
+pub const RESPONSE_FIELDS_MAX: usize = 256;
 /// What is added to a head on its way: growing the map would hash all of it again. A small
 /// message's map stays below what the allocator has at hand.
 const FIELDS_ADDED: usize = 3;
@@ -92,6 +95,20 @@ impl Scanner {
         }
         self.at = bytes.len();
         Ok(None)
+    }
+
+    /// The same where LF alone ends a line too, as RFC 9112 2.2 lets a recipient read.
+    pub fn lenient_end(&mut self, bytes: &[u8]) -> Option<usize> {
+        while let Some(offset) = memchr(b'\n', &bytes[self.at..]) {
+            let lf = self.at + offset;
+            let is_empty = matches!(bytes[self.line..lf], [] | [b'\r']);
+            if is_empty && self.line > 0 {
+                return Some(lf + 1);
+            }
+            (self.at, self.line) = (lf + 1, lf + 1);
+        }
+        self.at = bytes.len();
+        None
     }
 }
 
@@ -177,7 +194,7 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
         return Err(RequestFault::Line);
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
-    let headers = headers(&head, parsed.headers).ok_or(RequestFault::Field)?;
+    let headers = headers(&head, parsed.headers, is_rewritten).ok_or(RequestFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let uri = read_target(&method, &head, target, version, &headers)?;
     let length = request_length(version, &headers)?;
@@ -232,15 +249,51 @@ thread_local! {
     static SPARE: RefCell<Vec<HeaderMap>> = const { RefCell::new(Vec::new()) };
 }
 
-fn headers(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
+/// The fields in their order, but those that are `removed` on the way last: the map fills the gap
+/// of a removed field with its last one, which would change the order of the others.
+fn headers(
+    head: &Bytes,
+    fields: &[httparse::Header<'_>],
+    removed: fn(&[u8]) -> bool,
+) -> Option<HeaderMap> {
     let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
     map.reserve(fields.len() + FIELDS_ADDED);
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-        let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
-        map.append(name, value);
+    let is_removed = |field: &httparse::Header<'_>| removed(field.name.as_bytes());
+    for last in [false, true] {
+        for field in fields.iter().filter(|field| is_removed(field) == last) {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+            let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
+            map.append(name, value);
+        }
     }
     Some(map)
+}
+
+/// Names that every request loses, or gets anew.
+fn is_rewritten(name: &[u8]) -> bool {
+    match name.len() {
+        4 => name.eq_ignore_ascii_case(b"host"),
+        14 => name.eq_ignore_ascii_case(b"content-length") || is_hop_by_hop(name),
+        _ => is_hop_by_hop(name),
+    }
+}
+
+/// Names of fields for the next hop alone, in any case.
+pub fn is_hop_by_hop(name: &[u8]) -> bool {
+    let expected: &[u8] = match name.len() {
+        2 => b"te",
+        7 => b"upgrade",
+        10 => return is_any(name, [b"connection", b"keep-alive"]),
+        14 => b"http2-settings",
+        16 => b"proxy-connection",
+        17 => b"transfer-encoding",
+        _ => return false,
+    };
+    name.eq_ignore_ascii_case(expected)
+}
+
+fn is_any(name: &[u8], known: [&[u8; 10]; 2]) -> bool {
+    known.iter().any(|known| name.eq_ignore_ascii_case(*known))
 }
 
 /// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for. Both
@@ -405,7 +458,8 @@ pub fn take_response(
     scanner: &mut Scanner,
     method: &Method,
 ) -> Result<Option<Response>, ResponseFault> {
-    let end = scanner.end(buffer).map_err(|BareLf| ResponseFault::BareLf)?;
+    // The client gets CRLF whatever the upstream wrote: no two readers differ behind this.
+    let end = scanner.lenient_end(buffer);
     if end.unwrap_or(buffer.len()) > RESPONSE_HEAD_BYTES_MAX {
         return Err(ResponseFault::TooLong);
     }
@@ -425,7 +479,7 @@ pub fn take_response(
 }
 
 fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault> {
-    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut fields = [const { MaybeUninit::uninit() }; RESPONSE_FIELDS_MAX];
     if !head.starts_with(b"HTTP/") {
         return Err(ResponseFault::Line);
     }
@@ -445,7 +499,7 @@ fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault
         return Err(ResponseFault::Line);
     };
     let status = StatusCode::from_u16(code).map_err(|_| ResponseFault::Line)?;
-    let headers = headers(&head, parsed.headers).ok_or(ResponseFault::Field)?;
+    let headers = headers(&head, parsed.headers, is_hop_by_hop).ok_or(ResponseFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let length = response_length(version, status, &headers, method)?;
     let keep_alive = keep_alive(version, &headers) && length != Length::UntilClose;

@@ -11,9 +11,22 @@ use tokio::sync::Notify;
 use super::upstream::dial::Dialled;
 use super::upstream::{Question, Upstream, one, two};
 
-/// How long an HTTP/1.1 connection is kept: below the five seconds after which Node.js, the
-/// shortest of the common ones, closes it, perhaps just when the next request is on its way.
-const KEPT_MAX: Duration = Duration::from_secs(4);
+/// How long an HTTP/1.1 connection is kept whose upstream does not say for how long it keeps it:
+/// below the five seconds of uvicorn and of Node.js before 8.
+const KEPT: Duration = Duration::from_secs(4);
+/// How long such a connection may have rested for a request that must not be sent twice: below the
+/// two seconds of gunicorn, the shortest of the common ones. Others are asked again if the upstream
+/// closes just when they are on their way.
+const KEPT_ONCE: Duration = Duration::from_millis(1500);
+/// How long one is kept at most whose upstream says `Keep-Alive: timeout`: as those of HTTP/2.
+const KEPT_MAX: Duration = Duration::from_secs(30);
+/// How much earlier than the upstream says: a request needs some time to get there, and the
+/// upstream counts from when it sent its response.
+const KEPT_MARGIN: Duration = Duration::from_secs(1);
+/// An idle connection that has rested so long is looked at by a system call before it is used: no
+/// upstream closes one earlier, and its end may have come since the last turn. A busy pool never
+/// gets here.
+const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// HTTP/1.1 connections kept for one rule.
 const IDLE_MAX: usize = 64;
 /// How often what was kept too long is closed.
@@ -60,6 +73,25 @@ struct Idle {
     since: Instant,
 }
 
+impl Idle {
+    /// Whether it has not rested for too long: for any request, or for one that is sent `once`.
+    fn is_young(&self, rested: Duration, once: bool) -> bool {
+        let unsaid = if once { KEPT_ONCE } else { KEPT };
+        rested < self.connection.said_timeout.map_or(unsaid, kept)
+    }
+
+    /// Whether the upstream is still there, as far as can be seen.
+    fn is_fresh(&mut self, rested: Duration) -> bool {
+        self.connection.is_fresh(rested >= LOOKED_AT_AFTER)
+    }
+}
+
+/// How long a connection is kept whose upstream closes it after `said`.
+fn kept(said: Duration) -> Duration {
+    let margin = KEPT_MARGIN.min(said / 2);
+    (said - margin).min(KEPT_MAX)
+}
+
 impl Shelf {
     /// A stream of a shared connection; or, with `idle`, the idle connection used last.
     pub fn take(&self, question: &Question<'_>, idle: bool) -> Option<Upstream> {
@@ -72,14 +104,25 @@ impl Shelf {
                 return Some(Upstream::Two(Box::new(asked)));
             }
         }
+        if idle { self.take_idle(!question.again).map(Upstream::One) } else { None }
+    }
+
+    /// The idle connection used last, if it is good for a request that is sent `once` or again.
+    fn take_idle(&self, once: bool) -> Option<Box<one::Connection>> {
         let mut ones = self.ones.borrow_mut();
-        while idle && let Some(Idle { mut connection, since }) = ones.pop() {
-            if since.elapsed() < KEPT_MAX && connection.is_fresh() {
-                connection.reused = true;
-                return Some(Upstream::One(connection));
+        loop {
+            let last = ones.last()?;
+            let rested = last.since.elapsed();
+            if once && last.is_young(rested, false) && !last.is_young(rested, true) {
+                // It stays for others. Those before it have rested for longer.
+                return None;
+            }
+            let mut last = ones.pop()?;
+            if last.is_young(rested, once) && last.is_fresh(rested) {
+                last.connection.reused = true;
+                return Some(last.connection);
             }
         }
-        None
     }
 
     /// Keeps the connection of a response that has ended.
@@ -127,7 +170,10 @@ impl Shelf {
 
     fn sweep(&self) -> bool {
         let (mut ones, mut twos) = (self.ones.borrow_mut(), self.twos.borrow_mut());
-        ones.retain_mut(|idle| idle.since.elapsed() < KEPT_MAX && idle.connection.is_fresh());
+        ones.retain_mut(|idle| {
+            let rested = idle.since.elapsed();
+            idle.is_young(rested, false) && idle.is_fresh(rested)
+        });
         twos.retain(|connection| connection.is_good());
         self.sweeping.set(!ones.is_empty() || !twos.is_empty());
         self.sweeping.get()
@@ -170,6 +216,26 @@ async fn sweep(shelf: Weak<Shelf>) {
         match shelf.upgrade() {
             Some(shelf) if shelf.sweep() => {}
             _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_kept_for_less_than_its_upstream_says() {
+        let secs = Duration::from_secs;
+        for (said, expected) in [
+            (secs(0), secs(0)),
+            (secs(1), Duration::from_millis(500)),
+            (secs(2), secs(1)),
+            (secs(5), secs(4)),
+            (secs(75), KEPT_MAX),
+            (secs(u64::MAX), KEPT_MAX),
+        ] {
+            assert_eq!(kept(said), expected, "{said:?}");
         }
     }
 }

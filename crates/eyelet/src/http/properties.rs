@@ -1,12 +1,14 @@
-//! What must hold of every head, whatever its bytes: asserted by the fuzz target and by a property
-//! test. It must not know which bytes are likely.
+//! What must hold of every head and every body, whatever its bytes: asserted by fuzz targets and by
+//! property tests. It must not know which bytes are likely.
 
 use bytes::BytesMut;
 use http::{HeaderMap, Method, Version, header};
 
+use super::body::{Decoder, Malformed, Piece};
 use super::fault::{RequestFault, ResponseFault};
 use super::head::{
-    FIELDS_MAX, Length, Request, Response, Scanner, TARGET_BYTES_MAX, take_request, take_response,
+    FIELDS_MAX, Length, RESPONSE_FIELDS_MAX, Request, Response, Scanner, TARGET_BYTES_MAX,
+    take_request, take_response,
 };
 
 /// Small, so that the limit is met.
@@ -39,7 +41,10 @@ pub fn request_is_stable(bytes: &[u8]) {
     let Ok(Some(again)) = taken else { panic!("byte by byte it is no request: {taken:?}") };
     assert_eq!(summary(&request), summary(&again));
     let head = &bytes[..bytes.len() - whole.len()];
+    let strict = head.split_inclusive(|byte| *byte == b'\n').all(|line| line.ends_with(b"\r\n"));
+    assert!(strict, "{}", head.escape_ascii());
     lines_agree(head, &request.parts.headers);
+    assert!(request.parts.headers.len() <= FIELDS_MAX);
     hold(&request);
     let written = write(&request);
     let rewritten = take_request(&mut written.clone(), &mut Scanner::default(), usize::MAX);
@@ -89,6 +94,74 @@ pub fn head_is_stable(bytes: &[u8]) {
     response_is_stable(bytes);
 }
 
+/// A body is read the same in one piece and byte by byte; and what is taken for one is the same to
+/// a reader that knows nothing but chunks' sizes.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn body_is_stable(bytes: &[u8]) {
+    let known = bytes.first().map_or(0, |first| u64::from(*first));
+    for length in [Length::Chunked, Length::Known(known), Length::UntilClose] {
+        let (at_once, cut) = (decode(length, bytes, usize::MAX), decode(length, bytes, 1));
+        let (at_once, cut) = match (at_once, cut) {
+            (Ok(at_once), Ok(cut)) => (at_once, cut),
+            (at_once, cut) => {
+                assert_eq!(at_once.is_err(), cut.is_err(), "{}", bytes.escape_ascii());
+                continue;
+            }
+        };
+        assert_eq!(at_once, cut, "{}", bytes.escape_ascii());
+        let Decoded { data, done, left } = at_once;
+        let (taken, _) = bytes.split_at(bytes.len() - left);
+        match length {
+            Length::Chunked if done => assert_eq!(by_sizes(taken), Some(data)),
+            Length::Chunked => {}
+            _ => assert_eq!(data, taken),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Decoded {
+    data: Vec<u8>,
+    done: bool,
+    left: usize,
+}
+
+fn decode(length: Length, bytes: &[u8], step: usize) -> Result<Decoded, Malformed> {
+    let (mut decoder, mut buffer, mut data) = (Decoder::new(length), BytesMut::new(), Vec::new());
+    for piece in bytes.chunks(step) {
+        buffer.extend_from_slice(piece);
+        while !decoder.is_done()
+            && let Some(piece) = decoder.next(&mut buffer)?
+        {
+            if let Piece::Data(piece) = piece {
+                assert!(!piece.is_empty());
+                data.extend_from_slice(&piece);
+            }
+        }
+    }
+    Ok(Decoded { data, done: decoder.is_done(), left: buffer.len() })
+}
+
+/// The data of chunks that end with these bytes.
+fn by_sizes(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut data = Vec::new();
+    loop {
+        let line = bytes.windows(2).position(|two| two == b"\r\n")?;
+        let size = bytes[..line].split(|byte| *byte == b';').next()?;
+        let size = usize::from_str_radix(std::str::from_utf8(size).ok()?, 16).ok()?;
+        bytes = &bytes[line + 2..];
+        if size == 0 {
+            let is_whole = bytes == b"\r\n" || bytes.ends_with(b"\r\n\r\n");
+            return is_whole.then_some(data);
+        }
+        data.extend_from_slice(bytes.get(..size)?);
+        bytes = bytes.get(size..)?.strip_prefix(b"\r\n")?;
+    }
+}
+
 type Summary = (Method, String, HeaderMap, Length, bool);
 
 fn summary(request: &Request) -> Summary {
@@ -100,16 +173,15 @@ fn summary(request: &Request) -> Summary {
 /// Every line is a field, and no line holds what another reader ends a line at.
 fn lines_agree(head: &[u8], headers: &HeaderMap) {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
-    let text = head.strip_suffix(b"\r\n\r\n");
-    let Some(text) = text else { panic!("no end: {}", head.escape_ascii()) };
-    let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    let lines = head.split(|byte| *byte == b'\n');
+    let lines: Vec<&[u8]> = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect();
+    let [lines @ .., b"", b""] = &lines[..] else { panic!("no end: {}", head.escape_ascii()) };
     assert_eq!(lines.len() - 1, headers.len(), "{}", head.escape_ascii());
-    for line in &lines {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+    for line in lines {
         assert!(!line.is_empty() && !line.contains(&b'\r') && !line.contains(&0));
         assert!(!line.starts_with(b" ") && !line.starts_with(b"\t"));
     }
-    assert!(headers.len() <= FIELDS_MAX);
+    assert!(headers.len() <= RESPONSE_FIELDS_MAX);
 }
 
 /// What the reader promises of a request.

@@ -148,16 +148,7 @@ impl Edge {
     /// The descriptors before a test: once their number stands still, for workers open theirs
     /// when they begin, and what was there before may be closing.
     pub fn descriptors_at_rest(&self) -> usize {
-        let mut since = std::time::Instant::now();
-        let mut seen = self.descriptors();
-        while since.elapsed() < super::A_WHILE {
-            thread::sleep(super::POLL);
-            let now = self.descriptors();
-            if now != seen {
-                (seen, since) = (now, std::time::Instant::now());
-            }
-        }
-        seen
+        super::settled(|| self.descriptors())
     }
 
     /// Open sockets of the edge: its descriptors without the pipes that it keeps for later.

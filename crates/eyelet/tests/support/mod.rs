@@ -31,12 +31,12 @@ pub use edge::Edge;
 pub use hello::{Hello, records};
 pub use namespaces::{Net, Place};
 pub use pki::Pki;
-pub use program::{Talk, need, output};
+pub use program::{Talk, built, need, output};
 pub use upstream::Upstream;
 
-/// How long a test waits for what must come: far more than it takes on a loaded machine with
-/// two cores, and little enough that a hanging test ends.
-pub const SOON: Duration = Duration::from_secs(20);
+/// How long a test waits for what must come: far more than it takes on a machine with two cores
+/// that seven others load, and little enough that a hanging test ends.
+pub const SOON: Duration = Duration::from_secs(60);
 /// How long a test looks for what must not come.
 pub const A_WHILE: Duration = Duration::from_millis(300);
 
@@ -52,6 +52,21 @@ pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
         assert!(began.elapsed() < SOON, "waited {SOON:?} in vain for: {what}");
         std::thread::sleep(POLL);
     }
+}
+
+/// Waits until a number has not changed for [`A_WHILE`]: what can move has moved, or the machine is
+/// so slow that nothing can be seen to move. Gives the number.
+pub fn settled<T: PartialEq>(mut number: impl FnMut() -> T) -> T {
+    let began = Instant::now();
+    let (mut seen, mut since) = (number(), Instant::now());
+    while since.elapsed() < A_WHILE && began.elapsed() < SOON {
+        std::thread::sleep(POLL);
+        let now = number();
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+    }
+    seen
 }
 
 /// A temporary folder of one test, removed when dropped.

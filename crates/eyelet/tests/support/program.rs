@@ -5,8 +5,7 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
-
-use super::until;
+use std::time::Duration;
 
 /// Whether a program is there. If not, says so, and appends the line to the file that
 /// EYELET_SKIP_LOG names, for whoever wants none skipped.
@@ -43,6 +42,16 @@ pub fn output(command: &mut Command) -> Said {
     talk.hang_up();
     talk.finish()
 }
+
+/// Runs a compiler to its end, which may take a while the first time.
+pub fn built(command: &mut Command) -> Said {
+    let mut talk = Talk::start(command);
+    talk.hang_up();
+    talk.finish_within(BUILD_MAX)
+}
+
+/// How long a compiler may take that has nothing in its cache.
+const BUILD_MAX: Duration = Duration::from_mins(10);
 
 /// A running program.
 pub struct Talk {
@@ -98,10 +107,19 @@ impl Talk {
     }
 
     /// Waits for its end.
-    pub fn finish(mut self) -> Said {
-        let status = until(&format!("the program's end; it said:\n{}", self.said()), || {
-            self.child.try_wait().unwrap()
-        });
+    pub fn finish(self) -> Said {
+        self.finish_within(super::SOON)
+    }
+
+    fn finish_within(mut self, limit: Duration) -> Said {
+        let began = std::time::Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < limit, "it does not end; it said:\n{}", self.said());
+            thread::sleep(super::POLL);
+        };
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
         }

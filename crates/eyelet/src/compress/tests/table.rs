@@ -171,16 +171,21 @@ fn the_breach_rule_asks_for_identity_and_says_why() {
     let body = text(20_000, 1);
     let answer = Answer { status: 200, fields: &[HTML], pieces: &[&body], known: true };
     let accept = ("accept-encoding", "gzip, br, zstd");
-    let cookie = ("cookie", "session=1");
+    let (cookie, browser) = (("cookie", "session=1"), ("user-agent", "Mozilla/5.0 (X11)"));
+    let sibling = ("sec-fetch-site", "same-site");
     for (terms, request, why) in [
-        ("", &[accept, cookie][..], Some("breach: unknown origin")),
+        ("", &[accept, cookie][..], None),
+        ("", &[accept, cookie, browser], Some("breach: unknown origin")),
+        ("", &[accept, ("cookie", ""), browser], None),
+        ("", &[accept, cookie, sibling], Some("breach: other origin")),
+        ("breach_allow = [\"same-site\"]", &[accept, cookie, sibling], None),
         ("", &[accept, cookie, ("sec-fetch-site", "cross-site")], Some("breach: other origin")),
         ("", &[accept, cookie, ("sec-fetch-site", "same-origin")], None),
         ("", &[accept, cookie, ("referer", "https://app.example/")], None),
         ("", &[accept, cookie, ("origin", "https://x.example")], Some("breach: foreign referer")),
         ("", &[accept, ("authorization", "Basic eA==")], None),
-        ("breach_rule = \"off\"", &[accept, cookie], None),
-        ("compress = \"off\"", &[accept], Some("off by rule")),
+        ("breach_rule = \"off\"", &[accept, cookie, browser], None),
+        ("compress = \"off\"", &[accept, cookie, browser], Some("off by rule")),
     ] {
         let got = Edge::new(terms, &scratch.0).exchange(request, &answer);
         assert_eq!(got.told.why_not, why, "{request:?}");
@@ -188,6 +193,48 @@ fn the_breach_rule_asks_for_identity_and_says_why() {
         assert_eq!(got.asked["accept-encoding"] == "identity", breach, "{request:?}");
         assert_eq!(got.headers.get("vary").is_some(), why != Some("off by rule"));
     }
+}
+
+/// The upstream was asked for identity before anybody could know that its response is for all.
+#[test]
+fn a_response_that_is_for_all_is_coded_whoever_asks() {
+    let scratch = Scratch::new("for-all");
+    let body = text(20_000, 1);
+    let asset = ("cache-control", "public, max-age=31536000, immutable");
+    let request = [
+        ("accept-encoding", "gzip, br, zstd"),
+        ("cookie", "session=1"),
+        ("sec-fetch-site", "same-site"),
+    ];
+    for (fields, why) in [
+        (&[HTML, asset][..], None),
+        (&[HTML, asset, ("set-cookie", "s=1")], Some("breach: other origin")),
+    ] {
+        let answer = Answer { status: 200, fields, pieces: &[&body], known: true };
+        let got = Edge::new("", &scratch.0).exchange(&request, &answer);
+        assert_eq!(got.told.why_not, why, "{fields:?}");
+        assert!(decode(&got.headers, &got.body, &[]) == body);
+        assert!(why.is_some() || got.body.len() < body.len() / 2);
+    }
+}
+
+/// `compress = "off"` means hands off.
+#[test]
+fn off_changes_neither_what_is_asked_nor_what_is_answered() {
+    let scratch = Scratch::new("off");
+    let fields = [HTML, ("content-encoding", "gzip"), ("etag", "\"1\"")];
+    let answer = Answer { status: 200, fields: &fields, pieces: &[b"as it came"], known: true };
+    let request = [
+        ("accept-encoding", "gzip, dcz"),
+        ("available-dictionary", ":x:"),
+        ("cookie", "session=1"),
+        ("sec-fetch-site", "cross-site"),
+        ("user-agent", "Mozilla/5.0 (X11)"),
+    ];
+    let got = Edge::new("compress = \"off\"", &scratch.0).exchange(&request, &answer);
+    assert_eq!(got.asked, request_head("GET", "/page", &request).headers);
+    assert_eq!(got.headers, answer.head().headers);
+    assert_eq!(got.body, b"as it came");
 }
 
 #[test]

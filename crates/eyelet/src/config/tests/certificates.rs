@@ -192,6 +192,40 @@ fn certificates_that_do_not_do() {
 }
 
 #[test]
+fn the_breach_rule_is_turned_on_off_or_opened() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let with =
+        |more: &str| folder.said(&terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more));
+    let none: [&str; 0] = [];
+    assert_eq!(with("breach_allow = [\"same-site\", \"navigation\"]"), none);
+    for (more, expected) in [
+        (
+            "compress = \"off\"\nbreach_rule = \"on\"",
+            "10:1: `breach_rule` means nothing with `compress = \"off\"`",
+        ),
+        (
+            "compress = \"off\"\nbreach_rule = \"off\"",
+            "10:1: `breach_rule` means nothing with `compress = \"off\"`",
+        ),
+        (
+            "compress = \"off\"\nbreach_allow = \"same-site\"",
+            "10:1: `breach_allow` means nothing with `compress = \"off\"`",
+        ),
+        (
+            "breach_rule = \"off\"\nbreach_allow = \"navigation\"",
+            "10:1: `breach_allow` means nothing with `breach_rule = \"off\"`",
+        ),
+        (
+            "breach_allow = \"cross-site\"",
+            "9:16: \"cross-site\": expected \"navigation\" or \"same-site\"",
+        ),
+    ] {
+        assert_eq!(with(more), [expected], "{more}");
+    }
+}
+
+#[test]
 fn keys_of_terminate_rules() {
     let folder = Folder::new();
     folder.issue("app", &["app.example"]);

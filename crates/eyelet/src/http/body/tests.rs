@@ -140,6 +140,7 @@ proptest::proptest! {
     /// The answer does not depend on how the bytes arrived.
     #[test]
     fn cuts_change_nothing(input in "[0-9a-f;:x \r\n]{0,60}", step in 1..20_usize) {
+        crate::http::properties::body_is_stable(input.as_bytes());
         let whole = decode(Length::Chunked, input.as_bytes(), input.len().max(1));
         let cut = decode(Length::Chunked, input.as_bytes(), step);
         match (whole, cut) {

@@ -275,12 +275,18 @@ impl Socket {
         unsent.is_ok_and(|unsent| unsent == 0)
     }
 
-    /// Whether nothing has come on it: neither a byte nor an end.
-    pub fn is_silent(&mut self) -> bool {
+    /// Whether nothing has come on it: neither a byte nor an end. With `look` the kernel is asked
+    /// also where epoll has told of nothing.
+    pub fn is_silent(&mut self, look: bool) -> bool {
         match self {
-            Self::Plain(socket) => socket.is_silent(),
+            Self::Plain(socket) => socket.is_silent(look),
             // A TLS record may come at any time, a ticket or the end.
             Self::Tls(socket) => {
+                let plain = socket.get_ref().0;
+                if look && !plain.has_event() && !plain.is_silent(true) {
+                    // It would not be read before its event. Mostly it is the end.
+                    return false;
+                }
                 let mut byte = [0; 1];
                 let mut task = Context::from_waker(std::task::Waker::noop());
                 let mut piece = ReadBuf::new(&mut byte);

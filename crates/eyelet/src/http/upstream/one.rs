@@ -6,9 +6,10 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::BytesMut;
-use http::Method;
+use http::{HeaderMap, Method};
 use tokio::io::AsyncWrite;
 
 use super::NoAnswer;
@@ -16,6 +17,7 @@ use super::dial::{Descriptor, Socket};
 use crate::budget::Counted;
 use crate::http::body::{Decoder, Piece};
 use crate::http::fault::ResponseFault;
+use crate::http::fields::KEEP_ALIVE;
 use crate::http::head::{Response, Scanner, take_response};
 use crate::http::io::Queue;
 
@@ -36,6 +38,8 @@ pub struct Connection {
     pub reused: bool,
     /// Who was dialled.
     pub name: Arc<str>,
+    /// After how long without a request the upstream closes it, by its last response.
+    pub said_timeout: Option<Duration>,
     scanner: Scanner,
     /// Whether it goes on behind the response, as far as the response says.
     keep_alive: bool,
@@ -53,6 +57,7 @@ impl Connection {
             received: BytesMut::new(),
             reused: false,
             name,
+            said_timeout: None,
             scanner: Scanner::default(),
             keep_alive: false,
             socket,
@@ -131,6 +136,7 @@ impl Connection {
             match take_response(&mut self.received, &mut self.scanner, method) {
                 Ok(Some(response)) => {
                     self.keep_alive = response.keep_alive;
+                    self.said_timeout = said_timeout(&response.parts.headers);
                     return Poll::Ready(Ok(response));
                 }
                 Ok(None) => {}
@@ -171,8 +177,9 @@ impl Connection {
     }
 
     /// Whether an idle connection is still as it was left: open, and silent.
-    pub fn is_fresh(&mut self) -> bool {
-        self.socket.is_silent()
+    /// With `look` the kernel is asked too.
+    pub fn is_fresh(&mut self, look: bool) -> bool {
+        self.socket.is_silent(look)
     }
 
     /// The socket alone, for a pair in the lot. `None`: it speaks TLS.
@@ -186,5 +193,41 @@ impl Connection {
     /// Whether [`Connection::into_socket`] gives one.
     pub fn is_plain(&self) -> bool {
         !matches!(self.socket, Socket::Tls(_))
+    }
+}
+
+/// `Keep-Alive: timeout=5, max=100`, in seconds (RFC 2068 19.7.1). Most responses do not say it.
+fn said_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let said = headers.get(KEEP_ALIVE)?.to_str().ok()?;
+    said.split(',').find_map(|element| {
+        let (name, value) = element.split_once('=')?;
+        let seconds = value.trim().trim_matches('"').parse().ok()?;
+        name.trim().eq_ignore_ascii_case("timeout").then(|| Duration::from_secs(seconds))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn what_upstreams_say_of_their_timeout() {
+        for (said, expected) in [
+            ("timeout=5", Some(5)),
+            ("timeout=5, max=100", Some(5)),
+            ("max=100, Timeout = 20", Some(20)),
+            ("timeout=0", Some(0)),
+            ("max=100", None),
+            ("timeout=-1", None),
+            ("timeout=99999999999999999999", None),
+            ("timeout", None),
+            ("", None),
+        ] {
+            let headers = HeaderMap::from_iter([(KEEP_ALIVE, HeaderValue::from_static(said))]);
+            assert_eq!(said_timeout(&headers), expected.map(Duration::from_secs), "{said:?}");
+        }
+        assert_eq!(said_timeout(&HeaderMap::new()), None);
     }
 }

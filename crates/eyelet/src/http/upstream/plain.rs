@@ -71,10 +71,16 @@ impl Plain {
         if is_tcp { socket::unsent(&self.socket).unwrap_or(0) } else { 0 }
     }
 
-    /// Whether nothing has come: neither a byte nor an end.
-    pub fn is_silent(&self) -> bool {
+    /// Whether epoll has told of something that was not read.
+    pub fn has_event(&self) -> bool {
+        self.watched.is_ready(READ)
+    }
+
+    /// Whether nothing has come: neither a byte nor an end. With `look` the kernel is asked also
+    /// where epoll has told of nothing.
+    pub fn is_silent(&self, look: bool) -> bool {
         let mut byte = [0; 1];
-        !self.watched.is_ready(READ)
+        !look && !self.has_event()
             || socket::peek(&self.socket, &mut byte)
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }

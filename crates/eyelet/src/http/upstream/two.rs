@@ -24,7 +24,7 @@ use crate::http::body::{Piece, keep_trailers};
 use crate::http::fault::ResponseFault;
 use crate::http::fields;
 use crate::http::head::{
-    FIELDS_MAX, Length, RESPONSE_HEAD_BYTES_MAX, Response, content_length, has_no_body,
+    Length, RESPONSE_FIELDS_MAX, RESPONSE_HEAD_BYTES_MAX, Response, content_length, has_no_body,
 };
 use crate::http::io::Queue;
 
@@ -318,7 +318,7 @@ fn length(
     receive: &RecvStream,
     method: &Method,
 ) -> Result<Length, ResponseFault> {
-    if head.headers.len() > FIELDS_MAX {
+    if head.headers.len() > RESPONSE_FIELDS_MAX {
         return Err(ResponseFault::TooMany);
     }
     if !fields::are_trimmed(&head.headers) {
