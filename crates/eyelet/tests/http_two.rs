@@ -98,6 +98,46 @@ fn bodies_and_trailers_go_both_ways() {
     });
 }
 
+/// RFC 9530: they are of the bytes as the application sent them.
+#[test]
+fn digests_do_not_follow_a_coded_body() {
+    let web = Web::new(
+        Upstream::serve(|mut stream| {
+            while stream.peek(&mut [0]).is_ok_and(|more| more > 0) {
+                head(&mut stream);
+                let text = "<p>a page of text".repeat(200);
+                let response = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\
+                     Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{text}\r\n0\r\n\
+                     Repr-Digest: sha-256=:x:\r\nContent-MD5: x\r\nX-Sum: 7\r\n\r\n",
+                    text.len()
+                );
+                stream.write_all(response.as_bytes()).unwrap();
+            }
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        for (accepted, expected) in
+            [("gzip", &["x-sum"][..]), ("identity", &["content-md5", "repr-digest", "x-sum"])]
+        {
+            let request = Request::get("https://app.test/").header("accept-encoding", accepted);
+            let (response, _) = two.send.send_request(request.body(()).unwrap(), true).unwrap();
+            let response = response.await.unwrap();
+            let is_coded = response.headers().contains_key("content-encoding");
+            assert_eq!(is_coded, accepted == "gzip", "{response:?}");
+            let mut receive = response.into_body();
+            support::two::read(&mut receive).await.unwrap();
+            let trailers = receive.trailers().await.unwrap().unwrap();
+            let mut names: Vec<&str> = trailers.keys().map(|name| name.as_str()).collect();
+            names.sort_unstable();
+            assert_eq!(names, expected, "{accepted}");
+            two.send = two.send.clone().ready().await.unwrap();
+        }
+    });
+}
+
 /// HTTP/2 ends a request with its head; by HTTP/1.1 a POST says that it has no body.
 #[test]
 fn a_post_without_a_body_has_a_length() {
