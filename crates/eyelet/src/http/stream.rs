@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -209,7 +209,7 @@ impl<'a> Stream<'a> {
             }
             Self::Two(two) => {
                 let head = http::Response::from_parts(head, ());
-                two.respond.send_informational(head).map_err(Trouble::Reset)
+                two.respond.send_informational(head).map_err(|error| two.ended(error))
             }
         }
     }
@@ -486,7 +486,8 @@ impl Two {
             head.headers.remove(header::UPGRADE);
         }
         let head = http::Response::from_parts(head, ());
-        let send = self.respond.send_response(head, ends).map_err(Trouble::Reset)?;
+        let sent = self.respond.send_response(head, ends);
+        let send = sent.map_err(|error| self.ended(error))?;
         self.responded = true;
         if !ends {
             self.send = Some(send);
@@ -517,19 +518,34 @@ impl Two {
             }
             let Some(piece) = self.queue.take(send.capacity()) else { break };
             let last = self.queue.is_empty() && matches!(self.end, Some(None));
-            send.send_data(piece, last).map_err(Trouble::Reset)?;
+            if let Err(error) = send.send_data(piece, last) {
+                return Poll::Ready(Err(self.ended(error)));
+            }
             if last {
                 self.end = None;
                 return Poll::Ready(Ok(()));
             }
         }
-        match self.end.take() {
-            None => return Poll::Ready(Ok(())),
+        let sent = match self.end.take() {
+            None => Ok(()),
             Some(None) => send.send_data(Bytes::new(), true),
             Some(Some(trailers)) => send.send_trailers(trailers),
-        }
-        .map_err(Trouble::Reset)?;
-        Poll::Ready(Ok(()))
+        };
+        Poll::Ready(sent.map_err(|error| self.ended(error)))
+    }
+
+    /// Why nothing more can be sent. The library's own error says only that the stream's state is
+    /// another one.
+    fn ended(&mut self, error: h2::Error) -> Trouble {
+        let mut nobody = Context::from_waker(Waker::noop());
+        let why = match &mut self.send {
+            Some(send) => send.poll_reset(&mut nobody),
+            None => self.respond.poll_reset(&mut nobody),
+        };
+        Trouble::Reset(match why {
+            Poll::Ready(why) => why.map_or_else(|error| error, h2::Error::from),
+            Poll::Pending => error,
+        })
     }
 }
 
