@@ -26,6 +26,11 @@ const AHEAD_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
 pub const SEND_BYTES_MAX: usize = 16 << 10;
 
+/// Bytes of a request's body that are read and dropped when the upstream does not want them: most
+/// uploads that meet a login page or a limit. A client that is reset before its last byte may lose
+/// the answer (curl 7.88, httpx, Node), although RFC 9113 8.1 allows it.
+pub const REST_BYTES_MAX: usize = 16 << 20;
+
 /// What most heads of responses take, and a small body behind them.
 const HEAD_BYTES: usize = 512;
 
@@ -78,8 +83,10 @@ pub struct One<'a> {
 
 /// An exchange by HTTP/2.
 pub struct Two {
-    /// `None`: nobody wants it any more.
+    /// `None`: it is not read any more.
     receive: Option<h2::RecvStream>,
+    /// Bytes of the request's body that were read and dropped.
+    dropped: usize,
     data_ended: bool,
     respond: h2::server::SendResponse<Bytes>,
     responded: bool,
@@ -120,6 +127,7 @@ impl<'a> Stream<'a> {
             body,
             data_ended: receive.is_end_stream(),
             receive: Some(receive),
+            dropped: 0,
             stalled: false,
             respond,
             responded: false,
@@ -157,11 +165,29 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Nobody wants the rest of the request's body: HTTP/2's is dropped as it comes. HTTP/1.1's is
-    /// not read.
+    /// Nobody wants the rest of the request's body: HTTP/2's is dropped by [`Stream::poll_rest`].
+    /// HTTP/1.1's is not read.
     pub fn refuse_rest(&mut self) {
         if let Self::Two(two) = self {
-            two.refuse_rest();
+            // What was taken before is gone too.
+            two.release(usize::MAX);
+        }
+    }
+
+    /// Drops the rest of the request's body as it comes. Ready when it has ended, or has more than
+    /// [`REST_BYTES_MAX`] bytes: then its client may send no more.
+    pub fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::One(_) => Poll::Ready(()),
+            Self::Two(two) => two.poll_rest(task),
+        }
+    }
+
+    /// Bytes of the request's body that were read and dropped.
+    pub fn dropped(&self) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Two(two) => two.dropped,
         }
     }
 
@@ -408,7 +434,7 @@ impl One<'_> {
 
 impl Drop for Two {
     fn drop(&mut self) {
-        self.refuse_rest();
+        self.end_body();
         self.load.stalls(&mut self.stalled, false);
     }
 }
@@ -423,11 +449,25 @@ impl Two {
         }
     }
 
-    fn refuse_rest(&mut self) {
+    fn end_body(&mut self) {
         if let Some(body) = self.body.take() {
             self.load.ends(&body);
         }
         self.receive = None;
+    }
+
+    fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        while self.receive.is_some() && self.dropped < REST_BYTES_MAX {
+            match ready!(self.poll_piece(task)) {
+                Ok(Piece::Data(data)) => {
+                    self.dropped += data.len();
+                    self.release(data.len());
+                }
+                Ok(Piece::End(_)) | Err(_) => break,
+            }
+        }
+        self.end_body();
+        Poll::Ready(())
     }
 
     fn poll_room(&mut self, task: &mut Context<'_>) -> usize {

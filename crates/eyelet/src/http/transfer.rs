@@ -101,6 +101,10 @@ impl Upload {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Trouble>> {
+        if self.broken {
+            // Its client waits for the window, and would not read the answer.
+            let _ = stream.poll_rest(task);
+        }
         if self.done || self.broken {
             return Poll::Ready(Ok(()));
         }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
@@ -41,6 +41,11 @@ const ERRORS_MAX: usize = 256;
 /// Streams that ended without a whole response, beyond those that had one: a browser that leaves
 /// pages drops a hundred at a time, a flood goes on.
 const DROPS_MAX: u32 = 500;
+/// How long the rest of a request's body is dropped behind its answer, and how long without a byte
+/// of it. A client that sends on a poor line needs that long to notice the answer; the stream's
+/// memory is held meanwhile.
+const REST_WAIT: Duration = Duration::from_secs(30);
+const REST_SILENCE: Duration = Duration::from_secs(5);
 /// How long a connection may take to end after GOAWAY when nothing is on its way.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -263,11 +268,15 @@ async fn one_stream(
     drops: Rc<Cell<u32>>,
 ) {
     // What a WebSocket says is no body of the request.
-    let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
+    let is_websocket = websocket::is_asked(&parts);
+    let length = if is_websocket { Length::Empty } else { length };
     if target(&mut parts).is_some() {
         let done = Box::pin(exchange(&front, &mut stream, parts, length)).await;
         let before = drops.get();
         drops.set(if done.gone { before + 1 } else { before.saturating_sub(1) });
+        if !done.gone && !is_websocket {
+            drop_rest(&front, &mut stream).await;
+        }
         return;
     }
     let mut record = Record::new(&front, &parts);
@@ -277,9 +286,42 @@ async fn one_stream(
         http::Method::CONNECT => StatusCode::METHOD_NOT_ALLOWED,
         _ => StatusCode::BAD_REQUEST,
     };
-    // A client that is gone needs no answer.
-    answer(&front, &mut stream, status, &parts.method, &mut record).await;
+    let taken = answer(&front, &mut stream, status, &parts.method, &mut record).await;
     front.tell(record);
+    if taken {
+        drop_rest(&front, &mut stream).await;
+    }
+}
+
+/// Reads on after a response that ended before its request's body, until that ends too. A stream
+/// is reset (NO_ERROR) when its end is dropped, and clients lose the answer with it.
+async fn drop_rest(front: &Front, stream: &mut Stream<'_>) {
+    if stream.is_request_done() {
+        return;
+    }
+    stream.refuse_rest();
+    let began = Instant::now();
+    let (mut moved, mut before) = (began, stream.dropped());
+    let patience = front.patience().min(REST_SILENCE);
+    stream.due_in(patience);
+    poll_fn(|task| {
+        // What is short is for those who are still to be answered.
+        if stream.poll_rest(task).is_ready() || front.worker.edge.budget.is_tight(0) {
+            return Poll::Ready(());
+        }
+        if stream.dropped() != before {
+            (moved, before) = (Instant::now(), stream.dropped());
+        }
+        while stream.poll_late(task).is_ready() {
+            let over = began.elapsed() >= REST_WAIT || moved.elapsed() >= REST_SILENCE;
+            if over || front.gives_up(moved).is_some() {
+                return Poll::Ready(());
+            }
+            stream.due_in(patience);
+        }
+        Poll::Pending
+    })
+    .await;
 }
 
 fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
