@@ -108,6 +108,32 @@ pub fn by_head(
     {
         return Err(WhyNot::Range);
     }
+    by_fields(headers, length, length_min, event_streams)
+}
+
+/// Whether the 200 may be coded that this 206 is a part of: then both have the same Vary
+/// (RFC 9110 section 15.3.7). The part's own length says nothing of it.
+#[must_use]
+pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: bool) -> bool {
+    if status != StatusCode::PARTIAL_CONTENT || headers.contains_key(CONTENT_ENCODING) {
+        return false;
+    }
+    match by_fields(headers, None, 0, event_streams) {
+        Ok(_) => true,
+        // Several parts have types of their own (RFC 9110 section 14.6).
+        Err(WhyNot::TypeCompressed) => headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|value| value.as_bytes().starts_with(b"multipart/byteranges")),
+        Err(_) => false,
+    }
+}
+
+fn by_fields(
+    headers: &HeaderMap,
+    length: Option<u64>,
+    length_min: u64,
+    event_streams: bool,
+) -> Result<Kind, WhyNot> {
     if lists(headers, &CACHE_CONTROL, "no-transform") {
         return Err(WhyNot::NoTransform);
     }
@@ -223,7 +249,8 @@ const TRIAL_LEVEL: i32 = 1;
 /// incompressible files was coded for nothing.
 const TRIAL_PERCENT_MAX: usize = 97;
 
-const DIGESTS: [HeaderName; 4] = [
+/// Fields with a digest of the bytes as the upstream sends them.
+pub(crate) const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("content-md5"),
     HeaderName::from_static("digest"),

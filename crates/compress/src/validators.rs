@@ -8,6 +8,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 
 use crate::accept::Coding;
+use crate::eligible::DIGESTS;
 
 /// Makes the head of a response that of its coded form.
 pub fn code(headers: &mut HeaderMap, coding: Coding) {
@@ -34,6 +35,16 @@ fn remove_in_order(headers: &mut HeaderMap, names: &[HeaderName]) {
         }
     }
     *headers = kept;
+}
+
+/// A coded body's trailers: a digest of the bytes as the upstream sent them would not verify
+/// (RFC 9530 section 2, 3). `None` if no other field is left.
+#[must_use]
+pub fn without_digests(mut trailers: HeaderMap) -> Option<HeaderMap> {
+    for name in &DIGESTS {
+        trailers.remove(name);
+    }
+    (!trailers.is_empty()).then_some(trailers)
 }
 
 /// A strong tag becomes a weak one: the coded bytes differ from the upstream's, what they mean
@@ -218,6 +229,18 @@ mod tests {
             ("content-encoding", b"gzip"),
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn digests_of_other_bytes_are_no_trailers() {
+        let fields = |names: &[&'static str]| {
+            let fields = names.iter().map(|name| (HeaderName::from_static(name), "x"));
+            fields.map(|(name, value)| (name, value.parse().unwrap())).collect::<HeaderMap>()
+        };
+        let digests = ["content-digest", "content-md5", "digest", "repr-digest"];
+        assert_eq!(without_digests(fields(&digests)), None);
+        let more = fields(&[&digests[..], &["x-sum"]].concat());
+        assert_eq!(without_digests(more), Some(fields(&["x-sum"])));
     }
 
     #[test]

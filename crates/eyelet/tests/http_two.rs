@@ -96,6 +96,117 @@ fn bodies_and_trailers_go_both_ways() {
     });
 }
 
+/// RFC 9530: they are of the bytes as the application sent them.
+#[test]
+fn digests_do_not_follow_a_coded_body() {
+    let web = Web::new(
+        Upstream::serve(|mut stream| {
+            while stream.peek(&mut [0]).is_ok_and(|more| more > 0) {
+                head(&mut stream);
+                let text = "<p>a page of text".repeat(200);
+                let response = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\
+                     Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{text}\r\n0\r\n\
+                     Repr-Digest: sha-256=:x:\r\nContent-MD5: x\r\nX-Sum: 7\r\n\r\n",
+                    text.len()
+                );
+                stream.write_all(response.as_bytes()).unwrap();
+            }
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        for (accepted, expected) in
+            [("gzip", &["x-sum"][..]), ("identity", &["content-md5", "repr-digest", "x-sum"])]
+        {
+            let request = Request::get("https://app.test/").header("accept-encoding", accepted);
+            let (response, _) = two.send.send_request(request.body(()).unwrap(), true).unwrap();
+            let response = response.await.unwrap();
+            let is_coded = response.headers().contains_key("content-encoding");
+            assert_eq!(is_coded, accepted == "gzip", "{response:?}");
+            let mut receive = response.into_body();
+            support::two::read(&mut receive).await.unwrap();
+            let trailers = receive.trailers().await.unwrap().unwrap();
+            let mut names: Vec<&str> = trailers.keys().map(|name| name.as_str()).collect();
+            names.sort_unstable();
+            assert_eq!(names, expected, "{accepted}");
+            two.send = two.send.clone().ready().await.unwrap();
+        }
+    });
+}
+
+/// A cut is one for the client too, behind what came before it.
+#[test]
+fn what_came_before_a_cut_is_passed_on() {
+    let web = Web::new(
+        Upstream::serve(|mut stream| {
+            let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            // More than is waited for to choose a coding by.
+            let hello = format!("1f40\r\n{}\r\n", "x".repeat(8_000));
+            let said = match head(&mut stream).split(' ').nth(1) {
+                Some("/malformed") => "zz\r\n",
+                _ => "",
+            };
+            let _ = stream.write_all(format!("{chunked}{hello}{said}").as_bytes());
+        }),
+        "",
+    );
+    run(async {
+        let mut two = web.connect().await;
+        for _ in 0..10 {
+            for path in ["/cut", "/malformed"] {
+                two.send = two.send.clone().ready().await.unwrap();
+                let (response, _) = two.send.send_request(get(path), true).unwrap();
+                let response = response.await.unwrap();
+                assert_eq!(response.status(), 200, "{path}");
+                let mut receive = response.into_body();
+                let mut heard = Vec::new();
+                let error = loop {
+                    match receive.data().await {
+                        Some(Ok(data)) => heard.extend_from_slice(&data),
+                        Some(Err(error)) => break error,
+                        None => panic!("{path}: whole"),
+                    }
+                };
+                assert_eq!(heard.len(), 8_000, "{path}");
+                assert!(error.is_reset(), "{path}: {error:?}");
+            }
+        }
+    });
+}
+
+/// The access line says that the client left, not which of our frames came too late for it.
+#[test]
+fn a_client_that_leaves_is_told_as_such() {
+    let web = Web::new(Upstream::http(), "");
+    let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
+    let mut whole = PREFACE.to_vec();
+    whole.extend(frame(SETTINGS, 0, 0, &[]));
+    for number in 0..LEAVERS {
+        let mut client = offer.connect(web.edge.address(), "app.test");
+        let asked = support::frames::get("/leaves");
+        let request = frame(HEADERS, END_HEADERS | END_STREAM, 1, &asked);
+        client.write_all(&[&whole[..], &request].concat()).unwrap();
+        if number % 2 == 0 {
+            client.conn.send_close_notify();
+            let _ = client.flush();
+        }
+        drop(client);
+    }
+    // A reset may overtake a request, which then has no line.
+    let connection = |line: &serde_json::Value| line["http"].is_null();
+    support::until("a line for each connection", || {
+        (web.edge.count(connection) == LEAVERS).then_some(())
+    });
+    for line in web.edge.lines() {
+        assert!(!line["reason"].as_str().unwrap().contains("unexpected"), "{line}");
+    }
+}
+
+/// Clients that leave: most of them while their answer is on its way.
+const LEAVERS: usize = 200;
+
 /// HTTP/2 ends a request with its head; by HTTP/1.1 a POST says that it has no body.
 #[test]
 fn a_post_without_a_body_has_a_length() {

@@ -76,3 +76,19 @@ fn first_bytes_as_a_table() {
         assert_eq!(by_first_bytes(Kind::Compressible, &body), Ok(()));
     }
 }
+
+#[test]
+fn a_part_has_the_vary_of_its_whole() {
+    for (status, fields, expected) in [
+        (206, &[("content-type", "text/html"), ("content-range", "bytes 0-9/5000")][..], true),
+        (206, &[("content-type", "multipart/byteranges; boundary=x")], true),
+        (206, &[("content-type", "image/png")], false),
+        (206, &[("content-type", "text/html"), ("content-encoding", "gzip")], false),
+        (206, &[("content-type", "text/html"), ("cache-control", "no-transform")], false),
+        (416, &[("content-type", "text/html"), ("content-range", "bytes */5000")], false),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let coded = is_part_of_coded(status, &head(fields), false);
+        assert_eq!(coded, expected, "{status} {fields:?}");
+    }
+}

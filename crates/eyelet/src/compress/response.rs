@@ -79,6 +79,7 @@ impl Compressors {
         let eligible = eligible::by_head(status, headers, length, length_min, wanted.event_streams)
             .and_then(|kind| eligible::by_first_bytes(kind, body));
         if let Err(why) = eligible {
+            vary_part(wanted, status, headers);
             return Coder::as_is(self, why);
         }
         // From here on another client, or the same with another dictionary, may get another body.
@@ -275,6 +276,17 @@ fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
     }
 }
 
+/// Gives a 206 the Vary of its 200 (RFC 9110 section 15.3.7).
+fn vary_part(wanted: &Wanted, status: StatusCode, headers: &mut HeaderMap) {
+    if !eligible::is_part_of_coded(status, headers, wanted.event_streams) {
+        return;
+    }
+    match wanted.breach.is_some() || wanted.no_transform {
+        true => validators::vary(headers, &[ACCEPT_ENCODING]),
+        false => vary(wanted, headers),
+    }
+}
+
 /// HEAD gets the fields that GET would have (RFC 9110 section 9.3.2), as far as they can be known
 /// without a body; 304 those that its 200 had.
 fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
@@ -297,7 +309,7 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let kind = eligible::by_head(head.status, headers, length, LENGTH_MIN, wanted.event_streams);
     if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
-        return;
+        return vary_part(wanted, head.status, headers);
     }
     if attackable(wanted, headers).is_some() || wanted.no_transform {
         return validators::vary(headers, &[ACCEPT_ENCODING]);

@@ -5,7 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::fields::is_trailer;
-use super::head::{Length, Scanner, split_to};
+use super::head::{Length, Scanner, is_token, split_to};
 use super::io::Queue;
 
 /// Bytes of a chunk's first line: 16 hexadecimal digits and what extensions anybody uses.
@@ -132,15 +132,9 @@ impl Decoder {
         let line = buffer[..lf].strip_suffix(b"\r").ok_or(Malformed)?;
         let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let (size, extension) = line.split_at(digits);
-        let legal = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
-        let extension_fits = match extension {
-            [] => true,
-            [b';', ..] => extension.iter().all(legal),
-            _ => false,
-        };
         self.extension_bytes += extension.len();
         if !(1..=SIZE_DIGITS_MAX).contains(&digits)
-            || !extension_fits
+            || !are_extensions(extension)
             || line.len() > CHUNK_LINE_BYTES_MAX
             || self.extension_bytes > EXTENSION_BYTES_MAX
         {
@@ -186,6 +180,48 @@ impl Decoder {
         }
         self.state = State::Done;
         Ok(Some(Piece::End((!trailers.is_empty()).then_some(trailers))))
+    }
+}
+
+/// `*( ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`, with BWS before each `;` but the
+/// first (RFC 9112 7.1.1).
+fn are_extensions(mut rest: &[u8]) -> bool {
+    while let Some(behind) = rest.strip_prefix(b";") {
+        let Some(behind) = behind_token(skip_blanks(behind)) else { return false };
+        rest = match skip_blanks(behind).strip_prefix(b"=").map(skip_blanks) {
+            None => behind,
+            Some(value) => match behind_token(value).or_else(|| behind_quoted(value)) {
+                Some(behind) => behind,
+                None => return false,
+            },
+        };
+        let next = skip_blanks(rest);
+        rest = if next.is_empty() { rest } else { next };
+    }
+    rest.is_empty()
+}
+
+fn skip_blanks(bytes: &[u8]) -> &[u8] {
+    let blanks = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    &bytes[blanks..]
+}
+
+/// What follows the token that `bytes` begins with, if there is one.
+fn behind_token(bytes: &[u8]) -> Option<&[u8]> {
+    let len = bytes.iter().take_while(|byte| is_token(byte)).count();
+    (len > 0).then(|| &bytes[len..])
+}
+
+/// The same of a quoted string (RFC 9110 5.6.4).
+fn behind_quoted(bytes: &[u8]) -> Option<&[u8]> {
+    let mut rest = bytes.strip_prefix(b"\"")?;
+    loop {
+        rest = match rest {
+            [b'"', behind @ ..] => return Some(behind),
+            [b'\\', b'\t' | b' '..=b'~' | 0x80.., behind @ ..] => behind,
+            [b'\t' | b' '..=b'[' | b']'..=b'~' | 0x80.., behind @ ..] => behind,
+            _ => return None,
+        };
     }
 }
 

@@ -95,6 +95,10 @@ async fn fail(
         }
         Failure::Cut(reason) => {
             record.reason = reason;
+            if stream.as_one().is_none() {
+                // A reset drops what its connection has not written yet: the head, mostly.
+                others_first().await;
+            }
             stream.cut();
             return Done { gone: true, ..Done::default() };
         }
@@ -120,10 +124,9 @@ pub async fn answer(
     }
     let (mut head, length, body) = page(status, method);
     fields::to_client(&mut head);
-    if stream.respond(head, length).is_err() {
+    if respond(stream, head, length, record).is_err() {
         return false;
     }
-    record.told.status = Some(status.as_u16());
     stream.push(body);
     if length != Length::Empty {
         stream.finish(None);
@@ -136,6 +139,19 @@ pub async fn answer(
         stream.cut();
     }
     flushed.is_ok()
+}
+
+/// Queues a response's head, and notes its status for the access line.
+fn respond(
+    stream: &mut Stream<'_>,
+    head: response::Parts,
+    length: Length,
+    record: &mut Record,
+) -> Result<(), Trouble> {
+    let status = head.status.as_u16();
+    stream.respond(head, length)?;
+    record.told.status = Some(status);
+    Ok(())
 }
 
 /// Writes all that is queued, as long as the client takes some of it in time.
@@ -232,10 +248,9 @@ async fn serve(
             begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
-    record.told.status = Some(parts.status.as_u16());
     // Before the head, so that by HTTP/2 it goes with what follows.
     others_first().await;
-    stream.respond(parts, length)?;
+    respond(stream, parts, length, record)?;
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
     record.bytes_to_upstream += upload.written;
     record.told.coded = download.told();
@@ -347,13 +362,12 @@ async fn answer_own(
     if !stream.is_request_done() {
         stream.close_after();
     }
-    record.told.status = Some(head.status.as_u16());
     record.reason = "answered by Eyelet".into();
     let length = match *method {
         Method::HEAD => Length::Empty,
         _ => Length::Known(body.len() as u64),
     };
-    stream.respond(head, length)?;
+    respond(stream, head, length, record)?;
     if length != Length::Empty {
         record.told.coded.bytes_sent = body.len() as u64;
         stream.push(body);
@@ -686,8 +700,7 @@ async fn over_two(
     record: &mut Record,
 ) -> Result<Done, Failure> {
     websocket::to_ok(&mut head);
-    record.told.status = Some(head.status.as_u16());
-    stream.respond(head, Length::UntilClose)?;
+    respond(stream, head, Length::UntilClose, record)?;
     let written = &mut record.bytes_to_upstream;
     match websocket::copy(front, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(Done::default()),

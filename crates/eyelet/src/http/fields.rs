@@ -13,9 +13,11 @@ use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, StatusCode, Uri, Version, request, response};
+use memchr::memchr;
 
 use super::body::write_fields;
-use super::head::{self, Length, lists};
+use super::fault::RequestFault;
+use super::head::{self, FIELDS_MAX, Length, lists};
 use super::upstream::Question;
 
 /// What the upstream is told of who asks. The values are parts of one text.
@@ -102,12 +104,16 @@ fn via(version: Version) -> &'static str {
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 /// What an upstream says of how long it keeps a connection.
 pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+/// Of no hop, but read by none: CGI makes `HTTP_PROXY` of it, and libraries in the application then
+/// ask that proxy (httpoxy, CVE-2016-5385).
+const PROXY: HeaderName = HeaderName::from_static("proxy");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 /// A static: a constant would be made anew for each message.
-static HOP_BY_HOP: [HeaderName; 7] = [
+static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HTTP2_SETTINGS,
     KEEP_ALIVE,
+    PROXY,
     PROXY_CONNECTION,
     header::TE,
     header::TRANSFER_ENCODING,
@@ -340,14 +346,56 @@ pub fn is_trailer(name: &HeaderName) -> bool {
         && !CONDITIONS.contains(name)
         && !OF_RESPONSES.contains(name)
         && !is_hop_by_hop(name)
+        && !is_framing_alias(name.as_str().as_bytes())
         && !speaks_of_others(name, false)
+}
+
+/// Checks what the HTTP/2 library leaves to us of a request's fields. A name that is no token, or a
+/// value that begins or ends in a blank, is malformed (RFC 9113 8.2.1), and HTTP/1.1 would read
+/// another one.
+pub fn check_two(headers: &HeaderMap) -> Result<(), RequestFault> {
+    // A cookie may come in pieces, which become one field (RFC 9113 8.2.3).
+    if headers.len() > FIELDS_MAX {
+        let pieces = headers.get_all(header::COOKIE).iter().count();
+        if headers.len() - pieces.saturating_sub(1) > FIELDS_MAX {
+            return Err(RequestFault::TooMany);
+        }
+    }
+    for (name, value) in headers {
+        let name = name.as_str().as_bytes();
+        // Of what is no token the type lets only this through.
+        if memchr(b'"', name).is_some() || is_framing_alias(name) || !is_trimmed(value) {
+            return Err(RequestFault::Field);
+        }
+    }
+    Ok(())
 }
 
 /// Whether no value begins or ends in a blank: by HTTP/2 that is malformed (RFC 9113 8.2.1), and
 /// HTTP/1.1 would read another value.
 pub fn are_trimmed(headers: &HeaderMap) -> bool {
+    headers.values().all(is_trimmed)
+}
+
+fn is_trimmed(value: &HeaderValue) -> bool {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    headers.values().map(HeaderValue::as_bytes).all(|v| !blank(v.first()) && !blank(v.last()))
+    let value = value.as_bytes();
+    !blank(value.first()) && !blank(value.last())
+}
+
+/// Whether applications may take a name for one that frames the message: CGI and what follows it
+/// (RFC 3875 4.1.18) write `-` and `_` alike.
+pub fn is_framing_alias(name: &[u8]) -> bool {
+    let is_alias = |field: &[u8]| {
+        let mut pairs = name.iter().zip(field);
+        pairs.all(|(byte, of)| byte.eq_ignore_ascii_case(of) || (*byte, *of) == (b'_', b'-'))
+    };
+    let looks = match name.len() {
+        14 => is_alias(b"content-length"),
+        17 => is_alias(b"transfer-encoding"),
+        _ => false,
+    };
+    looks && name.contains(&b'_')
 }
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {

@@ -11,6 +11,7 @@ use http::{Method, StatusCode, Uri, Version, request, response};
 use memchr::memchr;
 
 use super::fault::{RequestFault, ResponseFault};
+use super::fields::is_framing_alias;
 
 /// Fields of a request: what Apache and hyper allow too.
 pub const FIELDS_MAX: usize = 100;
@@ -155,8 +156,8 @@ fn early_fault(begun: &[u8]) -> Option<RequestFault> {
     (!version.starts_with(b"HTTP/")).then_some(RequestFault::Line)
 }
 
-/// RFC 9110 5.6.2.
-fn is_token(byte: &u8) -> bool {
+/// Whether it is a character of a token (RFC 9110 5.6.2).
+pub fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
@@ -194,6 +195,9 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
         return Err(RequestFault::Line);
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
+    if parsed.headers.iter().any(|field| is_framing_alias(field.name.as_bytes())) {
+        return Err(RequestFault::Field);
+    }
     let headers = headers(&head, parsed.headers, is_rewritten).ok_or(RequestFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let uri = read_target(&method, &head, target, version, &headers)?;
@@ -282,6 +286,7 @@ fn is_rewritten(name: &[u8]) -> bool {
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     let expected: &[u8] = match name.len() {
         2 => b"te",
+        5 => b"proxy",
         7 => b"upgrade",
         10 => return is_any(name, [b"connection", b"keep-alive"]),
         14 => b"http2-settings",
@@ -317,8 +322,9 @@ fn read_target(
     if *method == Method::CONNECT {
         return Err(RequestFault::Connect);
     }
-    // http::Uri would drop a fragment, which no target may have.
-    if target.contains('#') {
+    // http::Uri would drop a fragment, which no target may have, and takes bytes that are no ASCII
+    // (RFC 3986 2).
+    if target.contains('#') || !target.is_ascii() {
         return Err(RequestFault::Target);
     }
     if target.starts_with('/') || (target == "*" && *method == Method::OPTIONS) {

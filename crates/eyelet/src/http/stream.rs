@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -25,6 +25,11 @@ const AHEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
 pub const SEND_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a request's body that are read and dropped when the upstream does not want them: most
+/// uploads that meet a login page or a limit. A client that is reset before its last byte may lose
+/// the answer (curl 7.88, httpx, Node), although RFC 9113 8.1 allows it.
+pub const REST_BYTES_MAX: usize = 16 << 20;
 
 /// What most heads of responses take, and a small body behind them.
 const HEAD_BYTES: usize = 512;
@@ -78,8 +83,10 @@ pub struct One<'a> {
 
 /// An exchange by HTTP/2.
 pub struct Two {
-    /// `None`: nobody wants it any more.
+    /// `None`: it is not read any more.
     receive: Option<h2::RecvStream>,
+    /// Bytes of the request's body that were read and dropped.
+    dropped: usize,
     data_ended: bool,
     respond: h2::server::SendResponse<Bytes>,
     responded: bool,
@@ -120,6 +127,7 @@ impl<'a> Stream<'a> {
             body,
             data_ended: receive.is_end_stream(),
             receive: Some(receive),
+            dropped: 0,
             stalled: false,
             respond,
             responded: false,
@@ -157,11 +165,29 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Nobody wants the rest of the request's body: HTTP/2's is dropped as it comes. HTTP/1.1's is
-    /// not read.
+    /// Nobody wants the rest of the request's body: HTTP/2's is dropped by [`Stream::poll_rest`].
+    /// HTTP/1.1's is not read.
     pub fn refuse_rest(&mut self) {
         if let Self::Two(two) = self {
-            two.refuse_rest();
+            // What was taken before is gone too.
+            two.release(usize::MAX);
+        }
+    }
+
+    /// Drops the rest of the request's body as it comes. Ready when it has ended, or has more than
+    /// [`REST_BYTES_MAX`] bytes: then its client may send no more.
+    pub fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::One(_) => Poll::Ready(()),
+            Self::Two(two) => two.poll_rest(task),
+        }
+    }
+
+    /// Bytes of the request's body that were read and dropped.
+    pub fn dropped(&self) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Two(two) => two.dropped,
         }
     }
 
@@ -209,7 +235,7 @@ impl<'a> Stream<'a> {
             }
             Self::Two(two) => {
                 let head = http::Response::from_parts(head, ());
-                two.respond.send_informational(head).map_err(Trouble::Reset)
+                two.respond.send_informational(head).map_err(|error| two.ended(error))
             }
         }
     }
@@ -408,7 +434,7 @@ impl One<'_> {
 
 impl Drop for Two {
     fn drop(&mut self) {
-        self.refuse_rest();
+        self.end_body();
         self.load.stalls(&mut self.stalled, false);
     }
 }
@@ -423,11 +449,25 @@ impl Two {
         }
     }
 
-    fn refuse_rest(&mut self) {
+    fn end_body(&mut self) {
         if let Some(body) = self.body.take() {
             self.load.ends(&body);
         }
         self.receive = None;
+    }
+
+    fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        while self.receive.is_some() && self.dropped < REST_BYTES_MAX {
+            match ready!(self.poll_piece(task)) {
+                Ok(Piece::Data(data)) => {
+                    self.dropped += data.len();
+                    self.release(data.len());
+                }
+                Ok(Piece::End(_)) | Err(_) => break,
+            }
+        }
+        self.end_body();
+        Poll::Ready(())
     }
 
     fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
@@ -486,7 +526,8 @@ impl Two {
             head.headers.remove(header::UPGRADE);
         }
         let head = http::Response::from_parts(head, ());
-        let send = self.respond.send_response(head, ends).map_err(Trouble::Reset)?;
+        let sent = self.respond.send_response(head, ends);
+        let send = sent.map_err(|error| self.ended(error))?;
         self.responded = true;
         if !ends {
             self.send = Some(send);
@@ -517,19 +558,34 @@ impl Two {
             }
             let Some(piece) = self.queue.take(send.capacity()) else { break };
             let last = self.queue.is_empty() && matches!(self.end, Some(None));
-            send.send_data(piece, last).map_err(Trouble::Reset)?;
+            if let Err(error) = send.send_data(piece, last) {
+                return Poll::Ready(Err(self.ended(error)));
+            }
             if last {
                 self.end = None;
                 return Poll::Ready(Ok(()));
             }
         }
-        match self.end.take() {
-            None => return Poll::Ready(Ok(())),
+        let sent = match self.end.take() {
+            None => Ok(()),
             Some(None) => send.send_data(Bytes::new(), true),
             Some(Some(trailers)) => send.send_trailers(trailers),
-        }
-        .map_err(Trouble::Reset)?;
-        Poll::Ready(Ok(()))
+        };
+        Poll::Ready(sent.map_err(|error| self.ended(error)))
+    }
+
+    /// Why nothing more can be sent. The library's own error says only that the stream's state is
+    /// another one.
+    fn ended(&mut self, error: h2::Error) -> Trouble {
+        let mut nobody = Context::from_waker(Waker::noop());
+        let why = match &mut self.send {
+            Some(send) => send.poll_reset(&mut nobody),
+            None => self.respond.poll_reset(&mut nobody),
+        };
+        Trouble::Reset(match why {
+            Poll::Ready(why) => why.map_or_else(|error| error, h2::Error::from),
+            Poll::Pending => error,
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use eyelet_compress::CodingError;
+use eyelet_compress::validators::without_digests;
 use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
@@ -100,6 +101,10 @@ impl Upload {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Trouble>> {
+        if self.broken {
+            // Its client waits for the window, and would not read the answer.
+            let _ = stream.poll_rest(task);
+        }
         if self.done || self.broken {
             return Poll::Ready(Ok(()));
         }
@@ -345,11 +350,14 @@ impl Download {
                 }
                 stream.push(data);
             }
-            (Piece::End(trailers), coder) => {
+            (Piece::End(mut trailers), coder) => {
                 self.ended = true;
                 let mut out = Vec::new();
                 match coder {
-                    Some(coder) if !coder.is_identity() => coder.finish(&mut out)?,
+                    Some(coder) if !coder.is_identity() => {
+                        coder.finish(&mut out)?;
+                        trailers = trailers.and_then(without_digests);
+                    }
                     Some(coder) if coder.watches() => coder.watch_end(),
                     Some(_) | None => {}
                 }

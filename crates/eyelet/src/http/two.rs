@@ -5,18 +5,19 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
-use http::header::{self, HeaderValue};
-use http::uri::Scheme;
-use http::{Request, StatusCode, Uri, request};
+use http::header;
+use http::uri::{Authority, Scheme};
+use http::{Request, Uri, request};
 
 use super::exchange::{answer, exchange};
+use super::fault::RequestFault;
 use super::fields;
 use super::front::{Front, Record};
-use super::head::{Length, content_length, read_authority};
+use super::head::{Length, NoLength, TARGET_BYTES_MAX, content_length, read_authority};
 use super::io::{Client, Gone};
 use super::load::Load;
 use super::stream::{SEND_BYTES_MAX, Stream};
@@ -38,9 +39,16 @@ const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 const RESETS_PENDING_MAX: usize = 20;
 /// Streams that we reset for the client's errors in the connection's life.
 const ERRORS_MAX: usize = 256;
-/// Streams that ended without a whole response, beyond those that had one: a browser that leaves
-/// pages drops a hundred at a time, a flood goes on.
+/// Streams that were malformed or ended without a whole response, beyond the others: a browser
+/// that leaves pages drops a hundred at a time, a flood goes on.
 const DROPS_MAX: u32 = 500;
+/// The port of an authority that names none (RFC 9110 4.2.2).
+const HTTPS_PORT: u16 = 443;
+/// How long the rest of a request's body is dropped behind its answer, and how long without a byte
+/// of it. A client that sends on a poor line needs that long to notice the answer; the stream's
+/// memory is held meanwhile.
+const REST_WAIT: Duration = Duration::from_secs(30);
+const REST_SILENCE: Duration = Duration::from_secs(5);
 /// How long a connection may take to end after GOAWAY when nothing is on its way.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -262,24 +270,68 @@ async fn one_stream(
     mut stream: Stream<'static>,
     drops: Rc<Cell<u32>>,
 ) {
+    let is_websocket = websocket::is_asked(&parts);
     // What a WebSocket says is no body of the request.
-    let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
-    if target(&mut parts).is_some() {
-        let done = Box::pin(exchange(&front, &mut stream, parts, length)).await;
-        let before = drops.get();
-        drops.set(if done.gone { before + 1 } else { before.saturating_sub(1) });
+    let length = if is_websocket { Length::Empty } else { length };
+    let (gone, is_whole) = match target(&mut parts) {
+        Ok(()) => {
+            let gone = Box::pin(exchange(&front, &mut stream, parts, length)).await.gone;
+            (gone, !gone)
+        }
+        // It counts as a reset does: for its sender it is as cheap.
+        Err(fault) => (!refuse_malformed(&front, &mut stream, &parts, fault).await, false),
+    };
+    let before = drops.get();
+    drops.set(if is_whole { before.saturating_sub(1) } else { before + 1 });
+    if !gone && !is_websocket {
+        drop_rest(&front, &mut stream).await;
+    }
+}
+
+/// Answers what is no request; whether the client took it.
+async fn refuse_malformed(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    parts: &request::Parts,
+    fault: RequestFault,
+) -> bool {
+    let mut record = Record::new(front, parts);
+    record.failed = true;
+    record.reason = format!("request: {fault}").into();
+    let taken = answer(front, stream, fault.status(), &parts.method, &mut record).await;
+    front.tell(&record);
+    taken
+}
+
+/// Reads on after a response that ended before its request's body, until that ends too. A stream
+/// is reset (NO_ERROR) when its end is dropped, and clients lose the answer with it.
+async fn drop_rest(front: &Front, stream: &mut Stream<'_>) {
+    if stream.is_request_done() {
         return;
     }
-    let mut record = Record::new(&front, &parts);
-    record.failed = true;
-    record.reason = "request: malformed target, length or value".into();
-    let status = match parts.method {
-        http::Method::CONNECT => StatusCode::METHOD_NOT_ALLOWED,
-        _ => StatusCode::BAD_REQUEST,
-    };
-    // A client that is gone needs no answer.
-    answer(&front, &mut stream, status, &parts.method, &mut record).await;
-    front.tell(&record);
+    stream.refuse_rest();
+    let began = Instant::now();
+    let (mut moved, mut before) = (began, stream.dropped());
+    let patience = front.patience().min(REST_SILENCE);
+    stream.due_in(patience);
+    poll_fn(|task| {
+        // What is short is for those who are still to be answered.
+        if stream.poll_rest(task).is_ready() || front.worker.edge.budget.is_tight(0) {
+            return Poll::Ready(());
+        }
+        if stream.dropped() != before {
+            (moved, before) = (Instant::now(), stream.dropped());
+        }
+        while stream.poll_late(task).is_ready() {
+            let over = began.elapsed() >= REST_WAIT || moved.elapsed() >= REST_SILENCE;
+            if over || front.gives_up(moved).is_some() {
+                return Poll::Ready(());
+            }
+            stream.due_in(patience);
+        }
+        Poll::Pending
+    })
+    .await;
 }
 
 fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
@@ -292,38 +344,51 @@ fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
     known.map_or(Length::Chunked, Length::Known)
 }
 
-/// Checks a request's target, and gives its URI the authority, from Host where there is no
+/// Checks a request's head, and gives its URI the authority, from Host where there is no
 /// :authority; where both are they must agree (RFC 9113 8.3.1).
-fn target(parts: &mut request::Parts) -> Option<()> {
+fn target(parts: &mut request::Parts) -> Result<(), RequestFault> {
     if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
-        return None;
+        return Err(RequestFault::Connect);
     }
+    fields::check_two(&parts.headers)?;
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (host, None) => host.map(HeaderValue::as_bytes),
-        _ => return None,
+        (host, None) => host.map(|host| read_authority(host.as_bytes())).transpose()?,
+        _ => return Err(RequestFault::Host),
     };
-    let given = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
-    let text = match (given, host) {
-        (Some(given), Some(host)) if !given.eq_ignore_ascii_case(host) => return None,
-        (Some(text), _) | (None, Some(text)) => text,
-        (None, None) => return None,
+    let given = parts.uri.authority().map(|given| read_authority(given.as_str().as_bytes()));
+    let authority = match (given.transpose()?, host) {
+        (Some(given), Some(host)) if !is_same(&given, &host) => return Err(RequestFault::Host),
+        (Some(authority), _) | (None, Some(authority)) => authority,
+        (None, None) => return Err(RequestFault::Host),
     };
-    let authority = read_authority(text).ok()?;
+    // The type reads an absent :path as `/`, where there is no :authority either.
+    if parts.uri.authority().is_none() && parts.uri.clone().into_parts().path_and_query.is_none() {
+        return Err(RequestFault::Target);
+    }
     // It becomes a line of HTTP/1.1, where another form would name another place.
     let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let whole_server = path == "*" && parts.method == http::Method::OPTIONS;
-    if !path.starts_with('/') && !whole_server {
-        return None;
-    }
-    content_length(&parts.headers).ok()?;
     let known = |scheme: &Scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP;
-    if !fields::are_trimmed(&parts.headers) || !parts.uri.scheme().is_none_or(known) {
-        return None;
+    if !(path.starts_with('/') || whole_server)
+        || !path.is_ascii()
+        || !parts.uri.scheme().is_none_or(known)
+    {
+        return Err(RequestFault::Target);
     }
+    if path.len() > TARGET_BYTES_MAX {
+        return Err(RequestFault::TargetTooLong);
+    }
+    content_length(&parts.headers).map_err(|NoLength| RequestFault::Length)?;
     let mut uri = std::mem::take(&mut parts.uri).into_parts();
     (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
     uri.path_and_query.get_or_insert(http::uri::PathAndQuery::from_static("/"));
-    parts.uri = Uri::from_parts(uri).ok()?;
-    Some(())
+    parts.uri = Uri::from_parts(uri).map_err(|_| RequestFault::Target)?;
+    Ok(())
+}
+
+/// Whether two authorities name one place: every client here came by https (RFC 9110 4.2.2).
+fn is_same(one: &Authority, other: &Authority) -> bool {
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(HTTPS_PORT);
+    one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)
 }

@@ -31,6 +31,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Frame {
     pub kind: u8,
+    pub flags: u8,
     pub stream: u32,
     pub payload: Vec<u8>,
 }
@@ -42,7 +43,19 @@ pub fn next(from: &mut impl Read) -> Option<Frame> {
     let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
     from.read_exact(&mut payload).ok()?;
     let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-    Some(Frame { kind: head[3], stream, payload })
+    Some(Frame { kind: head[3], flags: head[4], stream, payload })
+}
+
+/// The status that a response's header block begins with, as the h2 crate writes it.
+pub fn status(block: &[u8]) -> Option<u16> {
+    match block {
+        // Indexed fields of the static table (RFC 7541 A).
+        [0x88, ..] => Some(200),
+        [0x8c, ..] => Some(400),
+        // A literal with a Huffman code.
+        [0x48, 0x83, 0x69, 0x90, 0xff, ..] => Some(431),
+        _ => None,
+    }
 }
 
 /// A literal field of RFC 7541 6.2.1, put into the dynamic table, without Huffman coding.

@@ -34,7 +34,8 @@ fn bodies_end_where_they_say() {
             b"0123456789",
             1,
         ),
-        (Length::Chunked, b"1\r\na\r\n1;\r\nb\r\n0;end\r\n\r\n", b"ab", 0),
+        (Length::Chunked, b"1\r\na\r\n1;x\r\nb\r\n0;end\r\n\r\n", b"ab", 0),
+        (Length::Chunked, b"1;a=b;c; d\t=\t\"e\\\"; \" ;f\r\na\r\n0;g=\"\"\r\n\r\n", b"a", 0),
     ] {
         for step in 1..=input.len() {
             let expected = Ok((body.to_vec(), true, left));
@@ -59,6 +60,18 @@ fn chunks_that_are_none() {
         b"1\na\r\n",
         b"1;x\ny\r\na\r\n",
         b"1;\x01\r\na\r\n",
+        b"1;\r\na\r\n",
+        b"1; \r\na\r\n",
+        b"1;;x\r\na\r\n",
+        b"1;x \r\na\r\n",
+        b"1;x y\r\na\r\n",
+        b"1;x=\r\na\r\n",
+        b"1;=y\r\na\r\n",
+        b"1;x=[y\r\na\r\n",
+        b"1;x=\"y\r\na\r\n",
+        b"1;x=\"y\\\"\r\na\r\n",
+        b"1;x=\"y\"z\r\na\r\n",
+        b"1;x\ry\r\na\r\n",
         b"1\r\nab\r\n",
         b"1\r\na\n",
         b"1\r\na\rb",
