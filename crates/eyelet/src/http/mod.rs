@@ -6,6 +6,7 @@ mod exchange;
 pub mod failure;
 mod fault;
 pub mod fields;
+mod frames;
 pub mod front;
 pub mod head;
 pub mod io;

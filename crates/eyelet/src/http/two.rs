@@ -33,14 +33,17 @@ const STREAMS_MAX: u32 = 100;
 /// Bytes that a stream's client may send ahead, and those of all streams together.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Streams that the client reset and nobody has looked at yet: beyond it it is the rapid-reset
-/// flood (CVE-2023-44487), and the connection ends.
+/// Streams that the client reset before they were served: beyond it it is the rapid-reset flood
+/// (CVE-2023-44487), and the connection ends. The library's own bound is of streams that nobody
+/// has accepted, and each is accepted before the next one is read.
 const RESETS_PENDING_MAX: usize = 20;
 /// Streams that we reset for the client's errors in the connection's life.
 const ERRORS_MAX: usize = 256;
 /// Streams that ended without a whole response, beyond those that had one: a browser that leaves
 /// pages drops a hundred at a time, a flood goes on.
 const DROPS_MAX: u32 = 500;
+/// Why a connection ends then.
+const RESETS: &str = "client: detected excessive load: streams were reset before they were served";
 /// How long a connection may take to end after GOAWAY when nothing is on its way.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -60,7 +63,6 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
         .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BYTES_MAX)
         .enable_connect_protocol()
-        .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
     active.due_in(http.head_timeout);
     // Boxed, and one after the other: the task need not hold a connection twice.
@@ -77,6 +79,7 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
         Some(Ok(Err(error))) => format!("client: {error}"),
         Some(Ok(Ok(connection))) => run(connection, &active, &front, &load).await,
     };
+    load.closes();
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
     let story = front.story_now(sent.get());
@@ -118,11 +121,12 @@ async fn run(
     // were dropped.
     let alive = Rc::new(Cell::new(0));
     let mut goodbye: Option<&'static str> = None;
+    let mut is_ending = false;
     let mut was_busy = true;
     let mut has_served = false;
     loop {
         let event = poll_fn(|task| {
-            let accepted = connection.poll_accept(task);
+            let accepted = poll_accept(&mut connection, load, task);
             if accepted.is_pending() {
                 load.settles();
             }
@@ -140,9 +144,8 @@ async fn run(
                 }
                 active.due_in(if goodbye.is_some() { GOODBYE } else { idle });
             }
-            if alive.get() > DROPS_MAX {
-                alive.set(0);
-                goodbye = Some("too many streams were dropped");
+            if !is_ending && let Some(why) = too_many(load, alive.get()) {
+                (goodbye, is_ending) = (Some(why), true);
                 connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
                 task.waker().wake_by_ref();
             }
@@ -155,13 +158,13 @@ async fn run(
             Event::Stream(stream) => {
                 has_served = true;
                 if !begin(front, active, *stream, &alive, load) {
-                    return send_away(connection, front).await;
+                    return send_away(connection, front, load).await;
                 }
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => return send_away(connection, front).await,
+            Event::Shed => return send_away(connection, front, load).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -170,6 +173,29 @@ async fn run(
                 connection.graceful_shutdown();
                 active.due_in(GOODBYE);
             }
+        }
+    }
+}
+
+/// Why a connection ends whose client drops its streams, if it does.
+fn too_many(load: &Load, drops: u32) -> Option<&'static str> {
+    if load.resets() > RESETS_PENDING_MAX {
+        return Some(RESETS);
+    }
+    (drops > DROPS_MAX).then_some("too many streams were dropped")
+}
+
+/// The next stream that its client has begun. The library gets one head at a time.
+fn poll_accept(
+    connection: &mut Connection<Client, Bytes>,
+    load: &Load,
+    task: &mut Context<'_>,
+) -> Poll<Option<Result<Asked, h2::Error>>> {
+    loop {
+        let accepted = connection.poll_accept(task);
+        // A head may be no new stream: trailers, or refused by the library.
+        if !load.reads_on() || accepted.is_ready() {
+            return accepted;
         }
     }
 }
@@ -193,10 +219,14 @@ fn poll_stop(
 }
 
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
-async fn send_away(mut connection: Box<Connection<Client, Bytes>>, front: &Front) -> String {
+async fn send_away(
+    mut connection: Box<Connection<Client, Bytes>>,
+    front: &Front,
+    load: &Load,
+) -> String {
     // GOAWAY would name as looked at what has come already.
     for _ in 0..STREAMS_MAX {
-        match poll_fn(|task| Poll::Ready(connection.poll_accept(task))).await {
+        match poll_fn(|task| Poll::Ready(poll_accept(&mut connection, load, task))).await {
             Poll::Ready(Some(Ok(stream))) => refuse(front, stream),
             Poll::Pending => break,
             Poll::Ready(_) => return Gone::Stop(Stop::Shed).reason(),
@@ -264,6 +294,13 @@ async fn one_stream(
 ) {
     // What a WebSocket says is no body of the request.
     let length = if websocket::is_asked(&parts) { Length::Empty } else { length };
+    if !stream.runs() {
+        let mut record = Record::new(&front, &parts);
+        record.failed = true;
+        record.reason = "client: reset before the request was served".into();
+        front.tell(record);
+        return drops.set(drops.get() + 1);
+    }
     if target(&mut parts).is_some() {
         let done = Box::pin(exchange(&front, &mut stream, parts, length)).await;
         let before = drops.get();
