@@ -17,6 +17,7 @@ use super::front::{Front, Record};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
 use super::io::Gone;
 use super::page::page;
+use super::room;
 use super::roots::Spoken;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
@@ -24,7 +25,6 @@ use super::upstream::dial::{Dialled, dial, spoken};
 use super::upstream::{NoAnswer, Question, Upstream, one};
 use super::websocket;
 use crate::active::Stop;
-use crate::budget::Counted;
 use crate::compress::{Asked, Body, Compressors};
 use crate::worker::others_first;
 
@@ -201,11 +201,11 @@ async fn serve(
     let by_one = switch.is_some();
     let again = may_be_sent_again(request, length) && !by_one;
     let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
-    let head_bytes = fields::head_bytes(request, &told);
-    let _counted = Counted::new(&front.worker.edge.budget, beyond(HEAD_COPIES * head_bytes));
+    let _counted = room::take_request(front, stream, request)?;
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, question, record).await?;
     let Response { mut parts, length: response_length, .. } = response;
+    let _counted = room::take_response(front, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -245,17 +245,9 @@ async fn serve(
     Ok(Done::default())
 }
 
-/// How often a request's head is here: read, in fields, and written again.
-const HEAD_COPIES: usize = 3;
-
 /// Whether it does no harm to ask for this twice (RFC 9110 9.2.2), and can be done.
 fn may_be_sent_again(request: &request::Parts, length: Length) -> bool {
     request.method.is_idempotent() && length == Length::Empty
-}
-
-/// What a request's head costs beyond what a connection or a stream is counted as.
-fn beyond(bytes: usize) -> usize {
-    bytes.saturating_sub(4 << 10)
 }
 
 /// What of a body there is to choose its coding by. With `wait` its first bytes have a moment to
@@ -408,7 +400,7 @@ async fn ask(
         let harmless = match why {
             NoAnswer::Dead => question.again && upstream.is_reused(),
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
-            NoAnswer::Broken(_) | NoAnswer::Fault(_) => false,
+            NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
         };
         if !harmless {
             return Err(why.into());

@@ -17,6 +17,7 @@ pub mod pool;
 #[cfg(test)]
 mod properties;
 pub mod redirect;
+mod room;
 pub mod roots;
 mod stream;
 mod transfer;

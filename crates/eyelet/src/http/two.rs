@@ -19,6 +19,7 @@ use super::front::{Front, Record};
 use super::head::{Length, content_length, read_authority};
 use super::io::{Client, Gone};
 use super::load::Load;
+use super::room;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
@@ -253,7 +254,12 @@ fn begin(
         return false;
     }
     let (worker, source) = (&front.worker, front.story.client.ip());
-    if !worker.make_room_to_serve(source, STREAM_BYTES) {
+    let long = room::beyond_stream(&asked.0);
+    let bytes = STREAM_BYTES + long;
+    let has_room = worker.make_room_to_serve(source, bytes)
+        // The last eighth is for connections that begin, and for what is short.
+        && (long == 0 || !worker.edge.budget.is_tight(bytes));
+    if !has_room {
         if Rc::strong_count(alive) == 1 {
             // It is without a stream as before, and makes room for others.
             worker.enters(active.key(), Phase::Idle);
@@ -265,7 +271,7 @@ fn begin(
     let (parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
     // Counted before the next stream is looked at, and that is before this one's task runs.
-    let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
+    let counted = Counted::new(&worker.edge.budget, bytes);
     let stream = Stream::two(receive, respond, load.clone());
     let share = (counted, worker.serves(source));
     let (front, alive) = (front.clone(), alive.clone());
