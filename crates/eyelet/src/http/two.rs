@@ -247,7 +247,6 @@ fn begin(
     load: &Rc<Load>,
 ) -> bool {
     load.sees_head();
-    front.worker.enters(active.key(), Phase::Busy);
     if let Err(Stop::Shed) = active.in_time() {
         // It came in the turn in which its connection's memory went to others.
         refuse(front, asked);
@@ -256,17 +255,16 @@ fn begin(
     let (worker, source) = (&front.worker, front.story.client.ip());
     let long = room::beyond_stream(&asked.0);
     let bytes = STREAM_BYTES + long;
-    let has_room = worker.make_room_to_serve(source, bytes)
+    let has_room = worker.make_room_to_wake(active.key(), source, bytes)
         // The last eighth is for connections that begin, and for what is short.
         && (long == 0 || !worker.edge.budget.is_tight(bytes));
     if !has_room {
-        if Rc::strong_count(alive) == 1 {
-            // It is without a stream as before, and makes room for others.
-            worker.enters(active.key(), Phase::Idle);
-        }
+        // It makes room for others as before. Before its first stream it is half-open, so it goes
+        // before those that came later and shake hands.
         refuse(front, asked);
         return true;
     }
+    worker.enters(active.key(), Phase::Busy);
     let (request, respond) = asked;
     let (parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
