@@ -78,7 +78,7 @@ impl Worker {
         self.make_room_but(None, source, bytes)
     }
 
-    /// The same for a parked connection, which is not ended for its own sake.
+    /// The same for a connection that is not ended for its own sake.
     pub fn make_room_to_wake(self: &Rc<Self>, key: Key, source: IpAddr, bytes: usize) -> bool {
         self.make_room_but(Some(key), source, bytes)
     }

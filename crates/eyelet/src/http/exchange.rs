@@ -3,13 +3,14 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
+use super::coding::{begin, first, known};
 use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
@@ -17,6 +18,7 @@ use super::front::{Front, Record, Telling};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
 use super::io::Gone;
 use super::page::page;
+use super::room;
 use super::roots::Spoken;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
@@ -24,16 +26,12 @@ use super::upstream::dial::{Dialled, dial, spoken};
 use super::upstream::{NoAnswer, Question, Upstream, one};
 use super::websocket;
 use crate::active::Stop;
-use crate::budget::Counted;
-use crate::compress::{Asked, Body, Compressors};
 use crate::worker::others_first;
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;
 /// Interim responses to one request: each is a record to its client.
 const INTERIM_MAX: usize = 100;
-/// How long a response's head waits for the first bytes of its body.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// What is left when an exchange is over.
 #[derive(Default)]
@@ -218,11 +216,11 @@ async fn serve(
     let by_one = switch.is_some();
     let again = may_be_sent_again(request, length) && !by_one;
     let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
-    let head_bytes = fields::head_bytes(request, &told);
-    let _counted = Counted::new(&front.worker.edge.budget, beyond(HEAD_COPIES * head_bytes));
+    let _counted = room::take_request(front, stream, request)?;
     let Answered { mut upstream, mut upload, response } =
         ask(front, stream, question, record).await?;
     let Response { mut parts, length: response_length, .. } = response;
+    let _counted = room::take_response(front, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -274,71 +272,9 @@ fn to_upstream(
     if has_none { Length::Empty } else { length }
 }
 
-/// How often a request's head is here: read, in fields, and written again.
-const HEAD_COPIES: usize = 3;
-
 /// Whether it does no harm to ask for this twice (RFC 9110 9.2.2), and can be done.
 fn may_be_sent_again(request: &request::Parts, length: Length) -> bool {
     request.method.is_idempotent() && length == Length::Empty
-}
-
-/// What a request's head costs beyond what a connection or a stream is counted as.
-fn beyond(bytes: usize) -> usize {
-    bytes.saturating_sub(4 << 10)
-}
-
-/// What of a body there is to choose its coding by. With `wait` its first bytes have a moment to
-/// come; a head that comes long before its body is passed on alone.
-async fn first(
-    front: &Front,
-    stream: &mut Stream<'_>,
-    download: &mut Download,
-    upstream: &mut Upstream,
-    mut wait: bool,
-) -> Result<(Bytes, bool), Failure> {
-    stream.due_in(FIRST_WAIT.min(front.worker.edge.config.http.body_timeout));
-    poll_fn(|task| {
-        loop {
-            if let Poll::Ready(first) = download.poll_first(task, upstream, wait) {
-                return Poll::Ready(first.map_err(Failure::from));
-            }
-            if let Poll::Ready(trouble) = stream.poll_gone(task) {
-                return Poll::Ready(Err(trouble.into()));
-            }
-            match ready!(stream.poll_late(task)) {
-                Stop::Late => wait = false,
-                stop => return Poll::Ready(Err(Trouble::Gone(Gone::Stop(stop)).into())),
-            }
-        }
-    })
-    .await
-}
-
-fn known(length: Length) -> Option<u64> {
-    match length {
-        Length::Known(bytes) => Some(bytes),
-        Length::Empty | Length::Chunked | Length::UntilClose => None,
-    }
-}
-
-/// Chooses the response's coding; gives the length of its body as it will be sent.
-fn begin(
-    compressors: &Compressors,
-    wanted: &Asked,
-    head: &mut response::Parts,
-    length: Length,
-    download: &mut Download,
-    (first, complete): (Bytes, bool),
-) -> Length {
-    let body = Body { length: known(length), complete };
-    let coder = compressors.response(wanted, head, Some(body), &first);
-    let coded = !coder.is_identity();
-    download.through(coder);
-    if !coded {
-        return length;
-    }
-    head.headers.remove(header::CONTENT_LENGTH);
-    Length::Chunked
 }
 
 /// What may be asked of this server.
@@ -436,7 +372,7 @@ async fn ask(
         let harmless = match why {
             NoAnswer::Dead => question.again && upstream.is_reused(),
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
-            NoAnswer::Broken(_) | NoAnswer::Fault(_) => false,
+            NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
         };
         if !harmless {
             return Err(why.into());

@@ -19,6 +19,13 @@ pub enum Failure {
     Cut(Cow<'static, str>),
 }
 
+impl Failure {
+    /// Memory is too short for something long.
+    pub fn no_room(of: &str) -> Self {
+        Self::Answer(StatusCode::SERVICE_UNAVAILABLE, format!("shed: memory_max, {of}").into())
+    }
+}
+
 impl From<Trouble> for Failure {
     fn from(trouble: Trouble) -> Self {
         Self::Client(trouble)
@@ -34,6 +41,7 @@ impl From<ResponseFault> for Failure {
 impl From<NoAnswer> for Failure {
     fn from(why: NoAnswer) -> Self {
         let (status, reason) = match why {
+            NoAnswer::NoRoom => return Self::no_room("a response's head"),
             NoAnswer::Broken(reason) => (StatusCode::BAD_GATEWAY, reason),
             NoAnswer::Dead => return ResponseFault::Cut.into(),
             NoAnswer::Fault(fault) => return fault.into(),

@@ -402,14 +402,6 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     head::is_hop_by_hop(name.as_str().as_bytes())
 }
 
-/// About how long a request's head is when it is written.
-pub fn head_bytes(request: &request::Parts, told: &Told) -> usize {
-    let path = request.uri.path_and_query().map_or(1, |path| path.as_str().len());
-    let told = told.iter().map(|(name, value)| (name, value));
-    let fields = request.headers.iter().chain(told);
-    fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + path
-}
-
 /// A request's head as the upstream reads it.
 pub fn write_request(request: &request::Parts, host: &str, told: &Told) -> BytesMut {
     let mut out = BytesMut::with_capacity(512);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
@@ -226,6 +226,18 @@ fn version_fault(head: &[u8]) -> RequestFault {
 /// Takes bytes off the front. All of them leave no second owner, and nothing to count.
 pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
     if len == buffer.len() { std::mem::take(buffer) } else { buffer.split_to(len) }
+}
+
+/// The same without the memory of what is behind it. A response's values share the memory of its
+/// head, and may live longer than the response: HTTP/2's library keeps values of earlier heads in
+/// its table (RFC 7541 section 2.3.2).
+fn take_alone(buffer: &mut BytesMut, len: usize) -> BytesMut {
+    if len == buffer.len() && buffer.capacity() <= 2 * len {
+        return std::mem::take(buffer);
+    }
+    let head = BytesMut::from(&buffer[..len]);
+    buffer.advance(len);
+    head
 }
 
 /// Takes back the memory of fields that nobody needs any more, for the next message's: two
@@ -475,7 +487,7 @@ pub fn take_response(
         return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
     };
     *scanner = Scanner::default();
-    let mut head = split_to(buffer, end);
+    let mut head = take_alone(buffer, end);
     // A later minor version is read as the one that is known (RFC 9110 2.5).
     if let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9', b' ', ..] = &mut head[..]
     {

@@ -442,6 +442,16 @@ impl Client {
         Ok(payload)
     }
 
+    /// Notes that the first `bytes` of these have left HTTP/2's library.
+    fn writes(&self, slices: &[IoSlice<'_>], mut bytes: usize) {
+        let Some(load) = &self.load else { return };
+        for slice in slices {
+            let written = slice.len().min(bytes);
+            load.writes(&slice[..written]);
+            bytes -= written;
+        }
+    }
+
     fn send_now(&self, bytes: &[u8]) -> Result<usize, Gone> {
         match self.active.send(CLIENT, bytes) {
             Ok(sent) => Ok(sent),
@@ -497,6 +507,10 @@ impl AsyncRead for Client {
         task: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.load.as_ref().is_some_and(|load| load.has_head()) {
+            // Not woken for that: its owner looks at the head, and polls again.
+            return Poll::Pending;
+        }
         if self.plain.is_empty() {
             let worker = &self.active.worker;
             if let Some(load) = &self.load
@@ -516,9 +530,9 @@ impl AsyncRead for Client {
                 return Poll::Ready(Err(as_io(Gone::Truncated)));
             }
         }
-        let len = self.plain.len().min(buffer.remaining());
+        let mut len = self.plain.len().min(buffer.remaining());
         if let Some(load) = &self.load {
-            load.reads(&self.plain[..len]);
+            len = load.reads(&self.plain[..len]);
         }
         buffer.put_slice(&self.plain[..len]);
         self.plain.advance(len);
@@ -535,8 +549,9 @@ impl AsyncWrite for Client {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush_sealed(task)).map_err(as_io)?;
         let mut rest = bytes;
-        let sealed = self.seal(|room| take_from(&mut rest, room));
-        Poll::Ready(sealed.map_err(as_io))
+        let sealed = self.seal(|room| take_from(&mut rest, room)).map_err(as_io)?;
+        self.writes(&[IoSlice::new(bytes)], sealed);
+        Poll::Ready(Ok(sealed))
     }
 
     fn poll_write_vectored(
@@ -545,13 +560,13 @@ impl AsyncWrite for Client {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush_sealed(task)).map_err(as_io)?;
-        let mut slices = slices.iter().map(|slice| &**slice);
+        let mut parts = slices.iter().map(|slice| &**slice);
         let mut rest: &[u8] = &[];
         let sealed = self.seal(|room| {
             let mut filled = 0;
             while filled < room.len() {
                 if rest.is_empty() {
-                    match slices.next() {
+                    match parts.next() {
                         Some(next) => rest = next,
                         None => break,
                     }
@@ -560,7 +575,9 @@ impl AsyncWrite for Client {
             }
             filled
         });
-        Poll::Ready(sealed.map_err(as_io))
+        let sealed = sealed.map_err(as_io)?;
+        self.writes(slices, sealed);
+        Poll::Ready(Ok(sealed))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,4 +1,5 @@
-//! What an HTTP/2 connection's client has sent and nobody has taken yet, counted as it is read.
+//! What the library of an HTTP/2 connection holds: what its client has sent and nobody has taken
+//! yet, counted as it is read, and the streams whose responses are not written to the end.
 //! Of frames it must not know more than where they end.
 
 use std::cell::{Cell, RefCell};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use h2::FlowControl;
 
+use super::frames::Frames;
 use crate::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
 
 /// What a small DATA frame takes in the library for each byte that it is longer than its data:
@@ -14,14 +16,6 @@ use crate::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
 const FRAME_BYTES: usize = 26;
 /// The most that they take: the library ends a connection with more, by half of its window.
 const FRAMES_BYTES_MAX: usize = 512 << 10;
-
-/// What a client begins with (RFC 9113 3.4).
-const PREFACE_BYTES: usize = 24;
-/// A frame's header (RFC 9113 4.1), the types of frame that make a head, and the flag of its last.
-const FRAME_HEAD_BYTES: usize = 9;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
-const END_HEADERS: u8 = 4;
 
 /// Bytes of bodies beside which a connection is read while memory is short: those of one stream.
 const HERE_BYTES_MAX: usize = 64 << 10;
@@ -36,8 +30,15 @@ pub struct Load {
     /// frames take.
     unseen: Cell<usize>,
     frames: RefCell<Frames>,
+    /// What is written to the client.
+    written: RefCell<Frames>,
+    /// The library was given the end of a head, and nobody has looked what came of it.
+    has_head: Cell<bool>,
     /// Whether a head was whole since.
     whole: Cell<bool>,
+    /// Streams that are served, and how many of them their client reset before their tasks ran.
+    streams: RefCell<Vec<Served>>,
+    resets: Cell<usize>,
     /// Bytes of bodies that their upstreams have not taken yet: counted by who holds them.
     held: Cell<usize>,
     bodies: RefCell<Vec<Rc<Body>>>,
@@ -49,12 +50,41 @@ pub struct Load {
     counted: RefCell<Counted>,
 }
 
+/// A stream that is served, until its task drops it.
+struct Served {
+    id: u32,
+    /// Its task has run.
+    has_run: bool,
+    left: Option<Left>,
+    waker: Option<Waker>,
+}
+
+/// Why the library holds nothing of a response any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The connection has ended.
+    Closed,
+    /// The client has reset the stream.
+    Reset,
+    /// The last frame was written.
+    Written,
+}
+
 /// A request's body on its way.
 pub struct Body {
     flow: FlowControl,
     /// Bytes that were taken from the library: their client may send as many again once they are
     /// given back.
     held: Cell<usize>,
+}
+
+impl Served {
+    fn leaves(&mut self, how: Left) {
+        self.left.get_or_insert(how);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 impl Body {
@@ -72,8 +102,12 @@ impl Load {
             fresh: Cell::default(),
             waiting: Cell::default(),
             unseen: Cell::default(),
-            frames: RefCell::new(Frames { skip: PREFACE_BYTES, ..Frames::default() }),
+            frames: RefCell::new(Frames::of_client()),
+            written: RefCell::default(),
+            has_head: Cell::default(),
             whole: Cell::default(),
+            streams: RefCell::default(),
+            resets: Cell::default(),
             held: Cell::default(),
             bodies: RefCell::default(),
             stalled: Cell::default(),
@@ -85,11 +119,101 @@ impl Load {
         Rc::new(load)
     }
 
-    /// Notes that these bytes were read.
-    pub fn reads(&self, bytes: &[u8]) {
-        self.frames.borrow_mut().pass(bytes);
-        self.fresh.update(|fresh| fresh + bytes.len());
+    /// Notes bytes that the library is about to read: how many it may have. It gets one head at a
+    /// time. A head may be a thousand times as long as its bytes (RFC 7541 section 2.3), and is
+    /// counted before the next one is decoded.
+    pub fn reads(&self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() && !self.has_head.get() {
+            let (passed, ended) = self.frames.borrow_mut().pass(&bytes[at..]);
+            at += passed;
+            let Some(ended) = ended else { continue };
+            self.has_head.set(ended.head);
+            if ended.reset {
+                // The library drops what it holds of the response.
+                self.leaves_library(ended.stream, Left::Reset);
+            }
+        }
+        self.fresh.update(|fresh| fresh + at);
         self.recount();
+        at
+    }
+
+    /// Whether the library has a head that nobody has looked at.
+    pub fn has_head(&self) -> bool {
+        self.has_head.get()
+    }
+
+    /// Notes that the library was asked for a stream: what came of the last head is known. Returns
+    /// whether it did not read on because of it.
+    pub fn reads_on(&self) -> bool {
+        self.has_head.replace(false)
+    }
+
+    /// Notes bytes that the library has written.
+    pub fn writes(&self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (passed, ended) = self.written.borrow_mut().pass(bytes);
+            bytes = &bytes[passed..];
+            if let Some(ended) = ended.filter(|ended| ended.stream_too) {
+                self.leaves_library(ended.stream, Left::Written);
+            }
+        }
+    }
+
+    /// Notes that a stream is served.
+    pub fn serves(&self, id: u32) {
+        self.streams.borrow_mut().push(Served { id, has_run: false, left: None, waker: None });
+    }
+
+    /// Notes that its task runs; whether its client still wants it.
+    pub fn runs(&self, id: u32) -> bool {
+        let mut streams = self.streams.borrow_mut();
+        let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) else { return false };
+        if !std::mem::replace(&mut stream.has_run, true) && stream.left == Some(Left::Reset) {
+            self.resets.update(|resets| resets - 1);
+        }
+        stream.left.is_none()
+    }
+
+    /// Streams that their client reset before their tasks ran.
+    pub fn resets(&self) -> usize {
+        self.resets.get()
+    }
+
+    /// Notes that its task has ended.
+    pub fn served(&self, id: u32) {
+        let mut streams = self.streams.borrow_mut();
+        if let Some(at) = streams.iter().position(|stream| stream.id == id) {
+            streams.swap_remove(at);
+        }
+    }
+
+    /// Waits until the library holds nothing of a stream's response any more.
+    pub fn poll_left(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
+        let mut streams = self.streams.borrow_mut();
+        let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) else {
+            return Poll::Ready(Left::Closed);
+        };
+        if let Some(left) = stream.left {
+            return Poll::Ready(left);
+        }
+        stream.waker = Some(task.waker().clone());
+        Poll::Pending
+    }
+
+    fn leaves_library(&self, id: u32, how: Left) {
+        let mut streams = self.streams.borrow_mut();
+        if let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) {
+            let is_early = how == Left::Reset && !stream.has_run && stream.left.is_none();
+            self.resets.update(|resets| resets + usize::from(is_early));
+            stream.leaves(how);
+        }
+    }
+
+    /// Notes that the connection has ended.
+    pub fn closes(&self) {
+        self.streams.borrow_mut().iter_mut().for_each(|stream| stream.leaves(Left::Closed));
     }
 
     /// Whether its streams have not got rid of what came, or have not seen it.
@@ -194,92 +318,5 @@ impl Load {
     fn recount(&self) {
         let bytes = self.fresh.get() + self.waiting.get() + self.unseen.get();
         self.counted.borrow_mut().set(HTTP2_BYTES + bytes);
-    }
-}
-
-/// Where frames and heads end.
-#[derive(Default)]
-struct Frames {
-    /// Bytes that are no frame's, before the first.
-    skip: usize,
-    head: [u8; FRAME_HEAD_BYTES],
-    /// Bytes of it that are here.
-    head_bytes: usize,
-    /// Bytes of the frame that are to come, and those that are here.
-    left: usize,
-    here: usize,
-    /// Bytes of the frames before it that are of the same head.
-    block: usize,
-}
-
-impl Frames {
-    fn pass(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let passed = match (self.skip, self.head_bytes) {
-                (0, FRAME_HEAD_BYTES) => self.left.min(bytes.len()),
-                (0, there) => (FRAME_HEAD_BYTES - there).min(bytes.len()),
-                (skip, _) => skip.min(bytes.len()),
-            };
-            let (now, rest) = bytes.split_at(passed);
-            bytes = rest;
-            if self.skip > 0 {
-                self.skip -= passed;
-                continue;
-            }
-            if self.head_bytes == FRAME_HEAD_BYTES {
-                self.left -= passed;
-                self.here += passed;
-            } else {
-                self.head[self.head_bytes..][..passed].copy_from_slice(now);
-                self.head_bytes += passed;
-                let [high, middle, low, ..] = self.head;
-                self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
-            }
-            if self.head_bytes == FRAME_HEAD_BYTES && self.left == 0 {
-                self.ends();
-            }
-        }
-    }
-
-    fn ends(&mut self) {
-        let [_, _, _, kind, flags, ..] = self.head;
-        self.block = match kind {
-            HEADERS | CONTINUATION if flags & END_HEADERS == 0 => self.block + self.here,
-            HEADERS | CONTINUATION => 0,
-            _ => self.block,
-        };
-        (self.head_bytes, self.here) = (0, 0);
-    }
-
-    fn begun(&self) -> usize {
-        self.block + self.head_bytes + self.here
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_has_begun_is_counted_and_what_has_ended_is_not() {
-        let frame = |kind: u8, flags: u8, bytes: u8| {
-            let mut frame = vec![0, 0, bytes, kind, flags, 0, 0, 0, 1];
-            frame.resize(FRAME_HEAD_BYTES + usize::from(bytes), 0);
-            frame
-        };
-        let mut frames = Frames { skip: PREFACE_BYTES, ..Frames::default() };
-        let whole = [vec![0; PREFACE_BYTES], frame(4, 0, 0), frame(HEADERS, END_HEADERS, 70)];
-        frames.pass(&whole.concat());
-        assert_eq!(frames.begun(), 0);
-        for byte in [frame(8, 0, 4), frame(HEADERS, 0, 50)].concat() {
-            frames.pass(&[byte]);
-        }
-        assert_eq!(frames.begun(), 50);
-        frames.pass(&frame(CONTINUATION, 0, 200)[..109]);
-        assert_eq!(frames.begun(), 50 + 109);
-        frames.pass(&[0; 100]);
-        assert_eq!(frames.begun(), 250);
-        frames.pass(&frame(CONTINUATION, END_HEADERS, 1));
-        assert_eq!(frames.begun(), 0);
     }
 }

@@ -2,10 +2,12 @@
 //! its client speaks. It must not know how a connection came here, or what is done at rest.
 
 pub mod body;
+mod coding;
 mod exchange;
 pub mod failure;
 mod fault;
 pub mod fields;
+mod frames;
 pub mod front;
 pub mod head;
 pub mod io;
@@ -16,6 +18,7 @@ pub mod pool;
 #[cfg(test)]
 mod properties;
 pub mod redirect;
+mod room;
 pub mod roots;
 mod stream;
 mod transfer;

@@ -16,7 +16,7 @@ use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
 use super::fault::RequestFault;
 use super::head::{Length, give_back, has_no_body};
 use super::io::{Client, Gone, Queue};
-use super::load::{Body, Load};
+use super::load::{Body, Left, Load};
 use crate::active::Stop;
 use crate::budget::PIECE_BYTES_MIN;
 
@@ -83,6 +83,7 @@ pub struct One<'a> {
 
 /// An exchange by HTTP/2.
 pub struct Two {
+    id: u32,
     /// `None`: it is not read any more.
     receive: Option<h2::RecvStream>,
     /// Bytes of the request's body that were read and dropped.
@@ -98,6 +99,8 @@ pub struct Two {
     body: Option<Rc<Body>>,
     load: Rc<Load>,
     end: Option<Option<HeaderMap>>,
+    /// The library has all of the response.
+    ended: bool,
     due: Pin<Box<Sleep>>,
     sent: u64,
 }
@@ -123,7 +126,10 @@ impl<'a> Stream<'a> {
     ) -> Self {
         let has_body = !receive.is_end_stream();
         let body = has_body.then(|| load.begins(receive.flow_control().clone()));
+        let id = respond.stream_id().into();
+        load.serves(id);
         Self::Two(Box::new(Two {
+            id,
             body,
             data_ended: receive.is_end_stream(),
             receive: Some(receive),
@@ -135,6 +141,7 @@ impl<'a> Stream<'a> {
             queue: Queue::default(),
             load,
             end: None,
+            ended: false,
             due: Box::pin(sleep(Duration::from_hours(1))),
             sent: 0,
         }))
@@ -235,7 +242,7 @@ impl<'a> Stream<'a> {
             }
             Self::Two(two) => {
                 let head = http::Response::from_parts(head, ());
-                two.respond.send_informational(head).map_err(|error| two.ended(error))
+                two.respond.send_informational(head).map_err(|error| two.why_reset(error))
             }
         }
     }
@@ -279,6 +286,19 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// Whether the client still wants an HTTP/2 stream whose task begins.
+    pub fn runs(&self) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::Two(two) => two.load.runs(two.id),
+        }
+    }
+
+    /// Whether the library has all of an HTTP/2 response, and the client does not.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self, Self::Two(two) if two.ended)
+    }
+
     /// Counts what is left of what was read.
     pub fn recount(&mut self) {
         if let Self::One(one) = self {
@@ -305,7 +325,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Writes all that is queued. Until when is [`Stream::poll_late`]'s to say.
+    /// Writes all that is queued. Behind the end of a response nothing of it is left in HTTP/2's
+    /// library either. Until when is [`Stream::poll_late`]'s to say.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         match self {
             Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
@@ -436,6 +457,7 @@ impl Drop for Two {
     fn drop(&mut self) {
         self.end_body();
         self.load.stalls(&mut self.stalled, false);
+        self.load.served(self.id);
     }
 }
 
@@ -527,8 +549,9 @@ impl Two {
         }
         let head = http::Response::from_parts(head, ());
         let sent = self.respond.send_response(head, ends);
-        let send = sent.map_err(|error| self.ended(error))?;
+        let send = sent.map_err(|error| self.why_reset(error))?;
         self.responded = true;
+        self.ended = ends;
         if !ends {
             self.send = Some(send);
         }
@@ -538,10 +561,27 @@ impl Two {
     fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         let flushed = self.poll_flush_all(task);
         self.load.stalls(&mut self.stalled, flushed.is_pending());
-        flushed
+        ready!(flushed)?;
+        if self.ended { self.poll_left(task) } else { Poll::Ready(Ok(())) }
+    }
+
+    /// Waits until the client's socket has taken the response. Until then it is in the library,
+    /// and the stream has not ended.
+    fn poll_left(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        Poll::Ready(match ready!(self.load.poll_left(self.id, task)) {
+            Left::Written => Ok(()),
+            Left::Reset => Err(Trouble::Reset(h2::Reason::CANCEL.into())),
+            Left::Closed => {
+                let error = std::io::ErrorKind::ConnectionReset.into();
+                Err(Gone::Stop(Stop::Io(error)).into())
+            }
+        })
     }
 
     fn poll_flush_all(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        if self.ended {
+            return Poll::Ready(Ok(()));
+        }
         let Some(send) = &mut self.send else { return Poll::Ready(Ok(())) };
         if let Poll::Ready(reset) = send.poll_reset(task) {
             let error = reset.map_or_else(|error| error, h2::Error::from);
@@ -559,24 +599,25 @@ impl Two {
             let Some(piece) = self.queue.take(send.capacity()) else { break };
             let last = self.queue.is_empty() && matches!(self.end, Some(None));
             if let Err(error) = send.send_data(piece, last) {
-                return Poll::Ready(Err(self.ended(error)));
+                return Poll::Ready(Err(self.why_reset(error)));
             }
             if last {
-                self.end = None;
+                (self.end, self.ended) = (None, true);
                 return Poll::Ready(Ok(()));
             }
         }
         let sent = match self.end.take() {
-            None => Ok(()),
+            None => return Poll::Ready(Ok(())),
             Some(None) => send.send_data(Bytes::new(), true),
             Some(Some(trailers)) => send.send_trailers(trailers),
         };
-        Poll::Ready(sent.map_err(|error| self.ended(error)))
+        self.ended = true;
+        Poll::Ready(sent.map_err(|error| self.why_reset(error)))
     }
 
     /// Why nothing more can be sent. The library's own error says only that the stream's state is
     /// another one.
-    fn ended(&mut self, error: h2::Error) -> Trouble {
+    fn why_reset(&mut self, error: h2::Error) -> Trouble {
         let mut nobody = Context::from_waker(Waker::noop());
         let why = match &mut self.send {
             Some(send) => send.poll_reset(&mut nobody),

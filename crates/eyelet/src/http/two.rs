@@ -20,6 +20,7 @@ use super::front::{Front, Record};
 use super::head::{Length, NoLength, TARGET_BYTES_MAX, content_length, read_authority};
 use super::io::{Client, Gone};
 use super::load::Load;
+use super::room;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
@@ -34,8 +35,9 @@ const STREAMS_MAX: u32 = 100;
 /// Bytes that a stream's client may send ahead, and those of all streams together.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Streams that the client reset and nobody has looked at yet: beyond it it is the rapid-reset
-/// flood (CVE-2023-44487), and the connection ends.
+/// Streams that the client reset before they were served: beyond it it is the rapid-reset flood
+/// (CVE-2023-44487), and the connection ends. The library's own bound is of streams that nobody
+/// has accepted, and each is accepted before the next one is read.
 const RESETS_PENDING_MAX: usize = 20;
 /// Streams that we reset for the client's errors in the connection's life.
 const ERRORS_MAX: usize = 256;
@@ -44,6 +46,8 @@ const ERRORS_MAX: usize = 256;
 const DROPS_MAX: u32 = 500;
 /// The port of an authority that names none (RFC 9110 4.2.2).
 const HTTPS_PORT: u16 = 443;
+/// Why a connection ends then.
+const RESETS: &str = "client: detected excessive load: streams were reset before they were served";
 /// How long the rest of a request's body is dropped behind its answer, and how long without a byte
 /// of it. A client that sends on a poor line needs that long to notice the answer; the stream's
 /// memory is held meanwhile.
@@ -68,7 +72,6 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
         .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BYTES_MAX)
         .enable_connect_protocol()
-        .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
     active.due_in(http.head_timeout);
     // Boxed, and one after the other: the task need not hold a connection twice.
@@ -85,6 +88,7 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
         Some(Ok(Err(error))) => format!("client: {error}"),
         Some(Ok(Ok(connection))) => run(connection, &active, &front, &load).await,
     };
+    load.closes();
     // What was sealed last is sent, or the client does not read.
     park::last_words(&active, &[]);
     let story = front.story_now();
@@ -126,11 +130,12 @@ async fn run(
     // were dropped.
     let alive = Rc::new(Cell::new(0));
     let mut goodbye: Option<&'static str> = None;
+    let mut is_ending = false;
     let mut was_busy = true;
     let mut has_served = false;
     loop {
         let event = poll_fn(|task| {
-            let accepted = connection.poll_accept(task);
+            let accepted = poll_accept(&mut connection, load, task);
             if accepted.is_pending() {
                 load.settles();
             }
@@ -148,9 +153,8 @@ async fn run(
                 }
                 active.due_in(if goodbye.is_some() { GOODBYE } else { idle });
             }
-            if alive.get() > DROPS_MAX {
-                alive.set(0);
-                goodbye = Some("too many streams were dropped");
+            if !is_ending && let Some(why) = too_many(load, alive.get()) {
+                (goodbye, is_ending) = (Some(why), true);
                 connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
                 task.waker().wake_by_ref();
             }
@@ -163,13 +167,13 @@ async fn run(
             Event::Stream(stream) => {
                 has_served = true;
                 if !begin(front, active, *stream, &alive, load) {
-                    return send_away(connection, front).await;
+                    return send_away(connection, front, load).await;
                 }
             }
             Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Failed(error) => return format!("client: {error}"),
             Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
-            Event::Shed => return send_away(connection, front).await,
+            Event::Shed => return send_away(connection, front, load).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => active.due_in(idle),
             Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
@@ -178,6 +182,29 @@ async fn run(
                 connection.graceful_shutdown();
                 active.due_in(GOODBYE);
             }
+        }
+    }
+}
+
+/// Why a connection ends whose client drops its streams, if it does.
+fn too_many(load: &Load, drops: u32) -> Option<&'static str> {
+    if load.resets() > RESETS_PENDING_MAX {
+        return Some(RESETS);
+    }
+    (drops > DROPS_MAX).then_some("too many streams were dropped")
+}
+
+/// The next stream that its client has begun. The library gets one head at a time.
+fn poll_accept(
+    connection: &mut Connection<Client, Bytes>,
+    load: &Load,
+    task: &mut Context<'_>,
+) -> Poll<Option<Result<Asked, h2::Error>>> {
+    loop {
+        let accepted = connection.poll_accept(task);
+        // A head may be no new stream: trailers, or refused by the library.
+        if !load.reads_on() || accepted.is_ready() {
+            return accepted;
         }
     }
 }
@@ -201,10 +228,14 @@ fn poll_stop(
 }
 
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
-async fn send_away(mut connection: Box<Connection<Client, Bytes>>, front: &Front) -> String {
+async fn send_away(
+    mut connection: Box<Connection<Client, Bytes>>,
+    front: &Front,
+    load: &Load,
+) -> String {
     // GOAWAY would name as looked at what has come already.
     for _ in 0..STREAMS_MAX {
-        match poll_fn(|task| Poll::Ready(connection.poll_accept(task))).await {
+        match poll_fn(|task| Poll::Ready(poll_accept(&mut connection, load, task))).await {
             Poll::Ready(Some(Ok(stream))) => refuse(front, stream),
             Poll::Pending => break,
             Poll::Ready(_) => return Gone::Stop(Stop::Shed).reason(),
@@ -224,26 +255,29 @@ fn begin(
     load: &Rc<Load>,
 ) -> bool {
     load.sees_head();
-    front.worker.enters(active.key(), Phase::Busy);
     if let Err(Stop::Shed) = active.in_time() {
         // It came in the turn in which its connection's memory went to others.
         refuse(front, asked);
         return false;
     }
     let (worker, source) = (&front.worker, front.story.client.ip());
-    if !worker.make_room_to_serve(source, STREAM_BYTES) {
-        if Rc::strong_count(alive) == 1 {
-            // It is without a stream as before, and makes room for others.
-            worker.enters(active.key(), Phase::Idle);
-        }
+    let long = room::beyond_stream(&asked.0);
+    let bytes = STREAM_BYTES + long;
+    let has_room = worker.make_room_to_wake(active.key(), source, bytes)
+        // The last eighth is for connections that begin, and for what is short.
+        && (long == 0 || !worker.edge.budget.is_tight(bytes));
+    if !has_room {
+        // It makes room for others as before. Before its first stream it is half-open, so it goes
+        // before those that came later and shake hands.
         refuse(front, asked);
         return true;
     }
+    worker.enters(active.key(), Phase::Busy);
     let (request, respond) = asked;
     let (parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
     // Counted before the next stream is looked at, and that is before this one's task runs.
-    let counted = Counted::new(&worker.edge.budget, STREAM_BYTES);
+    let counted = Counted::new(&worker.edge.budget, bytes);
     let stream = Stream::two(receive, respond, load.clone());
     let share = (counted, worker.serves(source));
     let (front, alive) = (front.clone(), alive.clone());
@@ -272,6 +306,13 @@ async fn one_stream(
 ) {
     let is_websocket = websocket::is_asked(&parts);
     // What a WebSocket says is no body of the request.
+    if !stream.runs() {
+        let mut record = Record::new(&front, &parts);
+        record.failed = true;
+        record.reason = "client: reset before the request was served".into();
+        front.tell(&record);
+        return drops.set(drops.get() + 1);
+    }
     let length = if is_websocket { Length::Empty } else { length };
     let (gone, is_whole) = match target(&mut parts) {
         Ok(()) => {

@@ -56,6 +56,8 @@ pub enum NoAnswer {
     Dead,
     /// The response is none.
     Fault(ResponseFault),
+    /// Memory is too short for the response's head.
+    NoRoom,
     /// It wants to be asked by HTTP/1.1, and has done nothing else (RFC 9113 section 7).
     OneWanted,
     /// It says that it has not looked at the request.

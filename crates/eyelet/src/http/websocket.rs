@@ -94,7 +94,7 @@ pub async fn copy(
                 return Poll::Ready(Err(End::Other("idle_timeout")));
             }
             // As a body that does not move; one of which nothing is here may be silent.
-            let holds = stream.queued() > 0 || up.is_stalled();
+            let holds = stream.queued() > 0 || stream.is_leaving() || up.is_stalled();
             if holds && let Some(reason) = front.gives_up(moved) {
                 return Poll::Ready(Err(End::Other(reason)));
             }

@@ -25,9 +25,10 @@ const THREADS: usize = 4;
 /// Socket buffers of peers that do not read, so that a flood does not fill the kernel's memory
 /// instead of the edge's.
 const SMALL_BUFFER: usize = 4096;
-/// What Ethernet carries. With loopback's 64 KiB the kernel gives each connection a send buffer of
-/// over a megabyte, and thousands of them its whole memory for TCP.
-const SEGMENT: u32 = 1460;
+/// The least segment that IPv4 hosts need not negotiate (RFC 9293 section 3.7.1). With loopback's
+/// 64 KiB the kernel gives each connection a send buffer of over a megabyte: it would hold what
+/// the edge holds where segments are small.
+const SEGMENT: u32 = 536;
 /// What an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
 
@@ -187,6 +188,8 @@ pub enum Manner {
     Deaf,
     /// Answers each request with a short page.
     Page,
+    /// Answers each request with these bytes.
+    Say(&'static [u8]),
     /// Answers a request with this head, and then sends this without end.
     Download { head: &'static str, piece: &'static [u8] },
 }
@@ -206,7 +209,7 @@ impl Multitude {
             Manner::Stalled => listener.set_recv_buffer_size(SMALL_BUFFER).unwrap(),
             Manner::Endless => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
             Manner::Download { .. } => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
-            Manner::Echo | Manner::Answer | Manner::Page | Manner::Deaf => {}
+            Manner::Echo | Manner::Answer | Manner::Page | Manner::Say(_) | Manner::Deaf => {}
         }
         listener.set_tcp_mss(SEGMENT).unwrap();
         listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -267,16 +270,18 @@ async fn serve(mut stream: tokio::net::TcpStream, manner: Manner) {
                 let _ = stream.write_all(answer).await;
             }
         }
-        Manner::Page => {
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes";
-            while head(&mut stream).await && stream.write_all(answer).await.is_ok() {}
-        }
+        Manner::Page => say(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes").await,
+        Manner::Say(answer) => say(stream, answer).await,
         Manner::Download { head: answer, piece } => {
             if head(&mut stream).await && stream.write_all(answer.as_bytes()).await.is_ok() {
                 while stream.write_all(piece).await.is_ok() {}
             }
         }
     }
+}
+
+async fn say(mut stream: tokio::net::TcpStream, answer: &[u8]) {
+    while head(&mut stream).await && stream.write_all(answer).await.is_ok() {}
 }
 
 /// Reads a head to its empty line.

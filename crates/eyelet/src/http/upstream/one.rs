@@ -91,7 +91,7 @@ impl Connection {
             // An empty one would keep the whole buffer of what was taken off it.
             self.received = BytesMut::new();
         }
-        let beyond = self.received.len().saturating_sub(TIGHT_BYTES);
+        let beyond = self.received.capacity().saturating_sub(TIGHT_BYTES);
         self.counted.set(self.socket.bytes() + beyond);
     }
 
@@ -135,12 +135,16 @@ impl Connection {
         loop {
             match take_response(&mut self.received, &mut self.scanner, method) {
                 Ok(Some(response)) => {
+                    self.recount();
                     self.keep_alive = response.keep_alive;
                     self.said_timeout = said_timeout(&response.parts.headers);
                     return Poll::Ready(Ok(response));
                 }
                 Ok(None) => {}
                 Err(fault) => return Poll::Ready(Err(NoAnswer::Fault(fault))),
+            }
+            if self.received.len() > TIGHT_BYTES && self.descriptor.0.budget.is_tight(TIGHT_BYTES) {
+                return Poll::Ready(Err(NoAnswer::NoRoom));
             }
             match ready!(self.poll_fill(task)) {
                 Ok(1..) => {}

@@ -1,0 +1,77 @@
+//! Room for heads: how much memory a long one takes, and whether it is there.
+//! It must not know what a head says.
+
+use http::header::HeaderMap;
+use http::{Uri, request, response};
+
+use super::failure::Failure;
+use super::front::Front;
+use super::stream::Stream;
+use crate::budget::Counted;
+
+/// A field in the map of the `http` crate: hash, name, value and links make 104 bytes, and its
+/// index at most 8. The capacity is counted, for the map grows by doubling.
+const FIELD_BYTES: usize = 112;
+/// Another value of a name that is there: value and two links make 72 bytes, in a vector that
+/// grows by doubling.
+const EXTRA_VALUE_BYTES: usize = 144;
+/// How often the texts of a request's head are here: in its fields, and as the upstream is sent
+/// them, in a buffer that grows by doubling.
+const HEAD_COPIES: usize = 3;
+/// Bytes of a head that a connection is counted as.
+const HEAD_BYTES_COUNTED: usize = 4 << 10;
+/// Bytes of a request's head that an HTTP/2 stream is counted as: half of what it is counted as
+/// for the heads both ways.
+const STREAM_HEAD_BYTES_COUNTED: usize = 8 << 10;
+
+/// Counts a request's head by HTTP/1.1 if there is room for it. By HTTP/2 it was counted before
+/// the stream was served.
+pub fn take_request(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    request: &request::Parts,
+) -> Result<Counted, Failure> {
+    let bytes = match stream.as_one() {
+        Some(_) => request_bytes(&request.headers, &request.uri),
+        None => 0,
+    };
+    let bytes = bytes.saturating_sub(HEAD_BYTES_COUNTED);
+    if bytes > 0 && !front.worker.make_room_to_serve(front.story.client.ip(), bytes) {
+        return Err(Failure::no_room("a request's head"));
+    }
+    Ok(Counted::new(&front.worker.edge.budget, bytes))
+}
+
+/// Counts a response's head if there is room for it.
+pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counted, Failure> {
+    let budget = &front.worker.edge.budget;
+    let bytes = map_bytes(&response.headers) + text_bytes(&response.headers);
+    let bytes = bytes.saturating_sub(HEAD_BYTES_COUNTED);
+    if bytes > 0 && budget.is_tight(bytes) {
+        return Err(Failure::no_room("a response's head"));
+    }
+    Ok(Counted::new(budget, bytes))
+}
+
+/// What the head of an HTTP/2 request takes beyond what its stream is counted as.
+pub fn beyond_stream<B>(request: &http::Request<B>) -> usize {
+    let bytes = request_bytes(request.headers(), request.uri());
+    bytes.saturating_sub(STREAM_HEAD_BYTES_COUNTED)
+}
+
+/// Bytes that a request's head takes while it is served. On HTTP/2's wire it may be a thousandth.
+fn request_bytes(fields: &HeaderMap, uri: &Uri) -> usize {
+    let target = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    map_bytes(fields) + HEAD_COPIES * (text_bytes(fields) + target)
+}
+
+/// Bytes of a map of fields beside their texts.
+fn map_bytes(fields: &HeaderMap) -> usize {
+    let extra = fields.len() - fields.keys_len();
+    fields.capacity() * FIELD_BYTES + extra * EXTRA_VALUE_BYTES
+}
+
+/// Bytes of names and values, as if they were shared with nothing.
+fn text_bytes(fields: &HeaderMap) -> usize {
+    fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
