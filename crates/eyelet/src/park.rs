@@ -12,7 +12,7 @@ use eyelet_sys::socket;
 
 use crate::act::terminate;
 use crate::active::Active;
-use crate::budget::{ACTIVE_BYTES, Counted, HTTP2_BYTES};
+use crate::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
 use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE, Waits};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
@@ -36,15 +36,16 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let held = relay.flow().held_bytes();
+    let held = relay.held_bytes();
+    let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
         let mut lot = worker.lot.borrow_mut();
         let Some(entry) = lot.entry(active.key()) else { return };
         if entry.upstream.is_none() {
             worker.uses_descriptors(-1);
         }
-        worker.edge.budget.give(entry.active_bytes());
-        let rests = held == 0 && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
+        worker.edge.budget.give(Account::Connections, entry.active_bytes());
+        let rests = is_quiet && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
         let story = story.take().park(&mut worker.shared.borrow_mut());
         entry.role = Role::Parked { story, relay };
         lot.due_in(active.key(), idle_for(worker, false));
@@ -95,13 +96,13 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             return worker.closed(removed);
         }
         Role::Parked { story, relay } => {
-            let (held, moved) = (relay.flow().held_bytes(), story.moved());
+            let (held, moved) = (relay.held_bytes(), story.moved());
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
             buffers.piece = worker.edge.budget.piece();
             let progress = relay::run(relay, &mut sockets, story, buffers);
-            worker.keeps(held, relay.flow().held_bytes());
+            worker.keeps(held, relay.held_bytes());
             if upstream.is_none() && progress != Progress::Dial {
                 note_waiting(worker, key, place, relay);
             }
@@ -134,7 +135,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((story, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
-    worker.edge.budget.take(ACTIVE_BYTES);
+    worker.edge.budget.take(Account::Connections, ACTIVE_BYTES);
     // The others of this turn are woken before its task has run and counted what it holds.
     let library = if story.decided.http2 { HTTP2_BYTES } else { 0 };
     let counted = Counted::new(&worker.edge.budget, library + relay.flow().held_bytes());
@@ -209,7 +210,7 @@ fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
 fn uncount(worker: &Worker, relay: &mut Relay) {
     worker.counters.parked.down();
     worker.holds(size_of::<Entry>(), 0);
-    worker.keeps(relay.flow().held_bytes(), 0);
+    worker.keeps(relay.held_bytes(), 0);
     for _ in 0..relay.flow().pipes() {
         worker.buffers.borrow_mut().lost_pipe();
     }
@@ -290,7 +291,7 @@ pub fn last_words(active: &Active, bytes: &[u8]) {
             let _ = socket::send(&entry.client, bytes);
         }
         worker.uses_descriptors(-1);
-        worker.edge.budget.give(entry.active_bytes());
+        worker.edge.budget.give(Account::Connections, entry.active_bytes());
         entry.role = Role::Lingering;
     }
     linger(worker, active.key());

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Context;
 
-use crate::budget::ACTIVE_BYTES;
+use crate::budget::{ACTIVE_BYTES, Account};
 use crate::lot::{Entry, Phase, Role, Waits};
 use crate::park;
 use crate::slab::Key;
@@ -198,7 +198,7 @@ impl Worker {
         }
         // Its memory counts as free from now on: it ends in the next turn.
         (*late, *shed) = (true, true);
-        self.edge.budget.give(ACTIVE_BYTES);
+        self.edge.budget.give(Account::Connections, ACTIVE_BYTES);
         match waits {
             Waits::No => {}
             // Not at once: this may be asked for in the midst of another's story.

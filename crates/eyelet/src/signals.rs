@@ -19,6 +19,7 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    accounts: Signal,
 }
 
 impl Signals {
@@ -31,6 +32,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            accounts: signal(SignalKind::user_defined1())?,
         })
     }
 
@@ -43,6 +45,7 @@ impl Signals {
     }
 
     /// Waits for SIGTERM or SIGINT, and says which. SIGHUP is noted; reload comes later.
+    /// SIGUSR1 is answered by what is counted against `memory_max`.
     ///
     /// # Errors
     /// If every worker has died.
@@ -56,6 +59,7 @@ impl Signals {
                 _ = self.hangup.recv() => {
                     tracing::warn!("SIGHUP ignored: reload is not there yet, restart instead");
                 }
+                _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),
                 _ = watch.tick() => {
                     overflows.look();
                     counters::set_listen_overflows(overflows.seen());

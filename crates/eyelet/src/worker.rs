@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
 use crate::active::Active;
-use crate::budget::{ACTIVE_BYTES, Budget};
+use crate::budget::{ACTIVE_BYTES, Account, Budget};
 use crate::compress::{self, Compressors};
 use crate::config::Config;
 use crate::connection::connection;
@@ -170,12 +170,13 @@ impl Worker {
         let resolver = Resolver::new(&edge.config.dns);
         let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
         let compressors = Compressors::new(&edge.config, &edge.compress, &edge.budget);
+        let shared = RefCell::new(Shared::new(&edge.budget));
         Ok(Self {
             index,
             edge,
             lot: RefCell::new(Lot::new()?),
             buffers: RefCell::default(),
-            shared: RefCell::default(),
+            shared,
             counters,
             resolver,
             resolvers,
@@ -265,7 +266,8 @@ impl Worker {
     pub fn closed(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.edge.open.fetch_sub(1, Relaxed);
-            self.edge.budget.give(size_of::<Entry>() + entry.active_bytes());
+            let bytes = size_of::<Entry>() + entry.active_bytes();
+            self.edge.budget.give(Account::Connections, bytes);
             self.edge.descriptors.fetch_sub(entry.descriptors(), Relaxed);
             self.counters.connections.down();
         }
@@ -281,9 +283,9 @@ impl Worker {
     pub fn keeps(&self, before: usize, after: usize) {
         self.holds(before, after);
         if after > before {
-            self.edge.budget.take(after - before);
+            self.edge.budget.take(Account::Relayed, after - before);
         } else if before > after {
-            self.edge.budget.give(before - after);
+            self.edge.budget.give(Account::Relayed, before - after);
         }
     }
 
@@ -315,7 +317,7 @@ impl Worker {
             }
             key
         };
-        self.edge.budget.take(size_of::<Entry>() + ACTIVE_BYTES);
+        self.edge.budget.take(Account::Connections, size_of::<Entry>() + ACTIVE_BYTES);
         self.counters.connections.up();
         let active = Active::new(self.clone(), key);
         self.guarded(key, || self.advance(key, Box::pin(connection(active, story))));

@@ -6,7 +6,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::act::refuse;
 use crate::active::Active;
-use crate::budget::Counted;
+use crate::budget::{Counted, CountedBuffer};
 use crate::config::{Terminate, TerminateUpstream, TlsVersion};
 use crate::handshake::{Handshaken, handshake};
 use crate::park;
@@ -22,7 +22,7 @@ pub async fn terminate(
     story: &mut Story,
     rule: u32,
     terminate: &Terminate,
-    (peeked, early_data): (Vec<u8>, bool),
+    (peeked, early_data): (CountedBuffer, bool),
 ) -> Result<(), End> {
     let edge = &active.worker.edge;
     let config = match edge.tls.of(&edge.config.rules, rule) {
@@ -38,13 +38,14 @@ pub async fn terminate(
         return refuse::refuse(active, &answer, end);
     }
     active.due_in(edge.config.limits.handshake_timeout);
-    let done = match handshake(active, config, peeked, early_data).await {
-        Ok(done) => done,
-        Err(failure) => {
-            park::last_words(active, &failure.alert);
-            return Err(failure.end);
-        }
-    };
+    let done =
+        match handshake(active, config, peeked, early_data, terminate.client_ca.is_some()).await {
+            Ok(done) => done,
+            Err(failure) => {
+                park::last_words(active, &failure.alert);
+                return Err(failure.end);
+            }
+        };
     story.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(active, story, Some(&told(&done))),

@@ -101,6 +101,15 @@ impl Relay {
             Self::Terminate(terminated) => &mut terminated.flow,
         }
     }
+
+    /// Bytes of memory that it holds beside its slot.
+    pub fn held_bytes(&mut self) -> usize {
+        let name = match self {
+            Self::Splice(spliced) => spliced.name_bytes(),
+            Self::Terminate(_) => 0,
+        };
+        name + self.flow().held_bytes()
+    }
 }
 
 /// What a connection holds between two wakes beside its keys: nothing, unless a peer is slow.
