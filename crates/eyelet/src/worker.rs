@@ -2,10 +2,10 @@
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,8 +36,9 @@ use crate::lot::{CLIENT, Entry, Lot, Role, Token, Waiting, Waits};
 use crate::park;
 use crate::relay::{Buffers, Relay};
 use crate::resolver::Resolver;
-use crate::shed::{self, Queue};
+use crate::shed::{self, Holder, Queue};
 use crate::slab::Key;
+use crate::source::{Source, Sources};
 use crate::story::{Decided, End, Outcome, Parked, Shared, Story};
 use crate::tls::ServerConfigs;
 use crate::truth::Truth;
@@ -126,18 +127,24 @@ pub struct Worker {
     /// HTTP/2 connections without a stream, longest first, and some that have one again.
     pub(crate) unused: Queue,
     /// Tasks that serve parked connections, by source.
-    pub(crate) serving: RefCell<HashMap<IpAddr, usize, RandomState>>,
+    pub(crate) serving: RefCell<HashMap<Source, usize, RandomState>>,
     /// Tasks that wait for memory.
     pub(crate) thirsty: RefCell<Vec<Waker>>,
-    /// Sources that hold more than their share, while memory is short.
-    pub(crate) greedy: RefCell<HashSet<IpAddr>>,
-    /// Whether the sources were weighed since the last tick.
-    pub(crate) is_weighed: Cell<bool>,
+    /// What parked connections hold, by source.
+    pub(crate) sources: Sources,
+    /// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
+    pub(crate) holders: RefCell<VecDeque<Holder>>,
+    /// Whether idle connections were looked for since the last tick.
+    pub(crate) has_looked: Cell<bool>,
+    /// Where they are looked for next.
+    pub(crate) idle_cursor: Cell<u32>,
+    /// Where connections are looked for next that are idle while the process drains.
+    pub(crate) drain_cursor: Cell<u32>,
     /// Parked connections that may have more to move, and memory was short.
     pub later: RefCell<Vec<Key>>,
-    /// Idle connections, those that are idle for longest last, while memory is short and
-    /// `shed_idle` is on.
-    pub(crate) idle: RefCell<Vec<Key>>,
+    /// Idle connections with their deadlines, those that are idle for longest last, where they
+    /// were looked for.
+    pub(crate) idle: RefCell<Vec<(u32, Key)>>,
     /// Its resolvers for evidence, each asked on its own.
     pub resolvers: Resolvers,
     /// Idle connections to HTTP upstreams.
@@ -186,13 +193,16 @@ impl Worker {
             has_again: Notify::new(),
             stories: RefCell::default(),
             later: RefCell::default(),
-            is_weighed: Cell::default(),
+            sources: Sources::default(),
+            holders: RefCell::default(),
+            has_looked: Cell::default(),
+            idle_cursor: Cell::default(),
+            drain_cursor: Cell::default(),
             idle: RefCell::default(),
-            half_open: RefCell::default(),
-            unused: RefCell::default(),
+            half_open: Queue::default(),
+            unused: Queue::default(),
             serving: RefCell::default(),
             thirsty: RefCell::default(),
-            greedy: RefCell::default(),
             log: RefCell::new(log),
             next_id: Cell::new(1),
             draining: Cell::new(false),
@@ -505,8 +515,7 @@ impl Worker {
             task.wake();
         }
         self.compressors.recount();
-        self.weigh_sources();
-        self.is_weighed.set(false);
+        self.tidy_queues();
         self.resume(accepting);
         self.log.borrow_mut().flush();
         self.give_memory_back();
