@@ -25,9 +25,10 @@ const THREADS: usize = 4;
 /// Socket buffers of peers that do not read, so that a flood does not fill the kernel's memory
 /// instead of the edge's.
 const SMALL_BUFFER: usize = 4096;
-/// What Ethernet carries. With loopback's 64 KiB the kernel gives each connection a send buffer of
-/// over a megabyte, and thousands of them its whole memory for TCP.
-const SEGMENT: u32 = 1460;
+/// The least segment that IPv4 hosts need not negotiate (RFC 9293 section 3.7.1). With loopback's
+/// 64 KiB the kernel gives each connection a send buffer of over a megabyte: it would hold what
+/// the edge holds where segments are small.
+const SEGMENT: u32 = 536;
 /// What an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
 
