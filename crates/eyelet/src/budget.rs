@@ -1,6 +1,7 @@
 //! What all connections together may hold in this process, and how much one may still take.
 //! It must not know connections; who is shed, and in which order, is the worker's.
 
+use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -243,10 +244,17 @@ impl CountedBuffer {
         self.edit(|buffer| buffer.extend_from_slice(bytes));
     }
 
-    /// Changes the buffer in any way; its new capacity counts.
+    /// Changes the buffer in any way; its new capacity counts, and with it the hole that its last
+    /// growth has left in the heap, which is as large as it was before.
     pub fn edit<R>(&mut self, change: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let before = self.bytes.capacity();
         let result = change(&mut self.bytes);
-        self.counted.set(self.bytes.capacity());
+        let after = self.bytes.capacity();
+        match after.cmp(&before) {
+            Ordering::Greater => self.counted.set(after + before),
+            Ordering::Less => self.counted.set(after),
+            Ordering::Equal => {}
+        }
         result
     }
 
@@ -299,6 +307,8 @@ mod tests {
         buffer.edit(|bytes| bytes.reserve_exact(5_000));
         buffer.extend_from_slice(b"hello");
         assert_eq!(budget.used(), 5_000);
+        buffer.edit(|bytes| bytes.reserve_exact(6_000));
+        assert_eq!(budget.used(), 6_005 + 5_000, "the capacity, and the hole");
         buffer.shrink_to_fit();
         assert_eq!(budget.used(), 5);
         let mut bytes = buffer.into_bytes();
