@@ -13,7 +13,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::{socket, transparent};
 
-use crate::budget::HELLO_BYTES;
+use crate::budget::{CountedBuffer, HELLO_BYTES};
 use crate::lot::{CLIENT, READ, Role, Side, WRITE, Waits};
 use crate::slab::Key;
 use crate::worker::Worker;
@@ -139,7 +139,7 @@ impl Active {
     /// Reads what the client has sent, at most `max` bytes, and appends it. 0 is its end.
     ///
     /// Through the worker's buffer, so that a connection holds what it received and no more.
-    pub async fn recv(&self, into: &mut Vec<u8>, max: usize) -> Result<usize, Stop> {
+    pub async fn recv(&self, into: &mut CountedBuffer, max: usize) -> Result<usize, Stop> {
         loop {
             self.ready(&[CLIENT], READ).await?;
             // What is beyond the share of an active connection needs room as a new one does.
@@ -155,8 +155,10 @@ impl Active {
             let limit = max.min(buffers.input.len());
             if let Some(read) = self.recv_now(&mut buffers.input[..limit])? {
                 // Doubling would hold up to twice what came.
-                into.reserve_exact(read);
-                into.extend_from_slice(&buffers.input[..read]);
+                into.edit(|bytes| {
+                    bytes.reserve_exact(read);
+                    bytes.extend_from_slice(&buffers.input[..read]);
+                });
                 return Ok(read);
             }
         }

@@ -1,18 +1,21 @@
 //! What all connections together may hold in this process, and how much one may still take.
 //! It must not know connections; who is shed, and in which order, is the worker's.
 
-use std::ops::Deref;
+use std::cmp::Ordering;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::{fmt, iter};
 
 use bytes::Bytes;
 
 /// What an active connection is counted as from accept until it is parked, whatever it is at: its
 /// task with its story (1 KiB) and what that awaits of a handshake (2 KiB; the sizes of both are
-/// tested in `connection.rs`), its hello (up to 2 KiB), rustls' connection and its flight, measured
-/// at 7.5 KiB with a chain of 1 KiB, and the allocator's share.
+/// tested in `connection.rs`), the beginning of a request's head (2 KiB), rustls' connection and
+/// its flight, measured at 7.5 KiB with a chain of 1 KiB, and the allocator's share. What is
+/// received of a hello or a handshake is counted beside it, by [`CountedBuffer`].
 pub const ACTIVE_BYTES: usize = 16 << 10;
-/// What of that is the hello's; a longer one is counted by its length.
+/// What of that is a head's. A connection may receive as much without others making room for it.
 pub const HELLO_BYTES: usize = 2 << 10;
 /// What an HTTP/2 connection holds beside what every active one does: the library's buffers and
 /// tables. Task and all it is measured at 28 KiB after a request, and the tables may fill.
@@ -37,52 +40,87 @@ pub const PIECE_BYTES_MIN: usize = 16 << 10;
 /// it to the others (1/e), and each later one takes less.
 const PIECES: usize = 64;
 
-/// The bound, and what is in use. Counted in estimates that are above the truth.
+/// What bytes are counted for. An operator sees the sums by kind (docs/running.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// Slots of connections, and [`ACTIVE_BYTES`] for each active one.
+    Connections,
+    /// Hellos, other first bytes, and handshakes: buffers by their capacity.
+    Received,
+    /// Bytes that parked connections hold because a peer does not read.
+    Relayed,
+    /// Texts that parked connections keep for their access lines.
+    Texts,
+    /// Access lines that wait for the log's reader.
+    Log,
+    /// HTTP: connections, streams, bodies, upstreams.
+    Http,
+    /// Compressors, dictionaries and deltas.
+    Compression,
+}
+
+/// All accounts with their names, in the order of [`Account`].
+const ACCOUNTS: [(Account, &str); 7] = [
+    (Account::Connections, "connections"),
+    (Account::Received, "received"),
+    (Account::Relayed, "relayed"),
+    (Account::Texts, "texts"),
+    (Account::Log, "log"),
+    (Account::Http, "http"),
+    (Account::Compression, "compression"),
+];
+
+/// The bound, and what is in use.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
-    used: AtomicUsize,
+    used: Accounts,
 }
 
+/// A sum for each account, all in one cache line: their total is read as often as one is written.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Accounts([AtomicUsize; ACCOUNTS.len()]);
+
 impl Budget {
-    /// A budget of `memory_max` bytes for the whole process. What is `resident` already is not to
-    /// be had, and three eighths of the rest are kept for what is not counted: holes in the heap
-    /// (up to a quarter, measured in floods of hellos), code that is paged in later, DNS, the log.
+    /// A budget of `memory_max` bytes for the whole process. It has 5/8 of `memory_max` minus
+    /// `resident`, the resident size at start. The other 3/8 are for what is not counted: holes in
+    /// the heap (up to a quarter, measured in floods of hellos), code that is paged in later, DNS.
     pub fn new(memory_max: usize, resident: usize) -> Self {
         let bytes_max = (memory_max.saturating_sub(resident) / 8 * 5).max(BYTES_MIN);
-        Self { bytes_max, used: AtomicUsize::new(0) }
+        Self { bytes_max, used: Accounts::default() }
     }
 
     /// Counts bytes that were taken.
-    pub fn take(&self, bytes: usize) {
-        self.used.fetch_add(bytes, Relaxed);
+    pub fn take(&self, account: Account, bytes: usize) {
+        self.used.0[account as usize].fetch_add(bytes, Relaxed);
     }
 
     /// Counts bytes that were given back.
-    pub fn give(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Relaxed);
+    pub fn give(&self, account: Account, bytes: usize) {
+        self.used.0[account as usize].fetch_sub(bytes, Relaxed);
     }
 
     /// Bytes that are counted now.
     pub fn used(&self) -> usize {
-        self.used.load(Relaxed)
+        self.used.0.iter().map(|account| account.load(Relaxed)).sum()
     }
 
     /// Whether `more` bytes would be beyond the bound.
     pub fn is_over(&self, more: usize) -> bool {
-        self.used.load(Relaxed).saturating_add(more) > self.bytes_max
+        self.used().saturating_add(more) > self.bytes_max
     }
 
     /// Whether they would be beyond what those who hold much may take: the last eighth is for
     /// the others.
     pub fn is_tight(&self, more: usize) -> bool {
-        self.used.load(Relaxed).saturating_add(more) > self.bytes_max / 8 * 7
+        self.used().saturating_add(more) > self.bytes_max / 8 * 7
     }
 
     /// Whether they would be beyond what those who hold much may begin: what they have begun grows
     /// by another eighth.
     pub fn is_filling(&self, more: usize) -> bool {
-        self.used.load(Relaxed).saturating_add(more) > self.bytes_max / 8 * 6
+        self.used().saturating_add(more) > self.bytes_max / 8 * 6
     }
 
     /// How much may be read for one connection at once: less, the fuller it gets, so that
@@ -95,7 +133,20 @@ impl Budget {
 
     /// Bytes that those who hold much may still take.
     pub fn left(&self) -> usize {
-        (self.bytes_max / 8 * 7).saturating_sub(self.used.load(Relaxed))
+        (self.bytes_max / 8 * 7).saturating_sub(self.used())
+    }
+}
+
+/// One line for an operator: the sum, the bound, and each account.
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes counted", self.used(), self.bytes_max)?;
+        for ((account, name), before) in
+            ACCOUNTS.iter().zip(iter::once(": ").chain(iter::repeat(", ")))
+        {
+            write!(f, "{before}{name} {}", self.used.0[*account as usize].load(Relaxed))?;
+        }
+        Ok(())
     }
 }
 
@@ -104,12 +155,18 @@ impl Budget {
 pub struct Counted {
     budget: Arc<Budget>,
     bytes: usize,
+    account: Account,
 }
 
 impl Counted {
-    /// Counts `bytes` until it is dropped.
+    /// Counts `bytes` for HTTP until it is dropped.
     pub fn new(budget: &Arc<Budget>, bytes: usize) -> Self {
-        let mut counted = Self { budget: budget.clone(), bytes: 0 };
+        Self::of(budget, Account::Http, bytes)
+    }
+
+    /// Counts `bytes` until it is dropped.
+    pub fn of(budget: &Arc<Budget>, account: Account, bytes: usize) -> Self {
+        let mut counted = Self { budget: budget.clone(), bytes: 0, account };
         counted.set(bytes);
         counted
     }
@@ -117,9 +174,9 @@ impl Counted {
     /// Counts `bytes` from now on.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
-            self.budget.take(bytes - self.bytes);
+            self.budget.take(self.account, bytes - self.bytes);
         } else if bytes < self.bytes {
-            self.budget.give(self.bytes - bytes);
+            self.budget.give(self.account, self.bytes - bytes);
         }
         self.bytes = bytes;
     }
@@ -140,15 +197,46 @@ pub struct CountedBuffer {
 }
 
 impl CountedBuffer {
-    /// An empty buffer without memory.
+    /// An empty buffer without memory, counted for HTTP.
     pub fn new(budget: &Arc<Budget>) -> Self {
-        Self::from_vec(budget, Vec::new())
+        Self::of(budget, Account::Http)
     }
 
-    /// Counts a buffer that exists already.
+    /// An empty buffer without memory.
+    pub fn of(budget: &Arc<Budget>, account: Account) -> Self {
+        Self { bytes: Vec::new(), counted: Counted::of(budget, account, 0) }
+    }
+
+    /// Counts a buffer that exists already for HTTP.
     pub fn from_vec(budget: &Arc<Budget>, bytes: Vec<u8>) -> Self {
         let counted = Counted::new(budget, bytes.capacity());
         Self { bytes, counted }
+    }
+
+    /// The buffer as it is, and an empty one in its place that counts for the same account.
+    pub fn take(&mut self) -> Self {
+        let empty = Self::of(&self.counted.budget, self.counted.account);
+        std::mem::replace(self, empty)
+    }
+
+    /// Removes the first `count` bytes, and gives memory back once little of it is used.
+    pub fn consume(&mut self, count: usize) {
+        self.edit(|bytes| {
+            bytes.drain(..count);
+            if bytes.len() < bytes.capacity() / 4 {
+                bytes.shrink_to_fit();
+            }
+        });
+    }
+
+    /// Splits off the bytes from `at` on; they count as well.
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let mut behind = Self::of(&self.counted.budget, self.counted.account);
+        if at < self.len() {
+            let bytes = self.edit(|bytes| bytes.split_off(at));
+            behind.edit(|empty| *empty = bytes);
+        }
+        behind
     }
 
     /// Appends bytes.
@@ -156,10 +244,17 @@ impl CountedBuffer {
         self.edit(|buffer| buffer.extend_from_slice(bytes));
     }
 
-    /// Changes the buffer in any way; its new capacity counts.
+    /// Changes the buffer in any way; its new capacity counts, and with it the hole that its last
+    /// growth has left in the heap, which is as large as it was before.
     pub fn edit<R>(&mut self, change: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let before = self.bytes.capacity();
         let result = change(&mut self.bytes);
-        self.counted.set(self.bytes.capacity());
+        let after = self.bytes.capacity();
+        match after.cmp(&before) {
+            Ordering::Greater => self.counted.set(after + before),
+            Ordering::Less => self.counted.set(after),
+            Ordering::Equal => {}
+        }
         result
     }
 
@@ -188,6 +283,12 @@ impl Deref for CountedBuffer {
     }
 }
 
+impl DerefMut for CountedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
 impl AsRef<[u8]> for CountedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
@@ -206,6 +307,8 @@ mod tests {
         buffer.edit(|bytes| bytes.reserve_exact(5_000));
         buffer.extend_from_slice(b"hello");
         assert_eq!(budget.used(), 5_000);
+        buffer.edit(|bytes| bytes.reserve_exact(6_000));
+        assert_eq!(budget.used(), 6_005 + 5_000, "the capacity, and the hole");
         buffer.shrink_to_fit();
         assert_eq!(budget.used(), 5);
         let mut bytes = buffer.into_bytes();
@@ -223,14 +326,14 @@ mod tests {
         let mut held = 0;
         let mut holders = 0;
         while let Some(piece) = budget.piece() {
-            budget.take(piece);
+            budget.take(Account::Relayed, piece);
             held += piece;
             holders += 1;
         }
         assert!(holders > 200, "{holders}");
         assert!(held <= (30 << 20) / 8 * 7, "{held}");
         assert!(budget.is_tight(2 << 20) && !budget.is_over(3 << 20));
-        budget.give(held);
+        budget.give(Account::Relayed, held);
         assert_eq!(budget.piece(), Some(PIECE_BYTES_MAX));
     }
 }

@@ -8,6 +8,7 @@ use eyelet_wire::connect::{ConnectPeek, ConnectReader, Host};
 
 use crate::act::refuse::{self, Answer};
 use crate::active::{Active, Stop, client_failure};
+use crate::budget::CountedBuffer;
 use crate::config::{self, HostPort};
 use crate::lot::CLIENT;
 use crate::park;
@@ -21,7 +22,11 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 const TLS_HANDSHAKE: u8 = 22;
 
 /// Reads the head; what came behind it stays in `raw`, and is the first that is peeked at.
-pub async fn read_head(active: &Active, story: &mut Story, raw: &mut Vec<u8>) -> Result<(), End> {
+pub async fn read_head(
+    active: &Active,
+    story: &mut Story,
+    raw: &mut CountedBuffer,
+) -> Result<(), End> {
     // The destination that a PROXY header names is this proxy itself.
     story.decided.destination = None;
     let mut reader = ConnectReader::new();
@@ -32,7 +37,7 @@ pub async fn read_head(active: &Active, story: &mut Story, raw: &mut Vec<u8>) ->
             other => return Err(unreadable(active, raw, &other)),
         }
     };
-    raw.drain(..connect.len);
+    raw.consume(connect.len);
     if let Host::Ip(ip) = connect.target.host {
         story.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
     }

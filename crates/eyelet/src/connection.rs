@@ -12,7 +12,7 @@ use crate::act;
 use crate::act::refuse::Answer;
 use crate::act::terminate::Offer;
 use crate::active::Active;
-use crate::budget::{Counted, HELLO_BYTES};
+use crate::budget::{Account, CountedBuffer};
 use crate::config::{Action, ListenerKind};
 use crate::connect;
 use crate::http;
@@ -43,7 +43,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     story.decided.is_handed =
         edge.intercept.is_handed(story.client, local, || active.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
-    let mut peeked = Vec::new();
+    let mut peeked = CountedBuffer::of(&edge.budget, Account::Received);
     if peek::must_name_client(active, story) {
         // Boxed, as the handshake below: few connections come this way, and every task would be
         // as large as the largest of its branches.
@@ -67,7 +67,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     }
     match action {
         Action::Splice(splice) => {
-            act::splice::splice(active, story, splice, peeked, hello_bytes).await
+            act::splice::splice(active, story, splice, &mut peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
             let peeked = (peeked, offer);
@@ -95,7 +95,11 @@ enum Ruling {
 
 /// Asks the rules, reads as much of the hello as they need, fetches what else they ask for, and
 /// asks again, until there is a verdict.
-async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Result<Ruling, End> {
+async fn decide(
+    active: &Active,
+    story: &mut Story,
+    peeked: &mut CountedBuffer,
+) -> Result<Ruling, End> {
     let mut known = Known::default();
     loop {
         let ruling = match judge(active, story, &mut known, None) {
@@ -123,7 +127,6 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
     }
     let edge = &active.worker.edge;
     let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
-    let mut counted = Counted::new(&edge.budget, 0);
     let mut is_told = false;
     loop {
         // Nothing of what was read is held over a wait: a waiting task stays small.
@@ -153,8 +156,6 @@ async fn decide(active: &Active, story: &mut Story, peeked: &mut Vec<u8>) -> Res
             }
             None => peek::more(active, peeked, "the hello").await?,
         }
-        // Twice: what grows leaves a hole of its former size in the heap.
-        counted.set(2 * peeked.len().saturating_sub(HELLO_BYTES));
     }
 }
 

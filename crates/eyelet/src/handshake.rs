@@ -23,7 +23,7 @@ use rustls::{
 use rustls_pki_types::CertificateDer;
 
 use crate::active::{Active, Stop, client_failure};
-use crate::budget::{Counted, HELLO_BYTES};
+use crate::budget::{Account, Counted, CountedBuffer};
 use crate::lot::CLIENT;
 use crate::provider::with_next_seq;
 use crate::story::End;
@@ -43,7 +43,7 @@ pub struct Handshaken {
     /// Secrets and sequence numbers.
     pub session: Session,
     /// Ciphertext that came behind the handshake.
-    pub leftover: Vec<u8>,
+    pub leftover: CountedBuffer,
     /// The version as on the wire.
     pub version: u16,
     /// The suite.
@@ -70,18 +70,20 @@ impl From<End> for HandshakeFailure {
     }
 }
 
-/// Does the handshake. `incoming` is what was peeked; `early_data`: its hello announces some.
+/// Does the handshake. `incoming` is what was peeked; `early_data`: its hello announces some;
+/// `asks_certificate`: the client may show one.
 pub async fn handshake(
     active: &Active,
     (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
-    incoming: Vec<u8>,
+    incoming: CountedBuffer,
     early_data: bool,
+    asks_certificate: bool,
 ) -> Result<Handshaken, HandshakeFailure> {
     let tls = UnbufferedServerConnection::new(config)
         .map_err(|error| End::failed(format!("handshake: {error}")))?;
     let mut machine = Machine::new(tls, incoming, early_data);
     let budget = &active.worker.edge.budget;
-    let mut counted = Counted::new(budget, 0);
+    machine.transcript = asks_certificate.then(|| Counted::of(budget, Account::Received, 0));
     loop {
         let step = with_certificates(&certificates, || machine.step());
         let outgoing = std::mem::take(&mut machine.outgoing);
@@ -98,7 +100,6 @@ pub async fn handshake(
         if machine.incoming.len() > HELD_BYTES_MAX {
             return Err(End::failed("handshake: the client's message is too long").into());
         }
-        counted.set(machine.incoming.len().saturating_sub(HELLO_BYTES));
         match active.recv(&mut machine.incoming, READ_BYTES).await {
             Ok(0) => return Err(End::failed("client closed in the handshake").into()),
             Ok(_) => {}
@@ -120,14 +121,16 @@ fn stopped(stop: Stop) -> End {
 pub fn rehearse(
     (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
     client: &mut ClientConnection,
+    incoming: CountedBuffer,
 ) -> Result<Handshaken, String> {
     /// Of each side; a HelloRetryRequest would make it one more.
     const FLIGHTS_MAX: usize = 4;
     let tls = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
-    let mut machine = Machine::new(tls, Vec::new(), false);
+    let mut machine = Machine::new(tls, incoming, false);
     for _ in 0..FLIGHTS_MAX {
         while client.wants_write() {
-            client.write_tls(&mut machine.incoming).map_err(|error| error.to_string())?;
+            let written = machine.incoming.edit(|bytes| client.write_tls(bytes));
+            written.map_err(|error| error.to_string())?;
         }
         let step = with_certificates(&certificates, || machine.step());
         let step = step.map_err(|error| error.to_string())?;
@@ -154,7 +157,7 @@ enum Step {
 struct Machine {
     tls: UnbufferedServerConnection,
     /// What was received and not discarded by rustls.
-    incoming: Vec<u8>,
+    incoming: CountedBuffer,
     /// How much of it rustls was shown: 0 <= fed <= incoming.len(), and a record's end.
     fed: usize,
     outgoing: Vec<u8>,
@@ -164,13 +167,18 @@ struct Machine {
     /// How much early data may still be skipped, in bytes; 0 where none was announced, or once
     /// the client's handshake has gone on.
     skip_bytes: usize,
+    /// Where rustls keeps the whole transcript, to verify the client's signature over it.
+    transcript: Option<Counted>,
+    /// Bytes that rustls was shown.
+    shown: usize,
 }
 
 impl Machine {
-    fn new(tls: UnbufferedServerConnection, incoming: Vec<u8>, early_data: bool) -> Self {
+    fn new(tls: UnbufferedServerConnection, incoming: CountedBuffer, early_data: bool) -> Self {
         let skip_bytes = if early_data { EARLY_BYTES_MAX } else { 0 };
         let (outgoing, secrets) = (Vec::new(), TrafficSecrets::default());
-        Self { tls, incoming, fed: 0, outgoing, next_seq: None, secrets, skip_bytes }
+        let (transcript, shown, next_seq) = (None, 0, None);
+        Self { tls, incoming, fed: 0, outgoing, next_seq, secrets, skip_bytes, transcript, shown }
     }
 
     /// Goes on until rustls needs more, is done, or fails; then `outgoing` has the alert.
@@ -197,13 +205,13 @@ impl Machine {
                 }
                 Ok(ConnectionState::BlockedHandshake) => true,
                 Ok(ConnectionState::WriteTraffic(_)) => {
-                    incoming.drain(..discard);
+                    incoming.consume(discard);
                     return Ok(Step::Done);
                 }
                 Ok(_) => return Err(rustls::Error::General("the client closed".into())),
                 Err(error) => return Err(self.failed(error)),
             };
-            incoming.drain(..discard);
+            incoming.consume(discard);
             *fed -= discard;
             if blocked && !self.feed()? {
                 return Ok(Step::NeedMore);
@@ -226,11 +234,16 @@ impl Machine {
                 }
             };
             if !(sealed && self.skips(end)) {
+                self.shown += end - self.fed;
+                if let Some(transcript) = &mut self.transcript {
+                    // It grows by doubling.
+                    transcript.set(2 * self.shown);
+                }
                 self.fed = end;
                 return Ok(true);
             }
             // rustls would keep it, and count it again with each record.
-            self.incoming.drain(self.fed..end);
+            self.incoming.edit(|bytes| drop(bytes.drain(self.fed..end)));
         }
     }
 

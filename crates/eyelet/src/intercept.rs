@@ -12,6 +12,7 @@ use eyelet_sys::{interfaces, socket};
 
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
+use crate::budget::CountedBuffer;
 use crate::config::{Action, Listener, ListenerKind, SpliceUpstream};
 use crate::connect;
 use crate::story::{End, Outcome, Story};
@@ -229,7 +230,11 @@ fn key(kind: Kind, hash: u64) -> u64 {
 
 /// Finds out where an accepted connection was meant to go, where its listener's kind tells.
 /// `raw` is what was read so far.
-pub async fn arrive(active: &Active, story: &mut Story, raw: &mut Vec<u8>) -> Result<(), End> {
+pub async fn arrive(
+    active: &Active,
+    story: &mut Story,
+    raw: &mut CountedBuffer,
+) -> Result<(), End> {
     let listener = listener_of(active, story);
     let destination = match listener.kind {
         ListenerKind::Direct | ListenerKind::HttpRedirect => return Ok(()),

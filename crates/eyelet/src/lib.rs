@@ -39,6 +39,7 @@ pub mod shares;
 pub mod shed;
 pub mod signals;
 pub mod slab;
+pub mod source;
 pub mod story;
 pub mod tls;
 pub mod truth;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use eyelet_sys::file::{LogFile, open_log};
 
+use crate::budget::{Account, Budget, CountedBuffer};
 use crate::config::{Access, Config};
 use crate::counters::{self, Counters};
 use crate::http::front::Told;
@@ -25,6 +26,11 @@ use queue::{Drain, Fill};
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// A worker hands its lines over when it holds this many bytes, or at the next tick.
 const BATCH_BYTES: usize = 16 << 10;
+/// Lines that wait for a slow reader: 16 MiB, about 40,000 lines.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// The part of `memory_max` that they may take, so that a log that stalls leaves the rest to
+/// connections.
+const QUEUE_PART: usize = 16;
 /// Room for the line with which it comes to hold them; a longer one makes room for itself.
 const LAST_LINE_BYTES: usize = 2 << 10;
 
@@ -48,7 +54,7 @@ pub struct Measured {
 /// Where a worker's lines go.
 pub struct Log {
     queue: Option<Fill>,
-    batch: Vec<u8>,
+    batch: CountedBuffer,
     lines: u64,
     opening: Opening,
     listeners: Arc<[Box<str>]>,
@@ -80,11 +86,11 @@ impl Log {
             return;
         }
         if self.batch.capacity() == 0 {
-            self.batch.reserve_exact(BATCH_BYTES + LAST_LINE_BYTES);
+            self.batch.edit(|batch| batch.reserve_exact(BATCH_BYTES + LAST_LINE_BYTES));
         }
         let listener = &self.listeners[usize::from(decided.listener)];
         let line = Line { listener, config, decided, measured, end, http };
-        line.write(&mut self.batch, &mut self.opening);
+        self.batch.edit(|batch| line.write(batch, &mut self.opening));
         self.lines += 1;
         if self.batch.len() >= BATCH_BYTES {
             self.flush();
@@ -97,8 +103,8 @@ impl Log {
         if self.batch.is_empty() {
             return;
         }
-        let mut batch = std::mem::take(&mut self.batch);
-        // What waits is bounded by its length, so its room must be like that.
+        let mut batch = self.batch.take();
+        // What waits is bounded by its length, so its capacity must be like that.
         if batch.len() < BATCH_BYTES {
             batch.shrink_to_fit();
         }
@@ -114,29 +120,36 @@ pub struct Writer {
     queue: Option<Fill>,
     listeners: Arc<[Box<str>]>,
     thread: Option<JoinHandle<()>>,
+    budget: Arc<Budget>,
 }
 
 impl Writer {
     /// Opens what `config.log.access` names and starts the thread.
-    pub fn start(config: &Config, listeners: Arc<[Box<str>]>) -> io::Result<Self> {
+    pub fn start(
+        config: &Config,
+        listeners: Arc<[Box<str>]>,
+        budget: &Arc<Budget>,
+    ) -> io::Result<Self> {
+        let budget = budget.clone();
         let out: Box<dyn Write + Send> = match &config.log.access {
-            Access::Off => return Ok(Self { queue: None, listeners, thread: None }),
+            Access::Off => return Ok(Self { queue: None, listeners, thread: None, budget }),
             Access::Stdout => Box::new(io::stdout()),
             Access::File(path) => Box::new(open(path)?),
         };
-        let (queue, drain) = queue::queue();
+        let queue_bytes_max = (config.limits.memory_max / QUEUE_PART).min(QUEUE_BYTES_MAX);
+        let (queue, drain) = queue::queue(queue_bytes_max);
         let counters = counters::register();
         let thread = std::thread::Builder::new()
             .name("access-log".into())
             .spawn(move || write_all(out, drain, &counters))?;
-        Ok(Self { queue: Some(queue), listeners, thread: Some(thread) })
+        Ok(Self { queue: Some(queue), listeners, thread: Some(thread), budget })
     }
 
     /// The log of one worker.
     pub fn log(&self, counters: Arc<Counters>) -> Log {
         Log {
             queue: self.queue.clone(),
-            batch: Vec::new(),
+            batch: CountedBuffer::of(&self.budget, Account::Log),
             lines: 0,
             opening: Opening::default(),
             listeners: self.listeners.clone(),
@@ -189,16 +202,20 @@ mod tests {
 
     #[test]
     fn lines_that_wait_have_no_more_room_than_they_need() {
-        let (queue, mut drain) = queue::queue();
+        let (queue, mut drain) = queue::queue(QUEUE_BYTES_MAX);
+        let budget = Arc::new(Budget::new(64 << 20, 0));
         let mut log = Log {
             queue: Some(queue),
-            batch: Vec::with_capacity(BATCH_BYTES + LAST_LINE_BYTES),
+            batch: CountedBuffer::of(&budget, Account::Log),
             lines: 1,
             opening: Opening::default(),
             listeners: [].into(),
             counters: Arc::default(),
         };
-        log.batch.extend([b'a'; 500]);
+        log.batch.edit(|batch| {
+            batch.reserve_exact(BATCH_BYTES + LAST_LINE_BYTES);
+            batch.extend([b'a'; 500]);
+        });
         log.flush();
         let room = drain.next().map(|batch| (batch.len(), batch.capacity()));
         assert!(room.is_some_and(|(len, room)| len == 500 && room < 2 * len), "{room:?}");

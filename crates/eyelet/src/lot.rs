@@ -344,6 +344,29 @@ impl Lot {
         self.entries.keys()
     }
 
+    /// The keys of the next `count` places behind `cursor`, or of all if there are fewer. After
+    /// the last place comes the first.
+    pub fn next_keys(&self, cursor: &Cell<u32>, count: u32) -> impl Iterator<Item = Key> {
+        let places = self.entries.places();
+        let begin = cursor.get();
+        let count = count.min(places);
+        cursor.set(begin.wrapping_add(count).checked_rem(places).unwrap_or(0));
+        (0..count).filter_map(move |n| {
+            let place = (u64::from(begin) + u64::from(n)) % u64::from(places);
+            self.entries.key_at(place as u32)
+        })
+    }
+
+    /// Places for connections that there are, in use or not.
+    pub fn places(&self) -> u32 {
+        self.entries.places()
+    }
+
+    /// The current tick.
+    pub fn now(&self) -> u32 {
+        self.wheel.now()
+    }
+
     /// Takes a connection out. Dropping it closes its sockets.
     pub fn remove(&mut self, key: Key) -> Option<Entry> {
         self.entries.entry(key)?;

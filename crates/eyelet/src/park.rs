@@ -12,13 +12,14 @@ use eyelet_sys::socket;
 
 use crate::act::terminate;
 use crate::active::Active;
-use crate::budget::{ACTIVE_BYTES, Counted, HTTP2_BYTES};
+use crate::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
 use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE, Waits};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::shed;
 use crate::slab::Key;
-use crate::story::{End, Outcome, Story};
+use crate::story::{End, Outcome, Parked, Story};
+use crate::wheel::TICK_MS;
 use crate::worker::Worker;
 
 /// How long a client may take to read the last words and close.
@@ -28,6 +29,9 @@ const LINGER_READS: usize = 16;
 /// A connection that has moved nothing for so long is idle when the process drains.
 const DRAIN_IDLE: Duration = Duration::from_millis(500);
 
+/// Ticks in that time.
+const DRAIN_PARTS: u32 = (DRAIN_IDLE.as_millis() / TICK_MS as u128) as u32;
+
 /// How long a connection is parked until it counts as one that stays. Most connections of a busy
 /// edge are over by then, and never pay for what only those that stay need.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -36,16 +40,18 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let held = relay.flow().held_bytes();
+    let held = relay.held_bytes();
+    let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
         let mut lot = worker.lot.borrow_mut();
         let Some(entry) = lot.entry(active.key()) else { return };
         if entry.upstream.is_none() {
             worker.uses_descriptors(-1);
         }
-        worker.edge.budget.give(entry.active_bytes());
-        let rests = held == 0 && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
+        worker.edge.budget.give(Account::Connections, entry.active_bytes());
+        let rests = is_quiet && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
         let story = story.take().park(&mut worker.shared.borrow_mut());
+        worker.sources.add(story.client_ip(), held);
         entry.role = Role::Parked { story, relay };
         lot.due_in(active.key(), idle_for(worker, false));
         rests
@@ -83,6 +89,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         return worker.later.borrow_mut().push(key);
     }
     let mut lot = worker.lot.borrow_mut();
+    let now = lot.now();
     let Some(Entry { client, upstream, ready, role, place, .. }) = lot.entry(key) else { return };
     let (progress, moved, blocked) = match role {
         Role::Active { .. } => return,
@@ -95,13 +102,21 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             return worker.closed(removed);
         }
         Role::Parked { story, relay } => {
-            let (held, moved) = (relay.flow().held_bytes(), story.moved());
+            let (held, moved) = (relay.held_bytes(), story.moved());
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
             buffers.piece = worker.edge.budget.piece();
             let progress = relay::run(relay, &mut sockets, story, buffers);
-            worker.keeps(held, relay.flow().held_bytes());
+            let holds = relay.held_bytes();
+            worker.keeps(held, holds);
+            worker.sources.update(story.client_ip(), held, holds);
+            if let Some(since) = relay.flow().note_holding(now)
+                && upstream.is_some()
+                && relay.flow().begins_to_hold()
+            {
+                worker.queue_holder(key, since);
+            }
             if upstream.is_none() && progress != Progress::Dial {
                 note_waiting(worker, key, place, relay);
             }
@@ -134,7 +149,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((story, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
-    worker.edge.budget.take(ACTIVE_BYTES);
+    worker.edge.budget.take(Account::Connections, ACTIVE_BYTES);
     // The others of this turn are woken before its task has run and counted what it holds.
     let library = if story.decided.http2 { HTTP2_BYTES } else { 0 };
     let counted = Counted::new(&worker.edge.budget, library + relay.flow().held_bytes());
@@ -201,15 +216,16 @@ fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
     let Role::Parked { story, mut relay } = std::mem::replace(&mut entry.role, role) else {
         return None;
     };
-    uncount(worker, &mut relay);
+    uncount(worker, &story, &mut relay);
     Some((story.wake(&mut worker.shared.borrow_mut()), relay))
 }
 
 /// Counts a parked connection out.
-fn uncount(worker: &Worker, relay: &mut Relay) {
+fn uncount(worker: &Worker, story: &Parked, relay: &mut Relay) {
     worker.counters.parked.down();
     worker.holds(size_of::<Entry>(), 0);
-    worker.keeps(relay.flow().held_bytes(), 0);
+    worker.keeps(relay.held_bytes(), 0);
+    worker.sources.remove(story.client_ip(), relay.held_bytes());
     for _ in 0..relay.flow().pipes() {
         worker.buffers.borrow_mut().lost_pipe();
     }
@@ -249,7 +265,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     // Taken out first: should the rest meet a fault of ours, nothing is counted out twice.
     let parked = std::mem::replace(role, Role::Lingering);
     if let Role::Parked { story, mut relay } = parked {
-        uncount(worker, &mut relay);
+        uncount(worker, &story, &mut relay);
         worker.tell_parked(&story, &relay, end);
         // Pipes and bytes that are held go here, before the sockets that they were for.
     }
@@ -290,7 +306,7 @@ pub fn last_words(active: &Active, bytes: &[u8]) {
             let _ = socket::send(&entry.client, bytes);
         }
         worker.uses_descriptors(-1);
-        worker.edge.budget.give(entry.active_bytes());
+        worker.edge.budget.give(Account::Connections, entry.active_bytes());
         entry.role = Role::Lingering;
     }
     linger(worker, active.key());
@@ -364,6 +380,30 @@ pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
     waits
 }
 
+/// Since when a parked connection holds bytes for a peer. `None`: it does not, and is not queued
+/// for that any more.
+pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
+    let mut lot = worker.lot.borrow_mut();
+    let Some(Entry { role: Role::Parked { relay, .. }, .. }) = lot.entry(key) else { return None };
+    let since = relay.flow().holds_since();
+    if since.is_none() {
+        relay.flow().leaves_queue();
+    }
+    since
+}
+
+/// Ends a connection whose peer leaves bytes in our memory that others want. By a reset: neither
+/// side may take what was cut for whole.
+pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
+    let outcome = match worker.lot.borrow_mut().entry(key).map(|entry| &entry.role) {
+        Some(Role::Parked { relay: Relay::Splice(_), .. }) => Outcome::Spliced,
+        Some(Role::Parked { relay: Relay::Terminate(_), .. }) => Outcome::Terminated,
+        _ => return,
+    };
+    let reason = "shed: memory_max, and what was sent was not taken".into();
+    end_parked(worker, key, &End { outcome, reason }, Last::Reset);
+}
+
 /// Ends an idle connection because memory is short. `false`: it is not idle any more.
 pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     {
@@ -399,10 +439,13 @@ fn close(worker: &Rc<Worker>, key: Key, reason: &'static str) {
 }
 
 /// Ends the parked connections that are idle while the process drains. What a spliced pair is
-/// about to say cannot be known, so it has until the drain's end.
+/// about to say cannot be known, so it has until the drain's end. In each tick a part of them is
+/// looked at, so that those that move have their turn: all in [`DRAIN_IDLE`].
 pub fn drain_idle(worker: &Rc<Worker>) {
-    let keys = worker.lot.borrow().keys();
-    for key in keys {
+    let places = worker.lot.borrow().places().div_ceil(DRAIN_PARTS);
+    for _ in 0..places {
+        let key = worker.lot.borrow().next_keys(&worker.drain_cursor, 1).next();
+        let Some(key) = key else { continue };
         let mut lot = worker.lot.borrow_mut();
         let (story, relay) = match lot.entry(key).map(|entry| &mut entry.role) {
             Some(Role::Parked { story, relay }) => (story, relay),

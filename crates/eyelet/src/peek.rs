@@ -1,7 +1,6 @@
 //! Reading what comes before a decision: the PROXY header of trusted sources, and the hello.
 //! It must not know what is decided by it.
 
-use std::borrow::Cow;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
@@ -14,18 +13,16 @@ use tokio::time::Instant;
 
 use crate::act::refuse::Answer;
 use crate::active::{Active, Stop, client_failure};
+use crate::budget::CountedBuffer;
 use crate::fingerprint;
 use crate::lot::CLIENT;
-use crate::story::{End, Story, TlsCompression};
+use crate::story::{Alpn, End, Story, TlsCompression};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;
 
 /// How long the first bytes of a client are waited for only to answer in its own protocol.
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
-
-/// Protocols of one hello that the access line keeps.
-const ALPN_LOGGED_MAX: usize = 16;
 
 /// Whether the client is a source that must send a PROXY header.
 pub fn must_name_client(active: &Active, story: &Story) -> bool {
@@ -38,7 +35,7 @@ pub fn must_name_client(active: &Active, story: &Story) -> bool {
 pub async fn proxy_header(
     active: &Active,
     story: &mut Story,
-    raw: &mut Vec<u8>,
+    raw: &mut CountedBuffer,
 ) -> Result<(), End> {
     loop {
         match proxy::read(raw) {
@@ -52,7 +49,7 @@ pub async fn proxy_header(
                     story.client = client;
                     story.decided.destination = Some(destination);
                 }
-                raw.drain(..header.len);
+                raw.consume(header.len);
                 return Ok(());
             }
         }
@@ -60,7 +57,7 @@ pub async fn proxy_header(
 }
 
 /// Reads on. `of` is what is being read, in the access line's words.
-pub async fn more(active: &Active, raw: &mut Vec<u8>, of: &str) -> Result<(), End> {
+pub async fn more(active: &Active, raw: &mut CountedBuffer, of: &str) -> Result<(), End> {
     let how_far = |raw: &[u8]| if raw.is_empty() { "before" } else { "in the middle of" };
     match active.recv(raw, READ_BYTES).await {
         Ok(0) => Err(End::failed(format!("client closed {} {of}", how_far(raw)))),
@@ -94,7 +91,7 @@ pub async fn while_there(
 
 /// Reads on for who only looks: whether anything came by then. A client that closed goes on as one
 /// that says nothing; one that reset does not: what it sent would be passed on as if it were whole.
-pub async fn glance(active: &Active, raw: &mut Vec<u8>, until: Instant) -> Result<bool, End> {
+pub async fn glance(active: &Active, raw: &mut CountedBuffer, until: Instant) -> Result<bool, End> {
     match tokio::time::timeout_at(until, active.recv(raw, READ_BYTES)).await {
         Ok(Ok(1..)) => return Ok(true),
         Ok(Err(Stop::Io(error))) => return Err(End::failed(client_failure(&error, "the hello"))),
@@ -109,7 +106,7 @@ pub async fn glance(active: &Active, raw: &mut Vec<u8>, until: Instant) -> Resul
 
 /// The answer to a client that is refused before its hello was needed: one that speaks HTTP is
 /// told so in HTTP. A client that says nothing soon gets the alert.
-pub async fn fit(active: &Active, raw: &mut Vec<u8>, answer: Answer) -> Answer {
+pub async fn fit(active: &Active, raw: &mut CountedBuffer, answer: Answer) -> Answer {
     if raw.is_empty() {
         let read = active.recv(raw, READ_BYTES);
         // Whatever comes of it, the refusal stands.
@@ -135,16 +132,7 @@ pub fn tell(active: &Active, story: &mut Story, hello: &Hello<'_>) {
     if !active.worker.logs() {
         return;
     }
-    let alpn: Box<[Cow<'static, str>]> = hello
-        .alpn()
-        .take(ALPN_LOGGED_MAX)
-        .map(|name| match name.as_ref() {
-            b"h2" => "h2".into(),
-            b"http/1.1" => "http/1.1".into(),
-            other => String::from_utf8_lossy(other).into_owned().into(),
-        })
-        .collect();
-    decided.alpn = (!alpn.is_empty()).then_some(alpn);
+    decided.alpn = Alpn::new(hello.alpn());
     if active.worker.edge.config.log.ja4 {
         decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }

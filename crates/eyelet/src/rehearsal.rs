@@ -14,6 +14,7 @@ use eyelet_sys::socket;
 use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
 
+use crate::budget::{Account, CountedBuffer};
 use crate::config::Action;
 use crate::handshake::{self, Handshaken};
 use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
@@ -49,7 +50,8 @@ fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), S
     let edge = &worker.edge;
     let config = edge.tls.of(&edge.config.rules, rule).map_err(|error| error.to_string())?;
     let mut client = client().map_err(|error| error.to_string())?;
-    Ok((handshake::rehearse(config, &mut client)?, client))
+    let incoming = CountedBuffer::of(&edge.budget, Account::Received);
+    Ok((handshake::rehearse(config, &mut client, incoming)?, client))
 }
 
 fn client() -> Result<ClientConnection, Error> {
@@ -127,14 +129,18 @@ fn nobody() -> Story {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::sync::Arc;
+
     use eyelet_record::{Role, Suite};
 
     use super::*;
+    use crate::budget::Budget;
 
     #[test]
     fn nothing_is_left_of_a_connection_that_fails() {
         let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
-        let (mut shared, mut buffers) = (Shared::default(), Buffers::default());
+        let (mut shared, mut buffers) =
+            (Shared::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::default());
         // A client that has not shaken hands is not understood.
         echo(&mut shared, &mut buffers, session.unwrap(), client().unwrap()).unwrap_err();
         assert!(shared.is_empty());

@@ -96,6 +96,7 @@ pub struct Running {
     workers: Vec<JoinHandle<()>>,
     compress: Arc<compress::Shared>,
     writer: Writer,
+    budget: Arc<Budget>,
 }
 
 /// Binds, then starts the workers.
@@ -117,17 +118,18 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         Access::Stdout => String::from("stdout"),
         Access::Off => String::from("off"),
     };
-    let writer =
-        Writer::start(&config, names.collect()).map_err(|error| StartError::Log { path, error })?;
     // What reading the configuration left behind is not to be counted as held.
     eyelet_sys::memory::trim();
     let resident = eyelet_sys::memory::resident_bytes();
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
+    let writer = Writer::start(&config, names.collect(), &budget)
+        .map_err(|error| StartError::Log { path, error })?;
     let compress = compress::Shared::start(&config, &budget).map_err(StartError::Dictionaries)?;
-    let shared = Shared { tls, upstream_tls, compress: compress.clone(), truth, budget };
+    let shared =
+        Shared { tls, upstream_tls, compress: compress.clone(), truth, budget: budget.clone() };
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
-    let mut running = Running { addresses, drain, workers: Vec::new(), compress, writer };
+    let mut running = Running { addresses, drain, workers: Vec::new(), compress, writer, budget };
     // Of memory and of the program, what only the start has needed until here. What comes now is
     // what connections need.
     eyelet_sys::memory::trim();
@@ -291,6 +293,12 @@ impl Running {
     /// The addresses listened on, in the order of the configuration; port 0 is resolved.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// What is counted against `memory_max` now, by kind, in one line.
+    pub fn accounts(&self) -> String {
+        let resident = eyelet_sys::memory::resident_bytes();
+        format!("memory: {resident} bytes resident; {}", self.budget)
     }
 
     /// Whether a worker has ended by itself, which only a failure makes it do.

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::active::Active;
-use crate::budget::{Counted, HELLO_BYTES};
+use crate::budget::CountedBuffer;
 use crate::config::Action;
 use crate::known::Known;
 use crate::peek;
@@ -27,7 +27,7 @@ pub async fn look(
     active: &Active,
     story: &mut Story,
     known: &mut Known,
-    peeked: &mut Vec<u8>,
+    peeked: &mut CountedBuffer,
 ) -> Result<(), End> {
     if !note(active, story, known, None) {
         return Ok(());
@@ -35,7 +35,6 @@ pub async fn look(
     let edge = &active.worker.edge;
     let until = Instant::now() + HELLO_WAIT;
     let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
-    let mut counted = Counted::new(&edge.budget, 0);
     loop {
         match reader.feed(peeked) {
             // Before the 200 that a CONNECT waits for there is no more than came with its head.
@@ -52,8 +51,6 @@ pub async fn look(
         if !peek::glance(active, peeked, until).await? {
             return Ok(());
         }
-        // Twice: what grows leaves a hole of its former size in the heap.
-        counted.set(2 * peeked.len().saturating_sub(HELLO_BYTES));
     }
 }
 

@@ -4,10 +4,12 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use crate::budget::{Account, Budget, Counted};
 use crate::slab::Slab;
 
 /// Where a value is, for those who share it: its place in the slab, from 1.
@@ -25,27 +27,44 @@ impl Place {
     }
 }
 
-/// Values, each with the number of those who share it.
+/// A value that may hold memory beside itself.
+pub trait Heap {
+    /// Bytes on the heap that it holds.
+    fn heap_bytes(&self) -> usize;
+}
+
+/// Values, each with the number of those who share it. Counted once, by what each value takes in
+/// its slot and on the heap.
 pub struct Shares<T> {
-    values: Slab<Counted<T>>,
+    values: Slab<Shared<T>>,
     /// By the hash of what is in each place.
     places: HashTable<Place>,
     /// Keyed: names are chosen by peers.
     hasher: RandomState,
+    counted: Counted,
+    bytes: usize,
 }
 
-struct Counted<T> {
+struct Shared<T> {
     sharers: u32,
     value: T,
 }
 
-impl<T> Default for Shares<T> {
-    fn default() -> Self {
-        Self { values: Slab::default(), places: HashTable::new(), hasher: RandomState::default() }
-    }
-}
+impl<T: Eq + Hash + Heap> Shares<T> {
+    /// A value's slot with its generation, and its place in a table that is half full.
+    const SLOT_BYTES: usize = size_of::<Option<Shared<T>>>() + 4 + 2 * (size_of::<Place>() + 1);
 
-impl<T: Eq + Hash> Shares<T> {
+    /// No value yet.
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        Self {
+            values: Slab::default(),
+            places: HashTable::new(),
+            hasher: RandomState::default(),
+            counted: Counted::of(budget, Account::Texts, 0),
+            bytes: 0,
+        }
+    }
+
     /// Whether nobody shares anything.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -53,35 +72,38 @@ impl<T: Eq + Hash> Shares<T> {
 
     /// The place of an equal value, or of this one from now on; [`Shares::give`] gives it up.
     pub fn share(&mut self, value: T) -> Place {
-        let Self { values, places, hasher } = self;
+        let Self { values, places, hasher, .. } = self;
         let hash = hasher.hash_one(&value);
         let is_equal =
-            |place: &Place| values.get(place.index()).is_some_and(|counted| counted.value == value);
+            |place: &Place| values.get(place.index()).is_some_and(|shared| shared.value == value);
         if let Some(place) = places.find(hash, is_equal).copied() {
-            if let Some(counted) = values.at(place.index()) {
-                counted.sharers += 1;
+            if let Some(shared) = values.at(place.index()) {
+                shared.sharers += 1;
             }
             return place;
         }
-        let place = Place::of(values.insert(Counted { sharers: 1, value }).index);
+        let bytes = Self::SLOT_BYTES + value.heap_bytes();
+        let place = Place::of(values.insert(Shared { sharers: 1, value }).index);
         places.insert_unique(hash, place, |place| hash_at(values, hasher, *place));
+        self.count(self.bytes + bytes);
         place
     }
 
     /// The value in a place that was not given up.
     pub fn get(&self, place: Place) -> Option<&T> {
-        self.values.get(place.index()).map(|counted| &counted.value)
+        self.values.get(place.index()).map(|shared| &shared.value)
     }
 
     /// Gives a place up; the value goes with the last who shared it.
     pub fn give(&mut self, place: Place) {
-        let Self { values, places, hasher } = self;
-        let Some(counted) = values.at(place.index()) else { return };
-        counted.sharers -= 1;
-        if counted.sharers > 0 {
+        let Self { values, places, hasher, .. } = self;
+        let Some(shared) = values.at(place.index()) else { return };
+        shared.sharers -= 1;
+        if shared.sharers > 0 {
             return;
         }
-        let hash = hasher.hash_one(&counted.value);
+        let bytes = Self::SLOT_BYTES + shared.value.heap_bytes();
+        let hash = hasher.hash_one(&shared.value);
         if let Ok(found) = places.find_entry(hash, |other| *other == place) {
             found.remove();
         }
@@ -92,11 +114,17 @@ impl<T: Eq + Hash> Shares<T> {
         if places.len() * 4 < places.capacity() {
             places.shrink_to(places.len() * 2, |place| hash_at(values, hasher, *place));
         }
+        self.count(self.bytes - bytes);
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.counted.set(bytes);
     }
 }
 
-fn hash_at<T: Hash>(values: &Slab<Counted<T>>, hasher: &RandomState, place: Place) -> u64 {
-    values.get(place.index()).map_or(0, |counted| hasher.hash_one(&counted.value))
+fn hash_at<T: Hash>(values: &Slab<Shared<T>>, hasher: &RandomState, place: Place) -> u64 {
+    values.get(place.index()).map_or(0, |shared| hasher.hash_one(&shared.value))
 }
 
 /// Bytes of a name that are kept in place. Names of hosts are mostly shorter.
@@ -121,6 +149,15 @@ impl Name {
                 .and_then(|name| std::str::from_utf8(name).ok())
                 .unwrap_or_default(),
             Self::Long(name) => name,
+        }
+    }
+}
+
+impl Heap for Name {
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Short(..) => 0,
+            Self::Long(name) => name.len(),
         }
     }
 }
@@ -156,10 +193,19 @@ impl Hash for Name {
 mod tests {
     use super::*;
 
+    impl Heap for usize {
+        fn heap_bytes(&self) -> usize {
+            100
+        }
+    }
+
     #[test]
     fn a_value_is_there_once_and_as_long_as_one_shares_it() {
-        let mut shares = Shares::default();
-        let places: Vec<Place> = (0..5_000).map(|n| shares.share(n % 2_500)).collect();
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let mut shares = Shares::new(&budget);
+        let places: Vec<Place> = (0..5_000_usize).map(|n| shares.share(n % 2_500)).collect();
+        let counted = budget.used();
+        assert!((2_500 * (100 + 16)..2_500 * (100 + 64)).contains(&counted), "{counted}");
         assert_eq!(places[..2_500], places[2_500..]);
         for (n, place) in places.iter().enumerate().take(2_500) {
             shares.give(*place);
@@ -168,7 +214,7 @@ mod tests {
         for place in &places[2_500..] {
             shares.give(*place);
         }
-        assert!(shares.is_empty() && shares.places.is_empty());
+        assert!(shares.is_empty() && shares.places.is_empty() && budget.used() == 0);
         assert!(shares.places.capacity() < 100, "{}", shares.places.capacity());
     }
 

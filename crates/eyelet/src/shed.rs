@@ -1,21 +1,24 @@
 //! Making room when memory is short, in a fixed order: half-open connections by age, HTTP/2 ones
 //! without a stream by idleness, then new ones of sources that hold more than their share, then
-//! other new ones. Parked ones that hold nothing stay, but for `shed_idle`.
+//! other new ones. Parked ones that hold nothing stay, but for `shed_idle`; those that hold bytes
+//! for a slow peer are ended after a while.
 //! It must not know what bytes are counted as.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry as Served;
-use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Context;
 
-use crate::budget::ACTIVE_BYTES;
+use crate::budget::{ACTIVE_BYTES, Account};
 use crate::lot::{Entry, Phase, Role, Waits};
 use crate::park;
 use crate::slab::Key;
+use crate::source::Source;
 use crate::story::{End, Outcome};
+use crate::wheel::TICK_MS;
 use crate::worker::Worker;
 
 /// What a new connection needs until its handshake ends.
@@ -23,11 +26,16 @@ const NEW_BYTES: usize = size_of::<Entry>() + ACTIVE_BYTES;
 /// Connections that are ended to make room for one new one: one is enough unless others took
 /// memory meanwhile.
 const SHED_A_NEW_ONE: usize = 4;
-/// Idle connections looked up for shedding at a time.
-const IDLE_MAX: usize = 1024;
-/// A source holds more than its share when it has more than this many times what the others have
-/// on average.
-const SHARE: usize = 2;
+/// Connections looked at in a tick for those that are idle for longest: all of them where there
+/// are fewer. As much work as a hundred small requests.
+const IDLE_LOOKS: u32 = 1024;
+/// How long a peer may leave bytes in our memory while memory is short: as long as a body of HTTP
+/// may rest then.
+const STALLED_TICKS: u32 = (3_000 / TICK_MS) as u32;
+/// Connections that hold bytes that are looked at in a tick, and which part of them if there are
+/// more: the queue of those that do not any more halves in three ticks.
+const HOLDERS_LOOKS: usize = 64;
+const HOLDERS_PART: usize = 4;
 /// Tasks that serve a source while memory is short, so that those who hold little are served.
 const FEW: usize = 4;
 /// The queue of half-open connections is tidied beyond this many that are not half-open any more.
@@ -43,24 +51,35 @@ pub(crate) struct Place {
 }
 
 /// Such a queue: the oldest first, and some that do not count any more.
-pub(crate) type Queue = RefCell<VecDeque<Place>>;
+#[derive(Default)]
+pub(crate) struct Queue {
+    places: RefCell<VecDeque<Place>>,
+    /// How many counted when it was last tidied.
+    kept: Cell<usize>,
+}
 
 /// Gives a connection a place behind all others.
 pub(crate) fn queue(queue: &Queue, key: Key, place: &mut u16) {
     *place = place.wrapping_add(1);
-    queue.borrow_mut().push_back(Place { key, place: *place });
+    queue.places.borrow_mut().push_back(Place { key, place: *place });
+}
+
+/// A parked connection that holds bytes for a peer.
+pub(crate) struct Holder {
+    key: Key,
+    /// The tick since which it did, when it was queued. Later where the peer took them meanwhile.
+    since: u32,
 }
 
 impl Worker {
     /// Whether a new connection from `source` can be taken in, after room was made for it.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
         let budget = &self.edge.budget;
-        if budget.is_tight(NEW_BYTES) && !self.is_weighed.replace(true) {
-            // At once, and then once a tick: a burst is over before the next one.
-            self.weigh_sources();
+        if !budget.is_tight(NEW_BYTES) {
+            return true;
         }
         // The last eighth is for those who have little.
-        let much = self.greedy.borrow().contains(&source) || !self.is_served_in_few(source);
+        let much = self.sources.is_greedy(source) || !self.is_served_in_few(source);
         let is_full = || {
             if much { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
         };
@@ -99,11 +118,12 @@ impl Worker {
     }
 
     fn is_served_in_few(&self, source: IpAddr) -> bool {
-        self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW
+        self.serving.borrow().get(&Source::of(source)).copied().unwrap_or(0) < FEW
     }
 
     /// Notes that a task serves `source`, until what is given is dropped.
     pub fn serves(self: &Rc<Self>, source: IpAddr) -> Serving {
+        let source = Source::of(source);
         *self.serving.borrow_mut().entry(source).or_default() += 1;
         Serving { worker: self.clone(), source }
     }
@@ -144,12 +164,73 @@ impl Worker {
 
     /// Ends the connection that is idle for longest, where the operator allows that.
     fn shed_idle(self: &Rc<Self>) -> bool {
-        while let Some(key) = self.idle.borrow_mut().pop() {
-            if park::shed(self, key) {
+        if !self.edge.config.limits.shed_idle {
+            return false;
+        }
+        if self.idle.borrow().is_empty() && !self.has_looked.replace(true) {
+            self.look_for_idle();
+        }
+        loop {
+            let Some((due, key)) = self.idle.borrow_mut().pop() else { return false };
+            // Whose deadline has moved was not idle meanwhile.
+            if self.lot.borrow_mut().due(key) == due && park::shed(self, key) {
                 return true;
             }
         }
-        false
+    }
+
+    /// Finds those that are idle for longest among the next [`IDLE_LOOKS`] connections.
+    fn look_for_idle(&self) {
+        let mut idle = self.idle.borrow_mut();
+        let mut lot = self.lot.borrow_mut();
+        let places = lot.next_keys(&self.idle_cursor, IDLE_LOOKS).map(|key| (0, key));
+        idle.extend(places);
+        idle.retain_mut(|(due, key)| {
+            *due = lot.due(*key);
+            match lot.entry(*key) {
+                Some(Entry { role: Role::Parked { story, relay }, .. }) => {
+                    story.is_settled() && relay.flow().is_quiet()
+                }
+                _ => false,
+            }
+        });
+        // The nearest deadline is the longest idleness; it comes last, to be taken first.
+        idle.sort_unstable_by_key(|(due, _)| std::cmp::Reverse(*due));
+    }
+
+    /// Queues a parked connection that begins to hold bytes for a peer.
+    pub(crate) fn queue_holder(&self, key: Key, since: u32) {
+        self.holders.borrow_mut().push_back(Holder { key, since });
+    }
+
+    /// Ends connections whose peer leaves bytes in our memory for [`STALLED_TICKS`] while memory
+    /// is short, the slowest first. A peer that takes a little is as slow as one that takes
+    /// nothing: what counts is when all of a piece was taken.
+    fn give_up_slow(self: &Rc<Self>) {
+        let now = self.lot.borrow().now();
+        let looks = (self.holders.borrow().len() / HOLDERS_PART).max(HOLDERS_LOOKS);
+        for _ in 0..looks {
+            let Some(first) = self.holders.borrow_mut().pop_front() else { break };
+            match park::holds_since(self, first.key) {
+                None => {}
+                Some(since) if since > first.since => self.queue_holder(first.key, since),
+                // All others hold theirs for as long at most.
+                Some(since) => {
+                    let is_slow = now.saturating_sub(since) >= STALLED_TICKS;
+                    if !is_slow || !self.edge.budget.is_filling(0) {
+                        self.holders.borrow_mut().push_front(first);
+                        break;
+                    }
+                    park::give_up_slow(self, first.key);
+                }
+            }
+        }
+        // A flood's queue is not kept for life.
+        let mut holders = self.holders.borrow_mut();
+        let kept = holders.len();
+        if holders.capacity() > 4 * kept.max(HOLDERS_LOOKS) {
+            holders.shrink_to(2 * kept);
+        }
     }
 
     /// Has the oldest half-open connection end, or one that waits to be served as long and holds
@@ -163,7 +244,7 @@ impl Worker {
     fn shed_first(self: &Rc<Self>, queue: &Queue, of: Phase, spared: Option<Key>) -> bool {
         let mut kept = None;
         let is_shed = loop {
-            let Some(first) = queue.borrow_mut().pop_front() else { break false };
+            let Some(first) = queue.places.borrow_mut().pop_front() else { break false };
             let key = first.key;
             if !self.counts(first) {
                 continue;
@@ -177,7 +258,7 @@ impl Worker {
             }
         };
         if let Some(first) = kept {
-            queue.borrow_mut().push_front(first);
+            queue.places.borrow_mut().push_front(first);
         }
         is_shed
     }
@@ -198,7 +279,7 @@ impl Worker {
         }
         // Its memory counts as free from now on: it ends in the next turn.
         (*late, *shed) = (true, true);
-        self.edge.budget.give(ACTIVE_BYTES);
+        self.edge.budget.give(Account::Connections, ACTIVE_BYTES);
         match waits {
             Waits::No => {}
             // Not at once: this may be asked for in the midst of another's story.
@@ -211,7 +292,7 @@ impl Worker {
     /// Ends a new connection for which there is no room.
     pub(crate) fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let story = self.story(listener, peer);
-        let reason = if self.greedy.borrow().contains(&peer.ip()) {
+        let reason = if self.sources.is_greedy(peer.ip()) {
             "shed: memory_max, and this source holds more than its share"
         } else {
             "shed: memory_max"
@@ -220,66 +301,39 @@ impl Worker {
         drop(client);
     }
 
-    /// Finds the sources that hold more than their share, as long as memory is short: counted
-    /// from the lot once a tick, so that nothing is kept for each connection in better times.
-    pub(crate) fn weigh_sources(&self) {
-        let mut greedy = self.greedy.borrow_mut();
-        greedy.clear();
+    /// What is to be done in each tick, whose cost does not grow with the number of connections.
+    pub(crate) fn tidy_queues(self: &Rc<Self>) {
         self.tidy(&self.half_open, Phase::HalfOpen);
         self.tidy(&self.unused, Phase::Idle);
-        self.idle.borrow_mut().clear();
-        if !self.edge.budget.is_tight(NEW_BYTES) {
-            return;
-        }
-        let mut lot = self.lot.borrow_mut();
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        let mut idle = Vec::new();
-        for key in lot.keys() {
-            let since = lot.due(key);
-            if let Some(Entry { role: Role::Parked { story, relay }, .. }) = lot.entry(key) {
-                *counts.entry(story.client_ip()).or_default() += 1;
-                if self.edge.config.limits.shed_idle
-                    && story.is_settled()
-                    && relay.flow().is_quiet()
-                {
-                    idle.push((since, key));
-                }
-            }
-        }
-        // The nearest deadline is the longest idleness; it comes last, to be taken first.
-        idle.sort_unstable_by_key(|(due, _)| std::cmp::Reverse(*due));
-        let skip = idle.len().saturating_sub(IDLE_MAX);
-        self.idle.borrow_mut().extend(idle.into_iter().skip(skip).map(|(_, key)| key));
-        let (all, sources) = (counts.values().sum::<usize>(), counts.len());
-        // One source alone has no share to exceed.
-        let is_greedy = |n: usize| sources > 1 && n > SHARE * (all - n) / (sources - 1);
-        greedy.extend(counts.into_iter().filter(|(_, n)| is_greedy(*n)).map(|(ip, _)| ip));
+        self.has_looked.set(false);
+        self.give_up_slow();
     }
 
     /// Drops the places of connections that are not there any more, or further, and of each that
     /// came back all but the newest.
     fn tidy(&self, queue: &Queue, of: Phase) {
-        let mut queue = queue.borrow_mut();
-        if queue.len() < STALE_MAX && !self.edge.budget.is_tight(NEW_BYTES) {
+        let (mut places, kept) = (queue.places.borrow_mut(), &queue.kept);
+        // Not before it has doubled: then each place is looked at twice at most.
+        if places.len() < STALE_MAX.max(2 * kept.get()) {
             return;
         }
         let mut lot = self.lot.borrow_mut();
-        queue.retain(|at| match lot.entry(at.key) {
+        places.retain(|at| match lot.entry(at.key) {
             Some(entry) if entry.place != at.place => false,
             Some(Entry { role: Role::Active { phase, .. }, .. }) => *phase == of,
             Some(entry) => of == Phase::HalfOpen && park::waits(entry),
             None => false,
         });
         // A flood's queue is not kept for life.
-        let kept = queue.len();
-        queue.shrink_to(2 * kept);
+        kept.set(places.len());
+        places.shrink_to(2 * kept.get());
     }
 }
 
 /// A task that serves a source is counted as long as this lives.
 pub struct Serving {
     worker: Rc<Worker>,
-    source: IpAddr,
+    source: Source,
 }
 
 impl Drop for Serving {

@@ -18,6 +18,7 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    accounts: Signal,
 }
 
 impl Signals {
@@ -30,6 +31,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            accounts: signal(SignalKind::user_defined1())?,
         })
     }
 
@@ -42,7 +44,7 @@ impl Signals {
     }
 
     /// Waits for SIGTERM or SIGINT, or the end of a worker, and says which. SIGHUP is noted; reload
-    /// comes later.
+    /// comes later. SIGUSR1 is answered by what is counted against `memory_max`.
     pub async fn until_told_to_stop(&mut self, running: &Running) -> Stop {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
@@ -53,6 +55,7 @@ impl Signals {
                 _ = self.hangup.recv() => {
                     tracing::warn!("SIGHUP ignored: reload is not there yet, restart instead");
                 }
+                _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),
                 _ = watch.tick() => {
                     tell_drops(&mut drops);
                     if running.has_died() {

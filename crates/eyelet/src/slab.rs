@@ -124,6 +124,11 @@ impl<T> Slab<T> {
         chunk.slots.get_mut(index as usize % CHUNK)?.as_mut()
     }
 
+    /// Places that there are, in use or not.
+    pub fn places(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
     /// The key of the entry in this place.
     pub fn key_at(&self, index: u32) -> Option<Key> {
         let chunk = self.chunks.get(index as usize / CHUNK)?.as_ref()?;

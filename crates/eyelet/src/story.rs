@@ -4,12 +4,14 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use eyelet_wire::connect::Target;
 use serde::Serialize;
 
+use crate::budget::Budget;
 use crate::log::Measured;
-use crate::shares::{Name, Place, Shares};
+use crate::shares::{Heap, Name, Place, Shares};
 use crate::truth::told::Evidence;
 
 /// How a connection ended.
@@ -61,7 +63,7 @@ pub struct Decided {
     /// The name in the hello.
     pub sni: Option<Box<str>>,
     /// The protocols in the hello.
-    pub alpn: Option<Box<[Cow<'static, str>]>>,
+    pub alpn: Option<Alpn>,
     /// The fingerprint of the hello.
     pub ja4: Option<Box<str>>,
     /// The highest version offered, or the one in force where TLS ends here.
@@ -78,6 +80,60 @@ pub struct Decided {
     pub shadow: Vec<(u32, Outcome)>,
     /// The evidence that rules have asked for.
     pub evidence: Option<Box<Evidence>>,
+}
+
+impl Heap for Decided {
+    fn heap_bytes(&self) -> usize {
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let upstream = match &self.upstream {
+            Some(Upstream::Name(name)) => name.len(),
+            Some(Upstream::Address(_)) | None => 0,
+        };
+        text(&self.connect)
+            + text(&self.sni)
+            + text(&self.ja4)
+            + upstream
+            + self.alpn.as_ref().map_or(0, |alpn| alpn.0.len())
+            + size_of_val(&self.shadow[..])
+            + self.evidence.as_ref().map_or(0, |evidence| evidence.heap_bytes())
+    }
+}
+
+/// Bytes of a hello's ALPN list that the access line keeps. A browser's has 12; one name of the
+/// greatest length fits (RFC 7301 section 3.1).
+const ALPN_BYTES_MAX: usize = 256;
+
+/// The protocols that a hello offers, each behind its length. Kept as bytes, because a text that
+/// stands for bytes that are no UTF-8 is three times as long.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Alpn(Box<[u8]>);
+
+impl Alpn {
+    /// The first of the names that fit into [`ALPN_BYTES_MAX`]; `None` without any.
+    pub fn new<T: AsRef<[u8]>>(names: impl Iterator<Item = T>) -> Option<Self> {
+        let mut list = Vec::new();
+        for name in names {
+            let name = name.as_ref();
+            let Ok(length) = u8::try_from(name.len()) else { break };
+            if list.len() + 1 + name.len() > ALPN_BYTES_MAX {
+                break;
+            }
+            list.push(length);
+            list.extend_from_slice(name);
+        }
+        (!list.is_empty()).then(|| Self(list.into()))
+    }
+
+    /// The names, with U+FFFD for what is no UTF-8.
+    pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let mut rest = &self.0[..];
+        std::iter::from_fn(move || {
+            let (length, behind) = rest.split_first()?;
+            let (name, behind) = behind.split_at_checked(usize::from(*length))?;
+            rest = behind;
+            Some(String::from_utf8_lossy(name))
+        })
+    }
 }
 
 /// Who was dialled.
@@ -250,13 +306,17 @@ impl Parked {
 
 /// What parked connections share: one copy of each different [`Decided`] and of each name, as
 /// long as one of them lives. Bounded by the number of parked connections.
-#[derive(Default)]
 pub struct Shared {
     decided: Shares<Decided>,
     names: Shares<Name>,
 }
 
 impl Shared {
+    /// Nothing yet.
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        Self { decided: Shares::new(budget), names: Shares::new(budget) }
+    }
+
     /// Whether nobody shares anything.
     pub fn is_empty(&self) -> bool {
         self.decided.is_empty() && self.names.is_empty()
@@ -273,6 +333,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn story(sni: &str, client: &str) -> Story {
@@ -290,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_parked_story_comes_back_whole_and_the_table_empties() {
-        let mut shared = Shared::default();
+        let mut shared = Shared::new(&Arc::new(Budget::new(64 << 20, 0)));
         for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
             let one = story("a.example", client).park(&mut shared);
             let two = story("a.example", client).park(&mut shared);
@@ -300,6 +361,20 @@ mod tests {
             two.wake(&mut shared);
             assert!(shared.is_empty());
         }
+    }
+
+    /// One name of the greatest length fits, and as many short ones; what is no UTF-8 is not
+    /// kept three times as long.
+    #[test]
+    fn a_list_of_protocols_is_kept_in_few_bytes() {
+        let names = |alpn: &Alpn| alpn.names().map(Cow::into_owned).collect::<Vec<_>>();
+        assert_eq!(Alpn::new(std::iter::empty::<&[u8]>()), None);
+        let usual = Alpn::new([b"h2".as_slice(), b"http/1.1"].into_iter()).unwrap();
+        assert_eq!(names(&usual), ["h2", "http/1.1"]);
+        let hostile = Alpn::new([[0xff_u8; 255]; 16].into_iter()).unwrap();
+        assert_eq!((hostile.0.len(), names(&hostile)), (256, vec!["\u{fffd}".repeat(255)]));
+        let decided = Decided { alpn: Some(hostile), ..Decided::default() };
+        assert_eq!(decided.heap_bytes(), 256);
     }
 
     /// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 2 x 4 shared + 2 x 8 counters.

@@ -2,10 +2,10 @@
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
 use crate::active::Active;
-use crate::budget::{ACTIVE_BYTES, Budget};
+use crate::budget::{ACTIVE_BYTES, Account, Budget};
 use crate::clock::Clock;
 use crate::compress::{self, Compressors};
 use crate::config::Config;
@@ -37,8 +37,9 @@ use crate::lot::{CLIENT, Entry, Lot, Role, Token, Waiting, Waits};
 use crate::park;
 use crate::relay::{Buffers, Relay};
 use crate::resolver::Resolver;
-use crate::shed::{self, Queue};
+use crate::shed::{self, Holder, Queue};
 use crate::slab::Key;
+use crate::source::{Source, Sources};
 use crate::story::{Decided, End, Outcome, Parked, Shared, Story};
 use crate::tls::ServerConfigs;
 use crate::truth::Truth;
@@ -129,18 +130,24 @@ pub struct Worker {
     /// HTTP/2 connections without a stream, longest first, and some that have one again.
     pub(crate) unused: Queue,
     /// Tasks that serve parked connections, by source.
-    pub(crate) serving: RefCell<HashMap<IpAddr, usize, RandomState>>,
+    pub(crate) serving: RefCell<HashMap<Source, usize, RandomState>>,
     /// Tasks that wait for memory.
     pub(crate) thirsty: RefCell<Vec<Waker>>,
-    /// Sources that hold more than their share, while memory is short.
-    pub(crate) greedy: RefCell<HashSet<IpAddr>>,
-    /// Whether the sources were weighed since the last tick.
-    pub(crate) is_weighed: Cell<bool>,
+    /// What parked connections hold, by source.
+    pub(crate) sources: Sources,
+    /// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
+    pub(crate) holders: RefCell<VecDeque<Holder>>,
+    /// Whether idle connections were looked for since the last tick.
+    pub(crate) has_looked: Cell<bool>,
+    /// Where they are looked for next.
+    pub(crate) idle_cursor: Cell<u32>,
+    /// Where connections are looked for next that are idle while the process drains.
+    pub(crate) drain_cursor: Cell<u32>,
     /// Parked connections that may have more to move, and memory was short.
     pub later: RefCell<Vec<Key>>,
-    /// Idle connections, those that are idle for longest last, while memory is short and
-    /// `shed_idle` is on.
-    pub(crate) idle: RefCell<Vec<Key>>,
+    /// Idle connections with their deadlines, those that are idle for longest last, where they
+    /// were looked for.
+    pub(crate) idle: RefCell<Vec<(u32, Key)>>,
     /// Its resolvers for evidence, each asked on its own.
     pub resolvers: Resolvers,
     /// Idle connections to HTTP upstreams.
@@ -172,12 +179,13 @@ impl Worker {
         let resolver = Resolver::new(&edge.config.dns);
         let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
         let compressors = Compressors::new(&edge.config, &edge.compress, &edge.budget);
+        let shared = RefCell::new(Shared::new(&edge.budget));
         Ok(Self {
             index,
             edge,
             lot: RefCell::new(Lot::new()?),
             buffers: RefCell::default(),
-            shared: RefCell::default(),
+            shared,
             counters,
             resolver,
             resolvers,
@@ -187,13 +195,16 @@ impl Worker {
             has_again: Notify::new(),
             stories: RefCell::default(),
             later: RefCell::default(),
-            is_weighed: Cell::default(),
+            sources: Sources::default(),
+            holders: RefCell::default(),
+            has_looked: Cell::default(),
+            idle_cursor: Cell::default(),
+            drain_cursor: Cell::default(),
             idle: RefCell::default(),
-            half_open: RefCell::default(),
-            unused: RefCell::default(),
+            half_open: Queue::default(),
+            unused: Queue::default(),
             serving: RefCell::default(),
             thirsty: RefCell::default(),
-            greedy: RefCell::default(),
             log: RefCell::new(log),
             next_id: Cell::new(1),
             draining: Cell::new(false),
@@ -266,7 +277,8 @@ impl Worker {
     pub fn closed(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.edge.open.fetch_sub(1, Relaxed);
-            self.edge.budget.give(size_of::<Entry>() + entry.active_bytes());
+            let bytes = size_of::<Entry>() + entry.active_bytes();
+            self.edge.budget.give(Account::Connections, bytes);
             self.edge.descriptors.fetch_sub(entry.descriptors(), Relaxed);
             self.counters.connections.down();
         }
@@ -282,9 +294,9 @@ impl Worker {
     pub fn keeps(&self, before: usize, after: usize) {
         self.holds(before, after);
         if after > before {
-            self.edge.budget.take(after - before);
+            self.edge.budget.take(Account::Relayed, after - before);
         } else if before > after {
-            self.edge.budget.give(before - after);
+            self.edge.budget.give(Account::Relayed, before - after);
         }
     }
 
@@ -316,7 +328,7 @@ impl Worker {
             }
             key
         };
-        self.edge.budget.take(size_of::<Entry>() + ACTIVE_BYTES);
+        self.edge.budget.take(Account::Connections, size_of::<Entry>() + ACTIVE_BYTES);
         self.counters.connections.up();
         let active = Active::new(self.clone(), key);
         self.guarded(key, || self.advance(key, Box::pin(connection(active, story))));
@@ -510,8 +522,7 @@ impl Worker {
             task.wake();
         }
         self.compressors.recount();
-        self.weigh_sources();
-        self.is_weighed.set(false);
+        self.tidy_queues();
         self.resume(accepting);
         if self.burst.get().ticks.is_multiple_of(DROPS_TICKS) {
             self.count_drops(accepting);

@@ -7,6 +7,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -17,13 +18,14 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use support::client::{TLS13, echo};
 use support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
-use support::memory::{Memory, Watch, mib};
+use support::edge::LISTENER;
+use support::memory::{Memory, Watch, is_counted, mib};
 use support::{Edge, Hello, Pki, SOON, Tls, until};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
 /// A client that was served later than this was not served.
-const SERVED: Duration = Duration::from_secs(2);
+const SERVED: Duration = Duration::from_secs(5);
 /// Parked clients from before the flood.
 const LONG_STANDING: usize = 50;
 /// Nearly `hello_bytes_max`.
@@ -36,6 +38,7 @@ struct Scene {
     _pki: Pki,
     _echo: Multitude,
     _flooded: Multitude,
+    _deaf: Multitude,
     edge: Edge,
     config: Arc<ClientConfig>,
 }
@@ -52,8 +55,11 @@ impl Scene {
             let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
             rule.replace("app.test", name).replace("\"app\"", &format!("\"{name}\""))
         };
+        let deaf = Multitude::start(Manner::Deaf);
         let rules = format!(
-            "{}{}{}[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
+            "{LISTENER}kind = \"http_redirect\"\n{}{}{}[[rule]]\nsni = \"deaf.test\"\n\
+             action = \"splice\"\nupstream = \"{}\"\n[[rule]]\nsni = \"host.test\"\n\
+             action = \"splice\"\nupstream = \"{}\"\n\
              [limits]\nmemory_max = \"{memory_max}\"\n",
             terminate("calm.app.test", &calm),
             terminate("app.test", &flooded),
@@ -61,11 +67,12 @@ impl Scene {
             terminate("idle.app.test", &flooded)
                 .replace("tcp://", "http://")
                 .replace("action", "proxy_protocol = \"v2\"\naction"),
+            deaf.address,
             flooded.address,
         );
         let edge = Edge::start(&pki.folder, &rules);
         let config = light(TLS13, Resumption::disabled());
-        Self { _pki: pki, _echo: calm, _flooded: flooded, edge, config }
+        Self { _pki: pki, _echo: calm, _flooded: flooded, _deaf: deaf, edge, config }
     }
 
     fn calm(&self, from: From) -> std::io::Result<Tls> {
@@ -82,9 +89,10 @@ impl Scene {
         let steady = Steady::start(self.calm(From::loopback(1)).unwrap());
         let newcomers = Visitors::start(self);
         let watch = Watch::start(self.edge.pid());
+        let base = watch.base;
         let held = flood();
         // The flood stands for a while: deadlines, settling and trimming happen under it.
-        thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(3));
         let most = watch.finish();
         let rounds = steady.finish();
         let newcomers = newcomers.finish();
@@ -100,6 +108,7 @@ impl Scene {
             mib(anonymous),
             self.shed()
         );
+        is_counted(label, &self.edge.log(), base, anonymous);
         assert!(rounds > 0, "{label}: no echo came back");
         assert!(
             resident_peak < MEMORY_MAX && anonymous < MEMORY_MAX,
@@ -124,6 +133,7 @@ impl Scene {
             assert!(began.elapsed() < SOON, "the edge does not end");
             thread::sleep(Duration::from_millis(10));
         }
+        self.edge.wait_log(" accepted:");
         let log = self.edge.log();
         // "17 accepted: ..., 4 failed, 9 shed; ...", the last word of the process.
         let said = |what: &str| -> usize {
@@ -215,6 +225,16 @@ impl Visitors {
     }
 }
 
+impl Newcomers {
+    /// Nearly all, whatever those do who were there before: one may come in the moment in which a
+    /// flood is over its bound.
+    #[track_caller]
+    fn are_nearly_all_served(&self) {
+        let missed = self.came - self.served;
+        assert!(missed <= 1 || 20 * missed <= self.came, "newcomers are served: {self:?}");
+    }
+}
+
 fn is_served(client: &mut Tls) -> bool {
     let mut back = [0; 5];
     client.sock.set_read_timeout(Some(SERVED)).unwrap();
@@ -228,8 +248,19 @@ fn source(n: usize) -> From {
 impl Scene {
     /// Opens connections that send this and no more; whether each was answered.
     fn half_open(&self, count: usize, bytes: &[u8], answer: usize) -> Vec<(TcpStream, bool)> {
+        self.half_open_at(0, count, bytes, answer)
+    }
+
+    /// The same at another listener.
+    fn half_open_at(
+        &self,
+        listener: usize,
+        count: usize,
+        bytes: &[u8],
+        answer: usize,
+    ) -> Vec<(TcpStream, bool)> {
         let begin = |n: usize| -> Option<(TcpStream, bool)> {
-            let mut client = source(n).connect(self.edge.address()).ok()?;
+            let mut client = source(n).connect(self.edge.addresses()[listener]).ok()?;
             // One that was shed already may not take it all.
             let sent = client.write_all(bytes).is_ok();
             let answered = sent && client.read_exact(&mut vec![0; answer]).is_ok();
@@ -291,6 +322,76 @@ fn hellos_without_an_end() {
     scene.accounts();
 }
 
+/// 1,000 heads of requests as long as may be, without their end, at a listener that redirects.
+#[test]
+fn heads_without_an_end_where_all_are_redirected() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let mut head = b"GET / HTTP/1.1\r\nHost: app.test\r\nX: ".to_vec();
+    head.resize(HELLO_BYTES, b'x');
+    let flood = || scene.half_open_at(1, 1_500, &head, 0);
+    let (held, newcomers) = scene.withstands("half heads to redirect", flood);
+    newcomers.are_nearly_all_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 1,500 hellos as long as may be for an upstream that does not answer its SYN.
+#[test]
+fn long_hellos_for_an_upstream_that_does_not_answer() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("deaf.test").padded_to(HELLO_BYTES).bytes();
+    let flood = || scene.half_open(1_500, &hello, 0);
+    let (held, newcomers) = scene.withstands("long hellos, no answer to the SYN", flood);
+    newcomers.are_nearly_all_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 1,500 hellos as long as may be whose senders read the flight and never answer it.
+#[test]
+fn long_hellos_and_then_silence() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
+    let flood = || scene.half_open(1_500, &hello, 6);
+    let (held, newcomers) = scene.withstands("long hellos, then silence", flood);
+    newcomers.are_nearly_all_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 6,000 that are spliced and parked, each with a list of protocols of its own: what the access
+/// line keeps of it is little, and it is counted.
+#[test]
+fn protocols_that_are_a_connections_own() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Echo);
+    let begin = |n: usize| {
+        // 16 names of 255 bytes that are no UTF-8, and no two connections with the same.
+        let mut list = Vec::new();
+        for name in 0..16_u8 {
+            let mut bytes = [0x80 | name; 255];
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            list.push(255);
+            list.extend(bytes);
+        }
+        let length = u16::try_from(list.len()).unwrap().to_be_bytes();
+        let hello = Hello::named("host.test").extension(16, &[&length, &list[..]].concat()).bytes();
+        let mut client = source(n).connect(scene.edge.address()).ok()?;
+        client.write_all(&hello).ok()?;
+        client.read_exact(&mut vec![0; hello.len()]).ok()?;
+        Some(client)
+    };
+    let flood = || many(6_000, begin).into_iter().flatten().collect::<Vec<_>>();
+    let (held, newcomers) = scene.withstands("protocols of their own", flood);
+    assert!(held.len() > 5_900, "{} of 6000 are parked", held.len());
+    newcomers.are_nearly_all_served();
+    drop(held);
+    scene.accounts();
+}
+
 /// 4,000 that were terminated and parked long ago, and begin a TLS record all at once.
 #[test]
 fn parked_clients_that_begin_a_record() {
@@ -321,6 +422,88 @@ fn clients_that_never_read() {
     newcomers.are_served();
     drop(held);
     scene.accounts();
+}
+
+/// Reads a little of each connection every 200 ms, until dropped.
+struct Sipping {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Sipping {
+    fn start(clients: Vec<TcpStream>) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut clients = clients;
+            while !stopped.load(Ordering::Relaxed) {
+                for client in &mut clients {
+                    let _ = client.read(&mut [0; 64]);
+                }
+                thread::sleep(Duration::from_millis(200));
+            }
+        });
+        Self { stop, threads: vec![thread] }
+    }
+}
+
+impl Drop for Sipping {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Scene {
+    /// A flood of clients that read a little of what comes without end, in waves. Those of whom
+    /// too much is held for too long are given up.
+    fn withstands_sippers(self, label: &str, begin: impl Fn(usize) -> Option<TcpStream> + Sync) {
+        let flood = || {
+            let mut sipping = Vec::new();
+            for _ in 0..4 {
+                let clients: Vec<_> = many(700, &begin).into_iter().flatten().collect();
+                sipping.push(Sipping::start(clients));
+                thread::sleep(Duration::from_millis(1_500));
+            }
+            sipping
+        };
+        let (held, newcomers) = self.withstands(label, flood);
+        newcomers.are_nearly_all_served();
+        let is_slow = "shed: memory_max, and what was sent was not taken";
+        let given_up = self.edge.count(|line| line["reason"] == is_slow);
+        assert!(given_up > 0, "{label}: none of the slow is given up");
+        drop(held);
+        self.accounts();
+    }
+}
+
+/// 2,800 terminated clients that read a little of what comes without end.
+#[test]
+fn clients_that_read_a_little() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Endless);
+    let (address, config) = (scene.edge.address(), scene.config.clone());
+    scene.withstands_sippers("clients that read a little", move |n| {
+        let client = source(n).tls(address, &config, "app.test").ok()?;
+        client.sock.set_nonblocking(true).unwrap();
+        Some(client.sock)
+    });
+}
+
+/// The same without TLS of the edge's.
+#[test]
+fn spliced_clients_that_read_a_little() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Endless);
+    let (address, hello) = (scene.edge.address(), Hello::named("host.test").bytes());
+    scene.withstands_sippers("spliced clients that read a little", move |n| {
+        let mut client = source(n).connect(address).ok()?;
+        client.write_all(&hello).ok()?;
+        client.set_nonblocking(true).unwrap();
+        Some(client)
+    });
 }
 
 /// 2,000 terminated clients that send to an upstream that never reads.
@@ -367,6 +550,72 @@ fn spliced_uploads_to_a_stalled_upstream() {
     newcomers.are_served();
     drop(held);
     scene.accounts();
+}
+
+/// With `shed_idle` those that are idle for longest make room for new ones, and no others.
+#[test]
+fn idle_connections_make_room_where_they_may() {
+    let _alone = alone();
+    let scene = Scene::with(Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
+    let begin = |n: usize| source(n).tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
+    let is_idle = |line: &serde_json::Value| line["reason"] == "shed: memory_max, idle for longest";
+    let mut held = Vec::new();
+    let began = Instant::now();
+    // What came first has settled after two seconds.
+    while scene.edge.count(is_idle) == 0 {
+        assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
+        held.extend(many(500, begin).into_iter().flatten());
+    }
+    let mut newcomers = Newcomers { came: 20, served: 0 };
+    for n in 0..newcomers.came {
+        let client = scene.calm(From::loopback(10 + n as u8));
+        newcomers.served += usize::from(client.is_ok_and(|mut client| is_served(&mut client)));
+    }
+    newcomers.are_nearly_all_served();
+    let was_settled = |line: &serde_json::Value| line["duration_ms"].as_u64().unwrap() >= 2_000;
+    assert_eq!(scene.edge.count(|line| is_idle(line) && !was_settled(line)), 0);
+    drop(held);
+    scene.accounts();
+}
+
+/// Nobody reads the access log: lines wait in a 16th of `memory_max`, and are lost beyond it.
+#[test]
+fn an_access_log_that_nobody_reads() {
+    let _alone = alone();
+    let folder = support::Folder::new();
+    let config = format!("{LISTENER}[limits]\nmemory_max = \"16MiB\"\n");
+    let (unread, stdout) = std::io::pipe().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+    command.arg("serve").arg(support::edge::write(&folder, &config));
+    let mut edge = Edge::spawn_to(command, 1, stdout.into());
+    let watch = Watch::start(edge.pid());
+    let base = watch.base;
+    // Refused by no rule. A line has about 2 KiB: 6 MiB in all.
+    let protocols = [&[1, 0, 255][..], &[0x80; 255]].concat();
+    let hello = Hello::named(["n"; 60].join(".")).extension(16, &protocols).bytes();
+    many(4_000, |n| {
+        let mut client = source(n).connect(edge.address()).unwrap();
+        client.write_all(&hello).unwrap();
+        let _ = client.read(&mut [0; 16]);
+    });
+    until("what is counted for the log", || {
+        edge.signal(Signal::USR1);
+        thread::sleep(Duration::from_millis(20));
+        let log = edge.log();
+        let (_, counted) = log.rsplit_once(" log ")?;
+        let counted: usize = counted.split(',').next()?.parse().ok()?;
+        // A 16th, and a batch of each worker and of the writer.
+        let workers = thread::available_parallelism().unwrap().get();
+        assert!(counted <= (1 << 20) + (workers + 1) * (20 << 10), "{counted} bytes of lines wait");
+        (counted > 900 << 10).then_some(())
+    });
+    let most = watch.finish();
+    is_counted("unread access log", &edge.log(), base, most.anonymous);
+    edge.signal(Signal::TERM);
+    edge.wait_exit();
+    until("the word on lost lines", || edge.log().contains("access lines lost").then_some(()));
+    assert!(!edge.log().contains(" 0 access lines lost"), "{}", edge.log());
+    drop(unread);
 }
 
 /// One source fills the budget with connections that stay: its own new ones are shed, and those

@@ -5,6 +5,7 @@ use eyelet_wire::alert::AlertDescription;
 
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
+use crate::budget::CountedBuffer;
 use crate::config::{Host, HostPort, Source, Splice, SpliceUpstream};
 use crate::connect;
 use crate::intercept::Trace;
@@ -24,7 +25,7 @@ pub async fn splice(
     active: &Active,
     story: &mut Story,
     rule: &Splice,
-    mut peeked: Vec<u8>,
+    peeked: &mut CountedBuffer,
     hello_bytes: usize,
 ) -> Result<(), End> {
     let Some(target) = target(story, rule) else {
@@ -36,23 +37,22 @@ pub async fn splice(
         Source::Client => Some(story.client.ip()),
     };
     story.bytes_to_upstream += peeked.len() as u64;
-    let behind =
-        if hello_bytes > 0 { peeked.split_off(hello_bytes.min(peeked.len())) } else { Vec::new() };
-    let first = match rule.proxy_protocol {
-        Some(_) => [proxy_protocol::header(active, story, None), peeked].concat(),
-        None => peeked,
-    };
+    let behind = peeked.split_off(if hello_bytes > 0 { hello_bytes } else { peeked.len() });
+    if rule.proxy_protocol.is_some() {
+        let header = proxy_protocol::header(active, story, None);
+        peeked.edit(|bytes| drop(bytes.splice(0..0, header)));
+    }
     // Without bytes of ours no SYN would be sent, and a server that speaks first would wait.
-    let fast_open = rule.fast_open && !first.is_empty();
+    let fast_open = rule.fast_open && !peeked.is_empty();
     let trace = match target {
         Target::Configured(_) | Target::Unix(_) => Trace::None,
         _ if hello_bytes == 0 => Trace::None,
         Target::Address(_) | Target::Chosen(..) | Target::Named(..) => {
-            let hello = &first[first.len() - hello_bytes.min(first.len())..];
+            let hello = &peeked[peeked.len() - hello_bytes.min(peeked.len())..];
             Trace::Hello(hello, story.decided.turns)
         }
     };
-    let mut manner = Manner { source, first: &first, fast_open, trace };
+    let mut manner = Manner { source, first: peeked, fast_open, trace };
     let sent = match upstream::dial_so(active, story, &target, &mut manner).await {
         Ok(sent) => sent,
         Err(end) => {
@@ -62,8 +62,8 @@ pub async fn splice(
     };
     connect::establish(active, story).await?;
     let mut flow = Flow::default();
-    if !first.is_empty() {
-        flow.begin(&first[sent..]);
+    if !peeked.is_empty() {
+        flow.begin(&peeked[sent..]);
     }
     if is_watched(story, rule) {
         flow.watch(rule.forbid_tls_compression);

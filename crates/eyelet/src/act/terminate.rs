@@ -7,7 +7,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::act::refuse;
 use crate::active::Active;
-use crate::budget::Counted;
+use crate::budget::{Counted, CountedBuffer};
 use crate::config::{Terminate, TerminateUpstream, TlsVersion};
 use crate::handshake::{Handshaken, handshake};
 use crate::park;
@@ -43,7 +43,7 @@ pub async fn terminate(
     story: &mut Story,
     rule: u32,
     terminate: &Terminate,
-    (peeked, offer): (Vec<u8>, Offer),
+    (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
     let edge = &active.worker.edge;
     let config = match edge.tls.of(&edge.config.rules, rule) {
@@ -61,7 +61,8 @@ pub async fn terminate(
         return refuse::refuse(active, &answer, end);
     }
     active.due_in(edge.config.limits.handshake_timeout);
-    let done = match handshake(active, config, peeked, offer.early_data).await {
+    let asks_client = terminate.client_ca.is_some();
+    let done = match handshake(active, config, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => {
             park::last_words(active, &failure.alert);

@@ -15,7 +15,7 @@ use super::coder::hash;
 use super::disk::{Folder, Found};
 use super::shared::{JOBS_MAX, Job, TrainedOfRules, lock};
 use super::trained::Trained;
-use crate::budget::{Budget, Counted};
+use crate::budget::{Account, Budget, Counted};
 
 /// The thread: it alone adds versions to the store and takes them away.
 pub(super) struct Keeper {
@@ -48,7 +48,7 @@ impl Keeper {
             looked: Instant::now(),
             unsaved: VecDeque::new(),
             steps,
-            counted: Counted::new(budget, 0),
+            counted: Counted::of(budget, Account::Compression, 0),
         }
     }
 

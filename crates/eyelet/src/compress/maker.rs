@@ -12,7 +12,7 @@ use eyelet_compress::{Coding, CodingError};
 
 use super::disk::Folder;
 use super::shared::lock;
-use crate::budget::{Budget, Counted};
+use crate::budget::{Account, Budget, Counted};
 
 /// The thread.
 pub(super) struct Maker {
@@ -106,7 +106,7 @@ impl Maker {
             // Who needs it asks again.
             return;
         }
-        let _counted = Counted::new(&self.budget, work);
+        let _counted = Counted::of(&self.budget, Account::Compression, work);
         let coded = match delta(&from, &to, step.coding, level) {
             Ok(coded) => coded,
             Err(error) => return tracing::warn!("delta to {}: {error}", to.path),

@@ -24,7 +24,7 @@ use eyelet_compress::pool::Pool;
 use eyelet_compress::{Accepted, Coding, WhyNot};
 use http::{Method, Response, StatusCode, request::Parts};
 
-use crate::budget::{Budget, Counted};
+use crate::budget::{Account, Budget, Counted};
 use crate::config::Config;
 
 pub use coder::Coder;
@@ -85,7 +85,7 @@ impl Compressors {
             pace: pace::Pace::default(),
             tags: RefCell::default(),
             budget: budget.clone(),
-            counted: RefCell::new(Counted::new(budget, 0)),
+            counted: RefCell::new(Counted::of(budget, Account::Compression, 0)),
             bytes_max,
         };
         Self { inner: Rc::new(inner) }

@@ -22,7 +22,7 @@ use super::disk::Folder;
 use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
-use crate::budget::{Budget, Counted};
+use crate::budget::{Account, Budget, Counted};
 use crate::config::{Action, Config, TerminateUpstream};
 
 /// Shared by all workers. Without rules with dictionaries it is empty: no file, no thread.
@@ -214,7 +214,7 @@ impl Shared {
 
     /// Takes a whole response.
     pub(super) fn see(&self, seen: Seen, body: Bytes) {
-        let counted = Counted::new(&self.budget, body.len());
+        let counted = Counted::of(&self.budget, Account::Compression, body.len());
         if !self.send(Job::Seen(seen.family, seen.path, body, counted)) {
             return;
         }

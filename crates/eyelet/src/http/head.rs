@@ -119,9 +119,22 @@ pub fn take_request(
     scanner: &mut Scanner,
     head_bytes_max: usize,
 ) -> Result<Option<Request>, RequestFault> {
-    let end = scanner.end(buffer).map_err(|BareLf| RequestFault::BareLf)?;
-    if end.unwrap_or(buffer.len()) > head_bytes_max {
-        let lines = buffer.strip_prefix(b"\r\n").unwrap_or(buffer);
+    let Some(end) = request_end(buffer, scanner, head_bytes_max)? else { return Ok(None) };
+    *scanner = Scanner::default();
+    let mut head = split_to(buffer, end);
+    as_known_version(&mut head);
+    read_request(head.freeze()).map(Some)
+}
+
+/// Where a request's head ends; `None` if it is not whole yet. `begun` extends the last call's.
+pub fn request_end(
+    begun: &[u8],
+    scanner: &mut Scanner,
+    head_bytes_max: usize,
+) -> Result<Option<usize>, RequestFault> {
+    let end = scanner.end(begun).map_err(|BareLf| RequestFault::BareLf)?;
+    if end.unwrap_or(begun.len()) > head_bytes_max {
+        let lines = begun.strip_prefix(b"\r\n").unwrap_or(begun);
         let line_is_whole = lines[..head_bytes_max.min(lines.len())].contains(&b'\n');
         return Err(if line_is_whole {
             RequestFault::TooLong
@@ -129,14 +142,11 @@ pub fn take_request(
             RequestFault::TargetTooLong
         });
     }
-    let Some(end) = end else {
+    match end {
         // What is no request must not be waited for.
-        return early_fault(buffer).map_or(Ok(None), Err);
-    };
-    *scanner = Scanner::default();
-    let mut head = split_to(buffer, end);
-    as_known_version(&mut head);
-    read_request(head.freeze()).map(Some)
+        None => early_fault(begun).map_or(Ok(None), Err),
+        end => Ok(end),
+    }
 }
 
 /// Whether a head that is not whole yet can become one: its method is a token, and its line ends

@@ -1,16 +1,16 @@
 //! A listener of kind `http_redirect`: one plain request, answered by where https:// has the same.
 //! It must not know TLS or rules.
 
-use bytes::BytesMut;
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
 
 use super::fault::RequestFault;
 use super::fields;
-use super::head::{Length, Scanner, take_request};
+use super::head::{Length, Request, Scanner, request_end, take_request};
 use super::page::page;
 use super::stream::write_head;
 use crate::active::{Active, Stop, client_failure};
+use crate::budget::CountedBuffer;
 use crate::park;
 use crate::story::{End, Outcome, Story};
 
@@ -21,16 +21,14 @@ const READ_BYTES: usize = 4 << 10;
 pub async fn redirect(
     active: &Active,
     story: &mut Story,
-    mut received: Vec<u8>,
+    mut received: CountedBuffer,
 ) -> Result<(), End> {
     let http = &active.worker.edge.config.http;
     active.due_in(http.head_timeout);
-    let mut plain = BytesMut::new();
     let mut scanner = Scanner::default();
     let request = loop {
-        plain.extend_from_slice(&std::mem::take(&mut received));
-        match take_request(&mut plain, &mut scanner, http.head_bytes_max) {
-            Ok(Some(request)) => break Ok(request),
+        match request_end(&received, &mut scanner, http.head_bytes_max) {
+            Ok(Some(end)) => break whole(&received[..end], http.head_bytes_max),
             Ok(None) => {}
             Err(fault) => break Err(fault),
         }
@@ -58,6 +56,12 @@ pub async fn redirect(
     story.bytes_to_client += words.len() as u64;
     park::last_words(active, &words);
     Err(end)
+}
+
+/// Reads a head that is whole.
+fn whole(head: &[u8], head_bytes_max: usize) -> Result<Request, RequestFault> {
+    let request = take_request(&mut head.into(), &mut Scanner::default(), head_bytes_max)?;
+    request.ok_or(RequestFault::Line)
 }
 
 fn fault(fault: RequestFault) -> (Vec<u8>, End) {

@@ -1,7 +1,6 @@
 //! One access line, written straight into the batch: constant pieces, numbers, and strings, which
 //! hardly ever need an escape. It must not know when the batch is handed over, or who reads it.
 
-use std::borrow::Cow;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::Measured;
 use crate::config::Config;
 use crate::http::front::{Coded, Told};
-use crate::story::{Decided, End, Outcome, TlsCompression, Upstream};
+use crate::story::{Alpn, Decided, End, Outcome, TlsCompression, Upstream};
 
 /// What one line is made of. The tests hold it to the form that serde would give it, field by
 /// field: every connection pays for its line, and serde's way costs ten times as much.
@@ -91,7 +90,7 @@ impl Line<'_> {
         out.extend_from_slice(br#","sni":"#);
         or_null(out, self.decided.sni.as_deref(), text);
         out.extend_from_slice(br#","alpn":"#);
-        or_null(out, self.decided.alpn.as_deref(), protocols);
+        or_null(out, self.decided.alpn.as_ref(), protocols);
         out.extend_from_slice(br#","tls_version":"#);
         or_null(out, self.decided.tls_version.and_then(version_name), plain);
         out.extend_from_slice(br#","ja4":"#);
@@ -180,9 +179,9 @@ fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u
     }
 }
 
-fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, write: impl Fn(&mut Vec<u8>, T)) {
     out.push(b'[');
-    for (n, item) in items.iter().enumerate() {
+    for (n, item) in items.into_iter().enumerate() {
         if n > 0 {
             out.push(b',');
         }
@@ -191,8 +190,8 @@ fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
     out.push(b']');
 }
 
-fn protocols(out: &mut Vec<u8>, names: &[Cow<'static, str>]) {
-    list(out, names, |out, name| text(out, name));
+fn protocols(out: &mut Vec<u8>, alpn: &Alpn) {
+    list(out, alpn.names(), |out, name| text(out, &name));
 }
 
 fn upstream(out: &mut Vec<u8>, upstream: &Upstream) {

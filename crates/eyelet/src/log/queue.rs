@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Lines that wait for a slow reader: 16 MiB, about 40,000 lines. What comes beyond is counted
-/// and lost, because a stalled log must not stall connections.
-const QUEUE_BYTES_MAX: usize = 16 << 20;
+use crate::budget::CountedBuffer;
+
 /// Batches in the queue; a worker hands over a small one ten times a second at most.
 const QUEUE_BATCHES_MAX: usize = 4096;
 
@@ -18,23 +17,27 @@ pub struct Fill(Arc<Queue>);
 pub struct Drain(Arc<Queue>);
 
 struct Queue {
+    /// Bytes of memory of lines that may wait for a slow reader. What comes beyond is counted and
+    /// lost, because a stalled log must not stall connections.
+    bytes_max: usize,
     waiting: Mutex<Waiting>,
     /// Something is waiting, or nothing will be any more.
     changed: Condvar,
 }
 
 struct Waiting {
-    batches: VecDeque<Vec<u8>>,
+    batches: VecDeque<CountedBuffer>,
     bytes: usize,
     fills: usize,
     /// Nobody is to be woken who is awake: that is a system call.
     is_drain_asleep: bool,
 }
 
-/// A queue with nothing in it.
-pub fn queue() -> (Fill, Drain) {
+/// A queue with nothing in it, for at most so many bytes.
+pub fn queue(bytes_max: usize) -> (Fill, Drain) {
     let waiting = Waiting { batches: VecDeque::new(), bytes: 0, fills: 1, is_drain_asleep: false };
-    let queue = Arc::new(Queue { waiting: Mutex::new(waiting), changed: Condvar::new() });
+    let waiting = Mutex::new(waiting);
+    let queue = Arc::new(Queue { bytes_max, waiting, changed: Condvar::new() });
     (Fill(queue.clone()), Drain(queue))
 }
 
@@ -55,14 +58,14 @@ impl Queue {
 
 impl Fill {
     /// Whether there was room for the batch.
-    pub fn push(&self, batch: Vec<u8>) -> bool {
+    pub fn push(&self, batch: CountedBuffer) -> bool {
         let mut waiting = self.0.lock();
-        if waiting.bytes + batch.len() > QUEUE_BYTES_MAX
+        if waiting.bytes + batch.capacity() > self.0.bytes_max
             || waiting.batches.len() >= QUEUE_BATCHES_MAX
         {
             return false;
         }
-        waiting.bytes += batch.len();
+        waiting.bytes += batch.capacity();
         waiting.batches.push_back(batch);
         self.0.unlock_and_wake(waiting);
         true
@@ -98,13 +101,13 @@ impl Drain {
 
 /// Waits for the next batch; none when the queue has ended and is empty.
 impl Iterator for Drain {
-    type Item = Vec<u8>;
+    type Item = CountedBuffer;
 
-    fn next(&mut self) -> Option<Vec<u8>> {
+    fn next(&mut self) -> Option<CountedBuffer> {
         let mut waiting = self.0.lock();
         loop {
             if let Some(batch) = waiting.batches.pop_front() {
-                waiting.bytes -= batch.len();
+                waiting.bytes -= batch.capacity();
                 return Some(batch);
             }
             if waiting.fills == 0 {
@@ -119,36 +122,52 @@ impl Iterator for Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{Account, Budget};
+
+    const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+    fn batches() -> (Arc<Budget>, impl Fn(Vec<u8>) -> CountedBuffer) {
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let of = budget.clone();
+        (budget, move |bytes| {
+            let mut batch = CountedBuffer::of(&of, Account::Log);
+            batch.edit(|empty| *empty = bytes);
+            batch
+        })
+    }
 
     #[test]
     fn batches_come_in_order_and_the_queue_ends_with_its_last_filler() {
-        let (fill, mut drain) = queue();
+        let (fill, mut drain) = queue(QUEUE_BYTES_MAX);
+        let (budget, batch) = batches();
         let other = fill.clone();
-        assert!(fill.push(vec![1]) && other.push(vec![2, 3]));
-        assert_eq!(drain.bytes(), 3);
+        assert!(fill.push(batch(vec![1])) && other.push(batch(vec![2, 3])));
+        assert_eq!((drain.bytes(), budget.used()), (3, 3));
         drop(fill);
         let reader = std::thread::spawn(move || {
-            let first = [drain.next(), drain.next()];
-            (first, drain.next(), drain.next(), drain.bytes())
+            let mut next = || drain.next().map(|batch| batch.to_vec());
+            let seen = [next(), next(), next(), next()];
+            (seen, drain.bytes())
         });
         // It may be asleep by now, or not: either must do.
         std::thread::park_timeout(std::time::Duration::from_millis(20));
-        assert!(other.push(vec![4]));
+        assert!(other.push(batch(vec![4])));
         drop(other);
         let seen = reader.join().ok();
-        let first = [Some(vec![1]), Some(vec![2, 3])];
-        assert_eq!(seen, Some((first, Some(vec![4]), None, 0)));
+        let all = [Some(vec![1]), Some(vec![2, 3]), Some(vec![4]), None];
+        assert_eq!((seen, budget.used()), (Some((all, 0)), 0));
     }
 
     #[test]
     fn what_is_beyond_the_bounds_is_told_and_room_comes_back() {
-        let (fill, mut drain) = queue();
-        assert!(fill.push(vec![0; QUEUE_BYTES_MAX]));
-        assert!(!fill.push(vec![0]));
+        let (fill, mut drain) = queue(QUEUE_BYTES_MAX);
+        let (budget, batch) = batches();
+        assert!(fill.push(batch(vec![0; QUEUE_BYTES_MAX])));
+        assert!(!fill.push(batch(vec![0])));
         assert_eq!(drain.next().map(|batch| batch.len()), Some(QUEUE_BYTES_MAX));
-        assert!((0..QUEUE_BATCHES_MAX).all(|_| fill.push(vec![0])));
-        assert!(!fill.push(vec![0]));
-        assert!(drain.next().is_some() && fill.push(vec![0]));
-        assert_eq!(drain.bytes(), QUEUE_BATCHES_MAX);
+        assert!((0..QUEUE_BATCHES_MAX).all(|_| fill.push(batch(vec![0]))));
+        assert!(!fill.push(batch(vec![0])));
+        assert!(drain.next().is_some() && fill.push(batch(vec![0])));
+        assert_eq!((drain.bytes(), budget.used()), (QUEUE_BATCHES_MAX, QUEUE_BATCHES_MAX));
     }
 }

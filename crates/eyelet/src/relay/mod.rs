@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 
 use eyelet_record::{PAYLOAD_BYTES_MAX, SLOT_BYTES};
@@ -101,6 +102,15 @@ impl Relay {
             Self::Terminate(terminated) => &mut terminated.flow,
         }
     }
+
+    /// Bytes of memory that it holds beside its slot.
+    pub fn held_bytes(&mut self) -> usize {
+        let name = match self {
+            Self::Splice(spliced) => spliced.name_bytes(),
+            Self::Terminate(_) => 0,
+        };
+        name + self.flow().held_bytes()
+    }
 }
 
 /// What a connection holds between two wakes beside its keys: nothing, unless a peer is slow.
@@ -108,6 +118,8 @@ impl Relay {
 pub struct Flow {
     pending: Option<Box<Pending>>,
     flags: u16,
+    /// The tick since which the beginning of a record or of a watched flight is held.
+    begun_since: Option<NonZeroU32>,
 }
 
 /// The client's stream has ended, and everything of it was read.
@@ -140,6 +152,9 @@ const CLIENT_FIN: u16 = 1 << 12;
 const WAITS: u16 = 1 << 13;
 /// The upstream's socket has not TCP_NODELAY yet: it was written once.
 const WRITTEN_ONCE: u16 = 1 << 14;
+
+/// It is in the queue of those that hold bytes: see [`Flow::holds_since`].
+const QUEUED: u16 = 1 << 15;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -175,6 +190,8 @@ pub struct Held {
     bytes: Vec<u8>,
     sent: usize,
     pipe: Option<(Pipe, usize)>,
+    /// The tick since which there are bytes in memory that the socket has not taken.
+    since: Option<NonZeroU32>,
 }
 
 impl Held {
@@ -268,6 +285,45 @@ impl Flow {
                 + pending.preface.capacity()
                 + pending.watching.as_ref().map_or(0, |watching| watching.held_bytes())
         })
+    }
+
+    /// Notes what it holds in memory for a peer at tick `now`, after each wake. Gives the tick
+    /// since which the slowest peer has not taken what is held for it.
+    pub fn note_holding(&mut self, now: u32) -> Option<u32> {
+        let now = NonZeroU32::MIN.saturating_add(now);
+        let note = |holds: bool, since: &mut Option<NonZeroU32>| {
+            *since = holds.then(|| since.unwrap_or(now));
+        };
+        let Some(pending) = &mut self.pending else {
+            self.begun_since = None;
+            return None;
+        };
+        for held in [&mut pending.to_client, &mut pending.to_upstream] {
+            note(!held.is_sent(), &mut held.since);
+        }
+        let is_held_back = pending.watching.as_ref().is_some_and(|watching| watching.holds());
+        let has_begun = !pending.partial.is_empty() || is_held_back;
+        note(has_begun, &mut self.begun_since);
+        self.holds_since()
+    }
+
+    /// The same without noting anything.
+    pub fn holds_since(&self) -> Option<u32> {
+        let pending = self.pending.as_ref()?;
+        let all = [pending.to_client.since, pending.to_upstream.since, self.begun_since];
+        all.into_iter().flatten().min().map(|since| since.get() - 1)
+    }
+
+    /// Whether it was not queued as one that holds bytes; it is from now on.
+    pub fn begins_to_hold(&mut self) -> bool {
+        let was = self.has(QUEUED);
+        self.flags |= QUEUED;
+        !was
+    }
+
+    /// Notes that it is not queued any more.
+    pub fn leaves_queue(&mut self) {
+        self.flags &= !QUEUED;
     }
 
     /// Pipes that are not empty, of both directions.
@@ -507,7 +563,7 @@ impl Sockets<'_> {
             if !held.is_sent() {
                 held.sent += self.send(to, &held.bytes[held.sent..])?;
                 if held.is_sent() {
-                    (held.bytes, held.sent) = (Vec::new(), 0);
+                    (held.bytes, held.sent, held.since) = (Vec::new(), 0, None);
                 }
             } else if let Some((pipe, left)) = held.pipe.take() {
                 let emptied = match self.socket(to) {

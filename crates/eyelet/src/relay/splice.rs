@@ -9,7 +9,7 @@ use super::{
     SHARE_BYTES, Sockets, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, Side, UPSTREAM};
-use crate::shares::Name;
+use crate::shares::{Heap, Name};
 use crate::story::{Decided, End, Outcome, Parked, Upstream};
 
 /// Bytes read at once before a direction counts as bulk: what one read of a full default socket
@@ -40,6 +40,11 @@ impl Spliced {
         }
         spliced.name = decided.sni.take().map(Name::from);
         spliced
+    }
+
+    /// Bytes on the heap for a name that is too long to be kept in place.
+    pub fn name_bytes(&self) -> usize {
+        self.name.as_ref().map_or(0, Heap::heap_bytes)
     }
 
     /// Gives back what it has taken, to be told.

@@ -261,6 +261,10 @@ fn open(
             break;
         }
     }
+    if at > 0 {
+        // What is left begins another record.
+        terminated.flow.begun_since = None;
+    }
     Ok((at, plain))
 }
 

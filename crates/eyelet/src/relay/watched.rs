@@ -27,6 +27,11 @@ impl Watching {
         if from == CLIENT { &mut self.from_client } else { &mut self.from_server }
     }
 
+    /// Whether bytes are held back.
+    pub fn holds(&self) -> bool {
+        !self.from_client.is_empty() || !self.from_server.is_empty()
+    }
+
     /// Bytes of memory held.
     pub fn held_bytes(&self) -> usize {
         size_of::<Self>() + self.from_client.capacity() + self.from_server.capacity()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::{Attempt, ByDns, certificate, dns};
+use crate::shares::Heap;
 
 /// The evidence that one connection was decided on. Parked connections share it: what is told of a
 /// name is one allocation for as long as it is remembered.
@@ -22,6 +23,24 @@ pub struct Evidence {
 /// Equal where it is one and the same.
 #[derive(Debug)]
 struct Same<T>(Arc<T>);
+
+impl Heap for Evidence {
+    /// With what others may share: it lives as long as the last of them.
+    fn heap_bytes(&self) -> usize {
+        let texts = |texts: &[Box<str>]| {
+            size_of_val(texts) + texts.iter().map(|text| text.len()).sum::<usize>()
+        };
+        let dns = self
+            .dns
+            .as_ref()
+            .map_or(0, |Same(told)| size_of_val(&**told) + size_of_val(&told.addresses[..]));
+        let certificate = self.certificate.as_ref().map_or(0, |Same(told)| {
+            let fault = told.fault.as_ref().map_or(0, |fault| fault.len());
+            size_of_val(&**told) + texts(&told.names) + told.issuer.len() + fault
+        });
+        size_of::<Self>() + dns + certificate + texts(&self.unknown)
+    }
+}
 
 impl Evidence {
     /// Notes what DNS says.

@@ -2,10 +2,12 @@
 //! nobody else from his. It must not know what is done in a turn.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+use crate::source::Source;
 
 /// One source has at most an eighth of the turns.
 const SHARES: usize = 8;
@@ -15,13 +17,13 @@ pub struct Turns {
     all: Semaphore,
     share: usize,
     /// Those of whom somebody has a turn or waits for one: at most one a connection.
-    sources: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
+    sources: Mutex<HashMap<Source, Arc<Semaphore>>>,
 }
 
 /// One of a source's own turns.
 pub struct Turn {
     turns: Arc<Turns>,
-    source: IpAddr,
+    source: Source,
     own: Option<Arc<Semaphore>>,
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -40,7 +42,7 @@ impl Turns {
 
     /// One of the source's own turns, when it has one left.
     pub async fn of(self: &Arc<Self>, source: IpAddr) -> Turn {
-        let source = host(source);
+        let source = Source::of(source);
         let own = {
             let mut sources = self.sources();
             sources.entry(source).or_insert_with(|| Arc::new(Semaphore::new(self.share))).clone()
@@ -52,7 +54,7 @@ impl Turns {
         turn
     }
 
-    fn sources(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Semaphore>>> {
+    fn sources(&self) -> MutexGuard<'_, HashMap<Source, Arc<Semaphore>>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,17 +77,10 @@ impl Drop for Turn {
     }
 }
 
-/// A host on IPv6 has a /64, and takes its addresses from it as it likes (RFC 8981).
-fn host(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
-        four @ IpAddr::V4(_) => four,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::net::Ipv6Addr;
     use std::time::Duration;
 
     use tokio::time::timeout;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 /// Bytes of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,8 +57,48 @@ fn field(text: &str, name: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Looks at a process all the time and keeps the most that it saw.
+/// The share of `memory_max` that the edge gives out is 5/8: the rest is for what is not counted,
+/// holes in the heap above all. So anonymous memory may be 8/5 of what is counted.
+const SLACK: (u64, u64) = (8, 5);
+/// What each worker touches for the first time in a flood: buffers of half a megabyte, tables of
+/// libraries, the heap's own.
+const FIRST_USE_BYTES: u64 = 1 << 20;
+
+/// The most that an edge has said, by SIGUSR1, that it counts.
+fn counted_most(log: &str) -> u64 {
+    let lines = log.lines().filter_map(|line| line.split_once("bytes resident; "));
+    let counted = lines.map(|(_, counted)| counted.split(' ').next().unwrap().parse().unwrap());
+    counted.max().unwrap_or_else(|| panic!("no accounts in the log:\n{log}"))
+}
+
+/// The greatest of the lines with the accounts.
+fn fullest(log: &str) -> &str {
+    let most = format!("; {} of ", counted_most(log));
+    log.lines().find(|line| line.contains(&most)).unwrap_or_default()
+}
+
+/// Asserts that what a flood has made an edge allocate is counted: otherwise nothing would bound
+/// it. `base` are the anonymous bytes before the flood, and `most` those at its height.
+#[track_caller]
+pub fn is_counted(label: &str, log: &str, base: u64, most: u64) {
+    let (counted, workers) = (counted_most(log), thread::available_parallelism().unwrap().get());
+    let bound = counted / SLACK.1 * SLACK.0 + FIRST_USE_BYTES * workers as u64;
+    let grown = most.saturating_sub(base);
+    eprintln!("{label}: grew by {:.1} MiB, {:.1} counted", mib(grown), mib(counted));
+    assert!(
+        grown <= bound,
+        "{label}: grew by {:.1} MiB, which is more than the {:.1} MiB counted explain: {}",
+        mib(grown),
+        mib(counted),
+        fullest(log),
+    );
+}
+
+/// Looks at a process all the time and keeps the most that it saw. Each fifth time it has an edge
+/// say what it counts.
 pub struct Watch {
+    /// Anonymous bytes at the beginning.
+    pub base: u64,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Memory>>,
 }
@@ -67,9 +107,16 @@ impl Watch {
     pub fn start(pid: Pid) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
+        let base = Memory::of(pid).anonymous;
         let thread = thread::spawn(move || {
             let mut most = Memory::default();
-            while !stopped.load(Ordering::Relaxed) {
+            for look in 0.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                if look % 5 == 0 {
+                    rustix::process::kill_process(pid, Signal::USR1).unwrap();
+                }
                 let now = Memory::of(pid);
                 most.resident = most.resident.max(now.resident);
                 most.resident_peak = now.resident_peak;
@@ -78,7 +125,7 @@ impl Watch {
             }
             most
         });
-        Self { stop, thread: Some(thread) }
+        Self { base, stop, thread: Some(thread) }
     }
 
     pub fn finish(mut self) -> Memory {

@@ -2,6 +2,7 @@
 //! into an example. Must not need a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use proptest::collection::vec;
@@ -25,7 +26,7 @@ struct Serial<'a> {
     rule: Option<&'a str>,
     reason: &'a str,
     sni: Option<&'a str>,
-    alpn: Option<&'a [Cow<'static, str>]>,
+    alpn: Option<Vec<Cow<'a, str>>>,
     tls_version: Option<&'static str>,
     ja4: Option<&'a str>,
     upstream: Option<&'a Upstream>,
@@ -65,7 +66,7 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         rule: decided.rule.map(rule),
         reason: &end.reason,
         sni: decided.sni.as_deref(),
-        alpn: decided.alpn.as_deref(),
+        alpn: decided.alpn.as_ref().map(|alpn| alpn.names().collect()),
         tls_version: decided.tls_version.and_then(version_name),
         ja4: decided.ja4.as_deref(),
         upstream: decided.upstream.as_ref(),
@@ -174,7 +175,7 @@ fn decided() -> impl Strategy<Value = Decided> {
             connect,
             destination,
             sni,
-            alpn: alpn.map(|names| names.into_iter().map(Cow::Owned).collect()),
+            alpn: alpn.and_then(|names| Alpn::new(names.into_iter())),
             ja4,
             tls_version,
             http2,

@@ -1,0 +1,156 @@
+//! Who a connection comes from, and who of them holds more than a share of a worker's memory.
+//! It must not know what is done about it.
+
+use std::cell::{Cell, RefCell};
+use std::hash::BuildHasher;
+use std::net::{IpAddr, Ipv6Addr};
+
+use foldhash::fast::RandomState;
+
+/// A host: an IPv4 address, or an IPv6 /64, from which a host takes its addresses as it likes
+/// (RFC 8981).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source(IpAddr);
+
+impl Source {
+    /// The host of an address.
+    pub fn of(ip: IpAddr) -> Self {
+        Self(match ip.to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
+            four @ IpAddr::V4(_) => four,
+        })
+    }
+}
+
+/// Rows of cells. A source is judged by the smaller of its cells, one in each row: that one is too
+/// large only where others hash to both.
+const ROWS: usize = 2;
+/// Cells a row, 4 KiB in all. With 50 greedy sources one in 100 others shares both cells with one.
+const CELLS: usize = 512;
+/// A source holds more than its share when it has more than this many times what the others have
+/// on average.
+const SHARE: u64 = 2;
+/// A connection weighs 1, and 1 more for each of these that it holds. As much as a slot takes.
+const WEIGHT_BYTES: usize = 256;
+
+/// What parked connections hold, by source, in a table of fixed size: nothing is kept for each
+/// source, and nothing is walked to know a share.
+pub struct Sources {
+    rows: RefCell<[[u32; CELLS]; ROWS]>,
+    /// The sum of a row.
+    all: Cell<u64>,
+    /// Cells of the first row that are not 0: about as many as there are sources, while there are
+    /// fewer than cells.
+    occupied: Cell<u64>,
+    /// Keyed: clients choose their addresses.
+    hasher: RandomState,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self {
+            rows: RefCell::new([[0; CELLS]; ROWS]),
+            all: Cell::new(0),
+            occupied: Cell::new(0),
+            hasher: RandomState::default(),
+        }
+    }
+}
+
+/// What a parked connection weighs that holds so many bytes beside its slot.
+fn weight(held: usize) -> u32 {
+    u32::try_from(1 + held / WEIGHT_BYTES).unwrap_or(u32::MAX)
+}
+
+impl Sources {
+    /// Counts a connection that is parked now.
+    pub fn add(&self, ip: IpAddr, held: usize) {
+        self.change(ip, 0, weight(held));
+    }
+
+    /// Counts a connection that is not parked any more.
+    pub fn remove(&self, ip: IpAddr, held: usize) {
+        self.change(ip, weight(held), 0);
+    }
+
+    /// Notes that a parked connection holds more or less.
+    pub fn update(&self, ip: IpAddr, before: usize, after: usize) {
+        let (before, after) = (weight(before), weight(after));
+        if before != after {
+            self.change(ip, before, after);
+        }
+    }
+
+    fn cells(&self, ip: IpAddr) -> [usize; ROWS] {
+        let hash = self.hasher.hash_one(Source::of(ip));
+        [hash as usize % CELLS, (hash >> 32) as usize % CELLS]
+    }
+
+    fn change(&self, ip: IpAddr, before: u32, after: u32) {
+        let cells = self.cells(ip);
+        let mut rows = self.rows.borrow_mut();
+        let was_empty = rows[0][cells[0]] == 0;
+        for (row, cell) in rows.iter_mut().zip(cells) {
+            row[cell] = row[cell].wrapping_add(after).wrapping_sub(before);
+        }
+        let occupied = self.occupied.get() + u64::from(was_empty);
+        self.occupied.set(occupied - u64::from(rows[0][cells[0]] == 0));
+        self.all.update(|all| all.wrapping_add(after.into()).wrapping_sub(before.into()));
+    }
+
+    /// Whether the host holds more than its share. One source alone has no share to exceed.
+    pub fn is_greedy(&self, ip: IpAddr) -> bool {
+        let rows = self.rows.borrow();
+        let own = rows.iter().zip(self.cells(ip)).map(|(row, cell)| row[cell]).min();
+        let own = u64::from(own.unwrap_or(0));
+        let (all, sources) = (self.all.get(), self.occupied.get());
+        sources > 1 && own > SHARE * all.saturating_sub(own) / (sources - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn four(n: u32) -> IpAddr {
+        u32::to_be_bytes(0x0a00_0000 + n).into()
+    }
+
+    /// Whatever its addresses, a /64 is one source; and no more than one.
+    fn six(net: u128, host: u128) -> IpAddr {
+        Ipv6Addr::from(0x2001_0db8 << 96 | net << 64 | host).into()
+    }
+
+    #[test]
+    fn a_source_is_greedy_by_what_it_holds_of_all() {
+        let sources = Sources::default();
+        for n in 0..20 {
+            sources.add(four(n), 0);
+        }
+        assert!(!(0..20).any(|n| sources.is_greedy(four(n))));
+        for host in 0..100 {
+            sources.add(six(1, host), 0);
+        }
+        assert!(sources.is_greedy(six(1, 1000)) && !sources.is_greedy(six(2, 1)));
+        assert!(!(0..20).any(|n| sources.is_greedy(four(n))));
+        for host in 0..100 {
+            sources.remove(six(1, host), 0);
+        }
+        assert!(!sources.is_greedy(six(1, 1000)));
+        sources.update(four(7), 0, 1 << 20);
+        assert!(sources.is_greedy(four(7)) && !sources.is_greedy(four(8)));
+        assert!(sources.is_greedy(format!("::ffff:{}", four(7)).parse().unwrap_or(four(8))));
+        sources.update(four(7), 1 << 20, 0);
+        for n in 0..20 {
+            sources.remove(four(n), 0);
+        }
+        assert_eq!((sources.all.get(), sources.occupied.get()), (0, 0));
+    }
+
+    #[test]
+    fn one_source_alone_is_not_greedy() {
+        let sources = Sources::default();
+        (0..100).for_each(|host| sources.add(six(1, host), 1 << 20));
+        assert!(!sources.is_greedy(six(1, 0)));
+    }
+}
