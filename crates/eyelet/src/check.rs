@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::config::{self, Depth, Diagnostic, Loaded, Severity};
+use eyelet_config::{Depth, Diagnostic, Loaded, Severity};
 
 /// Prints what is wrong with `file`. Exits with 0, or 2 where a mistake is an error.
 pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
-    let loaded = config::load(file, Depth::Full);
+    let loaded = eyelet_config::load(file, Depth::Full);
     // Nobody is left to tell that the output is closed; the exit code still says how it went.
     let _ = print(file, &loaded, out);
     if loaded.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }

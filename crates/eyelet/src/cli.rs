@@ -9,10 +9,10 @@ use clap::{Parser, Subcommand};
 use tokio::sync::oneshot;
 
 use crate::compress::train::{self, DictionaryCommand};
-use crate::config::{self, Depth};
 use crate::diagnostics::{self, Diagnostics};
 use crate::signals::{Signals, Stop};
 use crate::{check, counters, demo, explain, serve};
+use eyelet_config::Depth;
 
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
 #[derive(Debug, Parser)]
@@ -80,7 +80,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
 const MISTAKES: u8 = 2;
 
 fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
-    let loaded = match config::load(file, Depth::Files) {
+    let loaded = match eyelet_config::load(file, Depth::Files) {
         Ok(loaded) => loaded,
         Err(mistakes) => {
             for mistake in &mistakes {
@@ -101,7 +101,7 @@ fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
     }
 }
 
-fn run_edge(config: config::Config) -> Result<(), Box<dyn Error>> {
+fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let running = serve::start(config)?;

@@ -9,11 +9,11 @@ use eyelet_wire::connect::{ConnectPeek, ConnectReader, Host};
 use crate::act::refuse::{self, Answer};
 use crate::active::{Active, Stop, client_failure};
 use crate::budget::CountedBuffer;
-use crate::config::{self, HostPort};
 use crate::lot::CLIENT;
 use crate::park;
 use crate::peek;
 use crate::story::{End, Outcome, Story};
+use eyelet_config::HostPort;
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
@@ -105,8 +105,8 @@ pub fn end(active: &Active, story: &Story, answer: &Answer, end: End) -> Result<
 pub fn host_port(story: &Story) -> Option<HostPort> {
     let target = story.connect.as_deref()?;
     let host = match target.host {
-        Host::Name(name) => config::Host::Name(name.as_str().to_owned()),
-        Host::Ip(ip) => config::Host::Ip(ip),
+        Host::Name(name) => eyelet_config::Host::Name(name.as_str().to_owned()),
+        Host::Ip(ip) => eyelet_config::Host::Ip(ip),
     };
     Some(HostPort { host, port: target.port })
 }

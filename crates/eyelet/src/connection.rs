@@ -13,7 +13,6 @@ use crate::act::refuse::Answer;
 use crate::act::terminate::Offer;
 use crate::active::Active;
 use crate::budget::{Account, CountedBuffer};
-use crate::config::{Action, ListenerKind};
 use crate::connect;
 use crate::http;
 use crate::intercept;
@@ -21,6 +20,7 @@ use crate::known::Known;
 use crate::peek;
 use crate::shadow;
 use crate::story::{End, Story};
+use eyelet_config::{Action, ListenerKind};
 
 /// accept -> peek -> decide -> act. What comes after is the lot's: the connection is parked, or
 /// its end is told here.

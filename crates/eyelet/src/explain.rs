@@ -14,7 +14,7 @@ use eyelet_policy::{
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
-use crate::config::{
+use eyelet_config::{
     self, Action, Config, Depth, Diagnostic, Host, HostPort, HttpAddress, Listener, ListenerKind,
     SpliceUpstream, TerminateUpstream,
 };
@@ -69,7 +69,7 @@ pub struct ExplainArgs {
 
 /// Prints the verdict and the reasons. Exits with 0, or 2 where the file or a flag is at fault.
 pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
-    let explained = match config::load(&args.file, Depth::Files) {
+    let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
         Err(mistakes) => print_mistakes(&mistakes, out).map(|()| false),
     };
@@ -439,7 +439,7 @@ fn target(text: &str) -> Result<Target, String> {
 }
 
 fn version(text: &str) -> Result<u16, String> {
-    config::tls_version_code(text)
+    eyelet_config::tls_version_code(text)
 }
 
 /// Exit code for a mistake in the configuration, as of `check`.

@@ -13,9 +13,9 @@ use eyelet_sys::{interfaces, socket};
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
 use crate::budget::CountedBuffer;
-use crate::config::{Action, Listener, ListenerKind, SpliceUpstream};
 use crate::connect;
 use crate::story::{End, Outcome, Story};
+use eyelet_config::{Action, Listener, ListenerKind, SpliceUpstream};
 
 /// What this process knows of itself, to notice loops: where it listens, and whom it dialled.
 pub struct Intercept {

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use eyelet_sys::file::{LogFile, open_log};
 
 use crate::budget::{Account, Budget, CountedBuffer};
-use crate::config::{Access, Config};
 use crate::counters::{self, Counters};
 use crate::http::front::Told;
 use crate::story::{Decided, End};
+use eyelet_config::{Access, Config};
 use line::{Line, Opening};
 use queue::{Drain, Fill};
 

@@ -15,7 +15,6 @@ use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
 
 use crate::budget::{Account, CountedBuffer};
-use crate::config::Action;
 use crate::handshake::{self, Handshaken};
 use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
 use crate::provider;
@@ -23,6 +22,7 @@ use crate::relay::terminate::Terminated;
 use crate::relay::{self, Buffers, Flow, Relay, Sockets};
 use crate::story::{Decided, Parked, Shared, Story};
 use crate::worker::Worker;
+use eyelet_config::Action;
 
 /// What is said, and said back.
 const WORD: &[u8] = b"hello";

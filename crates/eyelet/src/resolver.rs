@@ -17,10 +17,10 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::{Hosts, MAX_TTL, NameServerPool, PoolContext, TlsConfig};
 use tokio::time::timeout;
 
-use crate::config::Dns;
 use crate::truth::cache::{self, Flight, Landing};
 use crate::truth::turns::Turn;
 use crate::worker::Worker;
+use eyelet_config::Dns;
 
 /// Aliases followed from a name to its addresses, of which sound ones have a few. A loop ends here.
 const ALIASES_MAX: usize = 16;

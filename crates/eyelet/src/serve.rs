@@ -19,7 +19,6 @@ use tokio::task::LocalSet;
 use crate::accept::ListenerSocket;
 use crate::budget::Budget;
 use crate::compress;
-use crate::config::{Access, Config, Limits, Listener, ListenerKind};
 use crate::counters::{self, Counters};
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
@@ -31,6 +30,7 @@ use crate::tls::{ServerConfigs, TlsError};
 use crate::truth::Truth;
 use crate::truth::certificate::RootsError;
 use crate::worker::{Edge, LetGo, Worker, run};
+use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
 /// net.core.somaxconn.

@@ -23,10 +23,10 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
-use crate::certificate::{self, CertificateError};
 use crate::client_chain;
-use crate::config::{Action, Config, RuleList, Terminate, TlsVersion};
 use crate::provider::PROVIDER;
+use eyelet_config::certificate::{self, CertificateError};
+use eyelet_config::{Action, Config, RuleList, Terminate, TlsVersion};
 
 /// As many sets of certificates are loaded at the start, so that a bad file is found then. With
 /// more the start would take too long; `eyelet check` reads them all.
@@ -397,7 +397,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::config::{Depth, load};
+    use eyelet_config::{Depth, load};
 
     #[test]
     fn certificates_that_were_not_used_lately_go_first_and_come_again() {

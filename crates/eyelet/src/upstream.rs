@@ -12,11 +12,11 @@ use eyelet_sys::{interfaces, socket, transparent};
 use ipnet::IpNet;
 
 use crate::active::{Active, Stop};
-use crate::config::{Host, HostPort};
 use crate::intercept::{self, Trace};
 use crate::lot::{SIDES, Side, UPSTREAM};
 use crate::resolver;
 use crate::story::{End, Outcome, Story, Upstream};
+use eyelet_config::{Host, HostPort};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

@@ -24,7 +24,6 @@ use crate::active::Active;
 use crate::budget::{ACTIVE_BYTES, Account, Budget};
 use crate::clock::Clock;
 use crate::compress::{self, Compressors};
-use crate::config::Config;
 use crate::connection::connection;
 use crate::counters::Counters;
 use crate::http::front::Told;
@@ -45,6 +44,7 @@ use crate::tls::ServerConfigs;
 use crate::truth::Truth;
 use crate::truth::dns::Resolvers;
 use crate::wheel::TICK_MS;
+use eyelet_config::Config;
 
 /// Events taken in one turn before deadlines and the log have their turn.
 const EVENTS: usize = 512;

@@ -6,9 +6,9 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{Hello, NotTls, Peek};
 
 use crate::active::Active;
-use crate::config::Action;
 use crate::park;
 use crate::story::{End, Outcome};
+use eyelet_config::Action;
 
 /// TLS 1.2, the highest version of a client that does not know `missing_extension`.
 const TLS12: u16 = 0x0303;

@@ -6,7 +6,6 @@ use eyelet_wire::alert::AlertDescription;
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
 use crate::budget::CountedBuffer;
-use crate::config::{Host, HostPort, Source, Splice, SpliceUpstream};
 use crate::connect;
 use crate::intercept::Trace;
 use crate::lot::{CLIENT, UPSTREAM};
@@ -16,6 +15,7 @@ use crate::relay::splice::Spliced;
 use crate::relay::{Flow, Relay};
 use crate::story::{End, Outcome, Story, TlsCompression};
 use crate::upstream::{self, Guard, Manner, Target};
+use eyelet_config::{Host, HostPort, Source, Splice, SpliceUpstream};
 
 /// TLS 1.3 as its code.
 const TLS13: u16 = 0x0304;

@@ -8,7 +8,6 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::act::refuse;
 use crate::active::Active;
 use crate::budget::{Counted, CountedBuffer};
-use crate::config::{Terminate, TerminateUpstream, TlsVersion};
 use crate::handshake::{Handshaken, handshake};
 use crate::park;
 use crate::proxy_protocol::{self, Tls};
@@ -16,6 +15,7 @@ use crate::relay::terminate::{Terminated, say_goodbye};
 use crate::relay::{Flow, Relay};
 use crate::story::{End, Story};
 use crate::upstream::{self, Target};
+use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
 
 /// What a terminator must know of a hello beside its bytes and its versions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,7 +101,7 @@ pub async fn dial_later(active: Active, mut story: Story, relay: Relay, counted:
     let edge = active.worker.edge.clone();
     let rule = story.decided.rule.unwrap_or(u32::MAX);
     let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
-    let (Some(crate::config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
+    let (Some(eyelet_config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
         (action, relay)
     else {
         return active.worker.tell(&story, &End::failed("only terminated connections dial late"));

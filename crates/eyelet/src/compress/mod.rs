@@ -25,7 +25,7 @@ use eyelet_compress::{Accepted, Coding, WhyNot};
 use http::{Method, Response, StatusCode, request::Parts};
 
 use crate::budget::{Account, Budget, Counted};
-use crate::config::Config;
+use eyelet_config::Config;
 
 pub use coder::Coder;
 pub use request::Asked;

@@ -23,7 +23,7 @@ use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
 use crate::budget::{Account, Budget, Counted};
-use crate::config::{Action, Config, TerminateUpstream};
+use eyelet_config::{Action, Config, TerminateUpstream};
 
 /// Shared by all workers. Without rules with dictionaries it is empty: no file, no thread.
 pub struct Shared {

@@ -13,7 +13,7 @@ use http::header::HeaderMap;
 use http::{Request, StatusCode};
 
 use super::*;
-use crate::config::{Compression, Terminate};
+use eyelet_config::{Compression, Terminate};
 
 mod dictionaries;
 mod table;
@@ -43,7 +43,7 @@ impl Edge {
         let memory = Arc::new(Budget::new(1 << 30, 0));
         let shared = Shared::start(&config, &memory).unwrap();
         let compressors = Compressors::with_budget(budget, &shared, &memory);
-        let crate::config::Action::Terminate(terminate) = config.rules.at(0).action else {
+        let eyelet_config::Action::Terminate(terminate) = config.rules.at(0).action else {
             panic!("a terminate rule")
         };
         Self { compressors, terminate: terminate.clone() }
@@ -147,7 +147,7 @@ pub(super) fn config(terms: &str, folder: &Path) -> Config {
          upstream = \"http://127.0.0.1:9\"\n{terms}\n"
     );
     std::fs::write(folder.join("edge.toml"), text).unwrap();
-    crate::config::load(&folder.join("edge.toml"), crate::config::Depth::Files).unwrap().config
+    eyelet_config::load(&folder.join("edge.toml"), eyelet_config::Depth::Files).unwrap().config
 }
 
 /// A folder of the test's own, gone with it.

@@ -16,7 +16,7 @@ use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::train;
 
 use super::disk::Folder;
-use crate::config::{
+use eyelet_config::{
     self, Access, Action, Config, Depth, HttpUpstream, Terminate, TerminateUpstream,
 };
 
@@ -63,7 +63,7 @@ pub struct TrainArgs {
 /// a flag is at fault.
 pub fn run(command: &DictionaryCommand, out: &mut impl Write) -> ExitCode {
     let DictionaryCommand::Train(args) = command;
-    let loaded = match config::load(&args.file, Depth::Files) {
+    let loaded = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => loaded,
         Err(mistakes) => {
             for mistake in &mistakes {

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use self::certificates::{Certificates, Folder, Identity};
-use crate::{config, serve};
+use crate::serve;
 
 /// What `eyelet demo` takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -53,7 +53,7 @@ fn play(args: &DemoArgs) -> Result<(), Stopped> {
 
     let written = text::configuration(args.port, &behind.addresses, &certificates, &folder);
     let file = folder.write("eyelet.toml", &written).map_err(at("cannot write eyelet.toml"))?;
-    let loaded = config::load(&file, config::Depth::Files).map_err(mistakes)?;
+    let loaded = eyelet_config::load(&file, eyelet_config::Depth::Files).map_err(mistakes)?;
     let edge = serve::start(loaded.config).map_err(at("cannot start the edge"))?;
 
     let told = match edge.addresses().first() {
@@ -89,7 +89,7 @@ struct Stopped {
 }
 
 /// Only a temporary folder with an odd name could bring this about.
-fn mistakes(found: Vec<config::Diagnostic>) -> Stopped {
+fn mistakes(found: Vec<eyelet_config::Diagnostic>) -> Stopped {
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
     Stopped { at: "the demo's own configuration is wrong", why: lines.join("\n") }
 }

@@ -8,7 +8,7 @@ use eyelet_policy::{Certificate, Decision, Evidence, Fact, Facts, Verdict};
 use eyelet_wire::hello::{Hello, Sni};
 
 use super::label;
-use crate::config::{Action, Config};
+use eyelet_config::{Action, Config};
 
 /// Flags on evidence.
 #[derive(Args, Clone, Debug)]

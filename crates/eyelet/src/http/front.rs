@@ -14,9 +14,9 @@ use serde::Serialize;
 use super::fields::{self, Asker};
 use super::pool::Shelf;
 use super::upstream::Upstream;
-use crate::config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 use crate::story::{Decided, End, Outcome, Story, Upstream as Dialled};
 use crate::worker::Worker;
+use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 
 /// Paths are cut in the log: a line is for reading.
 const PATH_CHARS_MAX: usize = 2048;

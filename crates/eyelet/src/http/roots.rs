@@ -9,9 +9,9 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use crate::config::{Action, Config, TerminateUpstream, UpstreamTls};
 use crate::provider::PROVIDER;
 use crate::tls::TlsError;
+use eyelet_config::{Action, Config, TerminateUpstream, UpstreamTls};
 
 /// Which versions of HTTP may be spoken on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

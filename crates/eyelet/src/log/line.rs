@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::Measured;
-use crate::config::Config;
 use crate::http::front::{Coded, Told};
 use crate::story::{Alpn, Decided, End, Outcome, TlsCompression, Upstream};
+use eyelet_config::Config;
 
 /// What one line is made of. The tests hold it to the form that serde would give it, field by
 /// field: every connection pays for its line, and serde's way costs ten times as much.

@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 
 use super::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
-use crate::config::HELLO_BYTES_MAX;
 use crate::lot::{CLIENT, Side, UPSTREAM};
 use crate::story::Parked;
 use crate::watch::{Pass, Watch};
+use eyelet_config::HELLO_BYTES_MAX;
 
 /// A flight that has come in part.
 #[derive(Default)]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::Dns;
 use crate::resolver::{self, Answer, Servers};
+use eyelet_config::Dns;
 
 /// Addresses kept of a name, those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;

@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::budget::Counted;
-use crate::config::Config;
 use crate::intercept::Trace;
 use crate::resolver::{Dialled, Found};
 use crate::worker::Worker;
+use eyelet_config::Config;
 
 use cache::{Cache, Flight, Landing};
 use certificate::{Asker, RootsError, Shown};

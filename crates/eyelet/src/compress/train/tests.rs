@@ -84,11 +84,13 @@ fn train_from_log(scratch: &super::super::tests::Scratch, name: Option<&str>) {
     let action = config.rules.action_mut(0);
     let Action::Terminate(terminate) = action else { panic!("a terminate rule") };
     let TerminateUpstream::Http(http) = &mut terminate.upstream else { panic!("http") };
-    let host = config::Host::Ip("127.0.0.1".parse().unwrap());
+    let host = eyelet_config::Host::Ip("127.0.0.1".parse().unwrap());
     let port = upstream(name.map(|_| identity(&scratch.0)));
-    http.address = config::HttpAddress::Tcp(config::HostPort { host, port });
-    http.tls = name
-        .map(|name| config::UpstreamTls { name: name.into(), ca: Some(scratch.0.join("app.pem")) });
+    http.address = eyelet_config::HttpAddress::Tcp(eyelet_config::HostPort { host, port });
+    http.tls = name.map(|name| eyelet_config::UpstreamTls {
+        name: name.into(),
+        ca: Some(scratch.0.join("app.pem")),
+    });
     let line = |rule: &str, method: &str, path: &str, status: u16| {
         format!(
             "{{\"time\":\"x\",\"rule\":\"{rule}\",\"sni\":\"app.example\",\"http\":{{\"method\":\
@@ -141,7 +143,7 @@ fn an_upstream_of_http2_alone_is_not_asked() {
     let mut config = super::super::tests::config("[dictionary]\npath = \"store\"", &scratch.0);
     let Action::Terminate(terminate) = config.rules.action_mut(0) else { panic!("terminates") };
     let TerminateUpstream::Http(http) = &mut terminate.upstream else { panic!("http") };
-    http.http2 = config::UpstreamHttp2::On;
+    http.http2 = eyelet_config::UpstreamHttp2::On;
     let args = TrainArgs {
         file: scratch.0.join("edge.toml"),
         rule: "app".into(),

@@ -101,7 +101,7 @@ static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{rules}");
     let file = std::env::temp_dir().join(format!("eyelet-line-{}.toml", std::process::id()));
     std::fs::write(&file, text).unwrap();
-    let loaded = crate::config::load(&file, crate::config::Depth::Files);
+    let loaded = eyelet_config::load(&file, eyelet_config::Depth::Files);
     std::fs::remove_file(&file).unwrap();
     loaded.unwrap().config
 });

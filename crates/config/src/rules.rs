@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Action, CertificateFiles};
+use crate::certificate::CertificateFiles;
+use crate::model::Action;
 
 /// What each rule is called and does; its matchers are in `Config::policy`. A rule costs its name
 /// and 12 bytes. Its action costs nothing where another rule does the same, and its certificates
@@ -103,8 +104,11 @@ impl RuleList {
         })
     }
 
-    #[cfg(test)]
-    pub(crate) fn action_mut(&mut self, rule: u32) -> &mut Action {
+    /// The action of a rule, to be changed before anything is served by it.
+    ///
+    /// # Panics
+    /// As every index does, where there is no such rule.
+    pub fn action_mut(&mut self, rule: u32) -> &mut Action {
         Arc::make_mut(&mut self.actions[self.rows[rule as usize].action as usize])
     }
 

@@ -45,7 +45,7 @@ impl Folder {
 
     fn read(&self, depth: Depth, rules: &str) -> Result<Loaded, Vec<Diagnostic>> {
         let text = format!("{LISTENER}{rules}");
-        load::parse(&self.0.join("edge.toml"), &text, depth, SystemTime::now())
+        parse(&self.0.join("edge.toml"), &text, depth, SystemTime::now())
     }
 
     /// What `check` says, with the folder cut out.

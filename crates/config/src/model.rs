@@ -1,58 +1,16 @@
-//! The checked configuration: what `serve`, `check` and `explain` read once a file was found
-//! sound. Nothing here knows TOML (the files beside do) or how a connection is served.
+//! The checked configuration as a value: what was said in the file, after defaults.
+//! Knows no TOML, and not how a connection is served.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use eyelet_compress::Effort;
+use eyelet_compress::breach::Allowed;
+use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_wire::alert::AlertDescription;
 use ipnet::IpNet;
-
-mod compression;
-mod diagnostic;
-mod files;
-mod listeners;
-mod load;
-mod matchers;
-mod reader;
-mod rule;
-mod rules;
-mod settings;
-#[cfg(test)]
-mod tests;
-mod values;
-
-pub use compression::{Compression, Dictionaries};
-pub use diagnostic::{Diagnostic, Severity};
-pub use load::{Depth, Loaded, load};
-pub use rules::{Rule, RuleList};
-pub(crate) use values::tls_version_code;
-
-/// A whole configuration, checked and indexed.
-#[derive(Debug)]
-pub struct Config {
-    /// At least one, in the order of the file; `Facts::listener` is an index into this.
-    pub listeners: Vec<Listener>,
-    /// In the order of the file; a `RuleId` is an index into this.
-    pub rules: RuleList,
-    /// The matchers of `rules`, indexed.
-    pub policy: eyelet_policy::Rules,
-    /// Bounds.
-    pub limits: Limits,
-    /// Bounds of HTTP.
-    pub http: Http,
-    /// What is logged, and where.
-    pub log: Log,
-    /// Where dictionaries are kept.
-    pub dictionaries: Dictionaries,
-    /// Who resolves the names of upstreams.
-    pub dns: Dns,
-    /// How evidence for names is gathered.
-    pub truth: Truth,
-    /// Worker threads; `None` is one a core.
-    pub workers: Option<usize>,
-}
 
 /// One address that is listened on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +31,6 @@ pub struct Listener {
 
 /// How the connections of a listener come to have a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum ListenerKind {
     /// They were sent to the listener's own address.
     Direct,
@@ -184,15 +141,6 @@ pub struct Terminate {
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 
-/// A certificate chain and its key, both PEM; absolute or relative to the working directory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CertificateFiles {
-    /// The chain, leaf first.
-    pub certificate: PathBuf,
-    /// PKCS#8, SEC1 or PKCS#1.
-    pub key: PathBuf,
-}
-
 /// Where a terminated connection goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TerminateUpstream {
@@ -269,7 +217,6 @@ pub enum TlsVersion {
 
 /// A PROXY header towards an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ProxyProtocol {
     /// The binary one.
     V2,
@@ -280,6 +227,57 @@ pub enum ProxyProtocol {
 pub struct Refuse {
     /// Instead of the alert that the reason would give.
     pub alert: Option<AlertDescription>,
+}
+
+/// How the responses of a rule are compressed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Compression {
+    /// Whether they are at all.
+    pub on: bool,
+    /// Server-sent events too.
+    pub event_streams: bool,
+    /// How hard; `None`: hard while the worker has time, less so when it is busy.
+    pub effort: Option<Effort>,
+    /// Whether the upstream is asked for identity, so that it need not compress.
+    pub offload: bool,
+    /// Whether responses that may hold a secret beside reflected input stay as they are.
+    pub breach_rule: bool,
+    /// Whose requests that rule lets through.
+    pub breach_allow: Allowed,
+    /// At most so many bytes of random length are added to each response; 0 is none.
+    pub length_hiding: usize,
+    /// Responses to these paths become dictionaries for later ones.
+    pub dictionary: Vec<Pattern>,
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Self {
+            on: true,
+            event_streams: false,
+            effort: None,
+            offload: false,
+            breach_rule: true,
+            breach_allow: Allowed::default(),
+            length_hiding: 0,
+            dictionary: Vec::new(),
+        }
+    }
+}
+
+/// Where dictionaries are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dictionaries {
+    /// A folder; `None`: in memory only.
+    pub path: Option<PathBuf>,
+    /// Bytes of bodies and deltas, in memory and again on disk.
+    pub bytes_max: usize,
+}
+
+impl Default for Dictionaries {
+    fn default() -> Self {
+        Self { path: None, bytes_max: 64 << 20 }
+    }
 }
 
 /// Bounds of everything that a peer can make grow.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::files::Files;
-use super::reader::{Report, Section};
-use super::{Access, Dns, HELLO_BYTES_MAX, Http, Limits, Log, Truth, values};
+use crate::files::Files;
+use crate::model::{Access, Dns, HELLO_BYTES_MAX, Http, Limits, Log, Truth};
+use crate::reader::{Report, Section};
+use crate::values;
 
 pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Limits {
     let mut limits = Limits::default();

@@ -1,65 +1,15 @@
 //! What a terminate rule says of compression, and [dictionary]. Knows nothing of responses.
 
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
 use eyelet_compress::dictionary::pattern::Pattern;
 
-use super::reader::{Report, Section};
-use super::settings::bytes;
-
-/// How the responses of a rule are compressed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Compression {
-    /// Whether they are at all.
-    pub on: bool,
-    /// Server-sent events too.
-    pub event_streams: bool,
-    /// How hard; `None`: hard while the worker has time, less so when it is busy.
-    pub effort: Option<Effort>,
-    /// Whether the upstream is asked for identity, so that it need not compress.
-    pub offload: bool,
-    /// Whether responses that may hold a secret beside reflected input stay as they are.
-    pub breach_rule: bool,
-    /// Whose requests that rule lets through.
-    pub breach_allow: Allowed,
-    /// At most so many bytes of random length are added to each response; 0 is none.
-    pub length_hiding: usize,
-    /// Responses to these paths become dictionaries for later ones.
-    pub dictionary: Vec<Pattern>,
-}
-
-impl Default for Compression {
-    fn default() -> Self {
-        Self {
-            on: true,
-            event_streams: false,
-            effort: None,
-            offload: false,
-            breach_rule: true,
-            breach_allow: Allowed::default(),
-            length_hiding: 0,
-            dictionary: Vec::new(),
-        }
-    }
-}
-
-/// Where dictionaries are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dictionaries {
-    /// A folder; `None`: in memory only.
-    pub path: Option<PathBuf>,
-    /// Bytes of bodies and deltas, in memory and again on disk.
-    pub bytes_max: usize,
-}
-
-impl Default for Dictionaries {
-    fn default() -> Self {
-        Self { path: None, bytes_max: 64 << 20 }
-    }
-}
+use crate::model::{Compression, Dictionaries};
+use crate::reader::{Report, Section};
+use crate::settings::bytes;
 
 /// Reads what a rule says.
 pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compression {

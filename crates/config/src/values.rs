@@ -11,11 +11,11 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::HostName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::reader::nearest;
-use super::{
+use crate::model::{
     Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream, TlsVersion,
     UpstreamHttp2, UpstreamTls,
 };
+use crate::reader::nearest;
 
 /// An address to listen on.
 pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -251,7 +251,7 @@ pub(super) fn host_port(text: &str) -> Result<HostPort, String> {
 }
 
 /// A TLS version that a rule may ask for.
-pub(crate) fn tls_version_code(text: &str) -> Result<u16, String> {
+pub fn tls_version_code(text: &str) -> Result<u16, String> {
     match text {
         "1.0" => Ok(0x0301),
         "1.1" => Ok(0x0302),

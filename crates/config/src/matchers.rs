@@ -4,10 +4,10 @@
 use eyelet_policy::{AddressPattern, Conditions, Evidence, NamePattern, NetSet};
 use ipnet::IpNet;
 
-use super::ListenerKind;
-use super::listeners::Listeners;
-use super::reader::{Report, Section, Text, repeated};
-use super::values;
+use crate::listeners::Listeners;
+use crate::model::ListenerKind;
+use crate::reader::{Report, Section, Text, repeated};
+use crate::values;
 
 /// The matchers of a rule.
 pub(super) struct Matchers<'t> {

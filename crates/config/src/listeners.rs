@@ -3,8 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::reader::{Report, Section, Text};
-use super::{Listener, ListenerKind, values};
+use crate::model::{Listener, ListenerKind};
+use crate::reader::{Report, Section, Text};
+use crate::values;
 
 /// The listeners of a file, as rules refer to them.
 #[derive(Debug, Default)]

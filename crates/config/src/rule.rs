@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use eyelet_policy::{NamePattern, Needs};
 
-use super::files::Files;
-use super::listeners::{Listeners, called};
-use super::matchers::{self, Matchers};
-use super::reader::{Report, Section, Text};
-use super::{
+use crate::files::Files;
+use crate::listeners::{Listeners, called};
+use crate::matchers::{self, Matchers};
+use crate::model::{
     Action, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream,
-    Terminate, TerminateUpstream, TlsVersion, compression, values,
+    Terminate, TerminateUpstream, TlsVersion,
 };
+use crate::reader::{Report, Section, Text};
+use crate::{compression, values};
 
 /// A rule that was read.
 pub(super) struct Written<'t> {

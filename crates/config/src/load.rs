@@ -10,22 +10,14 @@ use eyelet_policy::Rules;
 use eyelet_sys::file::read_regular;
 use toml::de::DeTable;
 
-use super::diagnostic::{Diagnostic, Severity};
-use super::files::Files;
-use super::listeners::{Listeners, called};
-use super::reader::{Report, Section};
-use super::rule::Lead;
-use super::rules::Reading;
-use super::{Config, compression, rule, settings};
-
-/// How far the files that a configuration names are looked into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// They can be opened: what `serve` and `explain` need to start fast with 10,000 of them.
-    Files,
-    /// Certificates are read, fitted to their keys and compared with the names of their rules.
-    Full,
-}
+use crate::checked::Config;
+use crate::diagnostic::{Diagnostic, Severity};
+use crate::files::{Depth, Files};
+use crate::listeners::{Listeners, called};
+use crate::reader::{Report, Section};
+use crate::rule::Lead;
+use crate::rules::Reading;
+use crate::{compression, rule, settings};
 
 /// A sound configuration, and what is odd about it.
 #[derive(Debug)]
@@ -45,8 +37,12 @@ pub fn load(path: &Path, depth: Depth) -> Result<Loaded, Vec<Diagnostic>> {
     parse(path, &text, depth, SystemTime::now())
 }
 
+/// Checks the text of a configuration. `path` is its file, which its relative paths are beside;
 /// `now` is what the dates of certificates are compared with.
-pub(super) fn parse(
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(
     path: &Path,
     text: &str,
     depth: Depth,

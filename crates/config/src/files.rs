@@ -9,9 +9,18 @@ use std::time::SystemTime;
 use eyelet_policy::NamePattern;
 use eyelet_sys::file::open_regular;
 
-use super::reader::{Report, Text};
-use super::{CertificateFiles, Depth};
+use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
+use crate::reader::{Report, Text};
+
+/// How far the files that a configuration names are looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// They can be opened: what `serve` and `explain` need to start fast with 10,000 of them.
+    Files,
+    /// Certificates are read, fitted to their keys and compared with the names of their rules.
+    Full,
+}
 
 /// What is known of files: each is looked into once, however many rules name it.
 pub(super) struct Files {

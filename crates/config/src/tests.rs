@@ -14,7 +14,7 @@ use super::*;
 const LISTENER: &str = "[[listener]]\naddress = \"0.0.0.0:443\"\n";
 
 fn read(text: &str) -> Result<Loaded, Vec<Diagnostic>> {
-    load::parse(Path::new("edge.toml"), text, Depth::Full, SystemTime::now())
+    parse(Path::new("edge.toml"), text, Depth::Full, SystemTime::now())
 }
 
 /// `line:column: message` of each, warnings marked.

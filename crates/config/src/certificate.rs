@@ -17,7 +17,14 @@ use zeroize::Zeroizing;
 
 use eyelet_sys::file::read_regular;
 
-use crate::config::CertificateFiles;
+/// A certificate chain and its key, both PEM; absolute or relative to the working directory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CertificateFiles {
+    /// The chain, leaf first.
+    pub certificate: PathBuf,
+    /// PKCS#8, SEC1 or PKCS#1.
+    pub key: PathBuf,
+}
 
 /// Why a certificate cannot be used, with the file at fault and what to do about it.
 #[derive(Debug, Error)]

@@ -1,0 +1,30 @@
+//! The whole of a checked configuration: what `serve`, `check` and `explain` read.
+//! Knows no TOML, and not how a connection is served.
+
+use crate::model::{Dictionaries, Dns, Http, Limits, Listener, Log, Truth};
+use crate::rules::RuleList;
+
+/// A whole configuration, checked and indexed.
+#[derive(Debug)]
+pub struct Config {
+    /// At least one, in the order of the file; `Facts::listener` is an index into this.
+    pub listeners: Vec<Listener>,
+    /// In the order of the file; a `RuleId` is an index into this.
+    pub rules: RuleList,
+    /// The matchers of `rules`, indexed.
+    pub policy: eyelet_policy::Rules,
+    /// Bounds.
+    pub limits: Limits,
+    /// Bounds of HTTP.
+    pub http: Http,
+    /// What is logged, and where.
+    pub log: Log,
+    /// Where dictionaries are kept.
+    pub dictionaries: Dictionaries,
+    /// Who resolves the names of upstreams.
+    pub dns: Dns,
+    /// How evidence for names is gathered.
+    pub truth: Truth,
+    /// Worker threads; `None` is one a core.
+    pub workers: Option<usize>,
+}
