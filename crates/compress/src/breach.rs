@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
-use crate::validators::lists;
+use crate::fields::lists;
 
 /// Why a response must not be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

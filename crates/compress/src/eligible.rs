@@ -1,11 +1,11 @@
 //! Which responses are compressed at all, by their heads and first bytes, and why not the others.
 //! Must not know what the client takes, or coders beyond a trial of them.
 
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, HeaderName};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
 use crate::breach::Breach;
-use crate::validators::lists;
+use crate::fields::{DIGESTS, lists};
 
 /// Why a response is not compressed. [`WhyNot::text`] is what the access line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -248,14 +248,6 @@ const TRIAL_LEVEL: i32 = 1;
 /// Percent of the trial's bytes that may be left: with the magic numbers, one of 119
 /// incompressible files was coded for nothing.
 const TRIAL_PERCENT_MAX: usize = 97;
-
-/// Fields with a digest of the bytes as the upstream sends them.
-pub(crate) const DIGESTS: [HeaderName; 4] = [
-    HeaderName::from_static("content-digest"),
-    HeaderName::from_static("content-md5"),
-    HeaderName::from_static("digest"),
-    HeaderName::from_static("repr-digest"),
-];
 
 const TEXT_SUFFIXES: [&str; 5] = ["json", "xml", "yaml", "json-seq", "text"];
 

@@ -7,6 +7,7 @@ pub mod breach;
 pub mod coder;
 pub mod dictionary;
 pub mod eligible;
+pub mod fields;
 pub mod pool;
 pub mod validators;
 

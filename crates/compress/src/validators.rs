@@ -8,7 +8,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 
 use crate::accept::Coding;
-use crate::eligible::DIGESTS;
+use crate::fields::{DIGESTS, lists};
 
 /// Makes the head of a response that of its coded form.
 pub fn code(headers: &mut HeaderMap, coding: Coding) {
@@ -156,14 +156,6 @@ pub fn vary(headers: &mut HeaderMap, names: &[HeaderName]) {
 #[must_use]
 pub fn varies_by(headers: &HeaderMap, name: &str) -> bool {
     lists(headers, &VARY, name)
-}
-
-/// Whether a list-valued field has an element, compared without case.
-#[must_use]
-pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
-    headers.get_all(field).iter().filter_map(|line| line.to_str().ok()).any(|line| {
-        line.split(',').any(|found| found.trim_matches([' ', '\t']).eq_ignore_ascii_case(element))
-    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use super::pattern::Pattern;
 use super::{DICTIONARY_BYTES_MAX, Hash};
 use crate::breach::SEC_FETCH_SITE;
 use crate::eligible::LENGTH_MIN;
-use crate::validators::{lists, varies_by, vary};
+use crate::fields::lists;
+use crate::validators::{varies_by, vary};
 
 /// Whether a response to this request may be kept and handed to other people as history.
 #[must_use]

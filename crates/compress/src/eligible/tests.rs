@@ -1,6 +1,8 @@
 //! The never-list as tables. Must not know clients.
 #![allow(clippy::unwrap_used)]
 
+use http::header::HeaderName;
+
 use super::*;
 
 fn head(fields: &[(&'static str, &str)]) -> HeaderMap {

@@ -5,14 +5,14 @@ use eyelet_compress::breach::{self, Breach};
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::available::{AVAILABLE_DICTIONARY, DICTIONARY_ID, available};
 use eyelet_compress::dictionary::store::Family;
-use eyelet_compress::{Accepted, Coding, Effort, validators};
+use eyelet_compress::{Accepted, Coding, Effort, fields, validators};
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
 use http::{Method, request::Parts, uri::PathAndQuery};
 
 use super::Compressors;
-use crate::config::{Compression, Terminate};
+use eyelet_config::{Compression, Terminate};
 
 /// What a response needs to know of its request.
 pub struct Asked {
@@ -67,7 +67,7 @@ impl Compressors {
         let mut wanted = Wanted {
             accepted,
             breach,
-            no_transform: validators::lists(&head.headers, &CACHE_CONTROL, "no-transform"),
+            no_transform: fields::lists(&head.headers, &CACHE_CONTROL, "no-transform"),
             effort: terms.effort,
             event_streams: terms.event_streams,
             length_hiding: terms.length_hiding,
