@@ -13,10 +13,10 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::{socket, transparent};
 
-use crate::budget::{CountedBuffer, HELLO_BYTES};
 use crate::lot::{CLIENT, READ, Role, Side, WRITE, Waits};
-use crate::slab::Key;
 use crate::worker::Worker;
+use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
+use eyelet_memory::slab::Key;
 
 /// A connection whose bytes its story's future moves. Dropping it closes the connection.
 pub struct Active {

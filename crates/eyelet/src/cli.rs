@@ -11,8 +11,9 @@ use tokio::sync::oneshot;
 use crate::compress::train::{self, DictionaryCommand};
 use crate::diagnostics::{self, Diagnostics};
 use crate::signals::{Signals, Stop};
-use crate::{check, counters, demo, explain, serve};
+use crate::{check, demo, explain, serve};
 use eyelet_config::Depth;
+use eyelet_telemetry::counters;
 
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
 #[derive(Debug, Parser)]

@@ -8,12 +8,12 @@ use eyelet_wire::connect::{ConnectPeek, ConnectReader, Host};
 
 use crate::act::refuse::{self, Answer};
 use crate::active::{Active, Stop, client_failure};
-use crate::budget::CountedBuffer;
 use crate::lot::CLIENT;
 use crate::park;
 use crate::peek;
-use crate::story::{End, Outcome, Story};
 use eyelet_config::HostPort;
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_telemetry::info::{End, Outcome, Story};
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";

@@ -12,15 +12,15 @@ use crate::act;
 use crate::act::refuse::Answer;
 use crate::act::terminate::Offer;
 use crate::active::Active;
-use crate::budget::{Account, CountedBuffer};
 use crate::connect;
 use crate::http;
 use crate::intercept;
 use crate::known::Known;
 use crate::peek;
 use crate::shadow;
-use crate::story::{End, Story};
 use eyelet_config::{Action, ListenerKind};
+use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_telemetry::info::{End, Story};
 
 /// accept -> peek -> decide -> act. What comes after is the lot's: the connection is parked, or
 /// its end is told here.

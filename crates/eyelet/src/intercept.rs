@@ -12,10 +12,10 @@ use eyelet_sys::{interfaces, socket};
 
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
-use crate::budget::CountedBuffer;
 use crate::connect;
-use crate::story::{End, Outcome, Story};
 use eyelet_config::{Action, Listener, ListenerKind, SpliceUpstream};
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_telemetry::info::{End, Outcome, Story};
 
 /// What this process knows of itself, to notice loops: where it listens, and whom it dialled.
 pub struct Intercept {

@@ -11,10 +11,10 @@ use crate::act::refuse::Answer;
 use crate::active::Active;
 use crate::connect;
 use crate::fingerprint;
-use crate::story::{End, Story};
-use crate::truth::told::Evidence;
 use crate::truth::{self, Attempt};
 use crate::upstream;
+use eyelet_telemetry::evidence::Evidence;
+use eyelet_telemetry::info::{End, Story};
 
 /// Facts that were fetched, beside those that the story keeps.
 #[derive(Default)]
@@ -141,7 +141,8 @@ impl Known {
 
     fn take_dns(&mut self, story: &mut Story, found: &truth::ByDns) -> bool {
         self.dns_truth = found.agrees;
-        evidence(story).note_dns(found);
+        let (answer, fault) = (found.told.clone(), found.fault.as_deref());
+        evidence(story).note_dns(answer, found.agrees, fault);
         found.agrees.is_some()
     }
 
@@ -160,7 +161,8 @@ impl Known {
     }
 
     fn take_certificate(&mut self, story: &mut Story, attempt: Arc<Attempt>) -> bool {
-        evidence(story).note_certificate(&attempt);
+        let shown = attempt.shown.as_ref().map(|shown| shown.told.clone());
+        evidence(story).note_certificate(shown.map_err(|why| &**why));
         let had = attempt.certificate().is_some();
         self.shown = Some(attempt);
         had

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use eyelet_sys::epoll::{ENDED, Epoll, READABLE, WRITABLE};
 
-use crate::budget::ACTIVE_BYTES;
 use crate::relay::Relay;
-use crate::slab::{Key, Slab};
-use crate::story::Parked;
 use crate::wheel::{Linked, Links, TICK_MS, Wheel};
+use eyelet_memory::budget::ACTIVE_BYTES;
+use eyelet_memory::slab::{Key, Slab};
+use eyelet_telemetry::info::Parked;
 
 /// Which socket of a connection. Upstream attempts that race (RFC 8305) count on from 1.
 pub type Side = u8;

@@ -12,15 +12,15 @@ use eyelet_sys::socket;
 
 use crate::act::terminate;
 use crate::active::Active;
-use crate::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
 use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE, Waits};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::serve::KEEPALIVE_IDLE;
 use crate::shed;
-use crate::slab::Key;
-use crate::story::{End, Outcome, Parked, Story};
 use crate::wheel::TICK_MS;
 use crate::worker::Worker;
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
+use eyelet_memory::slab::Key;
+use eyelet_telemetry::info::{End, Outcome, Parked, Story};
 
 /// How long a client may take to read the last words and close.
 const LINGER: Duration = Duration::from_secs(2);
@@ -486,7 +486,7 @@ pub fn cut_all(worker: &Rc<Worker>) {
 mod tests {
     use super::*;
     use crate::relay::terminate::Terminated;
-    use crate::story::Parked;
+    use eyelet_telemetry::info::Parked;
 
     /// What an idle connection costs in this process: its entry, and four bytes for the entry's
     /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::act::refuse::Answer;
 use crate::active::{Active, Stop, client_failure};
-use crate::budget::CountedBuffer;
 use crate::fingerprint;
 use crate::lot::CLIENT;
-use crate::story::{Alpn, End, Story, TlsCompression};
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_telemetry::info::{Alpn, End, Story, TlsCompression};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;

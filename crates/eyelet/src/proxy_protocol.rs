@@ -5,7 +5,7 @@ use eyelet_record::Version;
 use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 
 use crate::active::Active;
-use crate::story::Story;
+use eyelet_telemetry::info::Story;
 
 /// What the TLS TLVs tell of a terminated connection.
 #[derive(Clone, Debug)]

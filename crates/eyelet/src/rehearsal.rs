@@ -14,15 +14,15 @@ use eyelet_sys::socket;
 use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
 
-use crate::budget::{Account, CountedBuffer};
 use crate::handshake::{self, Handshaken};
 use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
 use crate::provider;
 use crate::relay::terminate::Terminated;
 use crate::relay::{self, Buffers, Flow, Relay, Sockets};
-use crate::story::{Decided, Parked, Shared, Story};
 use crate::worker::Worker;
 use eyelet_config::Action;
+use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_telemetry::info::{Decided, Parked, Shared, Story};
 
 /// What is said, and said back.
 const WORD: &[u8] = b"hello";
@@ -134,7 +134,7 @@ mod tests {
     use eyelet_record::{Role, Suite};
 
     use super::*;
-    use crate::budget::Budget;
+    use eyelet_memory::budget::Budget;
 
     #[test]
     fn nothing_is_left_of_a_connection_that_fails() {

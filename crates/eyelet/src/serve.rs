@@ -17,12 +17,9 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::accept::ListenerSocket;
-use crate::budget::Budget;
 use crate::compress;
-use crate::counters::{self, Counters};
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
-use crate::log::{Log, Writer};
 use crate::lot::Entry;
 use crate::rehearsal;
 use crate::relay::PIPES_MAX;
@@ -31,6 +28,9 @@ use crate::truth::Truth;
 use crate::truth::certificate::RootsError;
 use crate::worker::{Edge, LetGo, Worker, run};
 use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
+use eyelet_memory::budget::Budget;
+use eyelet_telemetry::counters::{self, Counters};
+use eyelet_telemetry::log::{Log, Writer};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
 /// net.core.somaxconn.

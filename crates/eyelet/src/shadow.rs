@@ -9,12 +9,12 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::active::Active;
-use crate::budget::CountedBuffer;
 use crate::known::Known;
 use crate::peek;
-use crate::story::{End, Outcome, Story};
 use crate::truth;
 use eyelet_config::Action;
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_telemetry::info::{End, Outcome, Story};
 
 /// How long a client is given to say its hello where only rules in shadow ask for it. Who speaks
 /// TLS sends it right behind its half of TCP's handshake, so it is mostly here when the connection

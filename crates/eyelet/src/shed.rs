@@ -12,14 +12,14 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Context;
 
-use crate::budget::{ACTIVE_BYTES, Account};
 use crate::lot::{Entry, Phase, Role, Waits};
 use crate::park;
-use crate::slab::Key;
 use crate::source::Source;
-use crate::story::{End, Outcome};
 use crate::wheel::TICK_MS;
 use crate::worker::Worker;
+use eyelet_memory::budget::{ACTIVE_BYTES, Account};
+use eyelet_memory::slab::Key;
+use eyelet_telemetry::info::{End, Outcome};
 
 /// What a new connection needs until its handshake ends.
 const NEW_BYTES: usize = size_of::<Entry>() + ACTIVE_BYTES;

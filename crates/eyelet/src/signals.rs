@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::counters;
 use crate::serve::Running;
+use eyelet_telemetry::counters;
 
 /// How often the workers and their counts are looked at.
 const WATCH: Duration = Duration::from_secs(1);

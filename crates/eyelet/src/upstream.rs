@@ -15,8 +15,8 @@ use crate::active::{Active, Stop};
 use crate::intercept::{self, Trace};
 use crate::lot::{SIDES, Side, UPSTREAM};
 use crate::resolver;
-use crate::story::{End, Outcome, Story, Upstream};
 use eyelet_config::{Host, HostPort};
+use eyelet_telemetry::info::{End, Outcome, Story, Upstream};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

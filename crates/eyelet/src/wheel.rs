@@ -1,7 +1,7 @@
 //! Deadlines of a worker's entries: one coarse wheel, links inside the entries.
 //! It must not know what happens at a deadline, and reads no clock.
 
-use crate::slab::Slab;
+use eyelet_memory::slab::Slab;
 
 /// One step of the wheel. Deadlines are up to this much late, never early.
 pub const TICK_MS: u64 = 100;

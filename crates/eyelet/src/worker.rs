@@ -21,30 +21,30 @@ use tokio::sync::{Notify, watch};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
 use crate::active::Active;
-use crate::budget::{ACTIVE_BYTES, Account, Budget};
 use crate::clock::Clock;
 use crate::compress::{self, Compressors};
 use crate::connection::connection;
-use crate::counters::Counters;
-use crate::http::front::Told;
 use crate::http::head;
 use crate::http::pool::Pool;
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
-use crate::log::Log;
 use crate::lot::{CLIENT, Entry, Lot, Role, Token, Waiting, Waits};
 use crate::park;
 use crate::relay::{Buffers, Relay};
 use crate::resolver::Resolver;
 use crate::shed::{self, Holder, Queue};
-use crate::slab::Key;
 use crate::source::{Source, Sources};
-use crate::story::{Decided, End, Outcome, Parked, Shared, Story};
 use crate::tls::ServerConfigs;
 use crate::truth::Truth;
 use crate::truth::dns::Resolvers;
 use crate::wheel::TICK_MS;
 use eyelet_config::Config;
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget};
+use eyelet_memory::slab::Key;
+use eyelet_telemetry::counters::Counters;
+use eyelet_telemetry::info::{Decided, End, Outcome, Parked, Shared, Story};
+use eyelet_telemetry::log::Log;
+use eyelet_telemetry::request::RequestInfo;
 
 /// Events taken in one turn before deadlines and the log have their turn.
 const EVENTS: usize = 512;
@@ -249,10 +249,10 @@ impl Worker {
     }
 
     /// Writes the access line of a request on a connection that goes on.
-    pub fn tell_request(&self, story: &Story, end: &End, told: &Told) {
+    pub fn tell_request(&self, story: &Story, end: &End, request: &RequestInfo) {
         let measured = story.measured(self.now_unix_ms());
         let mut log = self.log.borrow_mut();
-        log.line(&self.edge.config, &story.decided, &measured, end, Some(told));
+        log.line(&self.edge.config, &story.decided, &measured, end, Some(request));
     }
 
     /// Counts what ended for want of memory.

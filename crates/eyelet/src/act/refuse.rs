@@ -7,8 +7,8 @@ use eyelet_wire::hello::{Hello, NotTls, Peek};
 
 use crate::active::Active;
 use crate::park;
-use crate::story::{End, Outcome};
 use eyelet_config::Action;
+use eyelet_telemetry::info::{End, Outcome};
 
 /// TLS 1.2, the highest version of a client that does not know `missing_extension`.
 const TLS12: u16 = 0x0303;

@@ -5,7 +5,6 @@ use eyelet_wire::alert::AlertDescription;
 
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
-use crate::budget::CountedBuffer;
 use crate::connect;
 use crate::intercept::Trace;
 use crate::lot::{CLIENT, UPSTREAM};
@@ -13,9 +12,10 @@ use crate::park;
 use crate::proxy_protocol;
 use crate::relay::splice::Spliced;
 use crate::relay::{Flow, Relay};
-use crate::story::{End, Outcome, Story, TlsCompression};
 use crate::upstream::{self, Guard, Manner, Target};
 use eyelet_config::{Host, HostPort, Source, Splice, SpliceUpstream};
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_telemetry::info::{End, Outcome, Story, TlsCompression};
 
 /// TLS 1.3 as its code.
 const TLS13: u16 = 0x0304;

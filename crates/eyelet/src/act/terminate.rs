@@ -7,15 +7,15 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::act::refuse;
 use crate::active::Active;
-use crate::budget::{Counted, CountedBuffer};
 use crate::handshake::{Handshaken, handshake};
 use crate::park;
 use crate::proxy_protocol::{self, Tls};
 use crate::relay::terminate::{Terminated, say_goodbye};
 use crate::relay::{Flow, Relay};
-use crate::story::{End, Story};
 use crate::upstream::{self, Target};
 use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
+use eyelet_memory::budget::{Counted, CountedBuffer};
+use eyelet_telemetry::info::{End, Story};
 
 /// What a terminator must know of a hello beside its bytes and its versions.
 #[derive(Clone, Copy, Debug, Default)]

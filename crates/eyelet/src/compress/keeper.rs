@@ -15,7 +15,7 @@ use super::coder::hash;
 use super::disk::{Folder, Found};
 use super::shared::{JOBS_MAX, Job, TrainedOfRules, lock};
 use super::trained::Trained;
-use crate::budget::{Account, Budget, Counted};
+use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// The thread: it alone adds versions to the store and takes them away.
 pub(super) struct Keeper {

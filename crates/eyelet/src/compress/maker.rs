@@ -12,7 +12,7 @@ use eyelet_compress::{Coding, CodingError};
 
 use super::disk::Folder;
 use super::shared::lock;
-use crate::budget::{Account, Budget, Counted};
+use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// The thread.
 pub(super) struct Maker {

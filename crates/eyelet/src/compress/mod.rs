@@ -24,8 +24,8 @@ use eyelet_compress::pool::Pool;
 use eyelet_compress::{Accepted, Coding, WhyNot};
 use http::{Method, Response, StatusCode, request::Parts};
 
-use crate::budget::{Account, Budget, Counted};
 use eyelet_config::Config;
+use eyelet_memory::budget::{Account, Budget, Counted};
 
 pub use coder::Coder;
 pub use request::Asked;

@@ -22,8 +22,8 @@ use super::disk::Folder;
 use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
-use crate::budget::{Account, Budget, Counted};
 use eyelet_config::{Action, Config, TerminateUpstream};
+use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// Shared by all workers. Without rules with dictionaries it is empty: no file, no thread.
 pub struct Shared {

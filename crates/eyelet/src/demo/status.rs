@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::counters::{self, Snapshot};
+use eyelet_telemetry::counters::{self, Snapshot};
 
 /// On a terminal the line is rewritten in place.
 const TERMINAL_EVERY: Duration = Duration::from_secs(1);

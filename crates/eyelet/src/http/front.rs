@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use eyelet_policy::{Facts, RuleId};
 use http::uri::Authority;
 use http::{Method, request};
-use serde::Serialize;
 
 use super::fields::{self, Asker};
 use super::pool::Shelf;
 use super::upstream::Upstream;
-use crate::story::{Decided, End, Outcome, Story, Upstream as Dialled};
 use crate::worker::Worker;
 use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
+use eyelet_telemetry::info::{Decided, End, Outcome, Story, Upstream as Dialled};
+use eyelet_telemetry::request::{Coded, RequestInfo};
 
 /// Paths are cut in the log: a line is for reading.
 const PATH_CHARS_MAX: usize = 2048;
@@ -49,36 +49,6 @@ pub struct Front {
     upstream: RefCell<Option<Arc<str>>>,
     /// The last request's, and mostly the next one's.
     asker: RefCell<Option<Asker>>,
-}
-
-/// What the access line tells of a request.
-#[derive(Clone, Debug, Serialize)]
-pub struct Told {
-    /// The method.
-    pub method: Box<str>,
-    /// The path with its query.
-    pub path: Box<str>,
-    /// The status that the client got; none if it got none.
-    pub status: Option<u16>,
-    /// From the request's last byte, or its head's where the upstream was faster, to the
-    /// response's head.
-    pub upstream_ms: Option<u64>,
-    /// What became of the response's body.
-    #[serde(skip)]
-    pub coded: Coded,
-}
-
-/// What the access line tells of a response's coding.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Coded {
-    /// Content-Encoding, if it is ours.
-    pub coding: Option<&'static str>,
-    /// Bytes of the body as the upstream sent it.
-    pub bytes_identity: u64,
-    /// Bytes of the body as the client was sent it.
-    pub bytes_sent: u64,
-    /// Why nothing was coded.
-    pub why_not: Option<&'static str>,
 }
 
 impl Front {
@@ -322,7 +292,7 @@ pub struct Record {
     /// Its start, in milliseconds since 1970.
     pub started_unix_ms: u64,
     /// Method, path, status.
-    pub told: Told,
+    pub told: RequestInfo,
     /// Why it ended as it did.
     pub reason: std::borrow::Cow<'static, str>,
     /// It did not get a whole response of the upstream's.
@@ -353,7 +323,7 @@ impl Record {
         };
         Self {
             started_unix_ms,
-            told: Told {
+            told: RequestInfo {
                 method: method.into(),
                 path: match path.char_indices().nth(PATH_CHARS_MAX) {
                     Some((end, _)) => path[..end].into(),

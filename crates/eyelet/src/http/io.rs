@@ -19,10 +19,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::load::Load;
 use crate::active::{Active, Stop};
-use crate::budget::{Counted, HELLO_BYTES};
 use crate::lot::{CLIENT, Entry, READ, UPSTREAM, WRITE};
 use crate::relay::Flow;
 use crate::relay::terminate::{Terminated, whole_records};
+use eyelet_memory::budget::{Counted, HELLO_BYTES};
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of it.
 pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);

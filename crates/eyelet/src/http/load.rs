@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use h2::FlowControl;
 
 use super::frames::Frames;
-use crate::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
+use eyelet_memory::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
 
 /// What a small DATA frame takes in the library for each byte that it is longer than its data:
 /// about 240 bytes for a header of nine.

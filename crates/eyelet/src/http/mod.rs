@@ -30,9 +30,9 @@ mod websocket;
 use std::pin::Pin;
 
 use crate::active::Active;
-use crate::budget::{Counted, HTTP2_BYTES};
 use crate::relay::terminate::Terminated;
-use crate::story::Story;
+use eyelet_memory::budget::{Counted, HTTP2_BYTES};
+use eyelet_telemetry::info::Story;
 
 use front::Front;
 use io::Client;

@@ -15,12 +15,12 @@ use super::io::{Client, Gone, Queue, READ_BYTES};
 use super::stream::Stream;
 use super::upgrade;
 use crate::active::Stop;
-use crate::budget::HELLO_BYTES;
 use crate::lot::Phase;
 use crate::park;
 use crate::relay::Relay;
 use crate::shed::Serving;
-use crate::story::{End, Outcome};
+use eyelet_memory::budget::HELLO_BYTES;
+use eyelet_telemetry::info::{End, Outcome};
 
 /// How long the task waits for the next request before the connection is parked. A page's next
 /// request comes within a round trip or two; parking and waking cost about as much as a request's

@@ -10,9 +10,9 @@ use super::head::{Length, Request, Scanner, request_end, take_request};
 use super::page::page;
 use super::stream::write_head;
 use crate::active::{Active, Stop, client_failure};
-use crate::budget::CountedBuffer;
 use crate::park;
-use crate::story::{End, Outcome, Story};
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_telemetry::info::{End, Outcome, Story};
 
 /// Bytes read at once: a browser's first request.
 const READ_BYTES: usize = 4 << 10;

@@ -7,7 +7,7 @@ use http::{Uri, request, response};
 use super::failure::Failure;
 use super::front::Front;
 use super::stream::Stream;
-use crate::budget::Counted;
+use eyelet_memory::budget::Counted;
 
 /// A field in the map of the `http` crate: hash, name, value and links make 104 bytes, and its
 /// index at most 8. The capacity is counted, for the map grows by doubling.

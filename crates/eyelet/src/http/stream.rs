@@ -18,7 +18,7 @@ use super::head::{Length, give_back, has_no_body};
 use super::io::{Client, Gone, Queue};
 use super::load::{Body, Left, Load};
 use crate::active::Stop;
-use crate::budget::PIECE_BYTES_MIN;
+use eyelet_memory::budget::PIECE_BYTES_MIN;
 
 /// Bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;

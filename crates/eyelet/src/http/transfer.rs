@@ -15,14 +15,14 @@ use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
 use super::fault::ResponseFault;
-use super::front::Coded;
 use super::head::Length;
 use super::io::Queue;
 use super::stream::{Stream, Trouble};
 use super::upstream::Upstream;
-use crate::budget::{Counted, PIECE_BYTES_MIN};
 use crate::compress::Coder;
 use crate::worker::Worker;
+use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
+use eyelet_telemetry::request::Coded;
 
 /// Bytes on their way in one direction: beyond it the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;

@@ -24,11 +24,11 @@ use super::room;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
-use crate::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
 use crate::lot::Phase;
 use crate::park;
 use crate::shed::Serving;
-use crate::story::{End, Outcome};
+use eyelet_memory::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
+use eyelet_telemetry::info::{End, Outcome};
 
 /// Streams at once: what RFC 9113 6.5.2 calls the least that is useful.
 const STREAMS_MAX: u32 = 100;

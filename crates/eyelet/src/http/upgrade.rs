@@ -8,10 +8,10 @@ use super::front::Front;
 use super::io::{Client, Gone, Queue};
 use super::one::send_all;
 use super::upstream::one::Connection;
-use crate::budget::PIECE_BYTES_MIN;
 use crate::park;
 use crate::relay::Relay;
-use crate::story::{End, Outcome};
+use eyelet_memory::budget::PIECE_BYTES_MIN;
+use eyelet_telemetry::info::{End, Outcome};
 
 /// Goes on with a connection behind its 101.
 pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connection>) {

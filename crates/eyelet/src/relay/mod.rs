@@ -11,7 +11,7 @@ use eyelet_sys::pipe::Pipe;
 use eyelet_sys::socket;
 
 use crate::lot::{CLIENT, READ, Ready, Side, UPSTREAM, WRITE};
-use crate::story::{End, Outcome, Parked};
+use eyelet_telemetry::info::{End, Outcome, Parked};
 
 pub mod splice;
 pub mod terminate;

@@ -9,8 +9,8 @@ use super::{
     SHARE_BYTES, Sockets, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, Side, UPSTREAM};
-use crate::shares::{Heap, Name};
-use crate::story::{Decided, End, Outcome, Parked, Upstream};
+use eyelet_memory::interner::{Heap, Name};
+use eyelet_telemetry::info::{Decided, End, Outcome, Parked, Upstream};
 
 /// Bytes read at once before a direction counts as bulk: what one read of a full default socket
 /// buffer gives; a TLS flight is smaller.

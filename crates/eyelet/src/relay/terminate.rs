@@ -14,7 +14,7 @@ use super::{
     Sockets, TRUNCATED, UPSTREAM_ENDED, conclude,
 };
 use crate::lot::{CLIENT, READ, UPSTREAM};
-use crate::story::{End, Outcome, Parked};
+use eyelet_telemetry::info::{End, Outcome, Parked};
 
 /// A terminated connection between two wakes.
 pub struct Terminated {

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use super::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
 use crate::lot::{CLIENT, Side, UPSTREAM};
-use crate::story::Parked;
 use crate::watch::{Pass, Watch};
 use eyelet_config::HELLO_BYTES_MAX;
+use eyelet_telemetry::info::Parked;
 
 /// A flight that has come in part.
 #[derive(Default)]

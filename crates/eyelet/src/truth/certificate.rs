@@ -24,6 +24,7 @@ use crate::provider::{self, KeyOnly, PROVIDER};
 use crate::upstream::is_guarded;
 use eyelet_config::certificate;
 use eyelet_config::{Action, Config};
+use eyelet_telemetry::evidence::CertificateEvidence;
 
 /// Bytes that a server may send until its handshake is done. rustls takes no message of more than
 /// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.
@@ -48,22 +49,9 @@ pub struct Shown {
     /// For rules.
     pub certificate: eyelet_policy::Certificate,
     /// For the access line.
-    pub told: Arc<Told>,
+    pub told: Arc<CertificateEvidence>,
     /// The end of the leaf's validity, in milliseconds since 1970.
     pub expires_unix_ms: u64,
-}
-
-/// What an access line shows of a certificate.
-#[derive(Debug)]
-pub struct Told {
-    /// At most eight.
-    pub names: Box<[Box<str>]>,
-    /// The issuer's whole name.
-    pub issuer: Box<str>,
-    /// What is wrong with it.
-    pub fault: Option<Box<str>>,
-    /// When it was shown.
-    pub at_unix_ms: u64,
 }
 
 /// Who is trusted, read once, and how a side handshake is made.
@@ -298,7 +286,7 @@ fn describe(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
             ))
     );
-    let told = Told {
+    let told = CertificateEvidence {
         names: names.iter().take(TOLD_MAX).cloned().collect(),
         issuer: whole,
         fault: verified.as_ref().err().map(|why| why.to_string().into()),
@@ -318,7 +306,7 @@ impl Shown {
             list.iter().map(|text| text.len() + size_of::<Box<str>>()).sum()
         };
         size_of::<Self>()
-            + size_of::<Told>()
+            + size_of::<CertificateEvidence>()
             + texts(&self.certificate.names)
             + texts(&self.certificate.issuer)
             + texts(&self.told.names)

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::resolver::{self, Answer, Servers};
 use eyelet_config::Dns;
+use eyelet_telemetry::evidence::AddressEvidence;
 
 /// Addresses kept of a name, those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;
@@ -34,16 +35,7 @@ pub struct Resolved {
     /// Why one did not answer.
     fault: Option<Box<str>>,
     /// What the access line shows.
-    pub told: Arc<Told>,
-}
-
-/// What an access line shows of it.
-#[derive(Debug)]
-pub struct Told {
-    /// At most eight of the last answer.
-    pub addresses: Box<[IpAddr]>,
-    /// When that was.
-    pub at_unix_ms: u64,
+    pub told: Arc<AddressEvidence>,
 }
 
 /// The resolvers of a worker, made at the first name.
@@ -92,7 +84,7 @@ impl Resolved {
     /// Bytes on the heap.
     pub fn bytes(&self) -> usize {
         size_of::<Self>()
-            + size_of::<Told>()
+            + size_of::<AddressEvidence>()
             + self.addresses.len() * size_of::<(IpAddr, u64)>()
             + self.told.addresses.len() * size_of::<IpAddr>()
             + self.fault.as_ref().map_or(0, |fault| fault.len())
@@ -191,14 +183,14 @@ fn merge(
 }
 
 /// What the answers to one question have said so far.
-fn tell(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<Told> {
+fn tell(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<AddressEvidence> {
     let known = before.map_or(&[][..], |before| &before.told.addresses);
     let new = new.iter().filter(|address| !known.contains(address));
     let addresses: Box<[IpAddr]> = known.iter().chain(new).copied().take(TOLD_MAX).collect();
     match before {
         Some(before) if addresses.len() == known.len() => before.told.clone(),
-        Some(before) => Arc::new(Told { addresses, at_unix_ms: before.told.at_unix_ms }),
-        None => Arc::new(Told { addresses, at_unix_ms: now_ms }),
+        Some(before) => Arc::new(AddressEvidence { addresses, at_unix_ms: before.told.at_unix_ms }),
+        None => Arc::new(AddressEvidence { addresses, at_unix_ms: now_ms }),
     }
 }
 

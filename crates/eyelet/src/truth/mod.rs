@@ -11,11 +11,12 @@ use eyelet_sys::socket;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::budget::Counted;
 use crate::intercept::Trace;
 use crate::resolver::{Dialled, Found};
 use crate::worker::Worker;
 use eyelet_config::Config;
+use eyelet_memory::budget::Counted;
+use eyelet_telemetry::evidence::AddressEvidence;
 
 use cache::{Cache, Flight, Landing};
 use certificate::{Asker, RootsError, Shown};
@@ -25,7 +26,6 @@ use turns::{Turn, Turns};
 pub mod cache;
 pub mod certificate;
 pub mod dns;
-pub mod told;
 pub mod turns;
 
 /// The part of `memory_max` that evidence of each kind may take, and the names that are dialled:
@@ -76,7 +76,7 @@ pub struct ByDns {
     /// Whether the address is one of the name's; `None`: that cannot be known.
     pub agrees: Option<bool>,
     /// What was answered, if anything was.
-    pub told: Option<Arc<dns::Told>>,
+    pub told: Option<Arc<AddressEvidence>>,
     /// Why it cannot be known.
     pub fault: Option<Box<str>>,
 }
@@ -377,6 +377,8 @@ impl Attempt {
 
 #[cfg(test)]
 mod tests {
+    use eyelet_telemetry::evidence::CertificateEvidence;
+
     use super::*;
 
     #[test]
@@ -388,7 +390,7 @@ mod tests {
                 trusted: valid,
                 valid,
             },
-            told: Arc::new(certificate::Told {
+            told: Arc::new(CertificateEvidence {
                 names: [].into(),
                 issuer: "".into(),
                 fault: None,

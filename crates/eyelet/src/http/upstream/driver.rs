@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::dial::{Descriptor, Socket};
-use crate::budget::{Budget, Counted};
+use eyelet_memory::budget::{Budget, Counted};
 
 /// Bytes that an upstream may send ahead on a stream, from the start and at the least.
 pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;

@@ -14,12 +14,12 @@ use tokio::io::AsyncWrite;
 
 use super::NoAnswer;
 use super::dial::{Descriptor, Socket};
-use crate::budget::Counted;
 use crate::http::body::{Decoder, Piece};
 use crate::http::fault::ResponseFault;
 use crate::http::fields::KEEP_ALIVE;
 use crate::http::head::{Response, Scanner, take_response};
 use crate::http::io::Queue;
+use eyelet_memory::budget::Counted;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;

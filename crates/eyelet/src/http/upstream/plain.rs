@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
 use crate::lot::{READ, WRITE, Watched};
-use crate::slab::Key;
 use crate::worker::Worker;
+use eyelet_memory::slab::Key;
 
 /// A connected socket.
 pub struct Plain {

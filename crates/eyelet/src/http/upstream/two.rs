@@ -19,7 +19,6 @@ use http::{Method, response};
 use super::dial::{Descriptor, Socket};
 use super::driver::{Bursts, Listened, STREAM_WINDOW_BYTES, State, drive};
 use super::{NoAnswer, Question};
-use crate::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use crate::http::body::{Piece, keep_trailers};
 use crate::http::fault::ResponseFault;
 use crate::http::fields;
@@ -27,6 +26,7 @@ use crate::http::head::{
     Length, RESPONSE_FIELDS_MAX, RESPONSE_HEAD_BYTES_MAX, Response, content_length, has_no_body,
 };
 use crate::http::io::Queue;
+use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 
 /// Streams of ours on one connection, if its upstream takes so many.
 const STREAMS_MAX: usize = 100;

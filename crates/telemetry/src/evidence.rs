@@ -7,17 +7,38 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Attempt, ByDns, certificate, dns};
-use crate::shares::Heap;
+use eyelet_memory::interner::Heap;
 
 /// The evidence that one connection was decided on. Parked connections share it: what is told of a
 /// name is one allocation for as long as it is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Evidence {
-    dns: Option<Same<dns::Told>>,
+    dns: Option<Same<AddressEvidence>>,
     dns_agrees: Option<bool>,
-    certificate: Option<Same<certificate::Told>>,
+    certificate: Option<Same<CertificateEvidence>>,
     unknown: Vec<Box<str>>,
+}
+
+/// What an access line shows of it.
+#[derive(Debug)]
+pub struct AddressEvidence {
+    /// At most eight of the last answer.
+    pub addresses: Box<[IpAddr]>,
+    /// When that was.
+    pub at_unix_ms: u64,
+}
+
+/// What an access line shows of a certificate.
+#[derive(Debug)]
+pub struct CertificateEvidence {
+    /// At most eight.
+    pub names: Box<[Box<str>]>,
+    /// The issuer's whole name.
+    pub issuer: Box<str>,
+    /// What is wrong with it.
+    pub fault: Option<Box<str>>,
+    /// When it was shown.
+    pub at_unix_ms: u64,
 }
 
 /// Equal where it is one and the same.
@@ -43,17 +64,23 @@ impl Heap for Evidence {
 }
 
 impl Evidence {
-    /// Notes what DNS says.
-    pub fn note_dns(&mut self, found: &ByDns) {
-        self.dns = found.told.clone().map(Same);
-        self.dns_agrees = found.agrees;
-        self.unknown.extend(found.fault.as_ref().map(|why| format!("dns: {why}").into()));
+    /// Notes what DNS says: its answer if there was one, whether the address is the name's, and
+    /// why that cannot be known.
+    pub fn note_dns(
+        &mut self,
+        answer: Option<Arc<AddressEvidence>>,
+        agrees: Option<bool>,
+        fault: Option<&str>,
+    ) {
+        self.dns = answer.map(Same);
+        self.dns_agrees = agrees;
+        self.unknown.extend(fault.map(|why| format!("dns: {why}").into()));
     }
 
-    /// Notes what the destination has shown.
-    pub fn note_certificate(&mut self, attempt: &Attempt) {
-        match &attempt.shown {
-            Ok(shown) => self.certificate = Some(Same(shown.told.clone())),
+    /// Notes what the destination has shown, or why it has not.
+    pub fn note_certificate(&mut self, shown: Result<Arc<CertificateEvidence>, &str>) {
+        match shown {
+            Ok(shown) => self.certificate = Some(Same(shown)),
             Err(why) => self.unknown.push(format!("certificate: {why}").into()),
         }
     }
@@ -69,9 +96,9 @@ impl Evidence {
     }
 
     /// As the access line has it.
-    pub fn line(&self, started_unix_ms: u64) -> Line<'_> {
+    pub fn line(&self, started_unix_ms: u64) -> EvidenceLine<'_> {
         let age = |at_unix_ms| started_unix_ms.saturating_sub(at_unix_ms);
-        Line {
+        EvidenceLine {
             dns: self.dns.as_ref().map(|told| &*told.0.addresses),
             dns_agrees: self.dns_agrees,
             age_ms: self.dns.as_ref().map(|told| age(told.0.at_unix_ms)),
@@ -89,7 +116,7 @@ impl Evidence {
 
 /// The `evidence` of an access line.
 #[derive(Serialize)]
-pub struct Line<'a> {
+pub struct EvidenceLine<'a> {
     dns: Option<&'a [IpAddr]>,
     dns_agrees: Option<bool>,
     age_ms: Option<u64>,

@@ -6,7 +6,6 @@ mod queue;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use eyelet_sys::file::{LogFile, open_log};
 
-use crate::budget::{Account, Budget, CountedBuffer};
 use crate::counters::{self, Counters};
-use crate::http::front::Told;
-use crate::story::{Decided, End};
+use crate::info::Measured;
+use crate::info::{Decided, End};
+use crate::request::RequestInfo;
 use eyelet_config::{Access, Config};
+use eyelet_memory::budget::{Account, Budget, CountedBuffer};
 use line::{Line, Opening};
 use queue::{Drain, Fill};
 
@@ -33,23 +33,6 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 const QUEUE_PART: usize = 16;
 /// Room for the line with which it comes to hold them; a longer one makes room for itself.
 const LAST_LINE_BYTES: usize = 2 << 10;
-
-/// What is measured of a connection by its end.
-#[derive(Debug)]
-pub struct Measured {
-    /// Unique in this process: worker in the upper 16 bits, count below.
-    pub id: u64,
-    /// Start, in milliseconds since 1970 by the steady clock ([`crate::clock`]).
-    pub started_unix_ms: u64,
-    /// From accept to the end.
-    pub duration_ms: u64,
-    /// Who connected, or who the PROXY header says did.
-    pub client: SocketAddr,
-    /// Bytes written to the upstream.
-    pub bytes_to_upstream: u64,
-    /// Bytes written to the client: ciphertext of a spliced, plaintext of a terminated connection.
-    pub bytes_to_client: u64,
-}
 
 /// Where a worker's lines go.
 pub struct Log {
@@ -80,7 +63,7 @@ impl Log {
         decided: &Decided,
         measured: &Measured,
         end: &End,
-        http: Option<&Told>,
+        http: Option<&RequestInfo>,
     ) {
         if self.queue.is_none() {
             return;

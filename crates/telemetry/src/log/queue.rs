@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::budget::CountedBuffer;
+use eyelet_memory::budget::CountedBuffer;
 
 /// Batches in the queue; a worker hands over a small one ten times a second at most.
 const QUEUE_BATCHES_MAX: usize = 4096;
@@ -122,7 +122,7 @@ impl Iterator for Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::{Account, Budget};
+    use eyelet_memory::budget::{Account, Budget};
 
     const QUEUE_BYTES_MAX: usize = 1 << 20;
 

@@ -1,6 +1,5 @@
-//! What many parked connections have in common, once each, in chunks of its own: what lives for
-//! hours must not lie strewn among what lives for a handshake, where each piece of it would keep a
-//! page. It must not know what is shared.
+//! An interner: equal values of many parked connections are stored once, in chunks of their own.
+//! A value that lives for hours must not lie among those of a handshake, where it keeps a page.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroU32;
@@ -12,11 +11,11 @@ use hashbrown::HashTable;
 use crate::budget::{Account, Budget, Counted};
 use crate::slab::Slab;
 
-/// Where a value is, for those who share it: its place in the slab, from 1.
+/// Stands for an interned value: its index in the slab plus 1, so that an option costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(NonZeroU32);
+pub struct Symbol(NonZeroU32);
 
-impl Place {
+impl Symbol {
     fn of(index: u32) -> Self {
         // A slab of 2^32 - 1 entries would be larger than any memory.
         Self(NonZeroU32::MIN.saturating_add(index))
@@ -33,86 +32,86 @@ pub trait Heap {
     fn heap_bytes(&self) -> usize;
 }
 
-/// Values, each with the number of those who share it. Counted once, by what each value takes in
-/// its slot and on the heap.
-pub struct Shares<T> {
-    values: Slab<Shared<T>>,
-    /// By the hash of what is in each place.
-    places: HashTable<Place>,
+/// Values with their reference counts. Each counts once against the budget: its slot and its heap.
+pub struct Interner<T> {
+    values: Slab<Interned<T>>,
+    /// By the hash of the value that each symbol stands for.
+    symbols: HashTable<Symbol>,
     /// Keyed: names are chosen by peers.
     hasher: RandomState,
     counted: Counted,
     bytes: usize,
 }
 
-struct Shared<T> {
-    sharers: u32,
+struct Interned<T> {
+    uses: u32,
     value: T,
 }
 
-impl<T: Eq + Hash + Heap> Shares<T> {
-    /// A value's slot with its generation, and its place in a table that is half full.
-    const SLOT_BYTES: usize = size_of::<Option<Shared<T>>>() + 4 + 2 * (size_of::<Place>() + 1);
+impl<T: Eq + Hash + Heap> Interner<T> {
+    /// A value's slot with its generation, and its symbol in a hash table that is half full.
+    const SLOT_BYTES: usize = size_of::<Option<Interned<T>>>() + 4 + 2 * (size_of::<Symbol>() + 1);
 
-    /// No value yet.
+    /// An empty interner.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self {
             values: Slab::default(),
-            places: HashTable::new(),
+            symbols: HashTable::new(),
             hasher: RandomState::default(),
             counted: Counted::of(budget, Account::Texts, 0),
             bytes: 0,
         }
     }
 
-    /// Whether nobody shares anything.
+    /// Whether no symbol is in use.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The place of an equal value, or of this one from now on; [`Shares::give`] gives it up.
-    pub fn share(&mut self, value: T) -> Place {
-        let Self { values, places, hasher, .. } = self;
+    /// The symbol of an equal value, or a new one of this value. See [`Interner::release`].
+    pub fn intern(&mut self, value: T) -> Symbol {
+        let Self { values, symbols, hasher, .. } = self;
         let hash = hasher.hash_one(&value);
-        let is_equal =
-            |place: &Place| values.get(place.index()).is_some_and(|shared| shared.value == value);
-        if let Some(place) = places.find(hash, is_equal).copied() {
-            if let Some(shared) = values.at(place.index()) {
-                shared.sharers += 1;
+        let is_equal = |symbol: &Symbol| {
+            values.get(symbol.index()).is_some_and(|shared| shared.value == value)
+        };
+        if let Some(symbol) = symbols.find(hash, is_equal).copied() {
+            if let Some(shared) = values.at(symbol.index()) {
+                shared.uses += 1;
             }
-            return place;
+            return symbol;
         }
         let bytes = Self::SLOT_BYTES + value.heap_bytes();
-        let place = Place::of(values.insert(Shared { sharers: 1, value }).index);
-        places.insert_unique(hash, place, |place| hash_at(values, hasher, *place));
+        let symbol = Symbol::of(values.insert(Interned { uses: 1, value }).index);
+        symbols.insert_unique(hash, symbol, |symbol| hash_at(values, hasher, *symbol));
         self.count(self.bytes + bytes);
-        place
+        symbol
     }
 
-    /// The value in a place that was not given up.
-    pub fn get(&self, place: Place) -> Option<&T> {
-        self.values.get(place.index()).map(|shared| &shared.value)
+    /// The value of a symbol that was not released.
+    pub fn get(&self, symbol: Symbol) -> Option<&T> {
+        self.values.get(symbol.index()).map(|shared| &shared.value)
     }
 
-    /// Gives a place up; the value goes with the last who shared it.
-    pub fn give(&mut self, place: Place) {
-        let Self { values, places, hasher, .. } = self;
-        let Some(shared) = values.at(place.index()) else { return };
-        shared.sharers -= 1;
-        if shared.sharers > 0 {
+    /// Ends one use of a symbol. The last use frees the value.
+    pub fn release(&mut self, symbol: Symbol) {
+        let Self { values, symbols, hasher, .. } = self;
+        let Some(shared) = values.at(symbol.index()) else { return };
+        shared.uses -= 1;
+        if shared.uses > 0 {
             return;
         }
         let bytes = Self::SLOT_BYTES + shared.value.heap_bytes();
         let hash = hasher.hash_one(&shared.value);
-        if let Ok(found) = places.find_entry(hash, |other| *other == place) {
+        if let Ok(found) = symbols.find_entry(hash, |other| *other == symbol) {
             found.remove();
         }
-        if let Some(key) = values.key_at(place.index()) {
+        if let Some(key) = values.key_at(symbol.index()) {
             values.remove(key);
         }
         // A table that held a burst's names would keep its size for life.
-        if places.len() * 4 < places.capacity() {
-            places.shrink_to(places.len() * 2, |place| hash_at(values, hasher, *place));
+        if symbols.len() * 4 < symbols.capacity() {
+            symbols.shrink_to(symbols.len() * 2, |symbol| hash_at(values, hasher, *symbol));
         }
         self.count(self.bytes - bytes);
     }
@@ -123,19 +122,19 @@ impl<T: Eq + Hash + Heap> Shares<T> {
     }
 }
 
-fn hash_at<T: Hash>(values: &Slab<Shared<T>>, hasher: &RandomState, place: Place) -> u64 {
-    values.get(place.index()).map_or(0, |shared| hasher.hash_one(&shared.value))
+fn hash_at<T: Hash>(values: &Slab<Interned<T>>, hasher: &RandomState, symbol: Symbol) -> u64 {
+    values.get(symbol.index()).map_or(0, |shared| hasher.hash_one(&shared.value))
 }
 
-/// Bytes of a name that are kept in place. Names of hosts are mostly shorter.
+/// Bytes of a name that are stored in place. Most names of hosts are shorter.
 const SHORT_BYTES: usize = 46;
 
-/// A name in 48 bytes, without memory of its own unless it is a long one.
+/// A name in 48 bytes. Only a long one has memory of its own.
 #[derive(Clone, Debug)]
 pub enum Name {
-    /// So many bytes of these.
+    /// The length, and that many bytes of the array.
     Short(u8, [u8; SHORT_BYTES]),
-    /// More than would fit.
+    /// A name that does not fit.
     Long(Box<str>),
 }
 
@@ -143,7 +142,7 @@ impl Name {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         match self {
-            // It was text when it was put there.
+            // The bytes were copied from a str.
             Self::Short(len, bytes) => bytes
                 .get(..usize::from(*len))
                 .and_then(|name| std::str::from_utf8(name).ok())
@@ -200,26 +199,26 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_there_once_and_as_long_as_one_shares_it() {
+    fn a_value_is_stored_once_until_its_last_use_ends() {
         let budget = Arc::new(Budget::new(64 << 20, 0));
-        let mut shares = Shares::new(&budget);
-        let places: Vec<Place> = (0..5_000_usize).map(|n| shares.share(n % 2_500)).collect();
+        let mut interner = Interner::new(&budget);
+        let symbols: Vec<Symbol> = (0..5_000_usize).map(|n| interner.intern(n % 2_500)).collect();
         let counted = budget.used();
         assert!((2_500 * (100 + 16)..2_500 * (100 + 64)).contains(&counted), "{counted}");
-        assert_eq!(places[..2_500], places[2_500..]);
-        for (n, place) in places.iter().enumerate().take(2_500) {
-            shares.give(*place);
-            assert_eq!(shares.get(*place), Some(&n), "another has it still");
+        assert_eq!(symbols[..2_500], symbols[2_500..]);
+        for (n, symbol) in symbols.iter().enumerate().take(2_500) {
+            interner.release(*symbol);
+            assert_eq!(interner.get(*symbol), Some(&n), "another use has not ended");
         }
-        for place in &places[2_500..] {
-            shares.give(*place);
+        for symbol in &symbols[2_500..] {
+            interner.release(*symbol);
         }
-        assert!(shares.is_empty() && shares.places.is_empty() && budget.used() == 0);
-        assert!(shares.places.capacity() < 100, "{}", shares.places.capacity());
+        assert!(interner.is_empty() && interner.symbols.is_empty() && budget.used() == 0);
+        assert!(interner.symbols.capacity() < 100, "{}", interner.symbols.capacity());
     }
 
     #[test]
-    fn a_name_comes_back_whatever_its_length() {
+    fn a_name_of_any_length_is_read_back() {
         assert_eq!((size_of::<Name>(), size_of::<Option<Name>>()), (48, 48));
         for len in [0, 1, SHORT_BYTES, SHORT_BYTES + 1, 253] {
             let text: Box<str> = "n".repeat(len).into();

@@ -11,8 +11,7 @@ use proptest::prelude::*;
 use serde::Serialize;
 
 use super::*;
-use crate::truth::told::{self, Evidence};
-use crate::truth::{ByDns, dns};
+use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
 
 /// The line as serde has it: every field in its order, as docs/access-log.md lists them.
 #[derive(Serialize)]
@@ -35,9 +34,9 @@ struct Serial<'a> {
     duration_ms: u64,
     connect: Option<&'a str>,
     tls_compression: Option<TlsCompression>,
-    evidence: Option<told::Line<'a>>,
+    evidence: Option<EvidenceLine<'a>>,
     shadow: Option<Vec<Shadow<'a>>>,
-    http: Option<&'a Told>,
+    http: Option<&'a RequestInfo>,
     coding: Option<&'static str>,
     bytes_identity: Option<u64>,
     bytes_sent: Option<u64>,
@@ -138,10 +137,10 @@ fn evidence() -> impl Strategy<Value = Evidence> {
     let dns = (any::<Option<bool>>(), option::of(told), option::of(boxed()));
     (dns, vec(string(), 0..3)).prop_map(|((agrees, told, fault), unknown)| {
         let told = told.map(|(addresses, at_unix_ms)| {
-            Arc::new(dns::Told { addresses: addresses.into(), at_unix_ms })
+            Arc::new(AddressEvidence { addresses: addresses.into(), at_unix_ms })
         });
         let mut evidence = Evidence::default();
-        evidence.note_dns(&ByDns { agrees, told, fault });
+        evidence.note_dns(told, agrees, fault.as_deref());
         unknown.iter().for_each(|why| evidence.note_unknown(why));
         evidence
     })
@@ -206,7 +205,7 @@ fn measured() -> impl Strategy<Value = Measured> {
     )
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn told() -> impl Strategy<Value = RequestInfo> {
     let word = || option::of(prop::sample::select(vec!["zstd", "a \"word\"", ""]));
     let coded = (word(), count(), count(), word()).prop_map(
         |(coding, bytes_identity, bytes_sent, why_not)| Coded {
@@ -217,7 +216,7 @@ fn told() -> impl Strategy<Value = Told> {
         },
     );
     (boxed(), boxed(), any::<Option<u16>>(), option::of(count()), coded).prop_map(
-        |(method, path, status, upstream_ms, coded)| Told {
+        |(method, path, status, upstream_ms, coded)| RequestInfo {
             method,
             path,
             status,

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::Measured;
-use crate::http::front::{Coded, Told};
-use crate::story::{Alpn, Decided, End, Outcome, TlsCompression, Upstream};
+use crate::info::Measured;
+use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, Upstream};
+use crate::request::{Coded, RequestInfo};
 use eyelet_config::Config;
 
 /// What one line is made of. The tests hold it to the form that serde would give it, field by
@@ -24,12 +24,12 @@ pub struct Line<'a> {
     /// How it ended.
     pub end: &'a End,
     /// The request, where the line is one's.
-    pub http: Option<&'a Told>,
+    pub http: Option<&'a RequestInfo>,
 }
 
 /// How lines of one second begin: most have the same as the line before.
 pub struct Opening {
-    /// How far the wall clock is ahead of the steady one, see [`crate::clock`].
+    /// How far the wall clock is ahead of the steady one, by the last look.
     pub ahead_ms: i64,
     unix_s: u64,
     text: [u8; OPENING_LEN],
@@ -121,8 +121,8 @@ impl Line<'_> {
 const NO_REQUEST: &[u8] =
     br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
 
-fn request(out: &mut Vec<u8>, told: &Told) {
-    let Told { method, path, status, upstream_ms, coded } = told;
+fn request(out: &mut Vec<u8>, told: &RequestInfo) {
+    let RequestInfo { method, path, status, upstream_ms, coded } = told;
     let Coded { coding, bytes_identity, bytes_sent, why_not } = *coded;
     out.extend_from_slice(br#","http":{"method":"#);
     text(out, method);

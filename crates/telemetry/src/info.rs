@@ -9,10 +9,9 @@ use std::sync::Arc;
 use eyelet_wire::connect::Target;
 use serde::Serialize;
 
-use crate::budget::Budget;
-use crate::log::Measured;
-use crate::shares::{Heap, Name, Place, Shares};
-use crate::truth::told::Evidence;
+use crate::evidence::Evidence;
+use eyelet_memory::budget::Budget;
+use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -198,8 +197,8 @@ pub struct Parked {
     pub compression_chosen: bool,
     /// The rule's index from 1: with it what is shared would be shared by fewer.
     rule: Option<NonZeroU32>,
-    decided: Place,
-    name: Option<Place>,
+    decided: Symbol,
+    name: Option<Symbol>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
@@ -228,7 +227,7 @@ impl Story {
     /// The few words that a parked connection keeps.
     pub fn park(mut self, shared: &mut Shared) -> Parked {
         let rule = self.decided.rule.take().and_then(|rule| NonZeroU32::new(rule.wrapping_add(1)));
-        let name = self.decided.sni.take().map(|name| shared.names.share(name.into()));
+        let name = self.decided.sni.take().map(|name| shared.names.intern(name.into()));
         let client_ip = match self.client.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -241,7 +240,7 @@ impl Story {
             settled: false,
             compression_chosen: false,
             rule,
-            decided: shared.decided.share(self.decided),
+            decided: shared.decided.intern(self.decided),
             name,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -304,17 +303,34 @@ impl Parked {
     }
 }
 
+/// What is measured of a connection by its end.
+#[derive(Debug)]
+pub struct Measured {
+    /// Unique in this process: worker in the upper 16 bits, count below.
+    pub id: u64,
+    /// Start, in milliseconds since 1970 by the steady clock.
+    pub started_unix_ms: u64,
+    /// From accept to the end.
+    pub duration_ms: u64,
+    /// Who connected, or who the PROXY header says did.
+    pub client: SocketAddr,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client: ciphertext of a spliced, plaintext of a terminated connection.
+    pub bytes_to_client: u64,
+}
+
 /// What parked connections share: one copy of each different [`Decided`] and of each name, as
 /// long as one of them lives. Bounded by the number of parked connections.
 pub struct Shared {
-    decided: Shares<Decided>,
-    names: Shares<Name>,
+    decided: Interner<Decided>,
+    names: Interner<Name>,
 }
 
 impl Shared {
     /// Nothing yet.
     pub fn new(budget: &Arc<Budget>) -> Self {
-        Self { decided: Shares::new(budget), names: Shares::new(budget) }
+        Self { decided: Interner::new(budget), names: Interner::new(budget) }
     }
 
     /// Whether nobody shares anything.
@@ -324,9 +340,9 @@ impl Shared {
 
     /// Forgets what this connection is the last one to have; it is about to end, or to wake.
     pub fn forget(&mut self, story: &Parked) {
-        self.decided.give(story.decided);
+        self.decided.release(story.decided);
         if let Some(name) = story.name {
-            self.names.give(name);
+            self.names.release(name);
         }
     }
 }

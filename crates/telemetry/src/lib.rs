@@ -1,0 +1,10 @@
+//! What is known and counted about a connection: its facts and its end, the evidence for its name,
+//! counters, and the access line. No I/O except the log writer's thread.
+
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod evidence;
+pub mod info;
+pub mod log;
+pub mod request;
