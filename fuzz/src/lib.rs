@@ -31,9 +31,9 @@ pub mod wire;
 
 /// The watch over first flights. The crate it is of is a program, and has more to build than a
 /// fuzz target needs.
-#[path = "../../crates/eyelet/src/watch.rs"]
+#[path = "../../crates/engine/src/watch.rs"]
 pub mod watch;
 
 /// What must hold of it.
-#[path = "../../crates/eyelet/src/watch/properties.rs"]
+#[path = "../../crates/engine/src/watch/properties.rs"]
 pub mod watch_properties;

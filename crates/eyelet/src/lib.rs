@@ -2,13 +2,11 @@
 //!
 //! `connection.rs` tells the story of a connection; ARCHITECTURE.md has the map.
 
-pub mod accept;
 mod act;
 pub mod active;
 pub mod check;
 pub mod cli;
 mod client_chain;
-pub mod clock;
 pub mod compress;
 pub mod connect;
 pub mod connection;
@@ -20,22 +18,15 @@ pub mod handshake;
 pub mod http;
 pub mod intercept;
 pub mod known;
-pub mod lot;
-pub mod park;
 pub mod peek;
 pub mod provider;
 pub mod proxy_protocol;
 pub mod rehearsal;
-pub mod relay;
 pub mod resolver;
 pub mod serve;
 pub mod shadow;
-pub mod shed;
 pub mod signals;
-pub mod source;
 pub mod tls;
 pub mod truth;
 pub mod upstream;
-pub mod watch;
-pub mod wheel;
 pub mod worker;

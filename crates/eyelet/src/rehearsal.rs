@@ -15,12 +15,12 @@ use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
 
 use crate::handshake::{self, Handshaken};
-use crate::lot::{CLIENT, READ, Ready, UPSTREAM};
 use crate::provider;
-use crate::relay::terminate::Terminated;
-use crate::relay::{self, Buffers, Flow, Relay, Sockets};
 use crate::worker::Worker;
 use eyelet_config::Action;
+use eyelet_engine::lot::{CLIENT, READ, Ready, UPSTREAM};
+use eyelet_engine::relay::terminate::Terminated;
+use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{Decided, Parked, Shared, Story};
 

@@ -9,35 +9,29 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use eyelet_sys::socket::{self, Listen};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::accept::ListenerSocket;
 use crate::compress;
 use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
-use crate::lot::Entry;
 use crate::rehearsal;
-use crate::relay::PIPES_MAX;
 use crate::tls::{ServerConfigs, TlsError};
 use crate::truth::Truth;
 use crate::truth::certificate::RootsError;
-use crate::worker::{Edge, LetGo, Worker, run};
+use crate::worker::{Edge, Worker};
 use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
+use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE, ListenerSocket};
+use eyelet_engine::lot::Entry;
+use eyelet_engine::relay::PIPES_MAX;
+use eyelet_engine::worker::{LetGo, Process, Settings, run};
 use eyelet_memory::budget::Budget;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 
-/// Connections that the kernel holds while accepting is busy; it caps this at
-/// net.core.somaxconn.
-pub const BACKLOG: i32 = 65_535;
-/// Idle time after which the kernel probes a connection: below the five minutes after which
-/// common NATs forget one.
-pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
 /// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and the
 /// pooled pipes and epolls of each worker.
 const DESCRIPTORS_KEPT: usize = 64;
@@ -182,18 +176,29 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
          a pair takes two)",
         config.limits.connections_max,
     );
+    let limits = &config.limits;
+    let settings = Settings {
+        idle_timeout: limits.idle_timeout,
+        shed_idle: limits.shed_idle,
+        drain_timeout: limits.drain_timeout,
+    };
+    let process = Process {
+        settings,
+        open: AtomicUsize::new(0),
+        budget: shared.budget.clone(),
+        descriptors: AtomicUsize::new(0),
+        connections_max,
+        descriptors_max,
+    };
     Edge {
         budget: shared.budget,
+        process: Arc::new(process),
         intercept: Intercept::new(&config.listeners, addresses),
         config,
         tls: shared.tls,
         upstream_tls: shared.upstream_tls,
         compress: shared.compress,
         truth: shared.truth,
-        open: AtomicUsize::new(0),
-        descriptors: AtomicUsize::new(0),
-        connections_max,
-        descriptors_max,
     }
 }
 
@@ -272,9 +277,12 @@ impl Running {
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
                 let (tasks, worker) = (LocalSet::new(), Rc::new(worker));
-                let last = LetGo(worker.clone());
-                let ended = tasks.block_on(&runtime, run(worker, sockets, draining));
-                drop((tasks, last));
+                let engine = worker.engine().clone();
+                engine.serve(&worker);
+                let last = LetGo(engine.clone());
+                let ended = tasks.block_on(&runtime, run(engine, sockets, draining));
+                // What the connections' ends write goes through the program's worker.
+                drop((tasks, last, worker));
                 if let Err(error) = ended {
                     tracing::error!("worker {index} has ended: {error}");
                 }

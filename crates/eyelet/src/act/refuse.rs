@@ -6,8 +6,8 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{Hello, NotTls, Peek};
 
 use crate::active::Active;
-use crate::park;
 use eyelet_config::Action;
+use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
 
 /// TLS 1.2, the highest version of a client that does not know `missing_extension`.

@@ -7,13 +7,13 @@ use crate::act::refuse::{self, Answer};
 use crate::active::Active;
 use crate::connect;
 use crate::intercept::Trace;
-use crate::lot::{CLIENT, UPSTREAM};
-use crate::park;
 use crate::proxy_protocol;
-use crate::relay::splice::Spliced;
-use crate::relay::{Flow, Relay};
 use crate::upstream::{self, Guard, Manner, Target};
 use eyelet_config::{Host, HostPort, Source, Splice, SpliceUpstream};
+use eyelet_engine::lot::{CLIENT, UPSTREAM};
+use eyelet_engine::park;
+use eyelet_engine::relay::splice::Spliced;
+use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{End, Outcome, Story, TlsCompression};
 

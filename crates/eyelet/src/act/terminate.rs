@@ -8,12 +8,12 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::act::refuse;
 use crate::active::Active;
 use crate::handshake::{Handshaken, handshake};
-use crate::park;
 use crate::proxy_protocol::{self, Tls};
-use crate::relay::terminate::{Terminated, say_goodbye};
-use crate::relay::{Flow, Relay};
 use crate::upstream::{self, Target};
 use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
+use eyelet_engine::park;
+use eyelet_engine::relay::terminate::{Terminated, say_goodbye};
+use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::{Counted, CountedBuffer};
 use eyelet_telemetry::info::{End, Story};
 

@@ -19,9 +19,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::load::Load;
 use crate::active::{Active, Stop};
-use crate::lot::{CLIENT, Entry, READ, UPSTREAM, WRITE};
-use crate::relay::Flow;
-use crate::relay::terminate::{Terminated, whole_records};
+use eyelet_engine::lot::{CLIENT, Entry, READ, UPSTREAM, WRITE};
+use eyelet_engine::relay::Flow;
+use eyelet_engine::relay::terminate::{Terminated, whole_records};
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of it.

@@ -30,7 +30,7 @@ mod websocket;
 use std::pin::Pin;
 
 use crate::active::Active;
-use crate::relay::terminate::Terminated;
+use eyelet_engine::relay::terminate::Terminated;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::Story;
 

@@ -15,10 +15,10 @@ use super::io::{Client, Gone, Queue, READ_BYTES};
 use super::stream::Stream;
 use super::upgrade;
 use crate::active::Stop;
-use crate::lot::Phase;
-use crate::park;
-use crate::relay::Relay;
-use crate::shed::Serving;
+use eyelet_engine::lot::Phase;
+use eyelet_engine::park;
+use eyelet_engine::relay::Relay;
+use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::HELLO_BYTES;
 use eyelet_telemetry::info::{End, Outcome};
 

@@ -10,7 +10,7 @@ use super::head::{Length, Request, Scanner, request_end, take_request};
 use super::page::page;
 use super::stream::write_head;
 use crate::active::{Active, Stop, client_failure};
-use crate::park;
+use eyelet_engine::park;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{End, Outcome, Story};
 

@@ -24,9 +24,9 @@ use super::room;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use crate::active::{Active, Stop};
-use crate::lot::Phase;
-use crate::park;
-use crate::shed::Serving;
+use eyelet_engine::lot::Phase;
+use eyelet_engine::park;
+use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
 use eyelet_telemetry::info::{End, Outcome};
 

@@ -8,8 +8,8 @@ use super::front::Front;
 use super::io::{Client, Gone, Queue};
 use super::one::send_all;
 use super::upstream::one::Connection;
-use crate::park;
-use crate::relay::Relay;
+use eyelet_engine::park;
+use eyelet_engine::relay::Relay;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::{End, Outcome};
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-use crate::source::Source;
+use eyelet_engine::source::Source;
 
 /// One source has at most an eighth of the turns.
 const SHARES: usize = 8;

@@ -72,14 +72,14 @@ pub struct Descriptor(pub Arc<Edge>);
 
 impl Descriptor {
     fn new(edge: &Arc<Edge>) -> Self {
-        edge.descriptors.fetch_add(1, Relaxed);
+        edge.process.descriptors.fetch_add(1, Relaxed);
         Self(edge.clone())
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        self.0.descriptors.fetch_sub(1, Relaxed);
+        self.0.process.descriptors.fetch_sub(1, Relaxed);
     }
 }
 

@@ -12,8 +12,8 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use crate::lot::{READ, WRITE, Watched};
 use crate::worker::Worker;
+use eyelet_engine::lot::{READ, WRITE, Watched};
 use eyelet_memory::slab::Key;
 
 /// A connected socket.

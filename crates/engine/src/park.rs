@@ -10,11 +10,10 @@ use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::socket;
 
-use crate::act::terminate;
-use crate::active::Active;
+use crate::accept::KEEPALIVE_IDLE;
+use crate::handle::Handle;
 use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE, Waits};
 use crate::relay::{self, Progress, Relay, Sockets};
-use crate::serve::KEEPALIVE_IDLE;
 use crate::shed;
 use crate::wheel::TICK_MS;
 use crate::worker::Worker;
@@ -37,7 +36,7 @@ const DRAIN_PARTS: u32 = (DRAIN_IDLE.as_millis() / TICK_MS as u128) as u32;
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Leaves a connection to the lot: its story's future ends, and what is left of it is one entry.
-pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
+pub fn park(active: &Handle, story: &mut Story, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
     let held = relay.held_bytes();
@@ -48,7 +47,7 @@ pub fn park(active: &Active, story: &mut Story, mut relay: Relay) {
         if entry.upstream.is_none() {
             worker.uses_descriptors(-1);
         }
-        worker.edge.budget.give(Account::Connections, entry.active_bytes());
+        worker.process.budget.give(Account::Connections, entry.active_bytes());
         let rests = is_quiet && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
         let story = story.take().park(&mut worker.shared.borrow_mut());
         worker.sources.add(story.client_ip(), held);
@@ -79,7 +78,7 @@ const REQUEST_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// How long a parked connection may be idle until it is looked at: to settle, or to be closed.
 fn idle_for(worker: &Worker, settled: bool) -> Duration {
-    let idle_timeout = worker.edge.config.limits.idle_timeout;
+    let idle_timeout = worker.process.settings.idle_timeout;
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
@@ -106,7 +105,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
-            buffers.piece = worker.edge.budget.piece();
+            buffers.piece = worker.process.budget.piece();
             let progress = relay::run(relay, &mut sockets, story, buffers);
             let holds = relay.held_bytes();
             worker.keeps(held, holds);
@@ -149,18 +148,19 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((story, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
-    worker.edge.budget.take(Account::Connections, ACTIVE_BYTES);
+    worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // The others of this turn are woken before its task has run and counted what it holds.
     let library = if story.decided.http2 { HTTP2_BYTES } else { 0 };
-    let counted = Counted::new(&worker.edge.budget, library + relay.flow().held_bytes());
-    let active = Active::new(worker.clone(), key);
-    tokio::task::spawn_local(terminate::dial_later(active, story, relay, counted));
+    let counted = Counted::new(&worker.process.budget, library + relay.flow().held_bytes());
+    let Some(program) = worker.program() else { return };
+    let handle = Handle::new(worker.clone(), key);
+    tokio::task::spawn_local(program.woken(handle, story, relay, counted));
 }
 
 /// Whether what a client says is to be left unread, because there is no room for the task that
 /// would serve it. It is looked at again in the next tick.
 fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
-    if !worker.edge.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
+    if !worker.process.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
         return false;
     }
     let (source, http2) = {
@@ -295,7 +295,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
 
 /// Sends the last bytes of an active connection and leaves it to linger. Its line is the
 /// caller's.
-pub fn last_words(active: &Active, bytes: &[u8]) {
+pub fn last_words(active: &Handle, bytes: &[u8]) {
     let worker = &active.worker;
     active.release();
     {
@@ -306,7 +306,7 @@ pub fn last_words(active: &Active, bytes: &[u8]) {
             let _ = socket::send(&entry.client, bytes);
         }
         worker.uses_descriptors(-1);
-        worker.edge.budget.give(Account::Connections, entry.active_bytes());
+        worker.process.budget.give(Account::Connections, entry.active_bytes());
         entry.role = Role::Lingering;
     }
     linger(worker, active.key());
@@ -353,14 +353,14 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             worker.closed(removed);
         }
         Some(Role::Parked { story, .. })
-            if !story.is_settled() && worker.edge.config.limits.idle_timeout > SETTLE =>
+            if !story.is_settled() && worker.process.settings.idle_timeout > SETTLE =>
         {
             story.settle();
             if let Some(Entry { upstream: Some(upstream), .. }) = lot.entry(key) {
                 // The accepted socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
-            lot.due_in(key, worker.edge.config.limits.idle_timeout - SETTLE);
+            lot.due_in(key, worker.process.settings.idle_timeout - SETTLE);
         }
         Some(Role::Parked { .. }) => {
             drop(lot);

@@ -6,15 +6,21 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use eyelet_sys::socket;
 
 use crate::lot::Token;
-use crate::serve::BACKLOG;
 use crate::worker::Worker;
 
+/// Connections that the kernel holds while accepting is busy; it caps this at
+/// net.core.somaxconn.
+pub const BACKLOG: i32 = 65_535;
+/// Idle time after which the kernel probes a connection: below the five minutes after which
+/// common NATs forget one.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
 /// Connections accepted in one turn, so that a flood of new ones does not starve the others.
-pub(crate) const ACCEPTS: usize = 64;
+pub const ACCEPTS: usize = 64;
 
 /// How often up to [`ACCEPTS`] are taken in for the last time: a queue of [`BACKLOG`].
 const LAST_ACCEPTS: usize = BACKLOG as usize / ACCEPTS + 1;
@@ -37,7 +43,7 @@ pub struct ListenerSocket {
 }
 
 /// What a worker takes in, and how far it is with that.
-pub(crate) struct Accepting {
+pub struct Accepting {
     /// Where it listens.
     pub sockets: Vec<ListenerSocket>,
     /// Whether at the limit or out of descriptors; looked at again each tick.
@@ -50,7 +56,7 @@ pub(crate) struct Accepting {
 }
 
 /// A connection that was taken in.
-pub(crate) struct Accepted {
+pub struct Accepted {
     /// Index of the listener.
     pub listener: u16,
     /// Its socket.
@@ -69,7 +75,7 @@ impl Accepting {
 impl Worker {
     /// Takes in what waits, as far as guessed; whether more may wait. Nobody else will tell: the
     /// listener is level-triggered, but what the runtime sees of it is an edge.
-    pub(crate) fn accept(&self, accepting: &mut Accepting, index: u16) -> bool {
+    pub fn accept(&self, accepting: &mut Accepting, index: u16) -> bool {
         for n in 0..accepting.guess {
             if self.is_full() {
                 self.pause(accepting, "at its connection limit");
@@ -79,7 +85,7 @@ impl Worker {
             let listener = from.listener;
             match socket::accept(&from.socket) {
                 Ok((client, peer)) => {
-                    self.edge.open.fetch_add(1, Relaxed);
+                    self.process.open.fetch_add(1, Relaxed);
                     self.uses_descriptors(2);
                     accepting.waiting.push(Accepted { listener, client, peer });
                 }
@@ -105,8 +111,8 @@ impl Worker {
     }
 
     fn is_full(&self) -> bool {
-        self.edge.open.load(Relaxed) >= self.edge.connections_max
-            || self.edge.descriptors.load(Relaxed) + 2 > self.edge.descriptors_max
+        self.process.open.load(Relaxed) >= self.process.connections_max
+            || self.process.descriptors.load(Relaxed) + 2 > self.process.descriptors_max
     }
 
     fn pause(&self, accepting: &mut Accepting, why: &str) {
@@ -114,7 +120,7 @@ impl Worker {
             return;
         }
         self.counters.accept_pauses.up();
-        let open = self.edge.open.load(Relaxed);
+        let open = self.process.open.load(Relaxed);
         tracing::warn!("accepting pauses: {why}, {open} connections are open");
         for from in &accepting.sockets {
             // It was registered at the start; if it is not any more there is nothing to pause.
@@ -123,7 +129,7 @@ impl Worker {
     }
 
     /// Goes on when there is room again.
-    pub(crate) fn resume(&self, accepting: &mut Accepting) {
+    pub fn resume(&self, accepting: &mut Accepting) {
         if accepting.paused && !self.is_full() {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
@@ -137,7 +143,7 @@ impl Worker {
     /// Takes in what is queued, because a close would reset it, and closes the listeners. What
     /// comes between the last look and the close is reset all the same, and so is what there is
     /// no room for.
-    pub(crate) fn accept_last(self: &Rc<Self>, accepting: &mut Accepting) {
+    pub fn accept_last(self: &Rc<Self>, accepting: &mut Accepting) {
         self.count_drops(accepting);
         for index in 0..accepting.sockets.len() {
             accepting.guess = ACCEPTS;
@@ -154,7 +160,7 @@ impl Worker {
     }
 
     /// Adds to the counters what the kernel has dropped at this worker's listeners.
-    pub(crate) fn count_drops(&self, accepting: &mut Accepting) {
+    pub fn count_drops(&self, accepting: &mut Accepting) {
         for listener in &mut accepting.sockets {
             let now = socket::drops(&listener.socket).unwrap_or(listener.drops);
             let new = now.wrapping_sub(std::mem::replace(&mut listener.drops, now));
@@ -165,7 +171,7 @@ impl Worker {
     }
 
     /// Has the kernel tell of the listeners.
-    pub(crate) fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
+    pub fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
         for (index, from) in sockets.iter().enumerate() {
             let token = Token::Listener(index as u16).encode();
             self.lot.borrow().epoll.add_listener(&from.socket, token)?;

@@ -44,7 +44,7 @@ const STALE_MAX: usize = 1024;
 /// A place in the queue of those that make room. A connection that comes back has a new one, and
 /// the older ones count no more: its age is counted from when it was last there.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub struct Place {
     key: Key,
     /// [`Entry::place`], as it was then.
     place: u16,
@@ -52,20 +52,20 @@ pub(crate) struct Place {
 
 /// Such a queue: the oldest first, and some that do not count any more.
 #[derive(Default)]
-pub(crate) struct Queue {
+pub struct Queue {
     places: RefCell<VecDeque<Place>>,
     /// How many counted when it was last tidied.
     kept: Cell<usize>,
 }
 
 /// Gives a connection a place behind all others.
-pub(crate) fn queue(queue: &Queue, key: Key, place: &mut u16) {
+pub fn queue(queue: &Queue, key: Key, place: &mut u16) {
     *place = place.wrapping_add(1);
     queue.places.borrow_mut().push_back(Place { key, place: *place });
 }
 
 /// A parked connection that holds bytes for a peer.
-pub(crate) struct Holder {
+pub struct Holder {
     key: Key,
     /// The tick since which it did, when it was queued. Later where the peer took them meanwhile.
     since: u32,
@@ -74,7 +74,7 @@ pub(crate) struct Holder {
 impl Worker {
     /// Whether a new connection from `source` can be taken in, after room was made for it.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
-        let budget = &self.edge.budget;
+        let budget = &self.process.budget;
         if !budget.is_tight(NEW_BYTES) {
             return true;
         }
@@ -103,7 +103,7 @@ impl Worker {
     }
 
     fn make_room_but(self: &Rc<Self>, spared: Option<Key>, source: IpAddr, bytes: usize) -> bool {
-        let budget = &self.edge.budget;
+        let budget = &self.process.budget;
         if !budget.is_filling(bytes) {
             return true;
         }
@@ -155,16 +155,16 @@ impl Worker {
     /// Ends half-open connections until `bytes` more fit, as few as for a new one; whether they do.
     pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
         for _ in 0..SHED_A_NEW_ONE {
-            if !self.edge.budget.is_over(bytes) || !self.shed_oldest(None) {
+            if !self.process.budget.is_over(bytes) || !self.shed_oldest(None) {
                 break;
             }
         }
-        !self.edge.budget.is_over(bytes)
+        !self.process.budget.is_over(bytes)
     }
 
     /// Ends the connection that is idle for longest, where the operator allows that.
     fn shed_idle(self: &Rc<Self>) -> bool {
-        if !self.edge.config.limits.shed_idle {
+        if !self.process.settings.shed_idle {
             return false;
         }
         if self.idle.borrow().is_empty() && !self.has_looked.replace(true) {
@@ -199,7 +199,7 @@ impl Worker {
     }
 
     /// Queues a parked connection that begins to hold bytes for a peer.
-    pub(crate) fn queue_holder(&self, key: Key, since: u32) {
+    pub fn queue_holder(&self, key: Key, since: u32) {
         self.holders.borrow_mut().push_back(Holder { key, since });
     }
 
@@ -217,7 +217,7 @@ impl Worker {
                 // All others hold theirs for as long at most.
                 Some(since) => {
                     let is_slow = now.saturating_sub(since) >= STALLED_TICKS;
-                    if !is_slow || !self.edge.budget.is_filling(0) {
+                    if !is_slow || !self.process.budget.is_filling(0) {
                         self.holders.borrow_mut().push_front(first);
                         break;
                     }
@@ -279,7 +279,7 @@ impl Worker {
         }
         // Its memory counts as free from now on: it ends in the next turn.
         (*late, *shed) = (true, true);
-        self.edge.budget.give(Account::Connections, ACTIVE_BYTES);
+        self.process.budget.give(Account::Connections, ACTIVE_BYTES);
         match waits {
             Waits::No => {}
             // Not at once: this may be asked for in the midst of another's story.
@@ -290,7 +290,7 @@ impl Worker {
     }
 
     /// Ends a new connection for which there is no room.
-    pub(crate) fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
+    pub fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let story = self.story(listener, peer);
         let reason = if self.sources.is_greedy(peer.ip()) {
             "shed: memory_max, and this source holds more than its share"
@@ -302,7 +302,7 @@ impl Worker {
     }
 
     /// What is to be done in each tick, whose cost does not grow with the number of connections.
-    pub(crate) fn tidy_queues(self: &Rc<Self>) {
+    pub fn tidy_queues(self: &Rc<Self>) {
         self.tidy(&self.half_open, Phase::HalfOpen);
         self.tidy(&self.unused, Phase::Idle);
         self.has_looked.set(false);

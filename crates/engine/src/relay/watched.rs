@@ -6,8 +6,10 @@ use std::borrow::Cow;
 use super::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
 use crate::lot::{CLIENT, Side, UPSTREAM};
 use crate::watch::{Pass, Watch};
-use eyelet_config::HELLO_BYTES_MAX;
 use eyelet_telemetry::info::Parked;
+
+/// Bytes of a hello that are held back: no hello that a listener takes is longer.
+const HELLO_BYTES_MAX: usize = 64 << 10;
 
 /// A flight that has come in part.
 #[derive(Default)]

@@ -1,0 +1,17 @@
+//! The event loop: it owns connections, time, bytes and memory. What is decided about a connection,
+//! and who speaks what on it, is the program's, which is handed to it as one [`program::Program`].
+
+#![forbid(unsafe_code)]
+
+pub mod accept;
+pub mod clock;
+pub mod handle;
+pub mod lot;
+pub mod park;
+pub mod program;
+pub mod relay;
+pub mod shed;
+pub mod source;
+pub mod watch;
+pub mod wheel;
+pub mod worker;
