@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use eyelet_sys::socket;
 
-use crate::lot::Token;
+use crate::ready::Token;
 use crate::worker::Worker;
 
 /// Connections that the kernel holds while accepting is busy; it caps this at

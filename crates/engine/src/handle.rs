@@ -1,30 +1,20 @@
 //! An active connection: what its story may await on its sockets, each wait bounded by the
 //! connection's deadline. It must not know TLS or rules.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::{socket, transparent};
 
-use crate::lot::{CLIENT, READ, Role, Side, WRITE, Waits};
-use crate::worker::Worker;
+use crate::lot::{Role, Waits};
+use crate::ready::{CLIENT, READ, Side, WRITE};
+use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
-use eyelet_memory::slab::Key;
-
-/// A connection whose bytes its story's future moves. Dropping it closes the connection.
-pub struct Handle {
-    /// The worker it lives on.
-    pub worker: Rc<Worker>,
-    key: Key,
-    released: Cell<bool>,
-}
 
 /// Why a wait ended without what was waited for.
 #[derive(Debug)]
@@ -46,22 +36,6 @@ impl From<io::Error> for Stop {
 }
 
 impl Handle {
-    /// Makes a task the owner of an entry.
-    pub fn new(worker: Rc<Worker>, key: Key) -> Self {
-        Self { worker, key, released: Cell::new(false) }
-    }
-
-    /// Gives the entry up to the lot: dropping this closes nothing any more. A wake may make
-    /// another task its owner before this one has ended.
-    pub fn release(&self) {
-        self.released.set(true);
-    }
-
-    /// The entry's key.
-    pub fn key(&self) -> Key {
-        self.key
-    }
-
     /// Bounds all waits from now on, also after a deadline that has passed.
     pub fn due_in(&self, wait: Duration) {
         let mut lot = self.worker.lot.borrow_mut();
@@ -257,14 +231,5 @@ pub fn client_failure(error: &io::Error, of: &str) -> String {
             format!("client reset before the end of {of}")
         }
         _ => format!("client: {error}"),
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if !self.released.get() {
-            let removed = self.worker.lot.borrow_mut().remove(self.key);
-            self.worker.closed(removed);
-        }
     }
 }

@@ -1,14 +1,16 @@
 //! The event loop: it owns connections, time, bytes and memory. What is decided about a connection,
-//! and who speaks what on it, is the program's, which is handed to it as one [`program::Program`].
+//! and who speaks what on it, is the program's, which is handed to it as one [`worker::Program`].
 
 #![forbid(unsafe_code)]
 
 pub mod accept;
 pub mod clock;
+pub mod event_loop;
 pub mod handle;
 pub mod lot;
 pub mod park;
-pub mod program;
+mod queues;
+pub mod ready;
 pub mod relay;
 pub mod shed;
 pub mod source;

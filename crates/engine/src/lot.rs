@@ -9,96 +9,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use eyelet_sys::epoll::{ENDED, Epoll, READABLE, WRITABLE};
+use eyelet_sys::epoll::{ENDED, Epoll};
 
+use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::relay::Relay;
 use crate::wheel::{Linked, Links, TICK_MS, Wheel};
 use eyelet_memory::budget::ACTIVE_BYTES;
 use eyelet_memory::slab::{Key, Slab};
 use eyelet_telemetry::info::Parked;
-
-/// Which socket of a connection. Upstream attempts that race (RFC 8305) count on from 1.
-pub type Side = u8;
-/// The client's socket.
-pub const CLIENT: Side = 0;
-/// The upstream's socket.
-pub const UPSTREAM: Side = 1;
-/// Sides whose readiness an entry can hold: four bits each in one word.
-pub const SIDES: u8 = 8;
-
-/// Sides that are none: tokens with them name listeners, and sockets that belong to no entry.
-const LISTENER: u8 = 255;
-const WATCHED: u8 = 254;
-
-/// What an epoll token names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Token {
-    /// A side of a connection.
-    Connection(Key, Side),
-    /// A listener, by index.
-    Listener(u16),
-    /// A socket that belongs to no entry: an upstream's, shared by requests.
-    Watched(Key),
-}
-
-impl Token {
-    /// Generation in the upper 24 bits, side in 8, place in 32.
-    pub fn encode(self) -> u64 {
-        let of = |key: Key, side: u8| {
-            u64::from(key.generation) << 40 | u64::from(side) << 32 | u64::from(key.index)
-        };
-        match self {
-            Self::Connection(key, side) => of(key, side),
-            Self::Watched(key) => of(key, WATCHED),
-            Self::Listener(index) => u64::from(LISTENER) << 32 | u64::from(index),
-        }
-    }
-
-    /// The inverse of [`Token::encode`].
-    pub fn decode(token: u64) -> Self {
-        let key = Key { index: token as u32, generation: (token >> 40) as u32 };
-        match (token >> 32) as u8 {
-            LISTENER => Self::Listener(token as u16),
-            WATCHED => Self::Watched(key),
-            side => Self::Connection(key, side),
-        }
-    }
-}
-
-/// Edges seen and not yet used up, for each side; and what is supposed of a socket that no edge
-/// has told of yet, until a call shows otherwise.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Ready(u32);
-
-impl Ready {
-    /// Adds the bits of an event.
-    pub fn add(&mut self, side: Side, bits: u8) {
-        self.0 |= u32::from(bits) << (4 * side);
-    }
-
-    /// Takes bits off, after a call that would have blocked.
-    pub fn clear(&mut self, side: Side, bits: u8) {
-        self.0 &= !(u32::from(bits) << (4 * side));
-    }
-
-    /// Whether any of the bits is set.
-    pub fn any(self, side: Side, bits: u8) -> bool {
-        self.0 >> (4 * side) & u32::from(bits) != 0
-    }
-
-    /// Whether anything is to be done at all: a side that can be read.
-    pub fn readable(self) -> bool {
-        self.any(CLIENT, READABLE) || self.any(UPSTREAM, READABLE)
-    }
-
-    /// Moves one side's bits to another.
-    pub fn rename(&mut self, from: Side, to: Side) {
-        let bits = (self.0 >> (4 * from) & 15) as u8;
-        self.clear(from, 15);
-        self.clear(to, 15);
-        self.add(to, bits);
-    }
-}
 
 /// Readiness of a socket that belongs to no entry, and the one task that waits for it.
 pub struct Watched {
@@ -467,39 +385,5 @@ impl Lot {
         entry.watched &= !(1 << UPSTREAM);
         entry.watched_for_room &= !(1 << UPSTREAM);
         entry.upstream = Some(socket);
-    }
-}
-
-/// Bits that end a wait for reading.
-pub const READ: u8 = READABLE;
-/// Bits that end a wait for writing.
-pub const WRITE: u8 = WRITABLE;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_comes_back_as_it_was() {
-        for token in [
-            Token::Connection(Key { index: u32::MAX, generation: (1 << 24) - 1 }, 7),
-            Token::Connection(Key { index: 0, generation: 0 }, CLIENT),
-            Token::Listener(0),
-            Token::Listener(u16::MAX),
-            Token::Watched(Key { index: 1, generation: (1 << 24) - 1 }),
-        ] {
-            assert_eq!(Token::decode(token.encode()), token);
-        }
-    }
-
-    #[test]
-    fn readiness_of_one_side_leaves_the_others_alone() {
-        let mut ready = Ready::default();
-        ready.add(3, WRITABLE);
-        ready.add(CLIENT, READABLE);
-        ready.rename(3, UPSTREAM);
-        assert!(ready.any(UPSTREAM, WRITABLE) && !ready.any(3, 15) && ready.any(CLIENT, READABLE));
-        ready.clear(CLIENT, READABLE);
-        assert!(!ready.readable());
     }
 }

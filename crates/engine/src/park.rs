@@ -11,11 +11,12 @@ use eyelet_sys::epoll::ENDED;
 use eyelet_sys::socket;
 
 use crate::accept::KEEPALIVE_IDLE;
-use crate::handle::Handle;
-use crate::lot::{CLIENT, Entry, Phase, READ, Role, UPSTREAM, WRITE, Waits};
+use crate::lot::{Entry, Phase, Role, Waits};
+use crate::queues;
+use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
-use crate::shed;
 use crate::wheel::TICK_MS;
+use crate::worker::Handle;
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
 use eyelet_memory::slab::Key;
@@ -189,7 +190,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
 /// What holds the beginning of a request, or a whole one that nobody serves, is half-open.
 fn note_waiting(worker: &Worker, key: Key, place: &mut u16, relay: &mut Relay) {
     if relay.flow().begins_to_wait() {
-        shed::queue(&worker.half_open, key, place);
+        queues::queue(&worker.half_open, key, place);
     }
 }
 
@@ -326,7 +327,7 @@ fn linger(worker: &Rc<Worker>, key: Key) {
 }
 
 /// Reads and drops what a lingering client still sends; whether it lingers on.
-fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::lot::Ready) -> bool {
+fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::ready::Ready) -> bool {
     let buffers = &mut *worker.buffers.borrow_mut();
     for _ in 0..LINGER_READS {
         match socket::recv(client, &mut buffers.input) {

@@ -4,8 +4,6 @@
 //! for a slow peer are ended after a while.
 //! It must not know what bytes are counted as.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::collections::hash_map::Entry as Served;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -14,6 +12,7 @@ use std::task::Context;
 
 use crate::lot::{Entry, Phase, Role, Waits};
 use crate::park;
+use crate::queues::{Holder, Place, Queue, queue};
 use crate::source::Source;
 use crate::wheel::TICK_MS;
 use crate::worker::Worker;
@@ -40,36 +39,6 @@ const HOLDERS_PART: usize = 4;
 const FEW: usize = 4;
 /// The queue of half-open connections is tidied beyond this many that are not half-open any more.
 const STALE_MAX: usize = 1024;
-
-/// A place in the queue of those that make room. A connection that comes back has a new one, and
-/// the older ones count no more: its age is counted from when it was last there.
-#[derive(Clone, Copy)]
-pub struct Place {
-    key: Key,
-    /// [`Entry::place`], as it was then.
-    place: u16,
-}
-
-/// Such a queue: the oldest first, and some that do not count any more.
-#[derive(Default)]
-pub struct Queue {
-    places: RefCell<VecDeque<Place>>,
-    /// How many counted when it was last tidied.
-    kept: Cell<usize>,
-}
-
-/// Gives a connection a place behind all others.
-pub fn queue(queue: &Queue, key: Key, place: &mut u16) {
-    *place = place.wrapping_add(1);
-    queue.places.borrow_mut().push_back(Place { key, place: *place });
-}
-
-/// A parked connection that holds bytes for a peer.
-pub struct Holder {
-    key: Key,
-    /// The tick since which it did, when it was queued. Later where the peer took them meanwhile.
-    since: u32,
-}
 
 impl Worker {
     /// Whether a new connection from `source` can be taken in, after room was made for it.

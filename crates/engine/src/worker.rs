@@ -3,72 +3,45 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::task::Waker;
+use std::time::Duration;
 
-use eyelet_sys::epoll::Events;
 use eyelet_sys::waker;
 use foldhash::fast::RandomState;
-use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
-use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
 use crate::clock::Clock;
-use crate::handle::Handle;
-use crate::lot::{CLIENT, Entry, Lot, Role, Token, Waiting, Waits};
-use crate::park;
-use crate::program::Program;
+use crate::lot::{Entry, Lot};
+use crate::queues::{Holder, Queue};
 use crate::relay::{Buffers, Relay};
-use crate::shed::{self, Holder, Queue};
 use crate::source::{Source, Sources};
-use crate::wheel::TICK_MS;
-use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget};
+use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{Decided, End, Outcome, Parked, Shared, Story};
 
-/// Events taken in one turn before deadlines and the log have their turn.
-const EVENTS: usize = 512;
-/// Connections that came in one turn, of which most have sent their hello when they are begun.
-const CROWD: usize = 4;
-/// Tasks that the runtime runs until it looks for events.
-const TASKS: usize = 61;
-/// Events whose tasks run twice, to read and to write, until then.
-const FEW: usize = TASKS / 2;
-/// How often the runtime may look until the next turn begins anyway.
-const RETURNS: usize = 2;
-/// Turns that tasks have to tell of their end when the drain is over.
-const LAST_TURNS: usize = 8;
-/// Connections that make a burst worth returning the memory of while others come and go.
-const BURST: usize = 1000;
-/// A second without a connection more or less.
-const QUIET_TICKS: u32 = 10;
-/// A second between two looks at what the kernel has dropped: a system call for each listener.
-const DROPS_TICKS: u32 = 10;
-
 /// What came and went since memory was last given back.
 #[derive(Clone, Copy, Debug, Default)]
-struct Burst {
+pub struct Burst {
     /// The most connections that were open.
-    peak: usize,
+    pub(crate) peak: usize,
     /// Those open at the last tick.
-    open: usize,
+    pub(crate) open: usize,
     /// Ticks since that number changed.
-    quiet: u32,
+    pub(crate) quiet: u32,
     /// All ticks.
-    ticks: u32,
+    pub(crate) ticks: u32,
     /// Ticks that compressors have rested for.
-    rested: u32,
+    pub(crate) rested: u32,
     /// Whether anything changed at all: handshakes leave memory behind, connections that stay
     /// or not, and so do compressors that were given up.
-    dirty: bool,
+    pub(crate) dirty: bool,
 }
 
 /// What the event loop is told of its bounds.
@@ -97,6 +70,51 @@ pub struct Process {
     pub connections_max: usize,
     /// Descriptors that connections may hold.
     pub descriptors_max: usize,
+}
+
+/// What the program does with a connection, as a future that ends when the connection has ended or
+/// is parked.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A program, one value a worker. The event loop calls it; it calls the event loop through
+/// [`Handle`] and [`crate::worker::Worker`].
+pub trait Program {
+    /// A connection was accepted.
+    fn accepted(self: Rc<Self>, handle: Handle, info: Story) -> Task;
+
+    /// A parked connection's client has sent something, and moving bytes is not enough: the
+    /// connection has no upstream yet. `counted` is what it holds and is about to hold.
+    fn woken(self: Rc<Self>, handle: Handle, info: Story, relay: Relay, counted: Counted) -> Task;
+
+    /// Whether anybody reads what [`Program::log`] writes.
+    fn is_logging(&self) -> bool;
+
+    /// Writes the access-log entry of a connection that has ended.
+    fn log(&self, info: &Story, end: &End);
+
+    /// Hands buffered log entries over. The wall clock is `ahead_ms` ahead of the clock that
+    /// connections are measured by.
+    fn flush_log(&self, ahead_ms: i64);
+
+    /// A tick has passed: [`crate::wheel::TICK_MS`].
+    fn tick(&self);
+
+    /// Whether nothing is coded now, so that what coders hold may be given up.
+    fn is_resting(&self) -> bool;
+
+    /// Gives up what is held for reuse: the allocator is about to return free memory.
+    fn release_caches(&self);
+
+    /// The worker ends.
+    fn close(&self);
+}
+
+/// A connection whose bytes its story's future moves. Dropping it closes the connection.
+pub struct Handle {
+    /// The worker it lives on.
+    pub worker: Rc<Worker>,
+    pub(crate) key: Key,
+    pub(crate) released: Cell<bool>,
 }
 
 /// One worker.
@@ -140,16 +158,16 @@ pub struct Worker {
     pub idle: RefCell<Vec<(u32, Key)>>,
     /// Connections that go on in the next turn without an event: parked ones that used up their
     /// share of this one, and stories that must end.
-    again: RefCell<Vec<Key>>,
+    pub(crate) again: RefCell<Vec<Key>>,
     /// Has that turn come.
-    has_again: Notify,
+    pub(crate) has_again: Notify,
     /// Stories that lie in their entries and whose wait is over.
-    stories: RefCell<Vec<Key>>,
+    pub(crate) stories: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
-    draining: Cell<bool>,
+    pub(crate) draining: Cell<bool>,
     /// The drain's time is over.
     pub is_cutting: Cell<bool>,
-    burst: Cell<Burst>,
+    pub(crate) burst: Cell<Burst>,
     /// What stories are polled with that may wait in their entries.
     pub nobody: Waker,
     /// Its clocks.
@@ -290,46 +308,6 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Begins the story of a connection, if there is room for it.
-    fn begin(self: &Rc<Self>, accepted: Accepted, is_early: bool) {
-        let Accepted { listener, client, peer } = accepted;
-        if !self.make_room(peer.ip()) {
-            self.process.open.fetch_sub(1, Relaxed);
-            self.uses_descriptors(-2);
-            return self.shed_new(listener, client, peer);
-        }
-        let story = self.story(listener, peer);
-        let key = {
-            let mut lot = self.lot.borrow_mut();
-            let key = lot.insert(client, is_early);
-            if let Some(entry) = lot.entry(key) {
-                shed::queue(&self.half_open, key, &mut entry.place);
-            }
-            key
-        };
-        self.process.budget.take(Account::Connections, size_of::<Entry>() + ACTIVE_BYTES);
-        self.counters.connections.up();
-        let handle = Handle::new(self.clone(), key);
-        let Some(program) = self.program() else { return };
-        self.guarded(key, || self.advance(key, program.accepted(handle, story)));
-    }
-
-    /// Goes on with a connection's story until it must wait. Where that is for its own sockets and
-    /// its deadline alone it waits in its entry, and else as a task, which polls it anew.
-    fn advance(&self, key: Key, mut story: Waiting) {
-        let used = waker::used();
-        if story.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
-            return;
-        }
-        let mut lot = self.lot.borrow_mut();
-        match lot.entry(key).map(|entry| &mut entry.role) {
-            Some(Role::Active { waits, .. }) if waker::used() == used => {
-                *waits = Waits::Here(story);
-            }
-            _ => drop(tokio::task::spawn_local(story)),
-        }
-    }
-
     /// The story of a connection that was accepted.
     pub fn story(&self, listener: u16, peer: SocketAddr) -> Story {
         let id = self.next_id.get();
@@ -347,330 +325,39 @@ impl Worker {
         }
     }
 
-    /// Has a connection taken care of of which an event told.
-    fn told(self: &Rc<Self>, key: Key) {
-        let mut lot = self.lot.borrow_mut();
-        let Some(entry) = lot.entry(key) else { return };
-        match &mut entry.role {
-            // Handshakes are made behind what only moves bytes.
-            Role::Active { waits: Waits::Here(_), .. } => self.stories.borrow_mut().push(key),
-            Role::Active { waits, .. } => drop(waits.over()),
-            Role::Parked { .. } | Role::Lingering => {
-                drop(lot);
-                park::wake(self, key);
-            }
-        }
-    }
-
-    /// Goes on with a connection, whoever does it.
-    fn go_on(self: &Rc<Self>, key: Key) {
-        let mut lot = self.lot.borrow_mut();
-        let Some(entry) = lot.entry(key) else { return };
-        if let Role::Active { waits, .. } = &mut entry.role {
-            let story = waits.over();
-            drop(lot);
-            story.into_iter().for_each(|story| self.advance(key, story));
-        } else {
-            drop(lot);
-            park::wake(self, key);
-        }
-    }
-
     /// Has a connection go on in the next turn, which then comes without an event.
     pub fn go_on_later(&self, key: Key) {
         self.again.borrow_mut().push(key);
         self.has_again.notify_one();
     }
-
-    /// The deadline of a connection has passed, or it must end for another reason.
-    pub fn late(self: &Rc<Self>, key: Key) {
-        let mut lot = self.lot.borrow_mut();
-        let Some(entry) = lot.entry(key) else { return };
-        match &mut entry.role {
-            Role::Active { waits, late, .. } => {
-                *late = true;
-                let story = waits.over();
-                drop(lot);
-                story.into_iter().for_each(|story| self.advance(key, story));
-            }
-            Role::Parked { .. } | Role::Lingering => {
-                drop(lot);
-                park::late(self, key);
-            }
-        }
-    }
-
-    /// One turn: what is ready, and then what used up its share last time; whether there is more.
-    fn turn(self: &Rc<Self>, events: &mut Events, accepting: &mut Accepting) -> io::Result<bool> {
-        let mut left = self.look(events, accepting, 1)?;
-        if left {
-            // If a listener is told of again more wait than was guessed.
-            left = self.look(events, accepting, 2)?;
-        }
-        let again = std::mem::take(&mut *self.again.borrow_mut());
-        let more = left || !again.is_empty();
-        for key in again {
-            self.guarded(key, || self.go_on(key));
-        }
-        Ok(more)
-    }
-
-    /// What is ready now; whether more may be. Of what waits `times` as many are taken in as last.
-    fn look(
-        self: &Rc<Self>,
-        events: &mut Events,
-        accepting: &mut Accepting,
-        times: usize,
-    ) -> io::Result<bool> {
-        self.lot.borrow().epoll.poll(events)?;
-        let mut left = events.is_full();
-        for event in events.iter() {
-            if let Token::Listener(index) = Token::decode(event.token)
-                && !accepting.paused
-            {
-                accepting.guess = (times * accepting.guess).min(ACCEPTS);
-                left |= self.accept(accepting, index);
-            }
-        }
-        for event in events.iter() {
-            if let Token::Connection(key, side) = Token::decode(event.token) {
-                self.lot.borrow_mut().note(key, side, event.ready);
-            }
-        }
-        // What is written to one kind of peer is written together, so that each is woken once:
-        // what upstreams have said goes to clients, and then what clients have said to upstreams.
-        for of_client in [false, true] {
-            for event in events.iter() {
-                if let Token::Connection(key, side) = Token::decode(event.token)
-                    && (side == CLIENT) == of_client
-                {
-                    self.guarded(key, || self.told(key));
-                }
-            }
-        }
-        // Requests are read before what upstreams have answered to others.
-        for event in events.iter() {
-            if let Token::Watched(key) = Token::decode(event.token) {
-                let waiting = self.lot.borrow_mut().note_watched(key, event.ready);
-                waiting.into_iter().for_each(Waker::wake);
-            }
-        }
-        let mut stories = std::mem::take(&mut *self.stories.borrow_mut());
-        for key in stories.drain(..) {
-            self.guarded(key, || self.go_on(key));
-        }
-        *self.stories.borrow_mut() = stories;
-        // Taken in first and begun last: those that were here already have not waited for their
-        // handshakes.
-        self.begin_all(accepting);
-        Ok(left)
-    }
-
-    /// Begins what was taken in.
-    pub fn begin_all(self: &Rc<Self>, accepting: &mut Accepting) {
-        // Of a crowd most hellos have come by now.
-        let is_crowd = accepting.waiting.len() >= CROWD;
-        for accepted in accepting.waiting.drain(..) {
-            self.begin(accepted, is_crowd);
-        }
-    }
-
-    /// A fault of ours costs the connection that met it, not its neighbours. (What a task does from
-    /// its first wait on is caught by tokio.)
-    fn guarded(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
-            tracing::error!("a connection met a fault of ours and is closed");
-            park::abandon(self, key);
-        }
-    }
-
-    fn tick(self: &Rc<Self>, accepting: &mut Accepting) {
-        let now = (self.clock.elapsed().as_millis() as u64 / TICK_MS) as u32;
-        loop {
-            let due = self.lot.borrow_mut().next_due(now);
-            let Some(key) = due else { break };
-            self.guarded(key, || self.late(key));
-        }
-        let mut later = std::mem::take(&mut *self.later.borrow_mut());
-        // Each edge of a connection that waits has put it there once more.
-        later.sort_unstable_by_key(|key| (key.index, key.generation));
-        later.dedup();
-        for key in later {
-            self.guarded(key, || park::wake(self, key));
-        }
-        for task in std::mem::take(&mut *self.thirsty.borrow_mut()) {
-            task.wake();
-        }
-        let program = self.program();
-        if let Some(program) = &program {
-            program.tick();
-        }
-        self.tidy_queues();
-        self.resume(accepting);
-        if self.burst.get().ticks.is_multiple_of(DROPS_TICKS) {
-            self.count_drops(accepting);
-        }
-        if let Some(program) = program {
-            program.flush_log(self.clock.look());
-            self.give_memory_back(&*program);
-        }
-        if self.is_draining() {
-            park::drain_idle(self);
-        }
-    }
-
-    /// Has the allocator return what a burst of connections left, once it is over: when half of
-    /// the most that were open are gone, or when nothing has come or gone for [`QUIET_TICKS`];
-    /// and every so often while memory is short. Compressors that rest for so long are given up.
-    fn give_memory_back(&self, program: &dyn Program) {
-        let open = self.process.open.load(Relaxed);
-        let mut burst = self.burst.get();
-        burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
-        burst.dirty |= open != burst.open;
-        burst.open = open;
-        burst.peak = burst.peak.max(open);
-        burst.rested = if program.is_resting() { burst.rested.saturating_add(1) } else { 0 };
-        if burst.rested >= QUIET_TICKS {
-            // However many connections come, go or stay. What that frees goes with the next trim.
-            program.release_caches();
-            (burst.rested, burst.dirty) = (0, true);
-        }
-        let halved = burst.peak >= BURST && open <= burst.peak / 2;
-        let settled = burst.dirty && burst.quiet >= QUIET_TICKS;
-        burst.ticks = burst.ticks.wrapping_add(1);
-        let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.process.budget.is_filling(0);
-        if halved || settled || short {
-            program.release_caches();
-            eyelet_sys::memory::trim();
-            if settled && self.index == 0 {
-                eyelet_sys::memory::forget_code();
-            }
-            (burst.peak, burst.dirty) = (open, false);
-        }
-        self.burst.set(burst);
-    }
-}
-
-/// Lets go of the stories that wait in the lot when a worker ends, however it does: each holds the
-/// worker that holds it, and their sockets would stay open.
-pub struct LetGo(pub Rc<Worker>);
-
-impl Drop for LetGo {
-    fn drop(&mut self) {
-        let keys = self.0.lot.borrow().keys();
-        for key in keys {
-            let story = match self.0.lot.borrow_mut().entry(key).map(|entry| &mut entry.role) {
-                Some(Role::Active { waits, .. }) => waits.over(),
-                _ => None,
-            };
-            drop(story);
-        }
-        // What was cut short has told its line when it was dropped.
-        if let Some(program) = self.0.program() {
-            program.flush_log(self.0.clock.look());
-        }
-    }
-}
-
-/// Lets the tasks run that are ready. What came in one turn is read first and written then: the
-/// kernel's code and the sockets stay in the cache, and a reader is woken once for many writes.
-/// A fifth of a small request's cycles.
-pub async fn others_first() {
-    let mut had = false;
-    poll_fn(|task| {
-        if std::mem::replace(&mut had, true) {
-            return Poll::Ready(());
-        }
-        task.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
-/// Lets the tasks run that a turn has woken, and what they put off too: what comes meanwhile would
-/// be read between two halves of what is written. But not for ever: parked connections wait.
-async fn until_written() {
-    let mut behind_all = tokio::task::spawn_local(others_first());
-    let mut returns = 0;
-    poll_fn(|task| {
-        returns += 1;
-        if returns > RETURNS {
-            Poll::Ready(())
-        } else {
-            Pin::new(&mut behind_all).poll(task).map(drop)
-        }
-    })
-    .await;
 }
 
 /// How the reasons of those begin that ended because memory was short.
 const SHED: &str = "shed:";
 
-/// Runs a worker until it is told to drain and has done so.
-pub async fn run(
-    worker: Rc<Worker>,
-    sockets: Vec<ListenerSocket>,
-    mut drain: watch::Receiver<bool>,
-) -> io::Result<()> {
-    worker.listen(&sockets)?;
-    let mut accepting = Accepting::new(sockets);
-    let descriptor = {
-        use std::os::fd::AsFd;
-        worker.lot.borrow().epoll.as_fd().try_clone_to_owned()?
-    };
-    // Deprecated for types that do not own their descriptor; an OwnedFd does. What replaces it is
-    // unsafe, for which this crate has no room.
-    #[allow(deprecated)]
-    let watched = AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)?;
-    let mut events = Events::with_capacity(EVENTS);
-    let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let mut end = None;
-    loop {
-        tokio::select! {
-            biased;
-            _ = ticks.tick() => worker.tick(&mut accepting),
-            ready = watched.readable() => {
-                let mut ready = ready?;
-                let more = worker.turn(&mut events, &mut accepting)?;
-                if !more {
-                    ready.clear_ready();
-                }
-                // Otherwise all that was woken runs before the runtime looks for events.
-                if more || events.len() > FEW {
-                    until_written().await;
-                }
-            }
-            () = worker.has_again.notified() => {
-                worker.turn(&mut events, &mut accepting)?;
-            }
-            changed = drain.changed(), if end.is_none() => {
-                // The sender is gone only when the process is going.
-                let _ = changed;
-                worker.accept_last(&mut accepting);
-                worker.draining.set(true);
-                end = Some(Instant::now() + worker.process.settings.drain_timeout);
-                park::drain_idle(&worker);
-            }
-        }
-        if let Some(end) = end {
-            if worker.lot.borrow().is_empty() {
-                break;
-            }
-            if Instant::now() >= end {
-                worker.is_cutting.set(true);
-                park::cut_all(&worker);
-                // Tasks that were cut tell their end when they run once more.
-                for _ in 0..LAST_TURNS {
-                    tokio::task::yield_now().await;
-                }
-                break;
-            }
+impl Handle {
+    /// Makes a task the owner of an entry.
+    pub fn new(worker: Rc<Worker>, key: Key) -> Self {
+        Self { worker, key, released: Cell::new(false) }
+    }
+
+    /// Gives the entry up to the lot: dropping this closes nothing any more. A wake may make
+    /// another task its owner before this one has ended.
+    pub fn release(&self) {
+        self.released.set(true);
+    }
+
+    /// The entry's key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.released.get() {
+            let removed = self.worker.lot.borrow_mut().remove(self.key);
+            self.worker.closed(removed);
         }
     }
-    if let Some(program) = worker.program() {
-        program.flush_log(worker.clock.look());
-        program.close();
-    }
-    Ok(())
 }

@@ -10,8 +10,8 @@ use crate::act::refuse::{self, Answer};
 use crate::active::{Active, Stop, client_failure};
 use crate::peek;
 use eyelet_config::HostPort;
-use eyelet_engine::lot::CLIENT;
 use eyelet_engine::park;
+use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{End, Outcome, Story};
 

@@ -25,7 +25,7 @@ use rustls_pki_types::CertificateDer;
 use crate::active::{Active, Stop, client_failure};
 use crate::provider::with_next_seq;
 use crate::tls::{Certificates, TrafficSecrets, take_captured, with_certificates};
-use eyelet_engine::lot::CLIENT;
+use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
 use incoming::{Next, is_early_data, next_record};

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::act::refuse::Answer;
 use crate::active::{Active, Stop, client_failure};
 use crate::fingerprint;
-use eyelet_engine::lot::CLIENT;
+use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{Alpn, End, Story, TlsCompression};
 

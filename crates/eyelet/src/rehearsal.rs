@@ -18,7 +18,7 @@ use crate::handshake::{self, Handshaken};
 use crate::provider;
 use crate::worker::Worker;
 use eyelet_config::Action;
-use eyelet_engine::lot::{CLIENT, READ, Ready, UPSTREAM};
+use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};

@@ -15,7 +15,7 @@ use crate::active::{Active, Stop};
 use crate::intercept::{self, Trace};
 use crate::resolver;
 use eyelet_config::{Host, HostPort};
-use eyelet_engine::lot::{SIDES, Side, UPSTREAM};
+use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_telemetry::info::{End, Outcome, Story, Upstream};
 
 /// Connection Attempt Delay (RFC 8305 section 8).

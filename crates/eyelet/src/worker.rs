@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use eyelet_config::Config;
-use eyelet_engine::handle::Handle;
-use eyelet_engine::program::{Program, Task};
 use eyelet_engine::relay::Relay;
 use eyelet_engine::worker as engine;
+use eyelet_engine::worker::Handle;
+use eyelet_engine::worker::{Program, Task};
 use eyelet_memory::budget::{Budget, Counted};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{End, Story};

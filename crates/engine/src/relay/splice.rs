@@ -4,11 +4,10 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::{
-    BULK_DOWN, BULK_UP, Buffers, CLIENT_ENDED, Failed, Flow, More, PIPE_BYTES, Progress,
-    SHARE_BYTES, Sockets, UPSTREAM_ENDED, conclude,
-};
-use crate::lot::{CLIENT, READ, Side, UPSTREAM};
+use super::buffers::{Buffers, PIPE_BYTES, SHARE_BYTES};
+use super::flow::{BULK_DOWN, BULK_UP, CLIENT_ENDED, Flow, UPSTREAM_ENDED};
+use super::sockets::{Failed, More, Progress, Sockets, conclude};
+use crate::ready::{CLIENT, READ, Side, UPSTREAM};
 use eyelet_memory::interner::{Heap, Name};
 use eyelet_telemetry::info::{Decided, End, Outcome, Parked, Upstream};
 

@@ -5,15 +5,15 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use eyelet_record::{
-    CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, RECORD_BYTES_MAX, Session, alert,
+    CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Session,
+    alert,
 };
 use eyelet_sys::socket;
 
-use super::{
-    Buffers, CLIENT_ENDED, CLIENT_FIN, Failed, Flow, More, PAYLOAD, Progress, SHARE_BYTES, SLOTS,
-    Sockets, TRUNCATED, UPSTREAM_ENDED, conclude,
-};
-use crate::lot::{CLIENT, READ, UPSTREAM};
+use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
+use super::flow::{CLIENT_ENDED, CLIENT_FIN, Flow, TRUNCATED, UPSTREAM_ENDED};
+use super::sockets::{Failed, More, Progress, Sockets, conclude};
+use crate::ready::{CLIENT, READ, UPSTREAM};
 use eyelet_telemetry::info::{End, Outcome, Parked};
 
 /// A terminated connection between two wakes.
@@ -308,8 +308,8 @@ fn downward(
         }
         let Some(piece) = sockets.room(CLIENT, buffers) else { return Ok(More::Later) };
         reply(terminated, keys, sockets, buffers)?;
-        slots = slots.min(piece / PAYLOAD).max(1);
-        let room = slots * PAYLOAD;
+        slots = slots.min(piece / PAYLOAD_BYTES_MAX).max(1);
+        let room = slots * PAYLOAD_BYTES_MAX;
         match recv_slots(&terminated.session, sockets, buffers, room)? {
             None => {}
             Some(0) => terminated.flow.note_end(UPSTREAM),
@@ -355,14 +355,14 @@ fn recv_slots(
     room: usize,
 ) -> Result<Option<usize>, Failed> {
     let prefix = session.prefix_len();
-    if room <= PAYLOAD {
+    if room <= PAYLOAD_BYTES_MAX {
         return sockets.recv(UPSTREAM, &mut buffers.output[prefix..][..room]);
     }
     let Some(upstream) = sockets.upstream else { return Ok(None) };
-    let record = session.record_len(PAYLOAD);
-    let mut chunks = buffers.output.chunks_exact_mut(record).take(room / PAYLOAD);
+    let record = session.record_len(PAYLOAD_BYTES_MAX);
+    let mut chunks = buffers.output.chunks_exact_mut(record).take(room / PAYLOAD_BYTES_MAX);
     let mut slots: [IoSliceMut<'_>; SLOTS] = std::array::from_fn(|_| match chunks.next() {
-        Some(slot) => IoSliceMut::new(&mut slot[prefix..][..PAYLOAD]),
+        Some(slot) => IoSliceMut::new(&mut slot[prefix..][..PAYLOAD_BYTES_MAX]),
         None => IoSliceMut::new(&mut []),
     });
     let read = socket::recv_vectored(upstream, &mut slots);
@@ -379,7 +379,7 @@ fn seal_slots(
     let mut at = 0;
     let mut left = read;
     while left > 0 {
-        let payload = left.min(PAYLOAD);
+        let payload = left.min(PAYLOAD_BYTES_MAX);
         // Full records lie side by side; only the last one may be shorter.
         at += session.seal(keys, &mut output[at..], payload)?;
         left -= payload;

@@ -3,42 +3,11 @@
 
 use std::borrow::Cow;
 
-use super::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
-use crate::lot::{CLIENT, Side, UPSTREAM};
+use super::flow::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
+use super::watching::{HELLO_BYTES_MAX, Never, Watching};
+use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::watch::{Pass, Watch};
 use eyelet_telemetry::info::Parked;
-
-/// Bytes of a hello that are held back: no hello that a listener takes is longer.
-const HELLO_BYTES_MAX: usize = 64 << 10;
-
-/// A flight that has come in part.
-#[derive(Default)]
-pub struct Watching {
-    watch: Watch,
-    from_client: Vec<u8>,
-    from_server: Vec<u8>,
-    never: Option<Cow<'static, str>>,
-}
-
-/// None of it may pass.
-#[derive(Debug)]
-pub struct Never;
-
-impl Watching {
-    fn held(&mut self, from: Side) -> &mut Vec<u8> {
-        if from == CLIENT { &mut self.from_client } else { &mut self.from_server }
-    }
-
-    /// Whether bytes are held back.
-    pub fn holds(&self) -> bool {
-        !self.from_client.is_empty() || !self.from_server.is_empty()
-    }
-
-    /// Bytes of memory held.
-    pub fn held_bytes(&self) -> usize {
-        size_of::<Self>() + self.from_client.capacity() + self.from_server.capacity()
-    }
-}
 
 impl Flow {
     /// Has the first flights watched.

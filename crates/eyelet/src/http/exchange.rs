@@ -26,7 +26,7 @@ use super::upstream::dial::{Dialled, dial, spoken};
 use super::upstream::{NoAnswer, Question, Upstream, one};
 use super::websocket;
 use crate::active::Stop;
-use eyelet_engine::worker::others_first;
+use eyelet_engine::event_loop::others_first;
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;

@@ -19,7 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::load::Load;
 use crate::active::{Active, Stop};
-use eyelet_engine::lot::{CLIENT, Entry, READ, UPSTREAM, WRITE};
+use eyelet_engine::lot::Entry;
+use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
 use eyelet_memory::budget::{Counted, HELLO_BYTES};

@@ -13,7 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
 use crate::worker::Worker;
-use eyelet_engine::lot::{READ, WRITE, Watched};
+use eyelet_engine::lot::Watched;
+use eyelet_engine::ready::{READ, WRITE};
 use eyelet_memory::slab::Key;
 
 /// A connected socket.

@@ -1,0 +1,74 @@
+//! The buffers and pipes of a worker, lent to one connection at a time.
+//! It must not know connections.
+
+use eyelet_record::SLOT_BYTES;
+use eyelet_sys::pipe::Pipe;
+
+/// TLS records sealed at once: 256 KiB of payload, which stays in a core's own cache.
+pub(super) const SLOTS: usize = 16;
+/// Bytes read at once.
+pub(super) const INPUT_BYTES: usize = SLOTS * SLOT_BYTES;
+/// Bytes that one direction may move in one wake, so that a bulk transfer leaves the others
+/// their turn.
+pub(super) const SHARE_BYTES: usize = 1 << 20;
+/// Empty pipes kept for the next bulk transfer, two descriptors each.
+pub(super) const PIPES_KEPT: usize = 16;
+/// Bytes read at once when memory is short: the payload of a record, which fits a send buffer
+/// that is empty (net.ipv4.tcp_wmem begins with 16 KiB, doubled for the kernel's own use).
+pub(super) const TIGHT_BYTES: usize = 16 << 10;
+/// Pipes lent to slow receivers: each holds kernel memory and two descriptors. Beyond them bulk
+/// is copied.
+pub const PIPES_MAX: usize = 64;
+/// What a pipe holds: as much as a wake may move.
+pub(super) const PIPE_BYTES: usize = SHARE_BYTES;
+
+/// The buffers of a worker, lent to one connection at a time.
+pub struct Buffers {
+    /// What was read.
+    pub input: Box<[u8]>,
+    /// TLS records on their way out.
+    pub output: Box<[u8]>,
+    /// The most that may be read for one connection at once, now. `None`: only what can be
+    /// written on at once.
+    pub piece: Option<usize>,
+    pipes: Vec<Pipe>,
+    /// Pipes that are not here: those that slow receivers hold.
+    pipes_lent: usize,
+}
+
+impl Default for Buffers {
+    /// Buffers whose pages are not touched yet.
+    fn default() -> Self {
+        // Zeroed by the kernel page by page: an edge that never moves bulk never holds them.
+        Self {
+            input: vec![0; INPUT_BYTES].into_boxed_slice(),
+            output: vec![0; SLOTS * SLOT_BYTES].into_boxed_slice(),
+            piece: None,
+            pipes: Vec::new(),
+            pipes_lent: 0,
+        }
+    }
+}
+
+impl Buffers {
+    pub(super) fn pipe(&mut self) -> Option<Pipe> {
+        if self.pipes_lent == PIPES_MAX {
+            return None;
+        }
+        let pipe = self.pipes.pop().or_else(|| Pipe::new(PIPE_BYTES).ok())?;
+        self.pipes_lent += 1;
+        Some(pipe)
+    }
+
+    /// Notes that a connection ended with a pipe that was not empty.
+    pub fn lost_pipe(&mut self) {
+        self.pipes_lent -= 1;
+    }
+
+    pub(super) fn give_back(&mut self, pipe: Pipe) {
+        self.pipes_lent -= 1;
+        if self.pipes.len() < PIPES_KEPT {
+            self.pipes.push(pipe);
+        }
+    }
+}

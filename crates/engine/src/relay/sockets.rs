@@ -1,0 +1,233 @@
+//! The two sockets of a connection: reads and writes that note readiness, and what came of a wake.
+//! It must not know TLS, rules or the log.
+
+use std::borrow::Cow;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use eyelet_sys::socket;
+use eyelet_telemetry::info::{End, Outcome};
+
+use super::buffers::{Buffers, TIGHT_BYTES};
+use super::flow::{CLIENT_ENDED, CLIENT_TOLD, Flow, UPSTREAM_ENDED, UPSTREAM_TOLD, WRITTEN_ONCE};
+use crate::ready::{CLIENT, READ, Ready, Side, UPSTREAM, WRITE};
+
+/// The two sockets of a connection and what is known of their readiness.
+pub struct Sockets<'a> {
+    /// The client's.
+    pub client: BorrowedFd<'a>,
+    /// The upstream's, where one was dialled.
+    pub upstream: Option<BorrowedFd<'a>>,
+    /// Edges not used up yet.
+    pub ready: &'a mut Ready,
+}
+
+/// What came of a wake.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Everything that could be moved was: back to rest.
+    Rest,
+    /// There is more, but others have their turn first.
+    Again,
+    /// There may be more, but memory is short and what was written last is not sent yet.
+    Later,
+    /// The client's first bytes are here: dial the upstream.
+    Dial,
+    /// Both directions have ended.
+    Closed(End),
+    /// The same, but the client may still send what nobody reads: a reset that answers it must
+    /// not overtake what the client was sent last.
+    Linger(End),
+    /// A side was reset, or has failed: reset the other.
+    Reset(End),
+    /// The client was sent an alert: let it be read. What it had sent so far was cut.
+    Cut(End),
+}
+
+/// A side's socket failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) side: Side,
+    pub(super) error: io::Error,
+}
+
+impl Failed {
+    pub(super) fn reason(&self) -> Cow<'static, str> {
+        let client = self.side == CLIENT;
+        match self.error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe if client => {
+                "client reset".into()
+            }
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "upstream reset".into(),
+            _ if client => format!("client: {}", self.error).into(),
+            _ => format!("upstream: {}", self.error).into(),
+        }
+    }
+}
+
+impl Sockets<'_> {
+    pub(super) fn socket(&self, side: Side) -> Option<BorrowedFd<'_>> {
+        match side {
+            CLIENT => Some(self.client),
+            _ => self.upstream,
+        }
+    }
+
+    /// Reads, and notes what the result says of readiness. `None`: nothing there now.
+    pub(super) fn recv(&mut self, from: Side, buffer: &mut [u8]) -> Result<Option<usize>, Failed> {
+        let Some(socket) = self.socket(from) else { return Ok(None) };
+        let read = socket::recv(socket, buffer);
+        self.note_read(from, read, buffer.len())
+    }
+
+    /// A read that filled less than it could has emptied the socket: the next edge will tell of
+    /// more (epoll(7)). Unless the peer has ended its stream: that edge has come already.
+    pub(super) fn note_read(
+        &mut self,
+        from: Side,
+        read: io::Result<usize>,
+        room: usize,
+    ) -> Result<Option<usize>, Failed> {
+        match read {
+            Ok(read) => {
+                if read < room && !self.ready.any(from, eyelet_sys::epoll::ENDED) {
+                    self.ready.clear(from, READ);
+                }
+                Ok(Some(read))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.ready.clear(from, READ);
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(Failed { side: from, error }),
+        }
+    }
+
+    /// Writes; how much was taken, 0 where the socket is full.
+    pub(super) fn send(&mut self, to: Side, bytes: &[u8]) -> Result<usize, Failed> {
+        let Some(socket) = self.socket(to) else { return Ok(0) };
+        let sent = socket::send(socket, bytes);
+        self.note_write(to, sent)
+    }
+
+    /// Before the second write to an upstream, which would wait until the first is acknowledged.
+    pub(super) fn no_delay(&self, flow: &mut Flow, to: Side) {
+        if to == UPSTREAM
+            && flow.has(WRITTEN_ONCE)
+            && let Some(upstream) = self.upstream
+        {
+            flow.flags &= !WRITTEN_ONCE;
+            // Where it cannot be set the write is late, not lost.
+            let _ = socket::no_delay(upstream);
+        }
+    }
+
+    pub(super) fn note_write(
+        &mut self,
+        to: Side,
+        sent: io::Result<usize>,
+    ) -> Result<usize, Failed> {
+        match sent {
+            Ok(sent) => Ok(sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.ready.clear(to, WRITE);
+                Ok(0)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(Failed { side: to, error }),
+        }
+    }
+
+    /// Writes what is held for a side; whether nothing is left.
+    pub(super) fn flush(
+        &mut self,
+        flow: &mut Flow,
+        to: Side,
+        buffers: &mut Buffers,
+    ) -> Result<bool, Failed> {
+        if flow.held(to).is_some() {
+            self.no_delay(flow, to);
+        }
+        while let Some(held) = flow.held(to) {
+            if self.socket(to).is_none() || !self.ready.any(to, WRITE) {
+                return Ok(false);
+            }
+            if !held.is_sent() {
+                held.sent += self.send(to, &held.bytes[held.sent..])?;
+                if held.is_sent() {
+                    (held.bytes, held.sent, held.since) = (Vec::new(), 0, None);
+                }
+            } else if let Some((pipe, left)) = held.pipe.take() {
+                let emptied = match self.socket(to) {
+                    Some(socket) => pipe.empty(socket, left),
+                    None => return Ok(false),
+                };
+                let left = left - self.note_write(to, emptied)?;
+                match left {
+                    0 => buffers.give_back(pipe),
+                    _ => held.pipe = Some((pipe, left)),
+                }
+            }
+        }
+        flow.drop_empty();
+        Ok(true)
+    }
+
+    /// How much may be read now for bytes that go to `to`; `None` where they might have to be held
+    /// and there is no memory for that.
+    pub(super) fn room(&self, to: Side, buffers: &Buffers) -> Option<usize> {
+        buffers.piece.or_else(|| {
+            // An upstream that is not dialled yet gets one record at most.
+            let unsent = self.socket(to).map_or(0, |socket| socket::unsent(socket).unwrap_or(1));
+            (unsent == 0).then_some(TIGHT_BYTES)
+        })
+    }
+
+    /// Passes the end of one direction on, once everything before it is written.
+    pub(super) fn tell_end(&mut self, flow: &mut Flow, to: Side) -> Result<(), Failed> {
+        let (ended, told) = match to {
+            CLIENT => (UPSTREAM_ENDED, CLIENT_TOLD),
+            _ => (CLIENT_ENDED, UPSTREAM_TOLD),
+        };
+        if !flow.has(ended) || flow.has(told) || flow.held(to).is_some() {
+            return Ok(());
+        }
+        flow.flags |= told;
+        // Where the other direction has ended too the close that follows says it.
+        if flow.flags & (CLIENT_TOLD | UPSTREAM_TOLD) == CLIENT_TOLD | UPSTREAM_TOLD {
+            return Ok(());
+        }
+        let Some(socket) = self.socket(to) else { return Ok(()) };
+        match socket::shutdown_write(socket) {
+            // It is gone already: its reset or its end will be read.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            Err(error) => Err(Failed { side: to, error }),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// What to do after both directions were tried.
+pub(super) fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) -> Progress {
+    flow.drop_empty();
+    if flow.has(CLIENT_TOLD) && flow.has(UPSTREAM_TOLD) {
+        return Progress::Closed(End { outcome, reason: flow.end_reason().into() });
+    }
+    match (up, down) {
+        (More::Again, _) | (_, More::Again) => Progress::Again,
+        (More::Later, _) | (_, More::Later) => Progress::Later,
+        (More::No, More::No) => Progress::Rest,
+    }
+}
+
+/// Whether one direction has more to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum More {
+    /// Its share of the turn is used up.
+    Again,
+    /// See [`Progress::Later`].
+    Later,
+    /// Until the next event, no.
+    No,
+}
