@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc;
@@ -18,11 +19,13 @@ use rustls::client::Resumption;
 use support::client::{Offer, TLS13};
 use support::crowd::{From, each, light, many};
 use support::edge::LISTENER;
-use support::frames::{HEADERS, PING, SETTINGS, frame, next};
+use support::frames::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, PING, SETTINGS, WINDOW_UPDATE, frame, next,
+};
 use support::memory::{Watch, mib};
 use support::two::{self, say};
 use support::web::{ask, get, hear};
-use support::{A_WHILE, Edge, Pki, Tls, Upstream, noise};
+use support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, noise};
 
 /// One way.
 const DELAY: Duration = Duration::from_millis(25);
@@ -192,6 +195,139 @@ fn until_frame(stream: &mut TcpStream, kind: u8) -> Option<support::frames::Fram
 fn answer(stream: &mut TcpStream) {
     let asked = until_frame(stream, HEADERS).unwrap();
     stream.write_all(&frame(HEADERS, 5, asked.stream, &[0x88])).unwrap();
+}
+
+/// An upstream that keeps account of the windows of its streams.
+struct Account {
+    socket: TcpStream,
+    /// What each stream starts with.
+    initial: i64,
+    /// What each stream may be sent now.
+    windows: HashMap<u32, i64>,
+}
+
+impl Account {
+    fn new(mut socket: TcpStream) -> Self {
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        begin(&mut socket);
+        Self { socket, initial: (64 << 10) - 1, windows: HashMap::new() }
+    }
+
+    /// Reads a frame and does what it asks for; its kind.
+    fn read(&mut self) -> u8 {
+        let read = next(&mut self.socket).expect("a frame in time");
+        let number = |at: usize| u32::from_be_bytes(read.payload[at..at + 4].try_into().unwrap());
+        match read.kind {
+            HEADERS => {
+                self.windows.insert(read.stream, self.initial);
+                let head = frame(HEADERS, END_HEADERS, read.stream, &[0x88]);
+                self.socket.write_all(&head).unwrap();
+            }
+            WINDOW_UPDATE if read.stream > 0 => {
+                *self.windows.get_mut(&read.stream).unwrap() += i64::from(number(0));
+            }
+            SETTINGS if read.flags == 0 => {
+                for at in (0..read.payload.len()).step_by(6) {
+                    if read.payload[at..at + 2] == INITIAL_WINDOW_SIZE {
+                        let change = i64::from(number(at + 2)) - self.initial;
+                        self.initial += change;
+                        self.windows.values_mut().for_each(|window| *window += change);
+                    }
+                }
+                self.socket.write_all(&frame(SETTINGS, ACK, 0, &[])).unwrap();
+            }
+            PING if read.flags == 0 => {
+                let pong = frame(PING, ACK, 0, &read.payload);
+                self.socket.write_all(&pong).unwrap();
+            }
+            _ => {}
+        }
+        read.kind
+    }
+
+    fn read_until(&mut self, mut is_done: impl FnMut(&Self) -> bool) {
+        while !is_done(self) {
+            self.read();
+        }
+    }
+
+    /// Sends bytes on a stream as its window allows.
+    fn send(&mut self, stream: u32, mut bytes: usize) {
+        while bytes > 0 {
+            self.read_until(|account| account.windows[&stream] > 0);
+            let window = usize::try_from(self.windows[&stream]).unwrap();
+            let piece = vec![0; bytes.min(window).min(16 << 10)];
+            self.socket.write_all(&frame(DATA, 0, stream, &piece)).unwrap();
+            *self.windows.get_mut(&stream).unwrap() -= i64::try_from(piece.len()).unwrap();
+            bytes -= piece.len();
+        }
+    }
+
+    fn end(&mut self, stream: u32) {
+        self.socket.write_all(&frame(DATA, END_STREAM, stream, &[])).unwrap();
+    }
+}
+const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
+const ACK: u8 = 1;
+/// The widest window that a stream gets.
+const WIDEST: i64 = 4 << 20;
+/// What the upstream sends of it. It is more than a quarter: with five streams a window has 1 MiB.
+/// It is less than a third: from there on the h2 crate sends WINDOW_UPDATE.
+const USED: usize = (4 << 20) / 10 * 3;
+
+/// A window becomes narrower than what the upstream has used of it. The client has read all of that,
+/// and must get the rest.
+#[test]
+fn a_window_that_became_narrow_opens_again() {
+    let web = Web::with(Upstream::by_hand(), "[limits]\nmemory_max = \"1GiB\"\n");
+    let request = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";
+    let ask = || {
+        let mut client = web.connect();
+        client.write_all(request).unwrap();
+        client
+    };
+    let mut first = ask();
+    let mut app = Account::new(web.app.take());
+    app.read_until(|app| app.windows.contains_key(&1));
+    let mut second = thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(hear(&mut first, "GET").status, 200));
+        // Bursts of half a window with pauses between them, until windows are the widest.
+        let began = Instant::now();
+        while app.initial < WIDEST {
+            assert!(began.elapsed() < SOON, "windows of {} bytes", app.initial);
+            thread::sleep(DELAY);
+            app.send(1, usize::try_from(app.initial).unwrap() / 2);
+        }
+        let second = ask();
+        app.read_until(|app| app.windows.contains_key(&3));
+        app.end(1);
+        second
+    });
+    assert_eq!(app.windows[&3], WIDEST);
+    app.send(3, USED);
+    support::web::head(&mut second);
+    let mut body = 0;
+    while body < USED {
+        body += chunk(&mut second);
+    }
+    // The edge has taken all of it, and has sent no WINDOW_UPDATE. More streams make windows narrow.
+    let others: Vec<Tls> = (0..4).map(|_| ask()).collect();
+    app.read_until(|app| app.initial < WIDEST);
+    app.send(3, USED);
+    app.end(3);
+    while body < 2 * USED {
+        body += chunk(&mut second);
+    }
+    assert_eq!((body, chunk(&mut second)), (2 * USED, 0));
+    assert_eq!(web.app.accepted(), 1);
+    drop(others);
+}
+
+/// Reads a chunk; its length.
+fn chunk(client: &mut Tls) -> usize {
+    let size = usize::from_str_radix(support::web::line(client).trim(), 16).unwrap();
+    client.read_exact(&mut vec![0; size + 2]).unwrap();
+    size
 }
 
 #[test]

@@ -114,9 +114,11 @@ fn what_a_name_resolved_to_lately_still_counts() {
 
 #[test]
 fn one_question_however_many_wait_for_it() {
-    let late = Says::Late(Duration::from_millis(300), vec![HOME.parse().unwrap()]);
+    let late = Says::Late(Duration::from_secs(1), vec![HOME.parse().unwrap()]);
     let dns = Dns::new(&[("late.test", late)]);
-    let gate = Gate::new(&(LIES_REFUSED.to_owned() + &dns_table(&[&dns])));
+    // A question is asked once more after half of the timeout.
+    let patient = LIES_REFUSED.replace("timeout = \"1s\"", "timeout = \"60s\"");
+    let gate = Gate::new(&(patient + &dns_table(&[&dns])));
     let origin = sink();
     thread::scope(|scope| {
         for _ in 0..50 {
@@ -125,7 +127,8 @@ fn one_question_however_many_wait_for_it() {
             });
         }
     });
-    assert_eq!(dns.asked("late.test"), 1);
+    // The library sends its datagram again after a third of a second.
+    assert_eq!(dns.questions("late.test"), 1);
 }
 
 /// Nobody is dialled for a client that is gone; one that has only sent its FIN may still listen.

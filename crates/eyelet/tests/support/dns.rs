@@ -1,7 +1,7 @@
 //! A DNS server over UDP and TCP (RFC 1035) that answers as it is told to: addresses, chains of
 //! names, nothing, silence. Must not know of the edge; it counts what it was asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,8 @@ pub enum Data {
 pub const ANY: &str = "*";
 
 type Script = Arc<Mutex<HashMap<String, Says>>>;
-type Asked = Arc<Mutex<HashMap<String, usize>>>;
+/// The identifiers of the questions for each name.
+type Asked = Arc<Mutex<HashMap<String, Vec<[u8; 2]>>>>;
 
 pub struct Dns {
     pub address: SocketAddr,
@@ -73,7 +74,13 @@ impl Dns {
 
     /// How often a name was asked for, whatever the family.
     pub fn asked(&self, name: &str) -> usize {
-        self.asked.lock().unwrap().get(name).copied().unwrap_or(0)
+        self.asked.lock().unwrap().get(name).map_or(0, Vec::len)
+    }
+
+    /// The same without datagrams that were sent again because no answer had come.
+    pub fn questions(&self, name: &str) -> usize {
+        let asked = self.asked.lock().unwrap();
+        asked.get(name).map_or(0, |ids| ids.iter().collect::<HashSet<_>>().len())
     }
 
     fn serve_udp(&self, socket: UdpSocket) {
@@ -164,11 +171,11 @@ fn question_len(message: &[u8]) -> usize {
 fn answer(
     question: &[u8],
     script: &Mutex<HashMap<String, Says>>,
-    asked: &Mutex<HashMap<String, usize>>,
+    asked: &Mutex<HashMap<String, Vec<[u8; 2]>>>,
 ) -> Option<Vec<u8>> {
     let asked_for = question.get(12..12 + question_len(question))?;
     let mut name = read_name(asked_for);
-    *asked.lock().unwrap().entry(name.clone()).or_default() += 1;
+    asked.lock().unwrap().entry(name.clone()).or_default().push([question[0], question[1]]);
     let v6 = asked_for[asked_for.len() - 4..][..2] == [0, 28];
     let mut records = Vec::new();
     let mut count = 0_u16;

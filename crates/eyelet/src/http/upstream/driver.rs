@@ -2,6 +2,7 @@
 //! anybody is there. It must not know what is asked on it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::{Ping, PingPong};
+use h2::{FlowControl, Ping, PingPong};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -58,6 +59,12 @@ pub struct State {
     /// Of each stream, as the upstream was told.
     window: Cell<u32>,
     wanted: Cell<u32>,
+    /// Windows have been wider than at the start.
+    was_wide: Cell<bool>,
+    /// The upstream was told of narrower windows, and was not seen to acknowledge them.
+    is_narrowing: Cell<bool>,
+    /// Windows by stream, of those that have waited for data since windows were wide.
+    windows: RefCell<BTreeMap<u32, FlowControl>>,
     /// Something was read.
     heard: Cell<bool>,
     heard_at: Cell<Instant>,
@@ -78,6 +85,9 @@ impl State {
             retired: Cell::new(false),
             window: Cell::new(STREAM_WINDOW_BYTES),
             wanted: Cell::new(STREAM_WINDOW_BYTES),
+            was_wide: Cell::new(false),
+            is_narrowing: Cell::new(false),
+            windows: RefCell::default(),
             heard: Cell::new(false),
             heard_at: Cell::new(Instant::now()),
             pings: Cell::new(0),
@@ -121,6 +131,43 @@ impl State {
         self.counted.borrow_mut().set(promised.max(self.ahead.get()));
     }
 
+    /// Notes that a stream waits for data. Once windows were wide its window is kept until
+    /// [`State::forget`]; returns whether it is.
+    pub fn keep(&self, window: &mut FlowControl) -> bool {
+        if !self.was_wide.get() {
+            return false;
+        }
+        self.windows.borrow_mut().insert(window.stream_id().into(), window.clone());
+        // It may have become narrower before.
+        reopen(window);
+        true
+    }
+
+    /// Drops a stream's window.
+    pub fn forget(&self, stream: u32) {
+        self.windows.borrow_mut().remove(&stream);
+    }
+
+    /// Reopens windows once the upstream has acknowledged that they are narrower. The library looks
+    /// whether a WINDOW_UPDATE is due only when data is released: it is when half of the window is
+    /// free. A window that shrinks may be empty with less than that free. Then no data comes,
+    /// nothing is released, and the stream stands still.
+    fn reopen_narrowed(&self) {
+        if !self.is_narrowing.get() {
+            return;
+        }
+        // The library changes all windows when the acknowledgement comes.
+        let is_narrow = |window: &FlowControl| {
+            let whole = window.available_capacity() + window.used_capacity().cast_signed();
+            whole == self.window.get() as isize
+        };
+        let mut windows = self.windows.borrow_mut();
+        if windows.values().any(is_narrow) {
+            self.is_narrowing.set(false);
+            windows.values_mut().for_each(reopen);
+        }
+    }
+
     /// Notes a response's head.
     pub fn answered(&self) {
         self.pings.set(0);
@@ -149,6 +196,12 @@ impl State {
             waker.wake_by_ref();
         }
     }
+}
+
+/// Has the library look again whether a WINDOW_UPDATE is due.
+fn reopen(window: &mut FlowControl) {
+    // Nothing is always held.
+    let _ = window.release_capacity(0);
 }
 
 /// Sees whether a stream's window is what its data waits for: if so it comes in bursts of most of
@@ -207,6 +260,7 @@ pub async fn drive(
         if Pin::new(&mut driven).poll(task).is_ready() {
             return Poll::Ready(());
         }
+        state.reopen_narrowed();
         set_window(&mut driven, &state, task);
         match &mut pulse {
             Some(pulse) => pulse.poll(&state, &socket, task),
@@ -225,7 +279,11 @@ fn set_window(driven: &mut Driven, state: &State, task: &Context<'_>) {
     let wanted = state.wanted.get();
     // It fails while the last one is on its way; its acknowledgement is another turn.
     if wanted != state.window.get() && driven.set_initial_window_size(wanted).is_ok() {
-        state.window.set(wanted);
+        let before = state.window.replace(wanted);
+        state.was_wide.set(true);
+        if wanted < before {
+            state.is_narrowing.set(true);
+        }
         state.recount();
         task.waker().wake_by_ref();
     }

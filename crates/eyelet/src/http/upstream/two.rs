@@ -137,6 +137,7 @@ impl Connection {
             _counted: Counted::new(&self.budget, STREAM_BYTES),
             ahead: 0,
             is_fixed,
+            is_kept: false,
             bursts: Bursts::default(),
             reused,
             connection: self.clone(),
@@ -162,6 +163,8 @@ pub struct Asked {
     ahead: usize,
     /// It cannot be asked elsewhere any more.
     is_fixed: bool,
+    /// Its window is in [`State`].
+    is_kept: bool,
     bursts: Bursts,
     response: ResponseFuture,
     send: SendStream<Bytes>,
@@ -243,6 +246,9 @@ impl Asked {
             let data = receive.poll_data(task);
             if data.is_pending() {
                 self.bursts.wait();
+                if !self.is_kept {
+                    self.is_kept = self.connection.state.keep(receive.flow_control());
+                }
             }
             match ready!(data) {
                 Some(Ok(data)) => {
@@ -287,6 +293,9 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         let connection = &self.connection;
+        if let Some(receive) = self.receive.as_ref().filter(|_| self.is_kept) {
+            connection.state.forget(receive.stream_id().into());
+        }
         connection.state.ends(self.ahead);
         connection.state.fixed.update(|fixed| fixed - usize::from(self.is_fixed));
         connection.used.set(Instant::now());
