@@ -1,6 +1,24 @@
 //! The properties that the targets assert. They live beside the tests of the crate that they are
 //! about, which call the same functions; nothing is asserted here.
 
+/// Files of the dictionary store.
+#[path = "../../crates/eyelet/src/compress"]
+pub mod dictionaries {
+    /// The program has SHA-256 from another library.
+    mod coder {
+        use eyelet_compress::dictionary::Hash;
+        use ring::digest;
+
+        pub fn hash(content: &[u8]) -> Hash {
+            let mut hash = [0; 32];
+            hash.copy_from_slice(digest::digest(&digest::SHA256, content).as_ref());
+            Hash(hash)
+        }
+    }
+    mod stored;
+    pub mod stored_properties;
+}
+
 /// Heads and bodies of HTTP/1.1. The files alone: the program around them takes minutes to
 /// instrument.
 #[path = "../../crates/eyelet/src/http"]
