@@ -25,10 +25,15 @@ pub mod dictionaries {
 pub mod http1 {
     pub mod body;
     pub mod fault;
-    /// What `body.rs` asks of it. Which trailers are dropped does not change where a body ends.
+    /// What `body.rs` and `head.rs` ask of it. Which trailers are dropped does not change where a
+    /// body ends. Names that look like framing are refused in the program, and are read here.
     mod fields {
         pub fn is_trailer(_: &http::HeaderName) -> bool {
             true
+        }
+
+        pub fn is_framing_alias(_: &[u8]) -> bool {
+            false
         }
     }
     pub mod head;
@@ -55,3 +60,17 @@ pub mod watch;
 /// What must hold of it.
 #[path = "../../crates/eyelet/src/watch/properties.rs"]
 pub mod watch_properties;
+
+/// What DNS responses say.
+#[path = "../../crates/eyelet/src/resolver"]
+pub mod resolver {
+    pub mod answer;
+    pub use answer::Answer;
+}
+
+/// What is kept of them.
+#[path = "../../crates/eyelet/src/truth"]
+pub mod truth {
+    pub mod properties;
+    pub mod resolved;
+}

@@ -19,12 +19,15 @@ use crate::worker::Worker;
 
 use cache::{Cache, Flight, Landing};
 use certificate::{Asker, RootsError, Shown};
-use dns::Resolved;
+use resolved::Resolved;
 use turns::{Turn, Turns};
 
 pub mod cache;
 pub mod certificate;
 pub mod dns;
+#[cfg(test)]
+mod properties;
+pub mod resolved;
 pub mod told;
 pub mod turns;
 
@@ -76,7 +79,7 @@ pub struct ByDns {
     /// Whether the address is one of the name's; `None`: that cannot be known.
     pub agrees: Option<bool>,
     /// What was answered, if anything was.
-    pub told: Option<Arc<dns::Told>>,
+    pub told: Option<Arc<resolved::Told>>,
     /// Why it cannot be known.
     pub fault: Option<Box<str>>,
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Attempt, ByDns, certificate, dns};
+use super::{Attempt, ByDns, certificate, resolved};
 use crate::shares::Heap;
 
 /// The evidence that one connection was decided on. Parked connections share it: what is told of a
 /// name is one allocation for as long as it is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Evidence {
-    dns: Option<Same<dns::Told>>,
+    dns: Option<Same<resolved::Told>>,
     dns_agrees: Option<bool>,
     certificate: Option<Same<certificate::Told>>,
     unknown: Vec<Box<str>>,

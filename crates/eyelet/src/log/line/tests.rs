@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::*;
 use crate::truth::told::{self, Evidence};
-use crate::truth::{ByDns, dns};
+use crate::truth::{ByDns, resolved};
 
 /// The line as serde has it: every field in its order, as docs/access-log.md lists them.
 #[derive(Serialize)]
@@ -138,7 +138,7 @@ fn evidence() -> impl Strategy<Value = Evidence> {
     let dns = (any::<Option<bool>>(), option::of(told), option::of(boxed()));
     (dns, vec(string(), 0..3)).prop_map(|((agrees, told, fault), unknown)| {
         let told = told.map(|(addresses, at_unix_ms)| {
-            Arc::new(dns::Told { addresses: addresses.into(), at_unix_ms })
+            Arc::new(resolved::Told { addresses: addresses.into(), at_unix_ms })
         });
         let mut evidence = Evidence::default();
         evidence.note_dns(&ByDns { agrees, told, fault });
