@@ -15,6 +15,7 @@ pub mod dictionaries {
             Hash(hash)
         }
     }
+    #[allow(dead_code)] // What only the folder uses.
     mod stored;
     pub mod stored_properties;
 }
