@@ -1,6 +1,8 @@
 //! The properties that the targets assert. They live beside the tests of the crate that they are
 //! about, which call the same functions; nothing is asserted here.
 
+pub mod config;
+
 /// Files of the dictionary store.
 #[path = "../../crates/eyelet/src/compress"]
 pub mod dictionaries {
