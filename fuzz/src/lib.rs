@@ -1,16 +1,42 @@
 //! The properties that the targets assert. They live beside the tests of the crate that they are
 //! about, which call the same functions; nothing is asserted here.
 
+pub mod config;
+
+/// Files of the dictionary store.
+#[path = "../../crates/eyelet/src/compress"]
+pub mod dictionaries {
+    /// The program has SHA-256 from another library.
+    mod coder {
+        use eyelet_compress::dictionary::Hash;
+        use ring::digest;
+
+        pub fn hash(content: &[u8]) -> Hash {
+            let mut hash = [0; 32];
+            hash.copy_from_slice(digest::digest(&digest::SHA256, content).as_ref());
+            Hash(hash)
+        }
+    }
+    #[allow(dead_code)] // What only the folder uses.
+    mod stored;
+    pub mod stored_properties;
+}
+
 /// Heads and bodies of HTTP/1.1. The files alone: the program around them takes minutes to
 /// instrument.
 #[path = "../../crates/eyelet/src/http"]
 pub mod http1 {
     pub mod body;
     pub mod fault;
-    /// What `body.rs` asks of it. Which trailers are dropped does not change where a body ends.
+    /// What `body.rs` and `head.rs` ask of it. Which trailers are dropped does not change where a
+    /// body ends. Names that look like framing are refused in the program, and are read here.
     mod fields {
         pub fn is_trailer(_: &http::HeaderName) -> bool {
             true
+        }
+
+        pub fn is_framing_alias(_: &[u8]) -> bool {
+            false
         }
     }
     pub mod head;
@@ -37,3 +63,17 @@ pub mod watch;
 /// What must hold of it.
 #[path = "../../crates/engine/src/watch/properties.rs"]
 pub mod watch_properties;
+
+/// What DNS responses say.
+#[path = "../../crates/eyelet/src/resolver"]
+pub mod resolver {
+    pub mod answer;
+    pub use answer::Answer;
+}
+
+/// What is kept of them.
+#[path = "../../crates/eyelet/src/truth"]
+pub mod truth {
+    pub mod properties;
+    pub mod resolved;
+}

@@ -2,7 +2,7 @@
 //! name remembered for its TTL. It must not know rules, what speaks for a name, or how one dials.
 
 use std::cell::OnceCell;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,9 @@ use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::xfer::{DnsHandle, FirstAnswer, RetryDnsHandle};
 use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::op::{DnsRequestOptions, DnsResponse, Query, ResponseCode};
-use hickory_resolver::proto::rr::domain::usage::{INVALID, LOCALHOST, ONION};
-use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
-use hickory_resolver::{Hosts, MAX_TTL, NameServerPool, PoolContext, TlsConfig};
+use hickory_resolver::proto::op::{DnsRequestOptions, DnsResponse, Query};
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Hosts, NameServerPool, PoolContext, TlsConfig};
 use tokio::time::timeout;
 
 use crate::truth::cache::{self, Flight, Landing};
@@ -22,8 +21,12 @@ use crate::truth::turns::Turn;
 use crate::worker::Worker;
 use eyelet_config::Dns;
 
-/// Aliases followed from a name to its addresses, of which sound ones have a few. A loop ends here.
-const ALIASES_MAX: usize = 16;
+use answer::{Question, TTL_SECS_MAX};
+
+pub mod answer;
+
+pub use answer::Answer;
+
 /// Questions under way on one connection to a resolver.
 const QUESTIONS_A_CONNECTION: usize = 256;
 /// Addresses kept of a name that is dialled: more than are ever tried.
@@ -46,14 +49,6 @@ type Handle = RetryDnsHandle<NameServerPool<TokioRuntimeProvider>>;
 
 /// A response, or the TTL of that there is nothing.
 type Said = Result<DnsResponse, u32>;
-
-/// What DNS says of a name and one family: no addresses are an answer too.
-pub struct Answer {
-    /// The addresses of what stands at the end of the aliases.
-    pub addresses: Vec<IpAddr>,
-    /// The least TTL on the way.
-    pub fresh_ms: u64,
-}
 
 impl Servers {
     /// Whom `servers` are; nobody is asked yet.
@@ -96,49 +91,20 @@ impl Servers {
     /// # Errors
     /// Why that cannot be known.
     pub async fn look_up(&self, name: &Name, v6: bool) -> Result<Answer, String> {
-        let kind = if v6 { RecordType::AAAA } else { RecordType::A };
-        let (mut name, mut ttl, mut aliases) = (name.clone(), MAX_TTL, 0);
+        let mut question = Question::new(name.clone(), v6);
         loop {
-            if let Some(addresses) = special(&name, v6) {
-                return Ok(Answer::new(addresses, ttl));
-            }
-            let response = match self.ask(&Query::query(name.clone(), kind)).await? {
-                Ok(response) => response,
-                Err(negative_ttl) => return Ok(Answer::new(vec![], ttl.min(negative_ttl))),
+            let query = match question.query() {
+                Ok(query) => query,
+                Err(answer) => return Ok(answer),
             };
-            // The records of an answer are in no order that counts.
-            let mut end = name.clone();
-            while let Some((target, its_ttl)) = alias(&response, &end) {
-                (end, ttl, aliases) = (target.clone(), ttl.min(its_ttl), aliases + 1);
-                if aliases > ALIASES_MAX {
-                    return Err(format!("more than {ALIASES_MAX} aliases"));
-                }
+            let answer = match self.ask(&query).await? {
+                Ok(response) => question.read(&response)?,
+                Err(negative_ttl_secs) => Some(question.nothing(negative_ttl_secs)),
+            };
+            if let Some(answer) = answer {
+                return Ok(answer);
             }
-            let negative_ttl = response.negative_ttl().unwrap_or(0);
-            match response.response_code {
-                ResponseCode::NoError => {}
-                // It is about the end of the aliases (RFC 6604), of which there is then nothing
-                // (RFC 8020), whatever else the answer has.
-                ResponseCode::NXDomain => return Ok(Answer::new(vec![], ttl.min(negative_ttl))),
-                code => return Err(format!("error response: {code}")),
-            }
-            let found: Vec<&Record> = response.answers.iter().filter(|r| r.name == end).collect();
-            let addresses: Vec<IpAddr> = found.iter().filter_map(|r| address(r, v6)).collect();
-            if !addresses.is_empty() {
-                let least = found.iter().fold(ttl, |least, record| least.min(record.ttl));
-                return Ok(Answer::new(addresses, least));
-            }
-            if end == name {
-                return Ok(Answer::new(vec![], ttl.min(negative_ttl)));
-            }
-            name = end;
         }
-    }
-}
-
-impl Answer {
-    fn new(addresses: Vec<IpAddr>, ttl_secs: u32) -> Self {
-        Self { addresses, fresh_ms: u64::from(ttl_secs) * 1000 }
     }
 }
 
@@ -151,33 +117,6 @@ async fn said(handle: &Handle, query: &Query, options: DnsRequestOptions) -> Res
         }
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// What `name` is an alias of. Of several, which is an error (RFC 2181 section 10.1), the first.
-fn alias<'a>(response: &'a DnsResponse, name: &Name) -> Option<(&'a Name, u32)> {
-    response.answers.iter().filter(|record| record.name == *name).find_map(|record| {
-        match &record.data {
-            RData::CNAME(target) => Some((&target.0, record.ttl)),
-            _ => None,
-        }
-    })
-}
-
-fn address(record: &Record, v6: bool) -> Option<IpAddr> {
-    match &record.data {
-        RData::A(address) if !v6 => Some(IpAddr::V4(address.0)),
-        RData::AAAA(address) if v6 => Some(IpAddr::V6(address.0).to_canonical()),
-        _ => None,
-    }
-}
-
-/// The addresses of names that DNS is not to be asked for (RFC 6761 section 6, RFC 7686).
-fn special(name: &Name, v6: bool) -> Option<Vec<IpAddr>> {
-    if LOCALHOST.zone_of(name) {
-        let ip = if v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
-        return Some(vec![ip]);
-    }
-    (INVALID.zone_of(name) || ONION.zone_of(name)).then(Vec::new)
 }
 
 /// A name as it stands (RFC 2181 section 11): underscores and bad punycode are in names too.
@@ -407,7 +346,7 @@ impl Made {
         if six.is_some() || four.is_some() {
             let records = [&six, &four].map(|found| found.iter().flat_map(|found| found.answers()));
             let [six, four] = records.map(|records| records.filter_map(|r| r.data.ip_addr()));
-            return Ok(Answer::new(in_turn(six, four), MAX_TTL));
+            return Ok(Answer::new(in_turn(six, four), TTL_SECS_MAX));
         }
         let (six, four) =
             tokio::join!(self.servers.look_up(name, true), self.servers.look_up(name, false));

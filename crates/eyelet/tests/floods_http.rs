@@ -17,7 +17,7 @@ use rustls::client::Resumption;
 use serde_json::Value;
 use support::client::{TLS13, handshake};
 use support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
-use support::memory::{Memory, Watch, mib};
+use support::memory::{Memory, Watch, is_counted, mib};
 use support::{A_WHILE, Edge, Pki, Tls, noise};
 
 /// `memory_max` in all of these.
@@ -152,6 +152,7 @@ impl Scene {
         let steady = Asking::start(self, false);
         let newcomers = Asking::start(self, true);
         let watch = Watch::start(self.edge.pid());
+        let base = watch.base;
         let held = flood();
         // The flood stands for a while: it is then that who does not move is given up.
         thread::sleep(Duration::from_secs(4));
@@ -168,6 +169,7 @@ impl Scene {
             mib(anonymous),
         );
         self.tell_ends();
+        is_counted(label, &self.edge.log(), base, anonymous);
         assert!(resident_peak < MEMORY_MAX, "{label}: {:.1} MiB", mib(resident_peak));
         assert!(steady.asked > 0 && steady.served == steady.asked, "{label}: {steady:?}");
         assert_eq!(parked, PARKED, "{label}");

@@ -16,6 +16,7 @@ use support::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
     frame, get, literal, next,
 };
+use support::memory::{Watch, is_counted};
 use support::web;
 use support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, until};
 
@@ -30,6 +31,13 @@ struct Scene {
     pki: Pki,
     good: Tls,
     before: u64,
+}
+
+/// What is seen of the edge's memory during one flood.
+struct Watched {
+    watch: Watch,
+    /// Length of the log before the flood.
+    logged: usize,
 }
 
 impl Scene {
@@ -76,9 +84,21 @@ impl Scene {
         line["reason"].as_str().unwrap().to_owned()
     }
 
-    /// Others did not notice, and no memory is held.
-    fn is_well(&mut self, what: &str) {
+    fn watch(&self) -> Watched {
+        Watched { logged: self.edge.log().len(), watch: Watch::start(self.edge.pid()) }
+    }
+
+    /// Others did not notice, what was held was counted, and no memory is held.
+    fn is_well(&mut self, what: &str, watched: Watched) {
         assert_eq!(web::get(&mut self.good, "/").status, 200, "{what}");
+        let base = watched.watch.base;
+        let most = watched.watch.finish().anonymous;
+        // The answer to the first SIGUSR1 may still be on its way.
+        let log = until("the accounts", || {
+            let log = self.edge.log().split_off(watched.logged);
+            log.contains("bytes counted").then_some(log)
+        });
+        is_counted(what, &log, base, most);
         let grown = || self.edge.rss_bytes().saturating_sub(self.before);
         until(&format!("memory to be given back behind {what}"), || {
             (grown() < GROWN_MAX).then_some(())
@@ -90,6 +110,7 @@ impl Scene {
 #[test]
 fn a_bomb_of_fields_does_not_go_off() {
     let mut scene = Scene::new("");
+    let watched = scene.watch();
     let mut client = scene.begin();
     let mut block = get("/bomb");
     block.extend(literal("x", &"y".repeat(3800)));
@@ -107,7 +128,7 @@ fn a_bomb_of_fields_does_not_go_off() {
             block.extend(vec![0xbe; 16_000]);
         }
     }
-    scene.is_well("a bomb");
+    scene.is_well("a bomb", watched);
     let line = scene.edge.line_of(client.sock.local_addr().unwrap());
     assert!(line["reason"].as_str().unwrap().contains(CALM), "{line}");
     assert_eq!(scene.edge.count(|line| line["http"]["path"] == "/bomb"), 0);
@@ -118,11 +139,12 @@ fn a_head_without_an_end_is_ended() {
     let mut scene = Scene::new("");
     let field = literal("x", &"y".repeat(16_000));
     for (what, piece) in [("long pieces", &field[..]), ("empty pieces", &[][..])] {
+        let watched = scene.watch();
         let mut client = scene.begin();
         client.write_all(&frame(HEADERS, 0, 1, &get("/"))).unwrap();
         let why = scene.flood(&mut client, |_| frame(CONTINUATION, 0, 1, piece));
         assert!(why.contains(CALM), "{what}: {why}");
-        scene.is_well(what);
+        scene.is_well(what, watched);
     }
 }
 
@@ -130,6 +152,7 @@ fn a_head_without_an_end_is_ended() {
 #[test]
 fn requests_that_are_reset_at_once_are_few() {
     let mut scene = Scene::new("");
+    let watched = scene.watch();
     let mut client = scene.begin();
     let why = scene.flood(&mut client, |round| {
         let mut words = Vec::new();
@@ -144,13 +167,14 @@ fn requests_that_are_reset_at_once_are_few() {
     let told = scene.edge.count(|line| line["http"]["path"] == "/reset");
     assert!(told < 1000, "{told} requests were begun");
     assert!(scene.app.accepted() < 1000);
-    scene.is_well("a flood of resets");
+    scene.is_well("a flood of resets", watched);
 }
 
 /// The stream is broken by the client so that the edge resets it: as cheap, the other way.
 #[test]
 fn streams_that_make_us_reset_them_are_few() {
     let mut scene = Scene::new("");
+    let watched = scene.watch();
     let mut client = scene.begin();
     let why = scene.flood(&mut client, |number| {
         let stream = 2 * number + 1;
@@ -162,7 +186,7 @@ fn streams_that_make_us_reset_them_are_few() {
     assert!(why.starts_with("client: connection error detected"), "{why}");
     let told = scene.edge.count(|line| line["http"]["path"] == "/broken");
     assert!(told < 2000, "{told} requests were begun");
-    scene.is_well("a flood of errors");
+    scene.is_well("a flood of errors", watched);
 }
 
 /// A client that asks for answers and does not read them is not read any more, or ended.
@@ -173,22 +197,25 @@ fn frames_that_ask_for_answers_hold_no_memory() {
         ("pings", frame(PING, 0, 0, &[7; 8]).repeat(500)),
         ("settings", frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]).repeat(500)),
     ] {
+        let watched = scene.watch();
         let mut client = scene.begin();
         scene.flood(&mut client, |_| words.clone());
-        scene.is_well(what);
+        scene.is_well(what, watched);
     }
     // And empty data, which asks for nothing.
+    let watched = scene.watch();
     let mut client = scene.begin();
     client.write_all(&frame(HEADERS, END_HEADERS, 1, &get("/"))).unwrap();
     let why = scene.flood(&mut client, |_| frame(DATA, 0, 1, &[]).repeat(500));
     assert!(why.contains(CALM), "{why}");
-    scene.is_well("empty data");
+    scene.is_well("empty data", watched);
 }
 
 /// Answers of ours wait for a window that never opens: no longer than others would.
 #[test]
 fn our_own_answers_do_not_wait_for_ever() {
     let mut scene = Scene::new("[http]\nbody_timeout = \"400ms\"\n");
+    let watched = scene.watch();
     let mut client = scene.connect();
     let mut words = PREFACE.to_vec();
     // SETTINGS_INITIAL_WINDOW_SIZE of nothing.
@@ -214,7 +241,7 @@ fn our_own_answers_do_not_wait_for_ever() {
     until("all their lines", || {
         (scene.edge.count(|line| line["http"]["path"] == "/own") == 100).then_some(())
     });
-    scene.is_well("answers that nobody reads");
+    scene.is_well("answers that nobody reads", watched);
 }
 
 #[test]

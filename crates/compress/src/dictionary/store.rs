@@ -145,25 +145,28 @@ impl Store {
         changed
     }
 
-    /// Puts back what was kept, in any order.
-    pub fn restore(&mut self, version: Version) {
+    /// Puts back a version that was kept, in any order. No body and no sum of bodies is larger
+    /// than what [`Store::see`] allows.
+    pub fn restore(&mut self, version: Version) -> Changed {
+        let mut changed = Changed::default();
+        if version.body.len() > self.bytes_max / 4 {
+            changed.versions_gone.push(version.hash);
+            return changed;
+        }
         self.seen = self.seen.max(version.seen);
         self.insert(version);
+        if self.bytes > self.bytes_max {
+            changed = self.settle();
+        }
+        changed
     }
 
-    /// Drops what the bounds do not allow, after everything was restored.
+    /// Drops what the bounds do not allow, after all versions were restored.
     pub fn settle(&mut self) -> Changed {
         let mut changed = Changed::default();
-        let Some(newest) = self.versions.values().max_by_key(|v| v.seen).map(|v| v.hash) else {
-            changed.deltas_gone = self.deltas.drain().map(|(step, _)| step).collect();
-            self.bytes = 0;
-            return changed;
-        };
-        let orphans: Vec<Step> = self.deltas.keys().copied().filter(|s| !self.has(*s)).collect();
-        for step in orphans {
-            self.remove_delta(step, &mut changed);
+        if let Some(newest) = self.versions.values().max_by_key(|v| v.seen).map(|v| v.hash) {
+            self.shrink(newest, &mut changed);
         }
-        self.shrink(newest, &mut changed);
         changed
     }
 
@@ -173,16 +176,9 @@ impl Store {
         if !self.has(step) || self.bytes - old + delta.coded.len() > self.bytes_max {
             return false;
         }
-        self.restore_delta(step, delta);
+        self.bytes = self.bytes - old + delta.coded.len();
+        self.deltas.insert(step, delta);
         true
-    }
-
-    /// Puts a delta back; its ends may come later, and [`Store::settle`] sees to the bounds.
-    pub fn restore_delta(&mut self, step: Step, delta: Delta) {
-        self.bytes += delta.coded.len();
-        if let Some(old) = self.deltas.insert(step, delta) {
-            self.bytes -= old.coded.len();
-        }
     }
 
     fn has(&self, step: Step) -> bool {
@@ -298,18 +294,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_restored_settles_within_the_bounds() {
+    fn what_is_restored_keeps_to_the_bounds() {
         let mut store = Store::new(100);
-        for n in 1..=5 {
-            let (hash, body) = (Hash([n; 32]), Bytes::from(vec![n; 30]));
-            let path = "/".into();
-            store.restore(Version { hash, family: family("/*"), path, body, seen: u64::from(n) });
+        let mut restore = |n: u8, length: usize| {
+            let (hash, body) = (Hash([n; 32]), Bytes::from(vec![n; length]));
+            let (family, path) = (family(&format!("/{n}")), "/".into());
+            let gone = store
+                .restore(Version { hash, family, path, body, seen: u64::from(n) })
+                .versions_gone;
+            assert!(store.bytes() <= 100, "{} bytes", store.bytes());
+            gone
+        };
+        for n in [3, 1, 5, 4] {
+            assert_eq!(restore(n, 25), []);
         }
-        let orphan = Step { from: Hash([1; 32]), to: Hash([9; 32]), coding: Coding::Dcb };
-        store.restore_delta(orphan, Delta { coded: Bytes::new(), level: 1 });
-        let changed = store.settle();
-        assert_eq!(changed.versions_gone, [Hash([1; 32]), Hash([2; 32])]);
-        assert_eq!(changed.deltas_gone, [orphan]);
+        assert_eq!(restore(2, 20), [Hash([1; 32])], "the oldest goes");
+        assert_eq!(restore(9, 26), [Hash([9; 32])], "one body too large");
+        assert_eq!(store.settle(), Changed::default(), "no family has too many");
         assert_eq!(see(&mut store, "/*", 6, 5).added, Some(Hash([6; 32])));
+        let seen = store.any_version(Hash([6; 32])).map(|version| version.seen);
+        assert_eq!(seen, Some(6), "later than all that was restored");
     }
 }

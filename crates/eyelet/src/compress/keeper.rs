@@ -12,8 +12,9 @@ use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::store::{Changed, Family, Step, Store};
 
 use super::coder::hash;
-use super::disk::{Folder, Found};
+use super::disk::Folder;
 use super::shared::{JOBS_MAX, Job, TrainedOfRules, lock};
+use super::stored::Found;
 use super::trained::Trained;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
@@ -91,21 +92,31 @@ impl Keeper {
     pub(super) fn load(&mut self) {
         self.look_for_trained();
         let Some(folder) = &self.folder else { return };
-        let all = folder.load().unwrap_or_else(|error| {
-            tracing::warn!("{}: {error}", folder.path().display());
-            Vec::new()
-        });
-        let mut store = lock(&self.store);
+        match folder.load() {
+            Ok(all) => self.restore(folder, all),
+            Err(error) => tracing::warn!("{}: {error}", folder.path().display()),
+        }
+        self.recount();
+    }
+
+    /// However much is in the folder, memory holds the bound and one file beyond it at most.
+    fn restore(&self, folder: &Folder, all: impl Iterator<Item = Found>) {
         for found in all {
             match found {
-                Found::Version(version) => store.restore(version),
-                Found::Delta(step, delta) => store.restore_delta(step, delta),
+                Found::Version(version) => {
+                    let changed = lock(&self.store).restore(version);
+                    self.forget(&changed);
+                }
+                Found::Delta(step, delta) => {
+                    let is_kept = lock(&self.store).keep(step, delta);
+                    if !is_kept {
+                        folder.remove_delta(step);
+                    }
+                }
             }
         }
-        let changed = store.settle();
-        drop(store);
+        let changed = lock(&self.store).settle();
         self.forget(&changed);
-        self.recount();
     }
 
     /// A training run writes its result into the folder: no restart is needed to offer it.

@@ -9,6 +9,9 @@ mod pace;
 mod request;
 mod response;
 mod shared;
+mod stored;
+#[cfg(test)]
+mod stored_properties;
 mod tags;
 #[cfg(test)]
 mod tests;

@@ -20,12 +20,15 @@ use eyelet_telemetry::evidence::AddressEvidence;
 
 use cache::{Cache, Flight, Landing};
 use certificate::{Asker, RootsError, Shown};
-use dns::Resolved;
+use resolved::Resolved;
 use turns::{Turn, Turns};
 
 pub mod cache;
 pub mod certificate;
 pub mod dns;
+#[cfg(test)]
+mod properties;
+pub mod resolved;
 pub mod turns;
 
 /// The part of `memory_max` that evidence of each kind may take, and the names that are dialled:

@@ -135,7 +135,11 @@ impl Watch {
 }
 
 impl Drop for Watch {
+    /// The process may end as soon as this returns: nobody looks at it any more.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use eyelet_compress::dictionary::store::{Family, Version};
+
 use super::*;
 
 /// One effort: what is chosen must not depend on how busy the machine is.
@@ -45,7 +47,7 @@ const ALL: &str = "gzip, deflate, br, zstd, dcb, dcz";
 fn knows(edge: &Edge, body: &[u8]) -> bool {
     let pattern = Pattern::new("/assets/app.*.js").unwrap();
     let (rule, origin) = ("app".into(), "app.example".into());
-    let family = eyelet_compress::dictionary::store::Family { rule, origin, pattern };
+    let family = Family { rule, origin, pattern };
     edge.compressors.inner.shared.version(&family, coder::hash(body)).is_some()
 }
 
@@ -258,6 +260,28 @@ fn broken_files_are_left_out_at_start() {
     assert!(!knows(&edge, &one) && knows(&edge, &two));
     assert!(!has_delta(&edge, &one, &two), "a delta without its dictionary is of no use");
     assert!(!file.exists() && !scratch.0.join("store/half.version.new").exists());
+}
+
+/// Someone lowered `bytes_max`, or copied files into the folder.
+#[test]
+fn a_folder_with_more_than_the_bound_is_thinned_at_start() {
+    let scratch = Scratch::new("thinned");
+    let path = scratch.0.join("store");
+    let folder = disk::Folder::open(&path).unwrap();
+    let pattern = Pattern::new("/assets/app.*.js").unwrap();
+    let family = Family { rule: "app".into(), origin: "app.example".into(), pattern };
+    let bodies: Vec<Bytes> = (0..7).map(|n| text(250_000, n).into()).collect();
+    let too_large = Bytes::from(text(300_000, 8));
+    for (seen, body) in (1..).zip(bodies.iter().chain([&too_large])) {
+        let (family, hash, body) = (family.clone(), coder::hash(body), body.clone());
+        let version = Version { hash, family, path: "/assets/app.1.js".into(), body, seen };
+        folder.save_version(&version).unwrap();
+    }
+    let edge = Edge::new(&format!("{TERMS}\nbytes_max = \"1MiB\""), &scratch.0);
+    let kept: Vec<bool> = bodies.iter().map(|body| knows(&edge, body)).collect();
+    assert_eq!(kept, [false, false, false, true, true, true, true], "the newest within 1 MiB");
+    assert!(!knows(&edge, &too_large), "one body has a quarter of the bound at most");
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 4, "the others are removed");
 }
 
 #[test]

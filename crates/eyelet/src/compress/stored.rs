@@ -1,0 +1,151 @@
+//! One file of the dictionary store: what its name and its bytes say. It must not know folders.
+
+use std::io;
+
+use bytes::Bytes;
+use eyelet_compress::Coding;
+use eyelet_compress::dictionary::pattern::Pattern;
+use eyelet_compress::dictionary::store::{Delta, Family, Step, Version};
+use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash, header};
+use serde::{Deserialize, Serialize};
+
+use super::coder::hash;
+
+/// Bytes of a file at most: the largest dictionary, and the rest of the file.
+pub(super) const FILE_BYTES_MAX: u64 =
+    (DICTIONARY_BYTES_MAX + HEAD_BYTES_MAX + MAGIC.len() + LENGTH_BYTES + SUM_BYTES) as u64;
+/// Bytes of a head: a path as long as a request may have, with each byte escaped. JSON that is
+/// read takes up to 16 times its length for a moment.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+const MAGIC: &[u8] = b"EYELETD1";
+/// Bytes of the head's length, a little-endian `u32`.
+const LENGTH_BYTES: usize = 4;
+/// Bytes of SHA-256.
+const SUM_BYTES: usize = 32;
+/// Versions are numbered as they are seen. No store ever comes this far, and a store that begins
+/// here can still count: `seen + 1` does not overflow.
+pub(super) const SEEN_MAX: u64 = 1 << 48;
+
+/// What a file says before its content.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Head {
+    Version { rule: Box<str>, origin: Box<str>, pattern: Box<str>, path: Box<str>, seen: u64 },
+    Delta { level: u8, to: Box<str> },
+    Trained { rule: Box<str>, pattern: Box<str> },
+}
+
+/// What the store has written, and reads again when it starts.
+#[derive(Debug)]
+pub(super) enum Found {
+    Version(Version),
+    Delta(Step, Delta),
+}
+
+/// A dictionary that was trained.
+#[derive(Debug)]
+pub(super) struct TrainedFile {
+    pub(super) rule: Box<str>,
+    pub(super) pattern: Pattern,
+    pub(super) content: Bytes,
+}
+
+pub(super) fn version_name(hash: Hash) -> String {
+    format!("{hash}.version")
+}
+
+pub(super) fn delta_name(step: Step) -> String {
+    format!("{}-{}.{}", step.from, step.to, step.coding.name())
+}
+
+pub(super) fn trained_name(content: &[u8]) -> String {
+    format!("{}.trained", hash(content))
+}
+
+pub(super) fn encode_version(version: &Version) -> io::Result<Vec<u8>> {
+    let family = &version.family;
+    let head = Head::Version {
+        rule: family.rule.clone(),
+        origin: family.origin.clone(),
+        pattern: family.pattern.as_str().into(),
+        path: version.path.clone(),
+        seen: version.seen,
+    };
+    encode(&head, &version.body)
+}
+
+pub(super) fn encode_delta(step: Step, delta: &Delta) -> io::Result<Vec<u8>> {
+    encode(&Head::Delta { level: delta.level, to: step.to.to_string().into() }, &delta.coded)
+}
+
+pub(super) fn encode_trained(rule: &str, pattern: &Pattern, content: &[u8]) -> io::Result<Vec<u8>> {
+    encode(&Head::Trained { rule: rule.into(), pattern: pattern.as_str().into() }, content)
+}
+
+/// Reads a version or a delta. `None`: the file is not whole, or it has another file's name.
+pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
+    let (head, content) = split(&file)?;
+    match head {
+        Head::Version { rule, origin, pattern, path, seen } => {
+            let hash = hash(&content);
+            if name != version_name(hash) || seen > SEEN_MAX {
+                return None;
+            }
+            let family = Family { rule, origin, pattern: Pattern::new(&pattern).ok()? };
+            Some(Found::Version(Version { hash, family, path, body: content, seen }))
+        }
+        Head::Delta { level, to } => {
+            let (ends, coding) = name.split_once('.')?;
+            let coding = [Coding::Dcz, Coding::Dcb].into_iter().find(|c| c.name() == coding)?;
+            let (from, target) = ends.split_once('-')?;
+            let step = Step { from: Hash::from_hex(from)?, to: Hash::from_hex(target)?, coding };
+            // A client decodes it with the dictionary that the first bytes name (RFC 9842 4, 5).
+            let mut first = Vec::new();
+            header(coding, step.from, &mut first);
+            let is_its = *to == *target && step.from != step.to && content.starts_with(&first);
+            is_its.then_some(Found::Delta(step, Delta { coded: content, level }))
+        }
+        Head::Trained { .. } => None,
+    }
+}
+
+/// Reads a trained dictionary. Its name is not looked at: people put it there.
+pub(super) fn decode_trained(file: Bytes) -> Option<TrainedFile> {
+    match split(&file)? {
+        (Head::Trained { rule, pattern }, content) => {
+            Some(TrainedFile { rule, pattern: Pattern::new(&pattern).ok()?, content })
+        }
+        (Head::Version { .. } | Head::Delta { .. }, _) => None,
+    }
+}
+
+/// Magic, length of the head, head as JSON, content, SHA-256 of all that.
+fn encode(head: &Head, content: &[u8]) -> io::Result<Vec<u8>> {
+    let head = serde_json::to_vec(head)?;
+    if head.len() > HEAD_BYTES_MAX || content.len() > DICTIONARY_BYTES_MAX {
+        return Err(io::Error::other("too large for a file of the dictionary store"));
+    }
+    let length = u32::try_from(head.len()).map_err(io::Error::other)?;
+    let rest = MAGIC.len() + LENGTH_BYTES + SUM_BYTES;
+    let mut encoded = Vec::with_capacity(rest + head.len() + content.len());
+    encoded.extend_from_slice(MAGIC);
+    encoded.extend_from_slice(&length.to_le_bytes());
+    encoded.extend_from_slice(&head);
+    encoded.extend_from_slice(content);
+    let sum = hash(&encoded);
+    encoded.extend_from_slice(&sum.0);
+    Ok(encoded)
+}
+
+fn split(file: &Bytes) -> Option<(Head, Bytes)> {
+    let (summed, sum) = file.split_last_chunk::<SUM_BYTES>()?;
+    let after = summed.strip_prefix(MAGIC)?;
+    let (length, after) = after.split_first_chunk::<LENGTH_BYTES>()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let content_bytes = after.len().checked_sub(length)?;
+    if length > HEAD_BYTES_MAX || content_bytes > DICTIONARY_BYTES_MAX || hash(summed).0 != *sum {
+        return None;
+    }
+    let head = serde_json::from_slice(after.get(..length)?).ok()?;
+    Some((head, file.slice(summed.len() - content_bytes..summed.len())))
+}

@@ -1,0 +1,195 @@
+//! What must hold of files of the dictionary store, whatever their names and bytes: asserted by a
+//! fuzz target and by property tests. It must not know which bytes are likely.
+
+use bytes::Bytes;
+use eyelet_compress::Coding;
+use eyelet_compress::dictionary::pattern::Pattern;
+use eyelet_compress::dictionary::store::{
+    Delta, FAMILY_VERSIONS_MAX, Family, Step, Store, Version,
+};
+use eyelet_compress::dictionary::{Hash, header};
+
+use super::coder::hash;
+use super::stored::{self, Found, SEEN_MAX};
+
+/// Bytes of bodies and deltas in the stores here: a few, so that the bound is met.
+const STORE_BYTES_MAX: usize = 400;
+
+/// A file is read only with its checksum and under its own name, and what was read is written
+/// as what is read again. The name is the first line of `data`, and the rest are the file's bytes
+/// without their checksum.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn file_is_one_thing(data: &[u8]) {
+    let at = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
+    let (Ok(name), summed) = (std::str::from_utf8(&data[..at]), &data[(at + 1).min(data.len())..])
+    else {
+        return;
+    };
+    let file = Bytes::from([summed, &hash(summed).0].concat());
+    for cut in [summed.len(), file.len() - 1] {
+        let read = stored::decode(name, file.slice(..cut));
+        assert!(read.is_none(), "without its checksum it is {read:?}");
+    }
+    if let Some(read) = stored::decode_trained(file.clone()) {
+        let again = stored::encode_trained(&read.rule, &read.pattern, &read.content);
+        let again = stored::decode_trained(again.expect("as large as before").into());
+        let again = again.expect("a trained dictionary");
+        assert_eq!((again.rule, again.pattern), (read.rule, read.pattern));
+        assert_eq!(again.content, read.content);
+    }
+    let Some(found) = stored::decode(name, file.clone()) else {
+        return holds_as_content(name, &file);
+    };
+    assert!(stored::decode(&format!("{name}.new"), file).is_none(), "a half-written file's name");
+    let again = match &found {
+        Found::Version(version) => {
+            assert_eq!(name, stored::version_name(hash(&version.body)));
+            assert!(version.seen <= SEEN_MAX);
+            stored::encode_version(version)
+        }
+        Found::Delta(step, delta) => {
+            assert_eq!(name, stored::delta_name(*step));
+            assert!(delta.coded.len() >= 36, "the header of dcb");
+            stored::encode_delta(*step, delta)
+        }
+    };
+    // JSON has several spellings of a text, so only the meaning is compared.
+    let again = again.expect("a head that was read can be written");
+    match (found, stored::decode(name, again.into())) {
+        (Found::Version(version), Some(Found::Version(again))) => assert_eq!(version, again),
+        (Found::Delta(step, delta), Some(Found::Delta(to, again))) => {
+            assert_eq!((step, delta), (to, again));
+        }
+        (found, again) => panic!("{found:?} was written, {again:?} was read"),
+    }
+}
+
+/// Any bytes can be the content of a version and of a delta, with any texts in their heads.
+fn holds_as_content(text: &str, content: &Bytes) {
+    let pattern = Pattern::new("/*").expect("a pattern");
+    let family = Family { rule: text.into(), origin: text.into(), pattern };
+    let body = content.clone();
+    let version = Version { hash: hash(&body), family, path: text.into(), body, seen: SEEN_MAX };
+    // A head may be too long to be written.
+    if let Ok(file) = stored::encode_version(&version) {
+        let read = stored::decode(&stored::version_name(version.hash), file.into());
+        assert!(matches!(read, Some(Found::Version(read)) if read == version));
+    }
+    let (from, to) = (version.hash, Hash([7; 32]));
+    let mut coded = Vec::new();
+    header(Coding::Dcb, from, &mut coded);
+    coded.extend_from_slice(content);
+    let step = Step { from, to, coding: Coding::Dcb };
+    let delta = Delta { coded: coded.into(), level: 3 };
+    let file = Bytes::from(stored::encode_delta(step, &delta).expect("a small file"));
+    let read = stored::decode(&stored::delta_name(step), file.clone());
+    assert!(matches!(read, Some(Found::Delta(read, again)) if (read, &again) == (step, &delta)));
+    for wrong in [
+        Step { from: to, to: from, coding: Coding::Dcb },
+        Step { coding: Coding::Dcz, ..step },
+        Step { to: Hash([8; 32]), ..step },
+    ] {
+        let read = stored::decode(&stored::delta_name(wrong), file.clone());
+        assert!(read.is_none(), "under another delta's name it is {read:?}");
+    }
+}
+
+/// However many files a folder has, the store that begins with them keeps to its bounds, and goes
+/// on. Each eight bytes of `data` are a file; what was gone is not there.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn store_begins_with_files(data: &[u8]) {
+    let mut store = Store::new(STORE_BYTES_MAX);
+    let mut families = Vec::new();
+    for file in data.chunks_exact(8) {
+        let [kind, name, length, place, .., high, low] = *file else { continue };
+        let body = Bytes::from(vec![name; usize::from(length)]);
+        let seen = SEEN_MAX - u64::from(u16::from_le_bytes([high, low]));
+        let pattern = Pattern::new(&format!("/{}/*", place % 2)).expect("a pattern");
+        let family = Family { rule: "rule".into(), origin: "a.example".into(), pattern };
+        let (hash, path) = (hash(&body), Box::from("/"));
+        families.push(family.clone());
+        let gone = if kind % 4 > 0 {
+            store.restore(Version { hash, family, path, body, seen }).versions_gone
+        } else {
+            let [one, other] = [0, 1].map(|at| store.family(&family).get(at).map(|v| v.hash));
+            let (Some(to), Some(from)) = (one, other) else { continue };
+            store.keep(Step { from, to, coding: Coding::Dcb }, Delta { coded: body, level: kind });
+            Vec::new()
+        };
+        assert!(store.bytes() <= STORE_BYTES_MAX, "{} bytes", store.bytes());
+        assert!(gone.iter().all(|hash| store.any_version(*hash).is_none()), "{gone:?}");
+    }
+    store.settle();
+    for (n, family) in families.iter().enumerate() {
+        let versions = store.family(family);
+        assert!(versions.len() <= FAMILY_VERSIONS_MAX, "{} versions", versions.len());
+        let body = Bytes::from(format!("newest body {n}"));
+        store.see(family.clone(), "/new", hash(&body), body.clone());
+        let newest = store.last_at(family, "/new").expect("the newest is there");
+        assert!(newest.seen > versions.first().map_or(0, |version| version.seen));
+        assert!(store.bytes() <= STORE_BYTES_MAX, "{} bytes", store.bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn files(data in prop::collection::vec(any::<u8>(), 0..200)) {
+            file_is_one_thing(&data);
+        }
+
+        #[test]
+        fn heads(kind in "version|delta|trained", seen in any::<u64>(), rest in "[ -~]{0,40}") {
+            let head = format!(
+                r#"{{"kind":"{kind}","rule":"r","origin":"o","pattern":"/{rest}","path":"p",
+                "seen":{seen},"level":3,"to":"{}"}}"#,
+                Hash([7; 32]),
+            );
+            let mut data = format!("{}\n", stored::version_name(hash(b"content"))).into_bytes();
+            data.extend(b"EYELETD1");
+            data.extend((head.len() as u32).to_le_bytes());
+            data.extend(head.bytes());
+            data.extend(b"content");
+            file_is_one_thing(&data);
+        }
+
+        #[test]
+        fn folders(data in prop::collection::vec(any::<u8>(), 0..400)) {
+            store_begins_with_files(&data);
+        }
+    }
+
+    #[test]
+    fn every_byte_of_a_file_counts() {
+        let body = Bytes::from_static(b"content");
+        let pattern = Pattern::new("/*").unwrap();
+        let family = Family { rule: "r".into(), origin: "a.example".into(), pattern };
+        let version = |seen| {
+            let (family, body) = (family.clone(), body.clone());
+            Version { hash: hash(&body), family, path: "/a".into(), body, seen }
+        };
+        let name = stored::version_name(hash(&body));
+        let whole = stored::encode_version(&version(SEEN_MAX)).unwrap();
+        assert!(stored::decode(&name, whole.clone().into()).is_some());
+        for at in 0..whole.len() {
+            let mut broken = whole.clone();
+            broken[at] ^= 1;
+            assert!(stored::decode(&name, broken.into()).is_none(), "byte {at}");
+            assert!(stored::decode(&name, whole[..at].to_vec().into()).is_none(), "cut at {at}");
+        }
+        // The store counts on from the largest number that it reads.
+        let late = stored::encode_version(&version(u64::MAX)).unwrap();
+        assert!(stored::decode(&name, late.into()).is_none());
+    }
+}

@@ -1,0 +1,123 @@
+//! What the responses to a question say: aliases followed to their end, the addresses there, and
+//! how long that counts. It must not know who is asked.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hickory_resolver::proto::op::{DnsResponse, Query, ResponseCode};
+use hickory_resolver::proto::rr::domain::usage::{INVALID, LOCALHOST, ONION};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+
+/// Seconds that an answer counts at most, as in the library's cache.
+pub const TTL_SECS_MAX: u32 = 24 * 60 * 60;
+/// Aliases followed from a name to its addresses. Sound names have a few. A loop ends here.
+const ALIASES_MAX: usize = 16;
+
+/// What DNS says of a name and one family: no addresses are an answer too.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The addresses of what stands at the end of the aliases.
+    pub addresses: Vec<IpAddr>,
+    /// The least TTL on the way.
+    pub fresh_ms: u64,
+}
+
+impl Answer {
+    /// Addresses that count for so long.
+    pub fn new(addresses: Vec<IpAddr>, ttl_secs: u32) -> Self {
+        Self { addresses, fresh_ms: u64::from(ttl_secs) * 1000 }
+    }
+}
+
+/// A question for the addresses of a name, of one family.
+#[derive(Debug)]
+pub struct Question {
+    /// The end of the aliases so far.
+    name: Name,
+    v6: bool,
+    /// The least on the way.
+    ttl_secs: u32,
+    aliases: usize,
+}
+
+impl Question {
+    /// A question of which nothing is known yet.
+    pub fn new(name: Name, v6: bool) -> Self {
+        Self { name, v6, ttl_secs: TTL_SECS_MAX, aliases: 0 }
+    }
+
+    /// What DNS is to be asked next.
+    ///
+    /// # Errors
+    /// The answer, where DNS is not to be asked (RFC 6761 section 6, RFC 7686).
+    pub fn query(&self) -> Result<Query, Answer> {
+        if LOCALHOST.zone_of(&self.name) {
+            let ip: IpAddr =
+                if self.v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+            return Err(Answer::new(vec![ip], self.ttl_secs));
+        }
+        if INVALID.zone_of(&self.name) || ONION.zone_of(&self.name) {
+            return Err(Answer::new(vec![], self.ttl_secs));
+        }
+        let kind = if self.v6 { RecordType::AAAA } else { RecordType::A };
+        Ok(Query::query(self.name.clone(), kind))
+    }
+
+    /// The answer if there is no such name, or no address of it.
+    pub fn nothing(&self, negative_ttl_secs: u32) -> Answer {
+        Answer::new(vec![], self.ttl_secs.min(negative_ttl_secs))
+    }
+
+    /// Reads the response to [`Question::query`]. `None`: the end of the aliases is to be asked.
+    ///
+    /// # Errors
+    /// Why the addresses cannot be known.
+    pub fn read(&mut self, response: &DnsResponse) -> Result<Option<Answer>, String> {
+        // The records of an answer are in no order that counts.
+        let mut end = self.name.clone();
+        while let Some((target, its_ttl_secs)) = alias(response, &end) {
+            end = target.clone();
+            self.ttl_secs = self.ttl_secs.min(its_ttl_secs);
+            self.aliases += 1;
+            if self.aliases > ALIASES_MAX {
+                return Err(format!("more than {ALIASES_MAX} aliases"));
+            }
+        }
+        let negative_ttl_secs = response.negative_ttl().unwrap_or(0);
+        match response.response_code {
+            ResponseCode::NoError => {}
+            // It is about the end of the aliases (RFC 6604), of which there is then nothing
+            // (RFC 8020), whatever else the answer has.
+            ResponseCode::NXDomain => return Ok(Some(self.nothing(negative_ttl_secs))),
+            code => return Err(format!("error response: {code}")),
+        }
+        let found: Vec<&Record> = response.answers.iter().filter(|r| r.name == end).collect();
+        let addresses: Vec<IpAddr> = found.iter().filter_map(|r| address(r, self.v6)).collect();
+        if !addresses.is_empty() {
+            let least = found.iter().fold(self.ttl_secs, |least, record| least.min(record.ttl));
+            return Ok(Some(Answer::new(addresses, least)));
+        }
+        if end == self.name {
+            return Ok(Some(self.nothing(negative_ttl_secs)));
+        }
+        self.name = end;
+        Ok(None)
+    }
+}
+
+/// What `name` is an alias of. Of several, which is an error (RFC 2181 section 10.1), the first.
+fn alias<'a>(response: &'a DnsResponse, name: &Name) -> Option<(&'a Name, u32)> {
+    response.answers.iter().filter(|record| record.name == *name).find_map(|record| {
+        match &record.data {
+            RData::CNAME(target) => Some((&target.0, record.ttl)),
+            _ => None,
+        }
+    })
+}
+
+fn address(record: &Record, v6: bool) -> Option<IpAddr> {
+    match &record.data {
+        RData::A(address) if !v6 => Some(IpAddr::V4(address.0)),
+        RData::AAAA(address) if v6 => Some(IpAddr::V6(address.0).to_canonical()),
+        _ => None,
+    }
+}

@@ -1,0 +1,138 @@
+//! What is known of a name's addresses, and how the answers of several resolvers come together.
+//! It must not know who was asked.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eyelet_telemetry::evidence::AddressEvidence;
+
+use crate::resolver::Answer;
+
+/// Addresses kept of a name, those seen last. The largest CDNs have some dozens.
+const ADDRESSES_MAX: usize = 512;
+/// Addresses of a name that an access line shows.
+const TOLD_MAX: usize = 8;
+/// An answer counts for as long at least, whatever its TTL: a name is asked for once a second.
+const FRESH_MS_MIN: u64 = 1_000;
+/// How soon a resolver that did not answer is asked again.
+const FAULT_FRESH_MS: u64 = 2_000;
+
+/// What is known of a name's addresses of one family.
+#[derive(Debug)]
+pub struct Resolved {
+    /// Ascending, each with when it was last an answer.
+    addresses: Box<[(IpAddr, u64)]>,
+    /// Until when another question would bring nothing new.
+    fresh_until_ms: u64,
+    /// Whether every resolver has answered or failed.
+    complete: bool,
+    /// Why one did not answer.
+    fault: Option<Box<str>>,
+    /// What the access line shows.
+    pub told: Arc<AddressEvidence>,
+}
+
+impl Resolved {
+    /// What is known where nobody could be asked.
+    pub fn failed(before: Option<&Self>, why: String, now_ms: u64, history: Duration) -> Self {
+        merge(before, Err(why), true, now_ms, history)
+    }
+
+    /// Whether the address is one of the name's. `None`: that must be asked, or, of an answer
+    /// that is complete, cannot be known now.
+    pub fn has(&self, address: IpAddr, now_ms: u64, history: Duration) -> Option<bool> {
+        let at = self.addresses.binary_search_by_key(&address, |(known, _)| *known);
+        let seen = at.ok().and_then(|at| self.addresses.get(at)).map(|(_, seen)| *seen);
+        let counts = |seen: u64| now_ms.saturating_sub(seen) <= history.as_millis() as u64;
+        match seen {
+            Some(seen) if counts(seen) => Some(true),
+            _ if self.complete && self.fault.is_none() && now_ms < self.fresh_until_ms => {
+                Some(false)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether asking again would bring nothing new.
+    pub fn is_fresh(&self, now_ms: u64) -> bool {
+        self.complete && now_ms < self.fresh_until_ms
+    }
+
+    /// Whether every resolver has answered or failed.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Why one did not answer.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// Bytes on the heap.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + size_of::<AddressEvidence>()
+            + self.addresses.len() * size_of::<(IpAddr, u64)>()
+            + self.told.addresses.len() * size_of::<IpAddr>()
+            + self.fault.as_ref().map_or(0, |fault| fault.len())
+    }
+}
+
+/// What is known once one more resolver has answered, on top of `before`.
+pub fn merge(
+    before: Option<&Resolved>,
+    answer: Result<Answer, String>,
+    complete: bool,
+    now_ms: u64,
+    history: Duration,
+) -> Resolved {
+    // A question begins with what an earlier one has left, and goes on with its own.
+    let same_question = before.filter(|before| !before.complete);
+    let mut fault = same_question.and_then(|before| before.fault.clone());
+    let fresh_until = same_question.map_or(u64::MAX, |before| before.fresh_until_ms);
+    let (new, fresh_ms) = match answer {
+        Ok(answer) => {
+            let longest = history.as_millis() as u64;
+            (answer.addresses, answer.fresh_ms.clamp(FRESH_MS_MIN, longest.max(FRESH_MS_MIN)))
+        }
+        Err(why) => {
+            fault.get_or_insert_with(|| why.into());
+            (Vec::new(), FAULT_FRESH_MS)
+        }
+    };
+    let oldest = now_ms.saturating_sub(history.as_millis() as u64);
+    let known = before.map_or(&[][..], |before| &before.addresses);
+    let mut addresses: Vec<(IpAddr, u64)> =
+        known.iter().copied().filter(|(_, seen)| *seen >= oldest).collect();
+    addresses.extend(new.iter().map(|address| (*address, now_ms)));
+    // Of an address that is there twice the later one stays, and of too many the latest.
+    addresses.sort_unstable_by_key(|(address, seen)| (*address, u64::MAX - seen));
+    addresses.dedup_by_key(|(address, _)| *address);
+    if addresses.len() > ADDRESSES_MAX {
+        addresses.sort_unstable_by_key(|(_, seen)| u64::MAX - seen);
+        addresses.truncate(ADDRESSES_MAX);
+        addresses.sort_unstable();
+    }
+    let told = tell(same_question, &new, now_ms);
+    let fresh_until_ms = fresh_until.min(now_ms + fresh_ms);
+    Resolved { addresses: addresses.into(), fresh_until_ms, complete, fault, told }
+}
+
+/// What the answers to one question have said so far.
+fn tell(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<AddressEvidence> {
+    let known = before.map_or(&[][..], |before| &before.told.addresses);
+    let mut addresses = known.to_vec();
+    for address in new {
+        // An answer may have the same record twice.
+        if addresses.len() < TOLD_MAX && !addresses.contains(address) {
+            addresses.push(*address);
+        }
+    }
+    let addresses = addresses.into_boxed_slice();
+    match before {
+        Some(before) if addresses.len() == known.len() => before.told.clone(),
+        Some(before) => Arc::new(AddressEvidence { addresses, at_unix_ms: before.told.at_unix_ms }),
+        None => Arc::new(AddressEvidence { addresses, at_unix_ms: now_ms }),
+    }
+}

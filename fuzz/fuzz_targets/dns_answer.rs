@@ -1,0 +1,8 @@
+//! What is read of a DNS response is in it, and what is kept of many is what they said, bounded.
+//! Each message begins with its length, two bytes, and a byte for the seconds since the last.
+#![no_main]
+
+use eyelet_fuzz::truth::properties::answers_are_what_was_said;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| answers_are_what_was_said(data));
