@@ -275,8 +275,8 @@ const WIDEST: i64 = 4 << 20;
 /// It is less than a third: from there on the h2 crate sends WINDOW_UPDATE.
 const USED: usize = (4 << 20) / 10 * 3;
 
-/// A window becomes narrower than what the upstream has used of it. The client has read all of that,
-/// and must get the rest.
+/// A window becomes narrower than what the upstream has used of it. The client has read all of
+/// that, and must get the rest.
 #[test]
 fn a_window_that_became_narrow_opens_again() {
     let web = Web::with(Upstream::by_hand(), "[limits]\nmemory_max = \"1GiB\"\n");
@@ -310,7 +310,7 @@ fn a_window_that_became_narrow_opens_again() {
     while body < USED {
         body += chunk(&mut second);
     }
-    // The edge has taken all of it, and has sent no WINDOW_UPDATE. More streams make windows narrow.
+    // The edge has taken all, and has sent no WINDOW_UPDATE. More streams make windows narrow.
     let others: Vec<Tls> = (0..4).map(|_| ask()).collect();
     app.read_until(|app| app.initial < WIDEST);
     app.send(3, USED);
