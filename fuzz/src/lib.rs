@@ -1,6 +1,8 @@
 //! The properties that the targets assert. They live beside the tests of the crate that they are
 //! about, which call the same functions; nothing is asserted here.
 
+/// Texts of configurations.
+#[path = "../../crates/config/tests/any_text/property.rs"]
 pub mod config;
 
 /// Files of the dictionary store.

@@ -22,7 +22,7 @@ pub struct Diagnostic {
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
-    /// The line, without its end.
+    /// The beginning of the line: at most 160 characters.
     pub source: String,
     /// What is wrong and what was expected.
     pub message: String,
@@ -48,7 +48,7 @@ impl fmt::Display for Diagnostic {
         let (line, column) = (self.line, self.column);
         writeln!(f, "{file}:{line}:{column}: {}: {}", self.severity, self.message)?;
         let gutter = line.to_string();
-        writeln!(f, " {gutter} | {}", excerpt(&self.source))?;
+        writeln!(f, " {gutter} | {}", &self.source)?;
         write!(f, " {:width$} | {}^", "", caret_indent(&self.source, column), width = gutter.len())
     }
 }
@@ -71,12 +71,16 @@ impl<'a> Source<'a> {
         Self { file, text, line_starts }
     }
 
+    /// The number of the line that a place is in, from 1.
+    pub(super) fn line(&self, at: usize) -> usize {
+        self.line_starts.partition_point(|start| *start <= at)
+    }
+
     pub(super) fn diagnostic(&self, severity: Severity, at: usize, message: String) -> Diagnostic {
         let at = floor_char_boundary(self.text, at);
-        let line = self.line_starts.partition_point(|start| *start <= at);
+        let line = self.line(at);
         let start = self.line_starts.get(line - 1).copied().unwrap_or(0);
-        let rest = self.text.get(start..).unwrap_or("");
-        let source = rest.lines().next().unwrap_or("").to_owned();
+        let source = excerpt(self.text.get(start..).unwrap_or(""));
         let column = self.text.get(start..at).map_or(0, |before| before.chars().count()) + 1;
         Diagnostic { file: self.file.to_owned(), line, column, source, message, severity }
     }
@@ -86,12 +90,13 @@ fn floor_char_boundary(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-/// A line of a key pasted by mistake should not fill the terminal.
-fn excerpt(source: &str) -> &str {
-    match source.char_indices().nth(EXCERPT_CHARS_MAX) {
-        Some((end, _)) => source.get(..end).unwrap_or(source),
-        None => source,
-    }
+/// The beginning of the first line. A line of a key pasted by mistake should not fill the terminal,
+/// and a thousand mistakes in one line of megabytes must not keep it a thousand times.
+fn excerpt(text: &str) -> String {
+    // Two more, so that an end of CR and LF is seen whole.
+    let near = text.char_indices().nth(EXCERPT_CHARS_MAX + 2).and_then(|(end, _)| text.get(..end));
+    let line = near.unwrap_or(text).lines().next().unwrap_or("");
+    line.chars().take(EXCERPT_CHARS_MAX).collect()
 }
 
 /// Spaces up to the column, with the line's own tabs kept so that the caret stands below its place.

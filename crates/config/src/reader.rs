@@ -52,7 +52,7 @@ impl<'a> Report<'a> {
     }
 
     pub(super) fn line(&self, at: usize) -> usize {
-        self.source.diagnostic(Severity::Warning, at, String::new()).line
+        self.source.line(at)
     }
 
     /// All of them in the order of the text, and whether one is an error.

@@ -1,0 +1,48 @@
+//! Any text is a checked configuration or a list of mistakes with places in it. The fuzz target
+//! `config` asserts the same of other texts. Must not know keys.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "any_text/property.rs"]
+mod property;
+
+use property::text_is_checked;
+
+const EXAMPLES: [&str; 4] = [
+    include_str!("../../../examples/edge.toml"),
+    include_str!("../../../examples/egress.toml"),
+    include_str!("../../../examples/gateway.toml"),
+    include_str!("../../../examples/many-names.toml"),
+];
+/// What is typed by mistake, one of them at each third place.
+const SLIPS: [&str; 11] = ["\"", "=", "[", "]", "\n", "\r\n", "#", "*", "9", ",", "\u{e9}"];
+
+#[test]
+fn examples_with_slips() {
+    for text in EXAMPLES {
+        text_is_checked(text);
+        for (at, slip) in (0..text.len()).step_by(3).zip(SLIPS.iter().cycle()) {
+            let Some((before, after)) = text.split_at_checked(at) else { continue };
+            text_is_checked(before);
+            text_is_checked(&[before, *slip, after].concat());
+        }
+    }
+}
+
+/// A thousand mistakes in one long line: each keeps the beginning of that line only.
+#[test]
+fn mistakes_in_one_line() {
+    let mut text = "rule = [".to_owned();
+    text.push_str(&"{ name = \"a\" }, ".repeat(3_000));
+    text.push(']');
+    text_is_checked(&text);
+}
+
+#[test]
+fn excerpts_end_with_their_line() {
+    for length in 155..165 {
+        for end in ["", "\n", "\r\n"] {
+            text_is_checked(&format!("{}{end}", "\u{e9}".repeat(length)));
+        }
+    }
+}
