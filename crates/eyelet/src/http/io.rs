@@ -512,16 +512,17 @@ impl AsyncRead for Client {
             // Not woken for that: its owner looks at the head, and polls again.
             return Poll::Pending;
         }
+        let worker = &self.active.worker;
+        if let Some(load) = &self.load
+            && (self.plain.is_empty() || load.has_trailers())
+            && worker.edge.budget.piece().is_none()
+            && load.poll_reads(task, !worker.edge.budget.is_over(TIGHT_BYTES)).is_pending()
+        {
+            // Its streams have not got rid of what came before.
+            worker.wants_memory(task);
+            return Poll::Pending;
+        }
         if self.plain.is_empty() {
-            let worker = &self.active.worker;
-            if let Some(load) = &self.load
-                && worker.edge.budget.piece().is_none()
-                && load.poll_reads(task, !worker.edge.budget.is_over(TIGHT_BYTES)).is_pending()
-            {
-                // Its streams have not got rid of what came before.
-                worker.wants_memory(task);
-                return Poll::Pending;
-            }
             match ready!(self.poll_fill(task, READ_BYTES)) {
                 // The owner watches the clock: it has a last frame to send.
                 Err(Gone::Stop(Stop::Late | Stop::Drained | Stop::Shed)) => return Poll::Pending,

@@ -15,6 +15,10 @@ const FIELD_BYTES: usize = 112;
 /// Another value of a name that is there: value and two links make 72 bytes, in a vector that
 /// grows by doubling.
 const EXTRA_VALUE_BYTES: usize = 144;
+/// What a field counts for beyond its name and value (RFC 9113 6.5.2).
+const LISTED_BYTES_MIN: usize = 32;
+/// The longest field that one byte may name: the table is as long by default (RFC 7541 4.2).
+const TABLE_BYTES: usize = 4 << 10;
 /// How often the texts of a request's head are here: in its fields, and as the upstream is sent
 /// them, in a buffer that grows by doubling.
 const HEAD_COPIES: usize = 3;
@@ -63,6 +67,15 @@ pub fn beyond_stream<B>(request: &http::Request<B>) -> usize {
 fn request_bytes(fields: &HeaderMap, uri: &Uri) -> usize {
     let target = uri.path_and_query().map_or(0, |path| path.as_str().len());
     map_bytes(fields) + HEAD_COPIES * (text_bytes(fields) + target)
+}
+
+/// The most that a block of so many bytes on HTTP/2's wire takes when it is decoded. A field has at
+/// least one byte there, and counts for at least 32 of what the library takes as a head (RFC 9113
+/// 6.5.2). The map has room for twice as many fields as are in it, as it grows by doubling.
+pub fn decoded(block_bytes: usize, head_bytes_max: usize) -> usize {
+    let fields = block_bytes.min(head_bytes_max / LISTED_BYTES_MIN);
+    let texts = block_bytes.saturating_mul(TABLE_BYTES).min(head_bytes_max);
+    fields * 2 * FIELD_BYTES + texts
 }
 
 /// Bytes of a map of fields beside their texts.

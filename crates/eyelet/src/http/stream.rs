@@ -476,6 +476,7 @@ impl Two {
             self.load.ends(&body);
         }
         self.receive = None;
+        self.load.drops_trailers(self.id);
     }
 
     fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
@@ -534,7 +535,9 @@ impl Two {
                 None => self.data_ended = true,
             }
         }
-        match ready!(receive.poll_trailers(task)) {
+        let trailers = ready!(receive.poll_trailers(task));
+        self.load.drops_trailers(self.id);
+        match trailers {
             Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers)))),
             Err(error) => Poll::Ready(Err(Trouble::Reset(error))),
         }
