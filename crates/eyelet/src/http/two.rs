@@ -305,7 +305,6 @@ async fn one_stream(
     drops: Rc<Cell<u32>>,
 ) {
     let is_websocket = websocket::is_asked(&parts);
-    // What a WebSocket says is no body of the request.
     if !stream.runs() {
         let mut record = Record::new(&front, &parts);
         record.failed = true;
@@ -313,6 +312,7 @@ async fn one_stream(
         front.tell(&record);
         return drops.set(drops.get() + 1);
     }
+    // What a WebSocket says is no body of the request.
     let length = if is_websocket { Length::Empty } else { length };
     let (gone, is_whole) = match target(&mut parts) {
         Ok(()) => {
