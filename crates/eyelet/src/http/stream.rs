@@ -562,8 +562,12 @@ impl Two {
     }
 
     fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        // With nothing to write it is poll_room that knows whether the window is shut.
+        let has_work = !self.queue.is_empty() || self.end.is_some() || self.ended;
         let flushed = self.poll_flush_all(task);
-        self.load.stalls(&mut self.stalled, flushed.is_pending());
+        if has_work {
+            self.load.stalls(&mut self.stalled, flushed.is_pending());
+        }
         ready!(flushed)?;
         if self.ended { self.poll_left(task) } else { Poll::Ready(Ok(())) }
     }
