@@ -105,6 +105,8 @@ async fn fail(
         stream.cut();
         return Done { gone: true, ..Done::default() };
     }
+    // What was taken of the request's body is dropped already: it counts no longer.
+    stream.refuse_rest();
     let gone = !answer(front, stream, status, method, record).await;
     Done { gone, ..Done::default() }
 }
@@ -252,11 +254,11 @@ async fn serve(
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
     record.bytes_to_upstream += upload.written;
     record.told.coded = download.told();
-    passed?;
+    let passed = passed?;
     if upload.done {
         front.keep(upstream);
     }
-    Ok(Done::default())
+    passed.end(front, stream).await
 }
 
 /// Makes a client's request the upstream's; gives the length of its body.
@@ -561,14 +563,34 @@ fn poll_too_late(
     Poll::Pending
 }
 
-/// The response's body, and what is left of the request's.
+/// How far a response has got.
+#[derive(PartialEq, Eq)]
+enum Passed {
+    /// The upstream is not needed for the rest.
+    Queued,
+    /// The client's socket has all of it.
+    Written,
+}
+
+impl Passed {
+    /// Waits until the client has all of it.
+    async fn end(self, front: &Front, stream: &mut Stream<'_>) -> Result<Done, Failure> {
+        if self == Self::Queued {
+            flush(front, stream).await?;
+        }
+        Ok(Done::default())
+    }
+}
+
+/// The response's body, and what is left of the request's. Ends before the client has all of it
+/// where the upstream has nothing more to do: others may ask it meanwhile.
 async fn pass_down(
     front: &Front,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
     upload: &mut Upload,
     download: &mut Download,
-) -> Result<(), Failure> {
+) -> Result<Passed, Failure> {
     // Most responses are here already, and to look at the clock costs.
     let mut moved = None;
     stream.due_in(front.patience());
@@ -579,7 +601,10 @@ async fn pass_down(
             upload.breaks(stream);
         }
         match download.poll(task, stream, upstream) {
-            Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(Passed::Written)),
+            Poll::Pending if upload.done && download.has_ended() => {
+                return Poll::Ready(Ok(Passed::Queued));
+            }
             Poll::Ready(Err(Broken::Client(trouble))) => return Poll::Ready(Err(trouble.into())),
             Poll::Ready(Err(Broken::Coding)) => {
                 return Poll::Ready(Err(Failure::Cut("the coding failed".into())));
