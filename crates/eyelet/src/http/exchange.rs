@@ -470,6 +470,8 @@ async fn wait_for_head(
 ) -> Result<Response, NoHead> {
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
+    // At most INTERIM_MAX.
+    let mut interim = Vec::new();
     stream.due_in(front.patience());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
@@ -497,7 +499,9 @@ async fn wait_for_head(
             record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
-        if stream.takes_interim() {
+        if stream.takes_interim()
+            && room::take_interim(front, stream, &response.parts, &mut interim)
+        {
             let mut head = response.parts;
             fields::to_client(&mut head);
             stream.inform(head)?;

@@ -60,6 +60,27 @@ pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counte
     Ok(Counted::new(budget, bytes))
 }
 
+/// Counts the head of an interim response until the final one has come. HTTP/2's library keeps it
+/// until its client reads. `false`: there is no room, and it is left out. By HTTP/1.1 it is written
+/// before the next one is read.
+pub fn take_interim(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    head: &response::Parts,
+    kept: &mut Vec<Counted>,
+) -> bool {
+    if stream.as_one().is_some() {
+        return true;
+    }
+    let budget = &front.worker.edge.budget;
+    let bytes = map_bytes(&head.headers) + text_bytes(&head.headers);
+    if budget.is_tight(bytes) {
+        return false;
+    }
+    kept.push(Counted::new(budget, bytes));
+    true
+}
+
 /// What the head of an HTTP/2 request takes beyond what its stream is counted as.
 pub fn beyond_stream<B>(request: &http::Request<B>) -> usize {
     let bytes = request_bytes(request.headers(), request.uri());
