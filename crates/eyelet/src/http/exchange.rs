@@ -49,11 +49,10 @@ pub async fn exchange(
     mut request: request::Parts,
     length: Length,
 ) -> Done {
-    let mut telling = Telling::new(front, Record::new(front, &request));
+    let mut telling = Telling::new(front, Record::new(front, &request), stream.sent());
     let record = &mut telling.record;
     // As they came: joining cookies makes them fewer, and keeps the memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
-    let sent_before = stream.sent();
     let done = match serve(front, stream, &mut request, length, record).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
@@ -62,7 +61,6 @@ pub async fn exchange(
     if spare {
         give_back(request.headers);
     }
-    record.bytes_to_client = stream.sent() - sent_before;
     front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
     telling.end();
     done
