@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
-use crate::fields::lists;
+use crate::fields::{are_readable, has_directive, lists};
 
 /// Why a response must not be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,15 +62,17 @@ pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breac
 /// is in it.
 #[must_use]
 pub fn is_for_all(response: &HeaderMap) -> bool {
-    let says = |directive| lists(response, &CACHE_CONTROL, directive);
+    let forbids = |directive| has_directive(response, &CACHE_CONTROL, directive);
     let varies = ["*", "cookie", "authorization"].iter().any(|by| lists(response, &VARY, by));
-    // `private` and `no-cache` may name fields: `private="set-cookie"`.
+    // What is in quotes is no directive: `private="set-cookie, public"`.
     let lines = response.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
-    let names_fields = lines.into_iter().any(|line| line.contains(&b'"'));
-    says("public")
-        && !says("private")
-        && !says("no-store")
-        && !names_fields
+    let is_quoted = lines.into_iter().any(|line| line.contains(&b'"'));
+    lists(response, &CACHE_CONTROL, "public")
+        && !forbids("private")
+        && !forbids("no-store")
+        && !is_quoted
+        && are_readable(response, &CACHE_CONTROL)
+        && are_readable(response, &VARY)
         && !varies
         && !response.contains_key(SET_COOKIE)
 }
@@ -261,6 +263,10 @@ mod tests {
             (&[cached("public"), cached("private")], false),
             (&[cached("public, no-store")], false),
             (&[cached("public, private=\"x\"")], false),
+            (&[cached("public, private=set-cookie")], false),
+            (&[cached("public, Private = set-cookie")], false),
+            (&[cached("public"), cached("private\u{e9}")], false),
+            (&[cached("public"), ("vary", "\u{e9}, cookie")], false),
             (&[cached("public"), ("set-cookie", "s=1")], false),
             (&[cached("public"), ("vary", "accept-encoding, Cookie")], false),
             (&[cached("public"), ("vary", "*")], false),
@@ -276,7 +282,8 @@ mod tests {
     fn read(fields: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
-            headers.append(HeaderName::from_static(name), value.parse().unwrap());
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            headers.append(HeaderName::from_static(name), value);
         }
         headers
     }

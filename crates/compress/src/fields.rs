@@ -11,6 +11,19 @@ pub(crate) const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("repr-digest"),
 ];
 
+/// Whether each line of a field is text. What another line says is not known to be harmless.
+pub(crate) fn are_readable(headers: &HeaderMap, field: &HeaderName) -> bool {
+    headers.get_all(field).iter().all(|line| line.to_str().is_ok())
+}
+
+/// Whether a field of directives has this one, with an argument or without (RFC 9111 5.2).
+pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str) -> bool {
+    headers.get_all(field).iter().filter_map(|line| line.to_str().ok()).any(|line| {
+        let names = line.split(',').map(|found| found.split('=').next().unwrap_or_default());
+        names.into_iter().any(|found| found.trim_matches([' ', '\t']).eq_ignore_ascii_case(name))
+    })
+}
+
 /// Whether a list-valued field has an element, compared without case.
 #[must_use]
 pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {

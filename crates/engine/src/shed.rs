@@ -60,18 +60,10 @@ impl Worker {
         !is_full()
     }
 
-    /// Whether a stream of `source` can have a task that serves it. The last quarter is for those
-    /// who have few, and for what the others have begun.
-    pub fn make_room_to_serve(self: &Rc<Self>, source: IpAddr, bytes: usize) -> bool {
-        self.make_room_but(None, source, bytes)
-    }
-
-    /// The same for a connection that is not ended for its own sake.
+    /// Whether a stream of `source` can have a task that serves it, or a connection can wake, which
+    /// is not ended for its own sake. The last quarter is for those who have few, and for what the
+    /// others have begun.
     pub fn make_room_to_wake(self: &Rc<Self>, key: Key, source: IpAddr, bytes: usize) -> bool {
-        self.make_room_but(Some(key), source, bytes)
-    }
-
-    fn make_room_but(self: &Rc<Self>, spared: Option<Key>, source: IpAddr, bytes: usize) -> bool {
         let budget = &self.process.budget;
         if !budget.is_filling(bytes) {
             return true;
@@ -79,7 +71,7 @@ impl Worker {
         // Nobody else is ended for those who have many already.
         let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
-            if !few || !budget.is_over(bytes) || !self.shed_oldest(spared) {
+            if !few || !budget.is_over(bytes) || !self.shed_oldest(Some(key)) {
                 break;
             }
         }

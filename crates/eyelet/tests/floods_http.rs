@@ -423,6 +423,27 @@ fn a_few_connections_with_heads_out_of_the_table() {
     drop(scene.withstands("a few connections", flood));
 }
 
+/// Requests that are answered at once, each with trailers of short names behind its head: in the
+/// library they take thirty times as much as on the wire.
+#[test]
+fn trailers_that_nobody_has_taken() {
+    const TRACE: &[u8] = b"\x02\x05TRACE\x87\x84\x41\x08app.test";
+    let _alone = alone();
+    let scene = Scene::strict(Manner::Stalled);
+    // Literals without indexing, each with a name of its own (RFC 7541 6.2.2).
+    let letters = || b'a'..=b'z';
+    let names = letters().flat_map(|one| letters().map(move |two| [one, two]));
+    let names = names.flat_map(|[one, two]| [b'x', b'y', b'z'].map(|three| [one, two, three]));
+    let fields: Vec<u8> = names.take(1_800).flat_map(|[a, b, c]| [0, 3, a, b, c, 0]).collect();
+    let mut says = preface(1 << 30);
+    for stream in (0..100).map(|n| 2 * n + 1) {
+        says.extend(frame(1, 4, stream, TRACE));
+        says.extend(frame(1, 4 | END_STREAM, stream, &fields));
+    }
+    let flood = || scene.open_at(PAUSE, &scene.two, sized(30), &says);
+    drop(scene.withstands("trailers", flood));
+}
+
 /// Uploads that the upstream does not take.
 #[test]
 fn uploads_to_a_stalled_upstream() {

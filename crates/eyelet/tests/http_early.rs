@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use support::client::Offer;
 use support::frames::{
@@ -178,6 +179,9 @@ fn a_short_body_is_waited_for() {
     }
 }
 
+/// How long nothing of a body's rest may come before its stream is reset (docs/http.md).
+const REST_SILENCE: Duration = Duration::from_secs(5);
+
 /// Who goes on sending for ever is reset, and so is who says nothing more.
 #[test]
 fn an_endless_body_and_a_silent_one_are_reset() {
@@ -197,6 +201,7 @@ fn an_endless_body_and_a_silent_one_are_reset() {
     assert_eq!((reset.stream, &reset.payload[..]), (1, &NO_ERROR[..]));
 
     let mut endless = post(&pki, &edge);
+    let began = Instant::now();
     let mut windows = hear_answer(&mut endless);
     let mut sent = 0_u64;
     let piece = frame(DATA, 0, 1, &[7; 16_000]);
@@ -213,6 +218,8 @@ fn an_endless_body_and_a_silent_one_are_reset() {
         widen(&mut windows, &heard);
     };
     assert_eq!(reset, NO_ERROR);
+    // Bytes end it, or on a slow machine a pause of the client's.
     let most = 16 << 20;
-    assert!((most..most + (1 << 20)).contains(&sent), "{sent} bytes");
+    assert!(sent < most + (1 << 20), "{sent} bytes");
+    assert!(sent >= most || began.elapsed() >= REST_SILENCE, "{sent} bytes");
 }

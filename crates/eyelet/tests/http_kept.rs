@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use support::client::Offer;
 use support::edge::LISTENER;
+use support::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, next};
 use support::web::{answer, ask, get, head};
 use support::{Edge, Pki, Tls, Upstream};
 
@@ -122,4 +123,20 @@ fn a_connection_that_was_closed_at_rest_is_not_asked() {
         assert_eq!(ask(&mut client, POST).status, 200);
         assert!(app.join().unwrap().starts_with("POST"));
     });
+}
+
+/// The upstream of a response that has ended is free before its client has read the response.
+#[test]
+fn a_client_that_does_not_read_holds_no_upstream() {
+    let web = Web::new(application(""));
+    let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
+    let mut slow = offer.connect(web.edge.address(), "app.test");
+    // Its streams have no window (RFC 9113 6.5.2).
+    let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let fields = [&[0x82, 0x87, 0x84, 0x41, 8][..], b"app.test"].concat();
+    let asks = frame(HEADERS, END_HEADERS | END_STREAM, 1, &fields);
+    slow.write_all(&[PREFACE, &settings, &asks].concat()).unwrap();
+    while next(&mut slow).expect("a response's head").kind != HEADERS {}
+    assert_eq!(get(&mut web.connect(), "/").status, 200);
+    assert_eq!(web.app.accepted(), 1);
 }

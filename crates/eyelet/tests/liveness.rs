@@ -21,8 +21,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use support::client::{Offer, echo, handshake};
 use support::edge::{self, LISTENER};
-use support::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS};
-use support::frames::{frame, get};
+use support::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS};
+use support::frames::{frame, get, next};
 use support::{Edge, Folder, Pki, Upstream, output, until, web};
 
 fn eyelet() -> Command {
@@ -150,12 +150,23 @@ fn requests_that_a_drain_cuts_have_their_lines() {
         until("the requests to be with the application", || {
             (asked.load(Ordering::Relaxed) == 3).then_some(())
         });
+        if !answer.is_empty() {
+            // What of it has come is in the lines.
+            assert!(one.read(&mut [0; 512]).unwrap() > 0);
+            for _ in 0..2 {
+                while next(&mut two).expect("the beginning of a body").kind != DATA {}
+            }
+        }
         edge.signal(Signal::TERM);
         assert!(edge.wait_exit().success(), "{}", edge.log());
         until("five lines", || (edge.lines().len() >= 5).then_some(()));
         let lines = edge.lines();
         let paths = |path: &str| lines.iter().filter(|line| line["http"]["path"] == path).count();
         assert_eq!([paths("/one"), paths("/two")], [1, 2], "{lines:#?}");
+        for line in lines.iter().filter(|line| !line["http"].is_null()) {
+            let sent = line["bytes_to_client"].as_u64().unwrap();
+            assert!(sent > 0 || answer.is_empty(), "{line}");
+        }
         assert_eq!(lines.len(), 5, "and one for each connection: {lines:#?}");
         assert!(edge.log().contains("0 access lines lost"), "{}", edge.log());
     }

@@ -11,7 +11,7 @@ use super::pattern::Pattern;
 use super::{DICTIONARY_BYTES_MAX, Hash};
 use crate::breach::SEC_FETCH_SITE;
 use crate::eligible::LENGTH_MIN;
-use crate::fields::lists;
+use crate::fields::{are_readable, has_directive, lists};
 use crate::validators::{varies_by, vary};
 
 /// Whether a response to this request may be kept and handed to other people as history.
@@ -42,11 +42,11 @@ pub fn may_be_sample(status: StatusCode, response: &HeaderMap) -> bool {
 }
 
 fn is_personal(response: &HeaderMap) -> bool {
-    let cache = |directive: &str| lists(response, &CACHE_CONTROL, directive);
-    response.contains_key(SET_COOKIE)
+    let cache = |directive: &str| has_directive(response, &CACHE_CONTROL, directive);
+    !are_readable(response, &CACHE_CONTROL)
+        || response.contains_key(SET_COOKIE)
         || response.contains_key(CONTENT_ENCODING)
         || ["private", "no-store", "no-transform"].into_iter().any(cache)
-        || cache_has(response, "private=")
         || ["*", "cookie", "authorization"].into_iter().any(|name| varies_by(response, name))
 }
 

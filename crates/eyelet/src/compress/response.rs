@@ -85,7 +85,7 @@ impl Compressors {
         // From here on another client, or the same with another dictionary, may get another body.
         let why = attackable(wanted, headers).map(WhyNot::Breach);
         if let Some(why) = why.or(wanted.no_transform.then_some(WhyNot::NoTransform)) {
-            validators::vary(headers, &[ACCEPT_ENCODING]);
+            vary(wanted, headers);
             return Coder::as_is(self, why);
         }
         let capture = self.offer(rule, wanted, status, headers, length);
@@ -267,9 +267,11 @@ fn attackable(wanted: &Wanted, headers: &HeaderMap) -> Option<Breach> {
     wanted.breach.filter(|_| !breach::is_for_all(headers))
 }
 
-/// What another response may have been chosen by.
+/// What another response may have been chosen by. A 200 and its 206 and 304 say the same (RFC 9110
+/// 15.3.7 and 15.4.5).
 fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
-    if wanted.dictionaries {
+    let is_coded = !wanted.no_transform && attackable(wanted, headers).is_none();
+    if wanted.dictionaries && is_coded {
         offer::vary_by_dictionary(headers);
     } else {
         validators::vary(headers, &[ACCEPT_ENCODING]);
@@ -278,12 +280,8 @@ fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
 
 /// Gives a 206 the Vary of its 200 (RFC 9110 section 15.3.7).
 fn vary_part(wanted: &Wanted, status: StatusCode, headers: &mut HeaderMap) {
-    if !eligible::is_part_of_coded(status, headers, wanted.event_streams) {
-        return;
-    }
-    match wanted.breach.is_some() || wanted.no_transform {
-        true => validators::vary(headers, &[ACCEPT_ENCODING]),
-        false => vary(wanted, headers),
+    if eligible::is_part_of_coded(status, headers, wanted.event_streams) {
+        vary(wanted, headers);
     }
 }
 
@@ -311,10 +309,10 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
         return vary_part(wanted, head.status, headers);
     }
-    if attackable(wanted, headers).is_some() || wanted.no_transform {
-        return validators::vary(headers, &[ACCEPT_ENCODING]);
-    }
     vary(wanted, headers);
+    if attackable(wanted, headers).is_some() || wanted.no_transform {
+        return;
+    }
     if let Some(family) = &wanted.family
         && offer::may_become(&wanted.fields, head.status, headers, length)
     {

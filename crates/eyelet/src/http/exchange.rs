@@ -49,11 +49,10 @@ pub async fn exchange(
     mut request: request::Parts,
     length: Length,
 ) -> Done {
-    let mut telling = Telling::new(front, Record::new(front, &request));
+    let mut telling = Telling::new(front, Record::new(front, &request), stream.sent());
     let record = &mut telling.record;
     // As they came: joining cookies makes them fewer, and keeps the memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
-    let sent_before = stream.sent();
     let done = match serve(front, stream, &mut request, length, record).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
@@ -62,7 +61,6 @@ pub async fn exchange(
     if spare {
         give_back(request.headers);
     }
-    record.bytes_to_client = stream.sent() - sent_before;
     front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
     telling.end();
     done
@@ -105,6 +103,8 @@ async fn fail(
         stream.cut();
         return Done { gone: true, ..Done::default() };
     }
+    // What was taken of the request's body is dropped already: it counts no longer.
+    stream.refuse_rest();
     let gone = !answer(front, stream, status, method, record).await;
     Done { gone, ..Done::default() }
 }
@@ -252,11 +252,11 @@ async fn serve(
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
     record.bytes_to_upstream += upload.written;
     record.told.coded = download.told();
-    passed?;
+    let passed = passed?;
     if upload.done {
         front.keep(upstream);
     }
-    Ok(Done::default())
+    passed.end(front, stream).await
 }
 
 /// Makes a client's request the upstream's; gives the length of its body.
@@ -468,6 +468,8 @@ async fn wait_for_head(
 ) -> Result<Response, NoHead> {
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
+    // At most INTERIM_MAX.
+    let mut interim = Vec::new();
     stream.due_in(front.patience());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
@@ -495,7 +497,9 @@ async fn wait_for_head(
             record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
-        if stream.takes_interim() {
+        if stream.takes_interim()
+            && room::take_interim(front, stream, &response.parts, &mut interim)
+        {
             let mut head = response.parts;
             fields::to_client(&mut head);
             stream.inform(head)?;
@@ -561,14 +565,34 @@ fn poll_too_late(
     Poll::Pending
 }
 
-/// The response's body, and what is left of the request's.
+/// How far a response has got.
+#[derive(PartialEq, Eq)]
+enum Passed {
+    /// The upstream is not needed for the rest.
+    Queued,
+    /// The client's socket has all of it.
+    Written,
+}
+
+impl Passed {
+    /// Waits until the client has all of it.
+    async fn end(self, front: &Front, stream: &mut Stream<'_>) -> Result<Done, Failure> {
+        if self == Self::Queued {
+            flush(front, stream).await?;
+        }
+        Ok(Done::default())
+    }
+}
+
+/// The response's body, and what is left of the request's. Ends before the client has all of it
+/// where the upstream has nothing more to do: others may ask it meanwhile.
 async fn pass_down(
     front: &Front,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
     upload: &mut Upload,
     download: &mut Download,
-) -> Result<(), Failure> {
+) -> Result<Passed, Failure> {
     // Most responses are here already, and to look at the clock costs.
     let mut moved = None;
     stream.due_in(front.patience());
@@ -579,7 +603,10 @@ async fn pass_down(
             upload.breaks(stream);
         }
         match download.poll(task, stream, upstream) {
-            Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(Passed::Written)),
+            Poll::Pending if upload.done && download.has_ended() => {
+                return Poll::Ready(Ok(Passed::Queued));
+            }
             Poll::Ready(Err(Broken::Client(trouble))) => return Poll::Ready(Err(trouble.into())),
             Poll::Ready(Err(Broken::Coding)) => {
                 return Poll::Ready(Err(Failure::Cut("the coding failed".into())));

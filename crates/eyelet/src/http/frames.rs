@@ -20,6 +20,8 @@ pub struct Ended {
     pub stream: u32,
     /// A head, or trailers.
     pub head: bool,
+    /// Bytes of its frames, without their headers; 0 where no head has ended.
+    pub head_bytes: usize,
     /// What its sender says on the stream.
     pub stream_too: bool,
     /// The stream, because its sender reset it.
@@ -82,17 +84,15 @@ impl Frames {
         if kind == HEADERS {
             self.ends_stream = flags & END_STREAM != 0;
         }
-        self.block = match (is_head, head) {
-            (true, false) => self.block + self.here,
-            (true, true) => 0,
-            (false, _) => self.block,
-        };
+        let block = self.block + if is_head { self.here } else { 0 };
+        self.block = if head { 0 } else { block };
         (self.head_bytes, self.here) = (0, 0);
         let reset = kind == RST_STREAM;
         Ended {
             // The first bit is reserved.
             stream: u32::from_be_bytes(stream) & !(1 << 31),
             head,
+            head_bytes: if head { block } else { 0 },
             stream_too: reset
                 || head && self.ends_stream
                 || kind == DATA && flags & END_STREAM != 0,
@@ -148,16 +148,17 @@ mod tests {
     /// However the bytes are cut, each frame ends once, and a stream with its last frame.
     #[test]
     fn ends_are_seen_in_every_cut() {
-        let nothing = Ended { stream: 1, head: false, stream_too: false, reset: false };
+        let nothing =
+            Ended { stream: 1, head: false, head_bytes: 0, stream_too: false, reset: false };
         let all = [
-            (frame(HEADERS, END_HEADERS, 3), Ended { head: true, ..nothing }),
+            (frame(HEADERS, END_HEADERS, 3), Ended { head: true, head_bytes: 3, ..nothing }),
             (frame(DATA, 0, 9), nothing),
             (frame(DATA, END_STREAM, 0), Ended { stream_too: true, ..nothing }),
             (frame(HEADERS, END_STREAM, 5), nothing),
             (frame(CONTINUATION, 0, 1), nothing),
             (
                 frame(CONTINUATION, END_HEADERS, 2),
-                Ended { head: true, stream_too: true, ..nothing },
+                Ended { head: true, head_bytes: 8, stream_too: true, ..nothing },
             ),
             (frame(HEADERS, END_HEADERS, 0), Ended { head: true, ..nothing }),
             (frame(RST_STREAM, 0, 4), Ended { stream_too: true, reset: true, ..nothing }),

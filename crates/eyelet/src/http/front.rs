@@ -253,13 +253,17 @@ pub struct Telling<'a> {
     front: &'a Front,
     /// What the line will say.
     pub record: Record,
+    /// Bytes sent by the client's side of the exchange, and how many of them were before it.
+    sent: Rc<Cell<u64>>,
+    sent_before: u64,
     is_over: bool,
 }
 
 impl<'a> Telling<'a> {
-    /// For a request that begins.
-    pub fn new(front: &'a Front, record: Record) -> Self {
-        Self { front, record, is_over: false }
+    /// For a request that begins; `sent` counts what its client is sent.
+    pub fn new(front: &'a Front, record: Record, sent: Rc<Cell<u64>>) -> Self {
+        let sent_before = sent.get();
+        Self { front, record, sent, sent_before, is_over: false }
     }
 
     /// The request has come to its end.
@@ -278,6 +282,7 @@ impl Drop for Telling<'_> {
             self.record.failed = true;
             self.record.reason = DROPPED.into();
         }
+        self.record.bytes_to_client = self.sent.get() - self.sent_before;
         self.front.tell(&self.record);
     }
 }

@@ -390,8 +390,8 @@ fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
         let port = &authority.as_str()[authority.host().len()..];
         port.strip_prefix(':').is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
     };
-    // One dot at the end is the root of a full name (RFC 1034 section 3.1). Every other label has a
-    // letter: what drops the empty ones would read another name.
+    // One dot at the end is the root of a full name (RFC 1034 section 3.1). No other label may be
+    // empty: a reader that drops empty ones would see another name.
     let host = authority.host();
     let host = host.strip_suffix('.').unwrap_or(host);
     let has_empty_label = host.is_empty() || host.starts_with('.') || host.contains("..");

@@ -83,6 +83,28 @@ impl Gone {
     }
 }
 
+/// A buffer that holds more than this for a few bytes gives it back: a small message's does not.
+const MUCH_BYTES: usize = 8 << 10;
+/// How many times more that is.
+const MANY_TIMES: usize = 4;
+
+/// Bytes of memory that a buffer of received bytes holds. It held `before` at the last look, and
+/// bytes were added or taken off the front since. Its capacity does not say it: the memory in front
+/// stays until the buffer is freed. Where little is left in much memory, that little moves to a
+/// buffer of its own.
+pub fn held_by(buffer: &mut BytesMut, before: usize) -> usize {
+    if buffer.is_empty() {
+        *buffer = BytesMut::new();
+        return 0;
+    }
+    let held = before.max(buffer.capacity());
+    if held <= MUCH_BYTES || buffer.len().saturating_mul(MANY_TIMES) >= held {
+        return held;
+    }
+    *buffer = BytesMut::from(&buffer[..]);
+    buffer.capacity()
+}
+
 /// Pieces that wait to be written, shared with where they came from. Small ones are copied
 /// together: a peer that sends single bytes must not have each of them cost a hundred.
 #[derive(Debug, Default)]
@@ -204,6 +226,8 @@ pub struct Client {
     pub active: Rc<Active>,
     /// Opened and not yet taken.
     pub plain: BytesMut,
+    /// Bytes of memory that `plain` holds.
+    plain_held: usize,
     /// Bytes of payload written.
     pub bytes_to_client: Rc<Cell<u64>>,
     /// What was read and nobody has taken yet, where it speaks HTTP/2.
@@ -231,6 +255,7 @@ impl Client {
             load: None,
             counted,
             plain: BytesMut::from(&rest.to_upstream[..]),
+            plain_held: 0,
             bytes_to_client: Rc::default(),
             ended: session.read_closed(),
             session,
@@ -284,11 +309,8 @@ impl Client {
 
     /// Counts what it holds, beyond what every active connection is counted as.
     pub fn recount(&mut self) {
-        if self.plain.is_empty() {
-            // An empty one would keep the whole buffer of what was taken off it.
-            self.plain = BytesMut::new();
-        }
-        let held = self.plain.capacity() + self.partial.capacity() + self.sealed.capacity();
+        self.plain_held = held_by(&mut self.plain, self.plain_held);
+        let held = self.plain_held + self.partial.capacity() + self.sealed.capacity();
         self.counted.set(held.saturating_sub(HELLO_BYTES));
     }
 
@@ -512,16 +534,17 @@ impl AsyncRead for Client {
             // Not woken for that: its owner looks at the head, and polls again.
             return Poll::Pending;
         }
+        let worker = &self.active.worker;
+        if let Some(load) = &self.load
+            && (self.plain.is_empty() || load.has_trailers())
+            && worker.edge.budget.piece().is_none()
+            && load.poll_reads(task, !worker.edge.budget.is_over(TIGHT_BYTES)).is_pending()
+        {
+            // Its streams have not got rid of what came before.
+            worker.wants_memory(task);
+            return Poll::Pending;
+        }
         if self.plain.is_empty() {
-            let worker = &self.active.worker;
-            if let Some(load) = &self.load
-                && worker.edge.budget.piece().is_none()
-                && load.poll_reads(task, !worker.edge.budget.is_over(TIGHT_BYTES)).is_pending()
-            {
-                // Its streams have not got rid of what came before.
-                worker.wants_memory(task);
-                return Poll::Pending;
-            }
             match ready!(self.poll_fill(task, READ_BYTES)) {
                 // The owner watches the clock: it has a last frame to send.
                 Err(Gone::Stop(Stop::Late | Stop::Drained | Stop::Shed)) => return Poll::Pending,
@@ -600,4 +623,31 @@ fn take_from(rest: &mut &[u8], room: &mut [u8]) -> usize {
     room[..len].copy_from_slice(&rest[..len]);
     *rest = &rest[len..];
     len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Behind a body or a head that was taken, the rest does not keep its memory.
+    #[test]
+    fn what_is_left_of_a_buffer_is_counted_with_all_that_it_holds() {
+        for (len, taken, least, most) in [
+            (64 << 10, (64 << 10) - 1, 1, 64),
+            (61 << 10, 60 << 10, 1 << 10, 2 << 10),
+            // To copy it would cost more than the memory is worth.
+            (64 << 10, 32 << 10, 64 << 10, 64 << 10),
+            (2 << 10, (2 << 10) - 1, 2 << 10, 2 << 10),
+            (64 << 10, 64 << 10, 0, 0),
+        ] {
+            let mut buffer = BytesMut::from(&vec![7; len][..]);
+            let before = held_by(&mut buffer, 0);
+            assert_eq!(before, len);
+            let piece = buffer.split_to(taken);
+            let held = held_by(&mut buffer, before);
+            assert!((least..=most).contains(&held), "{held} behind {taken} of {len}");
+            assert_eq!((piece.len(), buffer.len()), (taken, len - taken));
+            assert!(buffer.capacity() <= held, "{} of {held}", buffer.capacity());
+        }
+    }
 }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use h2::FlowControl;
 
 use super::frames::Frames;
+use super::room;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
 
 /// What a small DATA frame takes in the library for each byte that it is longer than its data:
@@ -44,6 +45,8 @@ pub struct Load {
     bodies: RefCell<Vec<Rc<Body>>>,
     /// Streams whose responses wait for what their client must say first: a WINDOW_UPDATE.
     stalled: Cell<usize>,
+    /// The most that trailers take that the library has and no stream has taken yet.
+    trailers: Cell<usize>,
     /// Who reads, where that was put off.
     reader: RefCell<Option<Waker>>,
     head_bytes_max: usize,
@@ -56,6 +59,8 @@ struct Served {
     /// Its task has run.
     has_run: bool,
     left: Option<Left>,
+    /// The most that its trailers take in the library.
+    trailers: usize,
     waker: Option<Waker>,
 }
 
@@ -111,6 +116,7 @@ impl Load {
             held: Cell::default(),
             bodies: RefCell::default(),
             stalled: Cell::default(),
+            trailers: Cell::default(),
             reader: RefCell::default(),
             head_bytes_max,
             counted: RefCell::new(counted),
@@ -129,6 +135,12 @@ impl Load {
             at += passed;
             let Some(ended) = ended else { continue };
             self.has_head.set(ended.head);
+            if ended.head {
+                self.holds_trailers(
+                    ended.stream,
+                    room::decoded(ended.head_bytes, self.head_bytes_max),
+                );
+            }
             if ended.reset {
                 // The library drops what it holds of the response.
                 self.leaves_library(ended.stream, Left::Reset);
@@ -142,6 +154,29 @@ impl Load {
     /// Whether the library has a head that nobody has looked at.
     pub fn has_head(&self) -> bool {
         self.has_head.get()
+    }
+
+    /// Counts the trailers of a stream that is served. Those of another one are not kept.
+    fn holds_trailers(&self, id: u32, bytes: usize) {
+        let mut streams = self.streams.borrow_mut();
+        if let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) {
+            let before = std::mem::replace(&mut stream.trailers, bytes);
+            self.trailers.update(|trailers| trailers - before + bytes);
+        }
+    }
+
+    /// Notes that the library does not hold the trailers of a stream any more.
+    pub fn drops_trailers(&self, id: u32) {
+        if self.has_trailers() {
+            self.holds_trailers(id, 0);
+            self.recount();
+        }
+    }
+
+    /// Whether trailers wait for their streams: each of them may be as long as a head, so no more
+    /// of what was received is decoded while memory is short.
+    pub fn has_trailers(&self) -> bool {
+        self.trailers.get() > 0
     }
 
     /// Notes that the library was asked for a stream: what came of the last head is known. Returns
@@ -163,7 +198,13 @@ impl Load {
 
     /// Notes that a stream is served.
     pub fn serves(&self, id: u32) {
-        self.streams.borrow_mut().push(Served { id, has_run: false, left: None, waker: None });
+        self.streams.borrow_mut().push(Served {
+            id,
+            has_run: false,
+            left: None,
+            trailers: 0,
+            waker: None,
+        });
     }
 
     /// Notes that its task runs; whether its client still wants it.
@@ -183,6 +224,7 @@ impl Load {
 
     /// Notes that its task has ended.
     pub fn served(&self, id: u32) {
+        self.drops_trailers(id);
         let mut streams = self.streams.borrow_mut();
         if let Some(at) = streams.iter().position(|stream| stream.id == id) {
             streams.swap_remove(at);
@@ -216,17 +258,21 @@ impl Load {
         self.streams.borrow_mut().iter_mut().for_each(|stream| stream.leaves(Left::Closed));
     }
 
+    /// Bytes of bodies and trailers that its streams have not got rid of.
+    fn here(&self) -> usize {
+        self.held.get() + self.waiting.get() + self.trailers.get()
+    }
+
     /// Whether its streams have not got rid of what came, or have not seen it.
     fn is_waiting(&self) -> bool {
-        self.held.get() + self.waiting.get() > 0 || self.fresh.get() >= PIECE_BYTES_MIN
+        self.here() > 0 || self.fresh.get() >= PIECE_BYTES_MIN
     }
 
     /// Whether it is not read while memory is short. Where a response waits for its client's
     /// window it is, in small pieces as long as one `fits`, beside as much as the body of its own
     /// request may be.
     pub fn poll_reads(&self, task: &Context<'_>, fits: bool) -> Poll<()> {
-        let here = self.held.get() + self.waiting.get();
-        let is_stalled = self.stalled.get() > 0 && here <= HERE_BYTES_MAX;
+        let is_stalled = self.stalled.get() > 0 && self.here() <= HERE_BYTES_MAX;
         if !self.is_waiting() || is_stalled && fits {
             return Poll::Ready(());
         }
@@ -317,6 +363,7 @@ impl Load {
 
     fn recount(&self) {
         let bytes = self.fresh.get() + self.waiting.get() + self.unseen.get();
+        let bytes = bytes + self.trailers.get();
         self.counted.borrow_mut().set(HTTP2_BYTES + bytes);
     }
 }

@@ -9,7 +9,7 @@ use http::Method;
 
 use super::exchange::{Done, answer, exchange};
 use super::fault::RequestFault;
-use super::front::{Front, Record};
+use super::front::{Front, Record, Telling};
 use super::head::{Length, Request, Scanner, take_request};
 use super::io::{Client, Gone, Queue, READ_BYTES};
 use super::stream::Stream;
@@ -165,16 +165,15 @@ async fn step(client: &mut Client, front: &Front, request: Request) -> Step {
 
 /// Answers what is no request.
 async fn refuse(client: &mut Client, front: &Front, fault: RequestFault) {
-    let mut record = Record::of(front, &Method::GET, "");
+    let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
+    let mut telling = Telling::new(front, Record::of(front, &Method::GET, ""), stream.sent());
+    let record = &mut telling.record;
     record.told.method = "".into();
     record.failed = true;
     record.reason = format!("request: {fault}").into();
-    let sent = client.bytes_to_client.get();
-    let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
     // A client that does not read its answer has no other.
-    answer(front, &mut stream, fault.status(), &Method::GET, &mut record).await;
-    record.bytes_to_client = stream.sent() - sent;
-    front.tell(&record);
+    answer(front, &mut stream, fault.status(), &Method::GET, record).await;
+    telling.end();
 }
 
 /// Writes all of a queue; whether the client took it.

@@ -1,6 +1,7 @@
 //! The client's side of one exchange, whichever version of HTTP it came by: the request's body is
 //! read from it, the response is written to it. It must not know the upstream.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -102,7 +103,7 @@ pub struct Two {
     /// The library has all of the response.
     ended: bool,
     due: Pin<Box<Sleep>>,
-    sent: u64,
+    sent: Rc<Cell<u64>>,
 }
 
 impl<'a> Stream<'a> {
@@ -143,7 +144,7 @@ impl<'a> Stream<'a> {
             end: None,
             ended: false,
             due: Box::pin(sleep(Duration::from_hours(1))),
-            sent: 0,
+            sent: Rc::default(),
         }))
     }
 
@@ -264,7 +265,7 @@ impl<'a> Stream<'a> {
             Self::One(one) => one.encoder.push(piece, &mut one.queue),
             Self::Two(_) if piece.is_empty() => {}
             Self::Two(two) => {
-                two.sent += piece.len() as u64;
+                two.sent.update(|sent| sent + piece.len() as u64);
                 two.queue.push(piece);
             }
         }
@@ -356,11 +357,11 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Bytes of the response sent so far, as far as this exchange knows them by itself.
-    pub fn sent(&self) -> u64 {
+    /// Bytes sent so far, by HTTP/1.1 on the connection, and by HTTP/2 on this stream.
+    pub fn sent(&self) -> Rc<Cell<u64>> {
         match self {
-            Self::One(one) => one.client.bytes_to_client.get(),
-            Self::Two(two) => two.sent,
+            Self::One(one) => one.client.bytes_to_client.clone(),
+            Self::Two(two) => two.sent.clone(),
         }
     }
 
@@ -476,6 +477,7 @@ impl Two {
             self.load.ends(&body);
         }
         self.receive = None;
+        self.load.drops_trailers(self.id);
     }
 
     fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
@@ -534,7 +536,9 @@ impl Two {
                 None => self.data_ended = true,
             }
         }
-        match ready!(receive.poll_trailers(task)) {
+        let trailers = ready!(receive.poll_trailers(task));
+        self.load.drops_trailers(self.id);
+        match trailers {
             Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers)))),
             Err(error) => Poll::Ready(Err(Trouble::Reset(error))),
         }
@@ -559,8 +563,12 @@ impl Two {
     }
 
     fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        // With nothing to write it is poll_room that knows whether the window is shut.
+        let has_work = !self.queue.is_empty() || self.end.is_some() || self.ended;
         let flushed = self.poll_flush_all(task);
-        self.load.stalls(&mut self.stalled, flushed.is_pending());
+        if has_work {
+            self.load.stalls(&mut self.stalled, flushed.is_pending());
+        }
         ready!(flushed)?;
         if self.ended { self.poll_left(task) } else { Poll::Ready(Ok(())) }
     }

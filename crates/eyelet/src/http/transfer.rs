@@ -257,6 +257,11 @@ impl Download {
         Poll::Ready(Ok((bytes, complete)))
     }
 
+    /// Whether all of it has come from the upstream.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Passes the body through a coder.
     pub fn through(&mut self, coder: Coder) {
         self.coder = Some(coder);

@@ -16,7 +16,7 @@ use http::{Request, Uri, request};
 use super::exchange::{answer, exchange};
 use super::fault::RequestFault;
 use super::fields;
-use super::front::{Front, Record};
+use super::front::{Front, Record, Telling};
 use super::head::{Length, NoLength, TARGET_BYTES_MAX, content_length, read_authority};
 use super::io::{Client, Gone};
 use super::load::Load;
@@ -305,7 +305,6 @@ async fn one_stream(
     drops: Rc<Cell<u32>>,
 ) {
     let is_websocket = websocket::is_asked(&parts);
-    // What a WebSocket says is no body of the request.
     if !stream.runs() {
         let mut record = Record::new(&front, &parts);
         record.failed = true;
@@ -313,6 +312,7 @@ async fn one_stream(
         front.tell(&record);
         return drops.set(drops.get() + 1);
     }
+    // What a WebSocket says is no body of the request.
     let length = if is_websocket { Length::Empty } else { length };
     let (gone, is_whole) = match target(&mut parts) {
         Ok(()) => {
@@ -336,11 +336,12 @@ async fn refuse_malformed(
     parts: &request::Parts,
     fault: RequestFault,
 ) -> bool {
-    let mut record = Record::new(front, parts);
+    let mut telling = Telling::new(front, Record::new(front, parts), stream.sent());
+    let record = &mut telling.record;
     record.failed = true;
     record.reason = format!("request: {fault}").into();
-    let taken = answer(front, stream, fault.status(), &parts.method, &mut record).await;
-    front.tell(&record);
+    let taken = answer(front, stream, fault.status(), &parts.method, record).await;
+    telling.end();
     taken
 }
 

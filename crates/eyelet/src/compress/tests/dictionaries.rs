@@ -386,3 +386,31 @@ fn responses_without_a_body_vary_by_the_dictionary_too() {
     assert_eq!(got.headers["vary"], "accept-encoding, available-dictionary");
     assert_eq!(got.asked["accept-encoding"], head.asked["accept-encoding"]);
 }
+
+/// Whatever the BREACH rule says of a 200, its 206 and its 304 vary by the same.
+#[test]
+fn parts_and_304_vary_as_their_200() {
+    let scratch = Scratch::new("vary-of-parts");
+    let (one, _) = versions(60_000);
+    let edge = Edge::new(TERMS, &scratch.0);
+    let (public, range) =
+        (("cache-control", "public, max-age=600"), ("content-range", "bytes 0-9/60000"));
+    for cookie in [None, Some(("cookie", "s=1"))] {
+        for cached in [FRESH, public] {
+            let ask = |status| {
+                let fields = [
+                    (":method", "GET"),
+                    (":path", "/assets/app.1.js"),
+                    ("accept-encoding", ALL),
+                    ("sec-fetch-site", "cross-site"),
+                ];
+                let fields: Vec<_> = fields.into_iter().chain(cookie).collect();
+                let said = [SCRIPT, cached, ("etag", "\"a\""), range];
+                let said = if status == 206 { &said[..] } else { &said[..3] };
+                let answer = Answer { status, fields: said, pieces: &[&one], known: true };
+                edge.exchange(&fields, &answer).headers["vary"].clone()
+            };
+            assert_eq!((ask(206), ask(304)), (ask(200), ask(200)), "{cookie:?} {cached:?}");
+        }
+    }
+}

@@ -18,7 +18,7 @@ use crate::http::body::{Decoder, Piece};
 use crate::http::fault::ResponseFault;
 use crate::http::fields::KEEP_ALIVE;
 use crate::http::head::{Response, Scanner, take_response};
-use crate::http::io::Queue;
+use crate::http::io::{Queue, held_by};
 use eyelet_memory::budget::Counted;
 
 /// Bytes read at once.
@@ -34,6 +34,8 @@ const SLICES: usize = 16;
 pub struct Connection {
     /// Received and not taken yet.
     pub received: BytesMut,
+    /// Bytes of memory that it holds.
+    received_held: usize,
     /// Whether it has carried a request before.
     pub reused: bool,
     /// Who was dialled.
@@ -55,6 +57,7 @@ impl Connection {
         let counted = Counted::new(&descriptor.0.budget, socket.bytes());
         Self {
             received: BytesMut::new(),
+            received_held: 0,
             reused: false,
             name,
             said_timeout: None,
@@ -87,11 +90,8 @@ impl Connection {
 
     /// Counts what it holds, also after it was taken.
     pub fn recount(&mut self) {
-        if self.received.is_empty() {
-            // An empty one would keep the whole buffer of what was taken off it.
-            self.received = BytesMut::new();
-        }
-        let beyond = self.received.capacity().saturating_sub(TIGHT_BYTES);
+        self.received_held = held_by(&mut self.received, self.received_held);
+        let beyond = self.received_held.saturating_sub(TIGHT_BYTES);
         self.counted.set(self.socket.bytes() + beyond);
     }
 
