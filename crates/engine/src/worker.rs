@@ -2,7 +2,7 @@
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::lot::{Entry, Lot};
-use crate::queues::{Holder, Queue};
+use crate::queues::{Holders, Queue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
 use eyelet_memory::budget::{Account, Budget, Counted};
@@ -144,7 +144,7 @@ pub struct Worker {
     /// What parked connections hold, by source.
     pub sources: Sources,
     /// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
-    pub holders: RefCell<VecDeque<Holder>>,
+    pub holders: RefCell<Holders>,
     /// Whether idle connections were looked for since the last tick.
     pub has_looked: Cell<bool>,
     /// Where they are looked for next.
