@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME, ListenerSocket};
-use crate::lot::{Entry, Role, Waiting, Waits};
+use crate::lot::{Role, Waiting, Waits};
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
@@ -64,7 +64,7 @@ impl Worker {
             }
             key
         };
-        self.process.budget.take(Account::Connections, size_of::<Entry>() + ACTIVE_BYTES);
+        self.process.budget.take(Account::Connections, ACTIVE_BYTES);
         self.counters.connections.up();
         let handle = Handle::new(self.clone(), key);
         let Some(program) = self.program() else { return };

@@ -178,11 +178,12 @@ impl Worker {
     /// A worker with nothing to do yet. [`Worker::serve`] gives it its program.
     pub fn new(index: u16, process: Arc<Process>, counters: Arc<Counters>) -> io::Result<Self> {
         let shared = RefCell::new(Shared::new(&process.budget));
+        let lot = RefCell::new(Lot::new(&process.budget)?);
         Ok(Self {
             index,
             process,
             program: OnceCell::new(),
-            lot: RefCell::new(Lot::new()?),
+            lot,
             buffers: RefCell::default(),
             shared,
             counters,
@@ -274,8 +275,7 @@ impl Worker {
     pub fn closed(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.process.open.fetch_sub(1, Relaxed);
-            let bytes = size_of::<Entry>() + entry.active_bytes();
-            self.process.budget.give(Account::Connections, bytes);
+            self.process.budget.give(Account::Connections, entry.active_bytes());
             self.process.descriptors.fetch_sub(entry.descriptors(), Relaxed);
             self.counters.connections.down();
         }
