@@ -239,6 +239,7 @@ impl Worker {
         if let Some(program) = &program {
             program.tick();
         }
+        self.process.budget.note_peak();
         self.tidy_queues();
         self.resume(accepting);
         if self.burst.get().ticks.is_multiple_of(DROPS_TICKS) {
