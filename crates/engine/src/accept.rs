@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eyelet_sys::socket;
 
@@ -22,6 +22,9 @@ pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
 /// Connections accepted in one turn, so that a flood of new ones does not starve the others.
 pub const ACCEPTS: usize = 64;
 
+/// How long a worker takes in what its listeners' queues hold when it drains, at most. New
+/// connections may come as fast as they are taken in, so a count alone is no bound on the time.
+pub const LAST_ACCEPT_TIME: Duration = Duration::from_millis(500);
 /// How often up to [`ACCEPTS`] are taken in for the last time: a queue of [`BACKLOG`].
 const LAST_ACCEPTS: usize = BACKLOG as usize / ACCEPTS + 1;
 
@@ -142,8 +145,8 @@ impl Worker {
 
     /// Takes in what is queued, because a close would reset it, and closes the listeners. What
     /// comes between the last look and the close is reset all the same, and so is what there is
-    /// no room for.
-    pub fn accept_last(self: &Rc<Self>, accepting: &mut Accepting) {
+    /// no room for, or no time until `end`.
+    pub fn accept_last(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
         self.count_drops(accepting);
         for index in 0..accepting.sockets.len() {
             accepting.guess = ACCEPTS;
@@ -151,12 +154,14 @@ impl Worker {
             for _ in 0..LAST_ACCEPTS {
                 let may_be_more = self.accept(accepting, index as u16);
                 self.begin_all(accepting);
-                if !may_be_more {
+                if !may_be_more || Instant::now() >= end {
                     break;
                 }
             }
         }
         accepting.sockets.clear();
+        // No listener is left that could accept again.
+        accepting.paused = false;
     }
 
     /// Adds to the counters what the kernel has dropped at this worker's listeners.

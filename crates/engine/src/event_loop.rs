@@ -16,8 +16,8 @@ use eyelet_sys::waker;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::accept::{ACCEPTS, Accepted, Accepting, ListenerSocket};
-use crate::lot::{Entry, Role, Waiting, Waits};
+use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME, ListenerSocket};
+use crate::lot::{Role, Waiting, Waits};
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
@@ -34,7 +34,10 @@ const TASKS: usize = 61;
 const FEW: usize = TASKS / 2;
 /// How often the runtime may look until the next turn begins anyway.
 const RETURNS: usize = 2;
-/// Turns that tasks have to tell of their end when the drain is over.
+/// How often a connection's tasks are polled, at most, to come to their end when they are cut:
+/// the task, its requests' tasks, and the library between them, each once or twice.
+const LAST_POLLS: usize = 8;
+/// Turns of the runtime for that where there are few connections.
 const LAST_TURNS: usize = 8;
 /// Connections that make a burst worth returning the memory of while others come and go.
 const BURST: usize = 1000;
@@ -61,7 +64,7 @@ impl Worker {
             }
             key
         };
-        self.process.budget.take(Account::Connections, size_of::<Entry>() + ACTIVE_BYTES);
+        self.process.budget.take(Account::Connections, ACTIVE_BYTES);
         self.counters.connections.up();
         let handle = Handle::new(self.clone(), key);
         let Some(program) = self.program() else { return };
@@ -236,6 +239,7 @@ impl Worker {
         if let Some(program) = &program {
             program.tick();
         }
+        self.process.budget.note_peak();
         self.tidy_queues();
         self.resume(accepting);
         if self.burst.get().ticks.is_multiple_of(DROPS_TICKS) {
@@ -334,6 +338,19 @@ async fn until_written() {
     .await;
 }
 
+/// Ends whatever is left when the drain's time is over. Tasks that were cut write their access
+/// lines when they run once more, and the runtime runs [`TASKS`] of them in a turn.
+async fn cut_all(worker: &Rc<Worker>) {
+    worker.is_cutting.set(true);
+    let cut = park::cut_all(worker);
+    for _ in 0..LAST_TURNS + cut * LAST_POLLS / TASKS {
+        if worker.lot.borrow().is_empty() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Runs a worker until it is told to drain and has done so.
 pub async fn run(
     worker: Rc<Worker>,
@@ -375,9 +392,10 @@ pub async fn run(
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.
                 let _ = changed;
-                worker.accept_last(&mut accepting);
+                let now = Instant::now();
+                end = Some(now + worker.process.settings.drain_timeout);
+                worker.accept_last(&mut accepting, now + LAST_ACCEPT_TIME);
                 worker.draining.set(true);
-                end = Some(Instant::now() + worker.process.settings.drain_timeout);
                 park::drain_idle(&worker);
             }
         }
@@ -386,12 +404,7 @@ pub async fn run(
                 break;
             }
             if Instant::now() >= end {
-                worker.is_cutting.set(true);
-                park::cut_all(&worker);
-                // Tasks that were cut tell their end when they run once more.
-                for _ in 0..LAST_TURNS {
-                    tokio::task::yield_now().await;
-                }
+                cut_all(&worker).await;
                 break;
             }
         }

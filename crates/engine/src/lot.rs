@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use eyelet_sys::epoll::{ENDED, Epoll};
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::relay::Relay;
 use crate::wheel::{Linked, Links, TICK_MS, Wheel};
-use eyelet_memory::budget::ACTIVE_BYTES;
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 use eyelet_telemetry::info::Parked;
 
@@ -192,16 +193,19 @@ pub struct Lot {
     entries: Slab<Entry>,
     watched: Slab<Rc<Watched>>,
     wheel: Wheel,
+    /// What the entries' slab holds.
+    counted: Counted,
 }
 
 impl Lot {
-    /// An empty lot.
-    pub fn new() -> io::Result<Self> {
+    /// An empty lot. Memory for entries is counted against the budget.
+    pub fn new(budget: &Arc<Budget>) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
             entries: Slab::default(),
             watched: Slab::default(),
             wheel: Wheel::default(),
+            counted: Counted::of(budget, Account::Connections, 0),
         })
     }
 
@@ -215,7 +219,7 @@ impl Lot {
     pub fn insert(&mut self, client: OwnedFd, is_early: bool) -> Key {
         let mut ready = Ready::default();
         ready.add(CLIENT, if is_early { READ | WRITE } else { WRITE });
-        self.entries.insert(Entry {
+        let key = self.entries.insert(Entry {
             client,
             upstream: None,
             ready,
@@ -224,7 +228,9 @@ impl Lot {
             place: 0,
             links: Links::default(),
             role: Role::active(Phase::HalfOpen),
-        })
+        });
+        self.counted.set(self.entries.held_bytes());
+        key
     }
 
     /// Has the kernel tell of a connection's sockets from now on: of how they are now, and of
@@ -289,7 +295,9 @@ impl Lot {
     pub fn remove(&mut self, key: Key) -> Option<Entry> {
         self.entries.entry(key)?;
         self.wheel.unlink(&mut self.entries, key.index);
-        self.entries.remove(key)
+        let removed = self.entries.remove(key);
+        self.counted.set(self.entries.held_bytes());
+        removed
     }
 
     /// Makes the connection due after `wait` from now.

@@ -474,13 +474,15 @@ pub fn drain_idle(worker: &Rc<Worker>) {
     }
 }
 
-/// Ends whatever is left when the drain's time is over.
-pub fn cut_all(worker: &Rc<Worker>) {
+/// Ends whatever is left when the drain's time is over: at once, or in its task. Gives the number
+/// of connections.
+pub fn cut_all(worker: &Rc<Worker>) -> usize {
     let keys = worker.lot.borrow().keys();
-    for key in keys {
-        close(worker, key, "drained");
-        worker.late(key);
+    for key in &keys {
+        close(worker, *key, "drained");
+        worker.late(*key);
     }
+    keys.len()
 }
 
 #[cfg(test)]

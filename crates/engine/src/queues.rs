@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 
 use eyelet_memory::slab::Key;
 
+/// A queue is tidied when it has doubled, but not below this many positions (12 KiB).
+pub const STALE_MAX: usize = 1024;
+
 /// A place in the queue of those that make room. A connection that comes back has a new one, and
 /// the older ones count no more: its age is counted from when it was last there.
 #[derive(Clone, Copy)]
@@ -34,4 +37,29 @@ pub struct Holder {
     pub(crate) key: Key,
     /// The tick since which it did, when it was queued. Later where the peer took them meanwhile.
     pub(crate) since: u32,
+}
+
+/// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
+#[derive(Default)]
+pub struct Holders {
+    pub(crate) places: VecDeque<Holder>,
+    /// How many held bytes when it was last tidied.
+    kept: usize,
+}
+
+impl Holders {
+    /// Drops those that `holds` denies, once the queue has doubled: each is looked at twice at
+    /// most. So the queue is never longer than twice the holders, or [`STALE_MAX`].
+    pub(crate) fn tidy(&mut self, holds: impl FnMut(&Holder) -> bool) {
+        self.kept = self.kept.min(self.places.len());
+        if self.places.len() >= STALE_MAX.max(2 * self.kept) {
+            self.places.retain(holds);
+            self.kept = self.places.len();
+        }
+        // A flood's queue is not kept for life.
+        let room = 2 * self.places.len().max(STALE_MAX);
+        if self.places.capacity() > 2 * room {
+            self.places.shrink_to(room);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::task::Context;
 
 use crate::lot::{Entry, Phase, Role, Waits};
 use crate::park;
-use crate::queues::{Holder, Place, Queue, queue};
+use crate::queues::{Holder, Place, Queue, STALE_MAX, queue};
 use crate::source::Source;
 use crate::wheel::TICK_MS;
 use crate::worker::Worker;
@@ -31,15 +31,13 @@ const IDLE_LOOKS: u32 = 1024;
 /// How long a peer may leave bytes in our memory while memory is short: as long as a body of HTTP
 /// may rest then.
 const STALLED_TICKS: u32 = (3_000 / TICK_MS) as u32;
-/// Connections that hold bytes that are looked at in a tick, and which part of them if there are
-/// more: the queue of those that do not any more halves in three ticks.
+/// At most this many holders, or this part of the queue if that is more, are looked at in a tick.
 const HOLDERS_LOOKS: usize = 64;
 const HOLDERS_PART: usize = 4;
+/// Never more than this many, so that a tick stays short: a look is a cache miss or two.
+const HOLDERS_LOOKS_MAX: usize = 4096;
 /// Tasks that serve a source while memory is short, so that those who hold little are served.
 const FEW: usize = 4;
-/// The queue of half-open connections is tidied beyond this many that are not half-open any more.
-const STALE_MAX: usize = 1024;
-
 impl Worker {
     /// Whether a new connection from `source` can be taken in, after room was made for it.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
@@ -161,7 +159,7 @@ impl Worker {
 
     /// Queues a parked connection that begins to hold bytes for a peer.
     pub fn queue_holder(&self, key: Key, since: u32) {
-        self.holders.borrow_mut().push_back(Holder { key, since });
+        self.holders.borrow_mut().places.push_back(Holder { key, since });
     }
 
     /// Ends connections whose peer leaves bytes in our memory for [`STALLED_TICKS`] while memory
@@ -169,9 +167,9 @@ impl Worker {
     /// nothing: what counts is when all of a piece was taken.
     fn give_up_slow(self: &Rc<Self>) {
         let now = self.lot.borrow().now();
-        let looks = (self.holders.borrow().len() / HOLDERS_PART).max(HOLDERS_LOOKS);
-        for _ in 0..looks {
-            let Some(first) = self.holders.borrow_mut().pop_front() else { break };
+        let looks = self.holders.borrow().places.len() / HOLDERS_PART;
+        for _ in 0..looks.clamp(HOLDERS_LOOKS, HOLDERS_LOOKS_MAX) {
+            let Some(first) = self.holders.borrow_mut().places.pop_front() else { break };
             match park::holds_since(self, first.key) {
                 None => {}
                 Some(since) if since > first.since => self.queue_holder(first.key, since),
@@ -179,18 +177,12 @@ impl Worker {
                 Some(since) => {
                     let is_slow = now.saturating_sub(since) >= STALLED_TICKS;
                     if !is_slow || !self.process.budget.is_filling(0) {
-                        self.holders.borrow_mut().push_front(first);
+                        self.holders.borrow_mut().places.push_front(first);
                         break;
                     }
                     park::give_up_slow(self, first.key);
                 }
             }
-        }
-        // A flood's queue is not kept for life.
-        let mut holders = self.holders.borrow_mut();
-        let kept = holders.len();
-        if holders.capacity() > 4 * kept.max(HOLDERS_LOOKS) {
-            holders.shrink_to(2 * kept);
         }
     }
 
@@ -268,6 +260,10 @@ impl Worker {
         self.tidy(&self.unused, Phase::Idle);
         self.has_looked.set(false);
         self.give_up_slow();
+        // While the first one holds its bytes, those behind it are not looked at: most of them may
+        // hold nothing any more, or have ended.
+        let mut holders = self.holders.borrow_mut();
+        holders.tidy(|holder| park::holds_since(self, holder.key).is_some());
     }
 
     /// Drops the places of connections that are not there any more, or further, and of each that
@@ -306,5 +302,74 @@ impl Drop for Serving {
                 tasks.remove();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use eyelet_memory::budget::Budget;
+    use eyelet_telemetry::info::Decided;
+
+    use super::*;
+    use crate::queues::STALE_MAX;
+    use crate::ready::CLIENT;
+    use crate::relay::splice::Spliced;
+    use crate::relay::{Flow, Relay};
+    use crate::worker::{Process, Settings};
+
+    fn worker() -> Rc<Worker> {
+        let process = Process {
+            settings: Settings {
+                idle_timeout: Duration::from_secs(300),
+                shed_idle: false,
+                drain_timeout: Duration::from_secs(1),
+            },
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(64 << 20, 0)),
+            descriptors: AtomicUsize::new(0),
+            connections_max: 1_000,
+            descriptors_max: 1_000,
+        };
+        Rc::new(Worker::new(0, Arc::new(process), Arc::default()).unwrap())
+    }
+
+    /// A parked connection whose client does not take a byte.
+    fn park_holder(worker: &Worker, client: OwnedFd) -> Key {
+        let peer = SocketAddr::from(([127, 0, 0, 1], 9));
+        let story = worker.story(0, peer).park(&mut worker.shared.borrow_mut());
+        let mut flow = Flow::default();
+        flow.hold(CLIENT, b"a byte");
+        let mut lot = worker.lot.borrow_mut();
+        let since = flow.note_holding(lot.now()).unwrap();
+        assert!(flow.begins_to_hold());
+        let key = lot.insert(client, false);
+        let relay = Relay::Splice(Spliced::new(flow, &mut Decided::default()));
+        lot.entry(key).unwrap().role = Role::Parked { story, relay };
+        worker.queue_holder(key, since);
+        key
+    }
+
+    /// Memory is not short, so the first holder stays where it is, and all others behind it.
+    #[test]
+    fn the_queue_of_holders_is_as_long_as_there_are_holders() {
+        let worker = worker();
+        let client = || OwnedFd::from(UnixStream::pair().unwrap().0);
+        let stays = park_holder(&worker, client());
+        for _ in 0..4 * STALE_MAX {
+            let key = park_holder(&worker, client());
+            drop(worker.lot.borrow_mut().remove(key));
+            worker.tidy_queues();
+            let length = worker.holders.borrow().places.len();
+            assert!(length <= STALE_MAX, "{length} positions for one holder");
+        }
+        let holders = worker.holders.borrow();
+        assert_eq!(holders.places.front().map(|first| first.key), Some(stays));
+        assert!(holders.places.capacity() <= 4 * STALE_MAX);
     }
 }

@@ -2,7 +2,7 @@
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::lot::{Entry, Lot};
-use crate::queues::{Holder, Queue};
+use crate::queues::{Holders, Queue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
 use eyelet_memory::budget::{Account, Budget, Counted};
@@ -144,7 +144,7 @@ pub struct Worker {
     /// What parked connections hold, by source.
     pub sources: Sources,
     /// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
-    pub holders: RefCell<VecDeque<Holder>>,
+    pub holders: RefCell<Holders>,
     /// Whether idle connections were looked for since the last tick.
     pub has_looked: Cell<bool>,
     /// Where they are looked for next.
@@ -178,11 +178,12 @@ impl Worker {
     /// A worker with nothing to do yet. [`Worker::serve`] gives it its program.
     pub fn new(index: u16, process: Arc<Process>, counters: Arc<Counters>) -> io::Result<Self> {
         let shared = RefCell::new(Shared::new(&process.budget));
+        let lot = RefCell::new(Lot::new(&process.budget)?);
         Ok(Self {
             index,
             process,
             program: OnceCell::new(),
-            lot: RefCell::new(Lot::new()?),
+            lot,
             buffers: RefCell::default(),
             shared,
             counters,
@@ -274,8 +275,7 @@ impl Worker {
     pub fn closed(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.process.open.fetch_sub(1, Relaxed);
-            let bytes = size_of::<Entry>() + entry.active_bytes();
-            self.process.budget.give(Account::Connections, bytes);
+            self.process.budget.give(Account::Connections, entry.active_bytes());
             self.process.descriptors.fetch_sub(entry.descriptors(), Relaxed);
             self.counters.connections.down();
         }

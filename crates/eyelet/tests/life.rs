@@ -14,7 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-use support::client::{Offer, echo};
+use rustls::client::Resumption;
+use support::client::{Offer, TLS13, echo};
+use support::crowd::{From, Manner, Multitude, alone, light, many};
 use support::edge::{self, LISTENER};
 use support::{
     A_WHILE, Edge, End, Folder, Hello, Pki, SOON, Tls, Upstream, ending, need, output, until,
@@ -178,6 +180,62 @@ fn at_the_connection_limit_accepting_pauses() {
     let mut back = vec![0; hello.len()];
     waiting.read_exact(&mut back).unwrap();
     assert_eq!(back, hello, "the fourth has its turn");
+}
+
+#[test]
+fn accepting_does_not_resume_in_a_drain() {
+    let limits = "[limits]\nconnections_max = 2\ndrain_timeout = \"18s\"";
+    let (mut edge, _pki, _upstream) = echo_edge(limits);
+    let hello = Hello::named("host.test").bytes();
+    let mut held: Vec<TcpStream> = (0..2).map(|_| edge.connect()).collect();
+    let mut back = vec![0; hello.len()];
+    for client in &mut held {
+        client.write_all(&hello).unwrap();
+        client.read_exact(&mut back).unwrap();
+    }
+    let _third = edge.connect();
+    edge.wait_log("accepting pauses");
+    edge.signal(Signal::TERM);
+    // From now on there is room for one.
+    let left = held.pop().unwrap();
+    let address = left.local_addr().unwrap();
+    drop(left);
+    edge.line_of(address);
+    // A few ticks of 100 ms in which it could resume.
+    for _ in 0..5 {
+        held[0].write_all(b"still served").unwrap();
+        held[0].read_exact(&mut back[..12]).unwrap();
+        thread::sleep(Duration::from_millis(60));
+    }
+    drop(held);
+    assert!(edge.wait_exit().success(), "{}", edge.log());
+    assert!(!edge.log().contains("accepting resumes"), "{}", edge.log());
+}
+
+/// There are more of them than the runtime runs in a few turns.
+#[test]
+fn each_task_that_a_drain_cuts_has_its_line() {
+    const CLIENTS: usize = 1_000;
+    let _alone = alone();
+    let pki = Pki::new();
+    let upstream = Multitude::start(Manner::Stalled);
+    let rule = pki.terminate(&format!("http://{}", upstream.address), "");
+    let limits = "[limits]\ndrain_timeout = \"2s\"\n";
+    let config = format!("workers = 1\n{LISTENER}{rule}{limits}");
+    let mut edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let config = light(TLS13, Resumption::disabled());
+    let held = many(CLIENTS, |_| {
+        let mut client = From::loopback(2).tls(edge.address(), &config, "app.test").unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        client
+    });
+    until("each request has its upstream", || (edge.sockets() > 2 * CLIENTS).then_some(()));
+    edge.signal(Signal::TERM);
+    assert!(edge.wait_exit().success(), "{}", edge.log());
+    until("the last line", || (edge.count(|_| true) >= 2 * CLIENTS).then_some(()));
+    assert_eq!(edge.count(|line| line["http"].is_null()), CLIENTS, "of connections");
+    assert_eq!(edge.count(|line| !line["http"].is_null()), CLIENTS, "of requests");
+    drop(held);
 }
 
 #[test]

@@ -80,7 +80,11 @@ pub struct Budget {
 /// A sum for each account, all in one cache line: their total is read as often as one is written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Accounts([AtomicUsize; ACCOUNTS.len()]);
+struct Accounts {
+    sums: [AtomicUsize; ACCOUNTS.len()],
+    /// The greatest total that was noted.
+    peak: AtomicUsize,
+}
 
 impl Budget {
     /// A budget of `memory_max` bytes for the whole process. It has 5/8 of `memory_max` minus
@@ -93,17 +97,17 @@ impl Budget {
 
     /// Counts bytes that were taken.
     pub fn take(&self, account: Account, bytes: usize) {
-        self.used.0[account as usize].fetch_add(bytes, Relaxed);
+        self.used.sums[account as usize].fetch_add(bytes, Relaxed);
     }
 
     /// Counts bytes that were given back.
     pub fn give(&self, account: Account, bytes: usize) {
-        self.used.0[account as usize].fetch_sub(bytes, Relaxed);
+        self.used.sums[account as usize].fetch_sub(bytes, Relaxed);
     }
 
     /// Bytes that are counted now.
     pub fn used(&self) -> usize {
-        self.used.0.iter().map(|account| account.load(Relaxed)).sum()
+        self.used.sums.iter().map(|account| account.load(Relaxed)).sum()
     }
 
     /// Whether `more` bytes would be beyond the bound.
@@ -111,10 +115,20 @@ impl Budget {
         self.used().saturating_add(more) > self.bytes_max
     }
 
+    /// Notes how much is used now, so that the most is known. Not done for each byte: the event
+    /// loop does it once a tick, and [`Budget::is_tight`] for each new connection.
+    pub fn note_peak(&self) -> usize {
+        let used = self.used();
+        if used > self.used.peak.load(Relaxed) {
+            self.used.peak.fetch_max(used, Relaxed);
+        }
+        used
+    }
+
     /// Whether they would be beyond what those who hold much may take: the last eighth is for
     /// the others.
     pub fn is_tight(&self, more: usize) -> bool {
-        self.used().saturating_add(more) > self.bytes_max / 8 * 7
+        self.note_peak().saturating_add(more) > self.bytes_max / 8 * 7
     }
 
     /// Whether they would be beyond what those who hold much may begin: what they have begun grows
@@ -137,14 +151,16 @@ impl Budget {
     }
 }
 
-/// One line for an operator: the sum, the bound, and each account.
+/// One line for an operator: the sum, the bound, the most so far, and each account.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} bytes counted", self.used(), self.bytes_max)?;
+        let used = self.note_peak();
+        let peak = self.used.peak.load(Relaxed);
+        write!(f, "{used} of {} bytes counted, {peak} at most", self.bytes_max)?;
         for ((account, name), before) in
             ACCOUNTS.iter().zip(iter::once(": ").chain(iter::repeat(", ")))
         {
-            write!(f, "{before}{name} {}", self.used.0[*account as usize].load(Relaxed))?;
+            write!(f, "{before}{name} {}", self.used.sums[*account as usize].load(Relaxed))?;
         }
         Ok(())
     }
@@ -317,6 +333,16 @@ mod tests {
         assert_eq!((&part[..], budget.used()), (&b"o"[..], 5));
         drop(part);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn the_most_that_was_noted_is_said() {
+        let budget = Budget::new(64 << 20, 0);
+        budget.take(Account::Http, 700);
+        assert!(!budget.is_tight(0));
+        budget.give(Account::Http, 300);
+        let text = budget.to_string();
+        assert!(text.contains("400 of 41943040 bytes counted, 700 at most: "), "{text}");
     }
 
     /// However many hold the piece that they were allowed, the last eighth is left.

@@ -32,7 +32,8 @@ pub trait Heap {
     fn heap_bytes(&self) -> usize;
 }
 
-/// Values with their reference counts. Each counts once against the budget: its slot and its heap.
+/// Values with their reference counts. What counts against the budget is what is held for them:
+/// the chunks of slots, the table of symbols, and each value's heap once.
 pub struct Interner<T> {
     values: Slab<Interned<T>>,
     /// By the hash of the value that each symbol stands for.
@@ -40,7 +41,8 @@ pub struct Interner<T> {
     /// Keyed: names are chosen by peers.
     hasher: RandomState,
     counted: Counted,
-    bytes: usize,
+    /// Bytes on the heap of all values.
+    heap_bytes: usize,
 }
 
 struct Interned<T> {
@@ -49,9 +51,6 @@ struct Interned<T> {
 }
 
 impl<T: Eq + Hash + Heap> Interner<T> {
-    /// A value's slot with its generation, and its symbol in a hash table that is half full.
-    const SLOT_BYTES: usize = size_of::<Option<Interned<T>>>() + 4 + 2 * (size_of::<Symbol>() + 1);
-
     /// An empty interner.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self {
@@ -59,7 +58,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
             symbols: HashTable::new(),
             hasher: RandomState::default(),
             counted: Counted::of(budget, Account::Texts, 0),
-            bytes: 0,
+            heap_bytes: 0,
         }
     }
 
@@ -81,10 +80,10 @@ impl<T: Eq + Hash + Heap> Interner<T> {
             }
             return symbol;
         }
-        let bytes = Self::SLOT_BYTES + value.heap_bytes();
+        self.heap_bytes += value.heap_bytes();
         let symbol = Symbol::of(values.insert(Interned { uses: 1, value }).index);
         symbols.insert_unique(hash, symbol, |symbol| hash_at(values, hasher, *symbol));
-        self.count(self.bytes + bytes);
+        self.recount();
         symbol
     }
 
@@ -101,7 +100,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         if shared.uses > 0 {
             return;
         }
-        let bytes = Self::SLOT_BYTES + shared.value.heap_bytes();
+        self.heap_bytes -= shared.value.heap_bytes();
         let hash = hasher.hash_one(&shared.value);
         if let Ok(found) = symbols.find_entry(hash, |other| *other == symbol) {
             found.remove();
@@ -113,12 +112,12 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         if symbols.len() * 4 < symbols.capacity() {
             symbols.shrink_to(symbols.len() * 2, |symbol| hash_at(values, hasher, *symbol));
         }
-        self.count(self.bytes - bytes);
+        self.recount();
     }
 
-    fn count(&mut self, bytes: usize) {
-        self.bytes = bytes;
-        self.counted.set(bytes);
+    fn recount(&mut self) {
+        let table = self.symbols.allocation_size();
+        self.counted.set(self.values.held_bytes() + table + self.heap_bytes);
     }
 }
 
@@ -213,7 +212,10 @@ mod tests {
         for symbol in &symbols[2_500..] {
             interner.release(*symbol);
         }
-        assert!(interner.is_empty() && interner.symbols.is_empty() && budget.used() == 0);
+        assert!(interner.is_empty() && interner.symbols.is_empty());
+        // The slab's first chunk stays, and it counts.
+        let held = interner.values.held_bytes() + interner.symbols.allocation_size();
+        assert!(budget.used() == held && held > 0, "{} of {held}", budget.used());
         assert!(interner.symbols.capacity() < 100, "{}", interner.symbols.capacity());
     }
 

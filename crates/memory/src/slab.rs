@@ -41,6 +41,12 @@ impl<T> Chunk<T> {
         }
     }
 
+    /// What it holds: itself, and the slots that were ever used. The pages of the others were
+    /// never touched.
+    fn held_bytes(&self) -> usize {
+        size_of::<Self>() + self.slots.len() * size_of::<Option<T>>()
+    }
+
     /// Puts a value into the lowest free slot. There is one.
     fn insert(&mut self, value: T, generation: u32) -> usize {
         let word = self.free.iter().position(|free| *free != 0).unwrap_or(0);
@@ -71,11 +77,12 @@ pub struct Slab<T> {
     first_free: usize,
     len: usize,
     generation: u32,
+    held_bytes: usize,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { chunks: Vec::new(), first_free: 0, len: 0, generation: 0 }
+        Self { chunks: Vec::new(), first_free: 0, len: 0, generation: 0, held_bytes: 0 }
     }
 }
 
@@ -83,6 +90,11 @@ impl<T> Slab<T> {
     /// Whether no entry is left.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Bytes of memory that its chunks hold, for entries or as room that was used once.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Puts an entry into the lowest free place, so that chunks at the end can empty.
@@ -96,8 +108,11 @@ impl<T> Slab<T> {
             self.chunks.push(None);
         }
         self.generation = (self.generation + 1) % GENERATIONS;
-        let chunk = self.chunks[self.first_free].get_or_insert_with(|| Box::new(Chunk::new()));
+        let place = &mut self.chunks[self.first_free];
+        let before = place.as_ref().map_or(0, |chunk| chunk.held_bytes());
+        let chunk = place.get_or_insert_with(|| Box::new(Chunk::new()));
         let slot = chunk.insert(value, self.generation);
+        self.held_bytes += chunk.held_bytes() - before;
         self.len += 1;
         Key { index: (self.first_free * CHUNK + slot) as u32, generation: self.generation }
     }
@@ -147,6 +162,7 @@ impl<T> Slab<T> {
         self.first_free = self.first_free.min(place);
         // The first one stays: entries that come and go one at a time would map and unmap it.
         if chunk.used == 0 && place > 0 {
+            self.held_bytes -= chunk.held_bytes();
             self.chunks[place] = None;
             while let Some(None) = self.chunks.last() {
                 self.chunks.pop();
@@ -187,6 +203,25 @@ mod tests {
         }
         assert_eq!((slab.chunks.len(), slab.len), (1, CHUNK));
         assert_eq!(slab.keys(), keys[..CHUNK]);
+    }
+
+    #[test]
+    fn what_is_held_goes_with_the_chunk_and_not_with_the_entry() {
+        let mut slab = Slab::default();
+        let chunk = |slots: usize| size_of::<Chunk<u64>>() + slots * size_of::<Option<u64>>();
+        assert_eq!(slab.held_bytes(), 0);
+        let keys: Vec<Key> = (0..2 * CHUNK + 5).map(|n| slab.insert(n as u64)).collect();
+        let all = 2 * chunk(CHUNK) + chunk(5);
+        assert_eq!(slab.held_bytes(), all);
+        for key in &keys[1..2 * CHUNK - 1] {
+            slab.remove(*key).unwrap();
+        }
+        assert_eq!(slab.held_bytes(), all, "one entry keeps its chunk");
+        slab.insert(0);
+        assert_eq!(slab.held_bytes(), all, "the slot of another");
+        slab.remove(keys[2 * CHUNK - 1]).unwrap();
+        keys[2 * CHUNK..].iter().for_each(|key| _ = slab.remove(*key).unwrap());
+        assert_eq!(slab.held_bytes(), chunk(CHUNK));
     }
 
     #[test]

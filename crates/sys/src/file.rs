@@ -121,11 +121,20 @@ fn not_a_log(what: &str) -> io::Error {
 pub struct OwnFolder(OwnedFd);
 
 impl OwnFolder {
-    /// Opens the folder, and makes it where it is missing, for this user alone.
+    /// Opens the folder, and makes it where it is missing, for this user alone. A link in place of
+    /// the folder is not followed: who can write beside it could exchange it.
     pub fn open(path: &Path) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        let flags = OPEN | OFlags::RDONLY | OFlags::DIRECTORY;
-        let folder = File::from(fs::open(path, flags, Mode::empty())?);
+        let flags = OPEN | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        // A slash at the end would have a link followed all the same.
+        let name: std::path::PathBuf = path.components().collect();
+        let folder = fs::open(&name, flags, Mode::empty()).map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP if name.is_symlink() => {
+                io::Error::new(ErrorKind::InvalidInput, "it is a link; expected a folder")
+            }
+            error => error.into(),
+        });
+        let folder = File::from(folder?);
         let metadata = folder.metadata()?;
         let user = rustix::process::geteuid().as_raw();
         let refuse = |message| Err(io::Error::new(ErrorKind::PermissionDenied, message));
@@ -278,6 +287,23 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["one", "three"]);
         assert!(outside.exists());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_folder_is_not_followed() {
+        let folder = folder("link");
+        let (own, link) = (folder.join("own"), folder.join("link"));
+        OwnFolder::open(&own).unwrap();
+        symlink(&own, &link).unwrap();
+        for path in [link.clone(), link.join("")] {
+            let error = OwnFolder::open(&path).unwrap_err();
+            assert!(error.to_string().contains("it is a link"), "{error}");
+        }
+        // A folder above it may be one.
+        OwnFolder::open(&folder.join("own/../own")).unwrap();
+        symlink(&folder, own.join("above")).unwrap();
+        OwnFolder::open(&own.join("above/own")).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
     }
 

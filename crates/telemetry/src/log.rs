@@ -20,7 +20,7 @@ use crate::request::RequestInfo;
 use eyelet_config::{Access, Config};
 use eyelet_memory::budget::{Account, Budget, CountedBuffer};
 use line::{Line, Opening};
-use queue::{Drain, Fill};
+use queue::{Batch, Drain, Fill};
 
 /// How long the end of the process waits for the log's reader.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -91,10 +91,10 @@ impl Log {
         if batch.len() < BATCH_BYTES {
             batch.shrink_to_fit();
         }
-        if !queue.push(batch) {
-            self.counters.lines_lost.add(self.lines);
+        let lines = std::mem::take(&mut self.lines);
+        if !queue.push(Batch { text: batch, lines }) {
+            self.counters.lines_lost.add(lines);
         }
-        self.lines = 0;
     }
 }
 
@@ -104,6 +104,8 @@ pub struct Writer {
     listeners: Arc<[Box<str>]>,
     thread: Option<JoinHandle<()>>,
     budget: Arc<Budget>,
+    /// The thread's.
+    counters: Arc<Counters>,
 }
 
 impl Writer {
@@ -113,19 +115,21 @@ impl Writer {
         listeners: Arc<[Box<str>]>,
         budget: &Arc<Budget>,
     ) -> io::Result<Self> {
-        let budget = budget.clone();
+        let (budget, counters) = (budget.clone(), counters::register());
         let out: Box<dyn Write + Send> = match &config.log.access {
-            Access::Off => return Ok(Self { queue: None, listeners, thread: None, budget }),
+            Access::Off => {
+                return Ok(Self { queue: None, listeners, thread: None, budget, counters });
+            }
             Access::Stdout => Box::new(io::stdout()),
             Access::File(path) => Box::new(open(path)?),
         };
         let queue_bytes_max = (config.limits.memory_max / QUEUE_PART).min(QUEUE_BYTES_MAX);
         let (queue, drain) = queue::queue(queue_bytes_max);
-        let counters = counters::register();
+        let counted = counters.clone();
         let thread = std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_all(out, drain, &counters))?;
-        Ok(Self { queue: Some(queue), listeners, thread: Some(thread), budget })
+            .spawn(move || write_all(out, drain, &counted))?;
+        Ok(Self { queue: Some(queue), listeners, thread: Some(thread), budget, counters })
     }
 
     /// The log of one worker.
@@ -151,8 +155,10 @@ impl Writer {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         if !thread.is_finished() {
-            let bytes = waiting.bytes();
-            tracing::error!("the access log's reader is stuck: {bytes} bytes of lines are lost");
+            // The reader may have got some lines of the batch that is being written.
+            let lines = waiting.unwritten_lines();
+            self.counters.lines_lost.add(lines);
+            tracing::error!("the access log's reader is stuck: up to {lines} lines are lost");
         }
     }
 }
@@ -168,10 +174,10 @@ fn open(path: &Path) -> io::Result<File> {
 
 fn write_all(mut out: Box<dyn Write + Send>, batches: Drain, counters: &Counters) {
     let mut failed = false;
-    for batch in batches {
-        let written = out.write_all(&batch).and_then(|()| out.flush());
+    for Batch { text, lines } in batches {
+        let written = out.write_all(&text).and_then(|()| out.flush());
         if let Err(error) = written {
-            counters.lines_lost.add(memchr::memchr_iter(b'\n', &batch).count() as u64);
+            counters.lines_lost.add(lines);
             if !std::mem::replace(&mut failed, true) {
                 tracing::error!("cannot write the access log: {error}");
             }
@@ -200,7 +206,7 @@ mod tests {
             batch.extend([b'a'; 500]);
         });
         log.flush();
-        let room = drain.next().map(|batch| (batch.len(), batch.capacity()));
+        let room = drain.next().map(|batch| (batch.text.len(), batch.text.capacity()));
         assert!(room.is_some_and(|(len, room)| len == 500 && room < 2 * len), "{room:?}");
     }
 }

@@ -16,6 +16,14 @@ pub struct Fill(Arc<Queue>);
 #[derive(Clone)]
 pub struct Drain(Arc<Queue>);
 
+/// Whole lines.
+pub struct Batch {
+    /// The lines as text.
+    pub text: CountedBuffer,
+    /// How many there are.
+    pub lines: u64,
+}
+
 struct Queue {
     /// Bytes of memory of lines that may wait for a slow reader. What comes beyond is counted and
     /// lost, because a stalled log must not stall connections.
@@ -26,8 +34,12 @@ struct Queue {
 }
 
 struct Waiting {
-    batches: VecDeque<CountedBuffer>,
+    batches: VecDeque<Batch>,
     bytes: usize,
+    /// Lines of these batches and of the one that is being written.
+    lines: u64,
+    /// Those of them that are in the batch that is being written.
+    lines_in_hand: u64,
     fills: usize,
     /// Nobody is to be woken who is awake: that is a system call.
     is_drain_asleep: bool,
@@ -35,7 +47,14 @@ struct Waiting {
 
 /// A queue with nothing in it, for at most so many bytes.
 pub fn queue(bytes_max: usize) -> (Fill, Drain) {
-    let waiting = Waiting { batches: VecDeque::new(), bytes: 0, fills: 1, is_drain_asleep: false };
+    let waiting = Waiting {
+        batches: VecDeque::new(),
+        bytes: 0,
+        lines: 0,
+        lines_in_hand: 0,
+        fills: 1,
+        is_drain_asleep: false,
+    };
     let waiting = Mutex::new(waiting);
     let queue = Arc::new(Queue { bytes_max, waiting, changed: Condvar::new() });
     (Fill(queue.clone()), Drain(queue))
@@ -58,14 +77,15 @@ impl Queue {
 
 impl Fill {
     /// Whether there was room for the batch.
-    pub fn push(&self, batch: CountedBuffer) -> bool {
+    pub fn push(&self, batch: Batch) -> bool {
         let mut waiting = self.0.lock();
-        if waiting.bytes + batch.capacity() > self.0.bytes_max
+        if waiting.bytes + batch.text.capacity() > self.0.bytes_max
             || waiting.batches.len() >= QUEUE_BATCHES_MAX
         {
             return false;
         }
-        waiting.bytes += batch.capacity();
+        waiting.bytes += batch.text.capacity();
+        waiting.lines += batch.lines;
         waiting.batches.push_back(batch);
         self.0.unlock_and_wake(waiting);
         true
@@ -93,21 +113,24 @@ impl Drop for Fill {
 }
 
 impl Drain {
-    /// Bytes that nobody has taken yet.
-    pub fn bytes(&self) -> usize {
-        self.0.lock().bytes
+    /// Lines that are not written: those that wait, and those of the batch that was taken last.
+    pub fn unwritten_lines(&self) -> u64 {
+        self.0.lock().lines
     }
 }
 
-/// Waits for the next batch; none when the queue has ended and is empty.
+/// Waits for the next batch; none when the queue has ended and is empty. The batch before it counts
+/// as written.
 impl Iterator for Drain {
-    type Item = CountedBuffer;
+    type Item = Batch;
 
-    fn next(&mut self) -> Option<CountedBuffer> {
+    fn next(&mut self) -> Option<Batch> {
         let mut waiting = self.0.lock();
+        waiting.lines -= std::mem::take(&mut waiting.lines_in_hand);
         loop {
             if let Some(batch) = waiting.batches.pop_front() {
-                waiting.bytes -= batch.capacity();
+                waiting.bytes -= batch.text.capacity();
+                waiting.lines_in_hand = batch.lines;
                 return Some(batch);
             }
             if waiting.fills == 0 {
@@ -126,13 +149,14 @@ mod tests {
 
     const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-    fn batches() -> (Arc<Budget>, impl Fn(Vec<u8>) -> CountedBuffer) {
+    /// Makes batches of two lines.
+    fn batches() -> (Arc<Budget>, impl Fn(Vec<u8>) -> Batch) {
         let budget = Arc::new(Budget::new(64 << 20, 0));
         let of = budget.clone();
         (budget, move |bytes| {
-            let mut batch = CountedBuffer::of(&of, Account::Log);
-            batch.edit(|empty| *empty = bytes);
-            batch
+            let mut text = CountedBuffer::of(&of, Account::Log);
+            text.edit(|empty| *empty = bytes);
+            Batch { text, lines: 2 }
         })
     }
 
@@ -142,12 +166,12 @@ mod tests {
         let (budget, batch) = batches();
         let other = fill.clone();
         assert!(fill.push(batch(vec![1])) && other.push(batch(vec![2, 3])));
-        assert_eq!((drain.bytes(), budget.used()), (3, 3));
+        assert_eq!((drain.unwritten_lines(), budget.used()), (4, 3));
         drop(fill);
         let reader = std::thread::spawn(move || {
-            let mut next = || drain.next().map(|batch| batch.to_vec());
+            let mut next = || drain.next().map(|batch| batch.text.to_vec());
             let seen = [next(), next(), next(), next()];
-            (seen, drain.bytes())
+            (seen, drain.unwritten_lines())
         });
         // It may be asleep by now, or not: either must do.
         std::thread::park_timeout(std::time::Duration::from_millis(20));
@@ -164,10 +188,12 @@ mod tests {
         let (budget, batch) = batches();
         assert!(fill.push(batch(vec![0; QUEUE_BYTES_MAX])));
         assert!(!fill.push(batch(vec![0])));
-        assert_eq!(drain.next().map(|batch| batch.len()), Some(QUEUE_BYTES_MAX));
+        assert_eq!(drain.next().map(|batch| batch.text.len()), Some(QUEUE_BYTES_MAX));
         assert!((0..QUEUE_BATCHES_MAX).all(|_| fill.push(batch(vec![0]))));
         assert!(!fill.push(batch(vec![0])));
         assert!(drain.next().is_some() && fill.push(batch(vec![0])));
-        assert_eq!((drain.bytes(), budget.used()), (QUEUE_BATCHES_MAX, QUEUE_BATCHES_MAX));
+        assert_eq!(budget.used(), QUEUE_BATCHES_MAX);
+        // The batch that was taken last is not written before the next one is asked for.
+        assert_eq!(drain.unwritten_lines(), 2 * (QUEUE_BATCHES_MAX as u64 + 1));
     }
 }
