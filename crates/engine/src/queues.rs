@@ -48,8 +48,8 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Drops those that `holds` denies, once the queue has doubled: each is looked at twice at
-    /// most. So the queue is never longer than twice the holders, or [`STALE_MAX`].
+    /// Once the queue has doubled, keeps only those for which `holds` is true. So each is looked at
+    /// twice at most, and the queue is never longer than twice the holders, or [`STALE_MAX`].
     pub(crate) fn tidy(&mut self, holds: impl FnMut(&Holder) -> bool) {
         self.kept = self.kept.min(self.places.len());
         if self.places.len() >= STALE_MAX.max(2 * self.kept) {

@@ -24,14 +24,26 @@ use support::{Edge, Hello, Pki, SOON, Tls, until};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
-/// A client that was served later than this was not served.
+/// A client that was served later than this was not served, or later than [`SERVED_ECHOES`] where
+/// that is longer.
 const SERVED: Duration = Duration::from_secs(5);
+/// The same as a multiple of a new client's handshake and echo before the flood: a machine that is
+/// busy with other things makes all of it slow.
+const SERVED_ECHOES: u32 = 200;
 /// Parked clients from before the flood.
 const LONG_STANDING: usize = 50;
 /// Nearly `hello_bytes_max`.
 const HELLO_BYTES: usize = 60 << 10;
 /// Who floods: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
+
+/// Sizes are below those at which an edge without bounds failed, so that a debug build is through
+/// in a minute on a machine that is busy. Each is a multiple of what the budget has room for, and
+/// more come to the same bound. `EYELET_FLOOD=3` makes them three times as large.
+fn sized(count: usize) -> usize {
+    let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
+    count * times.unwrap_or(1)
+}
 
 /// An edge with a name for those who behave, and two that lead to a flood's upstream.
 struct Scene {
@@ -41,6 +53,7 @@ struct Scene {
     _deaf: Multitude,
     edge: Edge,
     config: Arc<ClientConfig>,
+    served: Duration,
 }
 
 impl Scene {
@@ -72,7 +85,13 @@ impl Scene {
         );
         let edge = Edge::start(&pki.folder, &rules);
         let config = light(TLS13, Resumption::disabled());
-        Self { _pki: pki, _echo: calm, _flooded: flooded, _deaf: deaf, edge, config }
+        let served = SERVED;
+        let mut scene =
+            Self { _pki: pki, _echo: calm, _flooded: flooded, _deaf: deaf, edge, config, served };
+        let began = Instant::now();
+        echo(&mut scene.calm(From::loopback(1)).unwrap(), b"before the flood");
+        scene.served = SERVED.max(SERVED_ECHOES * began.elapsed());
+        scene
     }
 
     fn calm(&self, from: From) -> std::io::Result<Tls> {
@@ -86,7 +105,7 @@ impl Scene {
         for client in &mut long_standing {
             echo(client, b"here before the flood");
         }
-        let steady = Steady::start(self.calm(From::loopback(1)).unwrap());
+        let steady = Steady::start(self.calm(From::loopback(1)).unwrap(), self.served);
         let newcomers = Visitors::start(self);
         let watch = Watch::start(self.edge.pid());
         let base = watch.base;
@@ -157,8 +176,8 @@ struct Steady {
 }
 
 impl Steady {
-    fn start(mut client: Tls) -> Self {
-        client.sock.set_read_timeout(Some(SERVED)).unwrap();
+    fn start(mut client: Tls, served: Duration) -> Self {
+        client.sock.set_read_timeout(Some(served)).unwrap();
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -186,15 +205,6 @@ struct Newcomers {
     served: usize,
 }
 
-impl Newcomers {
-    /// While a flood is rising one may be among the oldest half-open, or meet a full budget before
-    /// its tick has passed: most are served, and those parked before are never touched.
-    #[track_caller]
-    fn are_served(&self) {
-        assert!(4 * self.served >= 3 * self.came, "newcomers are served: {self:?}");
-    }
-}
-
 /// New clients of another source, one each 200 ms.
 struct Visitors {
     stop: Arc<AtomicBool>,
@@ -204,6 +214,7 @@ struct Visitors {
 impl Visitors {
     fn start(scene: &Scene) -> Self {
         let (address, config) = (scene.edge.address(), scene.config.clone());
+        let in_time = scene.served;
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -211,7 +222,7 @@ impl Visitors {
             while !stopped.load(Ordering::Relaxed) {
                 seen.came += 1;
                 let client = From::loopback(1).tls(address, &config, "calm.app.test");
-                seen.served += usize::from(client.is_ok_and(|mut client| is_served(&mut client)));
+                seen.served += usize::from(client.is_ok_and(|client| is_served(client, in_time)));
                 thread::sleep(Duration::from_millis(200));
             }
             seen
@@ -229,15 +240,15 @@ impl Newcomers {
     /// Nearly all, whatever those do who were there before: one may come in the moment in which a
     /// flood is over its bound.
     #[track_caller]
-    fn are_nearly_all_served(&self) {
+    fn are_served(&self) {
         let missed = self.came - self.served;
         assert!(missed <= 1 || 20 * missed <= self.came, "newcomers are served: {self:?}");
     }
 }
 
-fn is_served(client: &mut Tls) -> bool {
+fn is_served(mut client: Tls, in_time: Duration) -> bool {
     let mut back = [0; 5];
-    client.sock.set_read_timeout(Some(SERVED)).unwrap();
+    client.sock.set_read_timeout(Some(in_time)).unwrap();
     client.write_all(b"hello").and_then(|()| client.read_exact(&mut back)).is_ok()
 }
 
@@ -283,7 +294,7 @@ fn half_open_handshakes() {
     let _alone = alone();
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").bytes();
-    let flood = || scene.half_open(15_000, &hello, 6);
+    let flood = || scene.half_open(sized(15_000), &hello, 6);
     let (held, newcomers) = scene.withstands("half-open handshakes", flood);
     let answered = held.iter().filter(|(_, answered)| *answered).count();
     assert!(answered > 10_000, "only {answered} of 15000 hellos were answered");
@@ -300,7 +311,7 @@ fn half_open_handshakes_with_a_record_begun() {
     let scene = Scene::new(Manner::Stalled);
     let mut bytes = Hello::named("app.test").bytes();
     bytes.extend(begun_record());
-    let flood = || scene.half_open(5_000, &bytes, 6);
+    let flood = || scene.half_open(sized(5_000), &bytes, 6);
     let (held, newcomers) = scene.withstands("half-open with a record begun", flood);
     newcomers.are_served();
     drop(held);
@@ -314,10 +325,9 @@ fn hellos_without_an_end() {
     let scene = Scene::new(Manner::Stalled);
     let mut hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
     hello.pop();
-    let flood = || scene.half_open(5_000, &hello, 0);
+    let flood = || scene.half_open(sized(5_000), &hello, 0);
     let (held, newcomers) = scene.withstands("hellos without an end", flood);
-    // Half-open ones go by age, and so does a newcomer that is one when others grow.
-    assert!(2 * newcomers.served >= newcomers.came, "newcomers are served: {newcomers:?}");
+    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -329,9 +339,9 @@ fn heads_without_an_end_where_all_are_redirected() {
     let scene = Scene::new(Manner::Stalled);
     let mut head = b"GET / HTTP/1.1\r\nHost: app.test\r\nX: ".to_vec();
     head.resize(HELLO_BYTES, b'x');
-    let flood = || scene.half_open_at(1, 1_500, &head, 0);
+    let flood = || scene.half_open_at(1, sized(1_500), &head, 0);
     let (held, newcomers) = scene.withstands("half heads to redirect", flood);
-    newcomers.are_nearly_all_served();
+    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -342,9 +352,9 @@ fn long_hellos_for_an_upstream_that_does_not_answer() {
     let _alone = alone();
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("deaf.test").padded_to(HELLO_BYTES).bytes();
-    let flood = || scene.half_open(1_500, &hello, 0);
+    let flood = || scene.half_open(sized(1_500), &hello, 0);
     let (held, newcomers) = scene.withstands("long hellos, no answer to the SYN", flood);
-    newcomers.are_nearly_all_served();
+    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -355,9 +365,9 @@ fn long_hellos_and_then_silence() {
     let _alone = alone();
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
-    let flood = || scene.half_open(1_500, &hello, 6);
+    let flood = || scene.half_open(sized(1_500), &hello, 6);
     let (held, newcomers) = scene.withstands("long hellos, then silence", flood);
-    newcomers.are_nearly_all_served();
+    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -384,10 +394,10 @@ fn protocols_that_are_a_connections_own() {
         client.read_exact(&mut vec![0; hello.len()]).ok()?;
         Some(client)
     };
-    let flood = || many(6_000, begin).into_iter().flatten().collect::<Vec<_>>();
+    let flood = || many(sized(6_000), begin).into_iter().flatten().collect::<Vec<_>>();
     let (held, newcomers) = scene.withstands("protocols of their own", flood);
-    assert!(held.len() > 5_900, "{} of 6000 are parked", held.len());
-    newcomers.are_nearly_all_served();
+    assert!(60 * held.len() > 59 * sized(6_000), "only {} are parked", held.len());
+    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -399,7 +409,7 @@ fn parked_clients_that_begin_a_record() {
     let scene = Scene::new(Manner::Stalled);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").unwrap();
     let flood = || {
-        let mut held = many(4_000, begin);
+        let mut held = many(sized(4_000), begin);
         let bytes = begun_record();
         each(&mut held, |client| client.sock.write_all(&bytes).unwrap());
         held
@@ -416,7 +426,8 @@ fn clients_that_never_read() {
     let _alone = alone();
     let scene = Scene::new(Manner::Endless);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
-    let (held, newcomers) = scene.withstands("clients that never read", || many(5_000, begin));
+    let (held, newcomers) =
+        scene.withstands("clients that never read", || many(sized(5_000), begin));
     let open = held.iter().flatten().count();
     eprintln!("{open} of 5000 got in");
     newcomers.are_served();
@@ -470,7 +481,7 @@ impl Scene {
             sipping
         };
         let (held, newcomers) = self.withstands(label, flood);
-        newcomers.are_nearly_all_served();
+        newcomers.are_served();
         let is_slow = "shed: memory_max, and what was sent was not taken";
         let given_up = self.edge.count(|line| line["reason"] == is_slow);
         assert!(given_up > 0, "{label}: none of the slow is given up");
@@ -517,7 +528,7 @@ fn uploads_to_a_stalled_upstream() {
         Some(client)
     };
     let flood = || {
-        let mut held: Vec<Tls> = many(2_000, begin).into_iter().flatten().collect();
+        let mut held: Vec<Tls> = many(sized(2_000), begin).into_iter().flatten().collect();
         stuff(&mut held, &support::noise(16 << 10, 5));
         held
     };
@@ -541,7 +552,7 @@ fn spliced_uploads_to_a_stalled_upstream() {
         Some(client)
     };
     let flood = || {
-        let mut held: Vec<TcpStream> = many(2_000, begin).into_iter().flatten().collect();
+        let mut held: Vec<TcpStream> = many(sized(2_000), begin).into_iter().flatten().collect();
         stuff(&mut held, &support::noise(64 << 10, 6));
         held
     };
@@ -569,9 +580,9 @@ fn idle_connections_make_room_where_they_may() {
     let mut newcomers = Newcomers { came: 20, served: 0 };
     for n in 0..newcomers.came {
         let client = scene.calm(From::loopback(10 + n as u8));
-        newcomers.served += usize::from(client.is_ok_and(|mut client| is_served(&mut client)));
+        newcomers.served += usize::from(client.is_ok_and(|client| is_served(client, scene.served)));
     }
-    newcomers.are_nearly_all_served();
+    newcomers.are_served();
     let was_settled = |line: &serde_json::Value| line["duration_ms"].as_u64().unwrap() >= 2_000;
     assert_eq!(scene.edge.count(|line| is_idle(line) && !was_settled(line)), 0);
     drop(held);
@@ -643,13 +654,11 @@ fn a_greedy_source_is_shed_before_others() {
         assert!(held.len() < 15_000, "{} connections fit", held.len());
         held.extend(many(500, begin).into_iter().flatten());
     }
-    // Sources are weighed once a tick of 100 ms.
-    thread::sleep(Duration::from_millis(500));
     let count = 20;
     let mut served = 0;
     for n in 0..count {
         let client = scene.calm(From::loopback(3 + n % 5));
-        served += u8::from(client.is_ok_and(|mut client| is_served(&mut client)));
+        served += u8::from(client.is_ok_and(|client| is_served(client, scene.served)));
         let _ = greedy.tls(scene.edge.address(), &scene.config, "calm.app.test");
     }
     assert_eq!(served, count, "others are served");

@@ -295,8 +295,7 @@ fn what_the_kernel_drops_elsewhere_is_not_counted() {
         open.extend(TcpStream::connect_timeout(&address, Duration::from_millis(20)));
         (overflows() > before).then_some(())
     });
-    // Longer than the second after which the edge looks.
-    thread::sleep(Duration::from_millis(1500));
+    // It looks at its listeners once more when it stops accepting.
     edge.signal(Signal::TERM);
     assert!(edge.wait_exit().success());
     assert!(edge.log().contains("the kernel dropped 0,"), "{}", edge.log());
