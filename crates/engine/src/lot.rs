@@ -214,6 +214,11 @@ impl Lot {
         self.entries.is_empty()
     }
 
+    /// Bytes that one more entry takes: none where one that has ended left its place.
+    pub fn next_entry_bytes(&self) -> usize {
+        if self.entries.has_hole() { 0 } else { size_of::<Entry>() }
+    }
+
     /// Takes in an accepted connection as an active one. With `is_early` its hello should be here
     /// already: that it can be read is supposed until a read has shown otherwise.
     pub fn insert(&mut self, client: OwnedFd, is_early: bool) -> Key {

@@ -48,7 +48,9 @@ impl Worker {
         // The last eighth is for those who have little.
         let much = self.sources.is_greedy(source) || !self.is_served_in_few(source);
         let is_full = || {
-            if much { budget.is_tight(NEW_BYTES) } else { budget.is_over(NEW_BYTES) }
+            // An idle connection that is ended makes room by its place in the table.
+            let new_bytes = ACTIVE_BYTES + self.lot.borrow().next_entry_bytes();
+            if much { budget.is_tight(new_bytes) } else { budget.is_over(new_bytes) }
         };
         for _ in 0..SHED_A_NEW_ONE {
             if !is_full() || !(self.shed_oldest(None) || self.shed_idle()) {

@@ -237,12 +237,12 @@ impl Visitors {
 }
 
 impl Newcomers {
-    /// Nearly all, whatever those do who were there before: one may come in the moment in which a
-    /// flood is over its bound.
+    /// Nearly all, whatever those do who were there before. A few newcomers come in a test: two of
+    /// them may come in a moment in which a flood is over its bound.
     #[track_caller]
     fn are_served(&self) {
         let missed = self.came - self.served;
-        assert!(missed <= 1 || 20 * missed <= self.came, "newcomers are served: {self:?}");
+        assert!(missed <= 2 || 20 * missed <= self.came, "newcomers are served: {self:?}");
     }
 }
 
@@ -580,6 +580,8 @@ fn idle_connections_make_room_where_they_may() {
         assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
         held.extend(many(500, begin).into_iter().flatten());
     }
+    // The last ones settle too: from here on there are idle connections to end for each newcomer.
+    thread::sleep(Duration::from_millis(2_500));
     let mut newcomers = Newcomers { came: 20, served: 0 };
     for n in 0..newcomers.came {
         let client = scene.calm(From::loopback(10 + n as u8));

@@ -9,6 +9,9 @@
 const CHUNK: usize = 1024;
 const WORDS: usize = CHUNK / 64;
 
+/// Chunks that are looked at for a hole. The first that is not full nearly always has one.
+const CHUNKS_LOOKED_AT: usize = 4;
+
 /// Generations wrap here, so that a key fits one epoll token beside index and side.
 const GENERATIONS: u32 = 1 << 24;
 
@@ -95,6 +98,12 @@ impl<T> Slab<T> {
     /// Bytes of memory that its chunks hold, for entries or as room that was used once.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
+    }
+
+    /// Whether a place is free that held an entry before: the next entry takes no more memory.
+    pub fn has_hole(&self) -> bool {
+        let free = self.chunks.iter().skip(self.first_free).flatten();
+        free.take(CHUNKS_LOOKED_AT).any(|chunk| chunk.used < chunk.slots.len())
     }
 
     /// Puts an entry into the lowest free place, so that chunks at the end can empty.
@@ -228,9 +237,13 @@ mod tests {
     fn a_hole_is_filled_before_the_slab_grows() {
         let mut slab = Slab::default();
         let keys: Vec<Key> = (0..3 * CHUNK).map(|n| slab.insert(n)).collect();
-        for key in &keys[CHUNK..2 * CHUNK] {
+        assert!(!slab.has_hole());
+        for key in &keys[CHUNK..2 * CHUNK - 1] {
             slab.remove(*key).unwrap();
         }
+        assert!(slab.has_hole());
+        let held = slab.held_bytes();
         assert_eq!(slab.insert(0).index as usize, CHUNK);
+        assert_eq!(slab.held_bytes(), held);
     }
 }
