@@ -25,6 +25,9 @@ const NEW_BYTES: usize = size_of::<Entry>() + ACTIVE_BYTES;
 /// Connections that are ended to make room for one new one: one is enough unless others took
 /// memory meanwhile.
 const SHED_A_NEW_ONE: usize = 4;
+/// The same for idle connections where `shed_idle` is set. Each holds a slot and a few bytes at
+/// least, so this many make room for [`NEW_BYTES`].
+const SHED_IDLE_A_NEW_ONE: usize = NEW_BYTES / size_of::<Entry>();
 /// Connections looked at in a tick for those that are idle for longest: all of them where there
 /// are fewer. As much work as a hundred small requests.
 const IDLE_LOOKS: u32 = 1024;
@@ -53,7 +56,12 @@ impl Worker {
             if much { budget.is_tight(new_bytes) } else { budget.is_over(new_bytes) }
         };
         for _ in 0..SHED_A_NEW_ONE {
-            if !is_full() || !(self.shed_oldest(None) || self.shed_idle()) {
+            if !is_full() || !self.shed_oldest(None) {
+                break;
+            }
+        }
+        for _ in 0..SHED_IDLE_A_NEW_ONE {
+            if !is_full() || !self.shed_idle() {
                 break;
             }
         }
