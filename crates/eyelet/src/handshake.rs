@@ -23,11 +23,11 @@ use rustls::{
 use rustls_pki_types::CertificateDer;
 
 use crate::active::{Active, Stop, client_failure};
-use crate::provider::with_next_seq;
-use crate::tls::{Certificates, TrafficSecrets, take_captured, with_certificates};
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
+use eyelet_tls::provider::with_next_seq;
+use eyelet_tls::server::{Certificates, TrafficSecrets, take_captured, with_certificates};
 use incoming::{Next, is_early_data, next_record};
 
 /// Bytes read at once: a client's second flight, with certificates, is rarely more.

@@ -15,7 +15,6 @@ use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
 
 use crate::handshake::{self, Handshaken};
-use crate::provider;
 use crate::worker::Worker;
 use eyelet_config::Action;
 use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
@@ -23,6 +22,7 @@ use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{Decided, Parked, Shared, Story};
+use eyelet_tls::provider;
 
 /// What is said, and said back.
 const WORD: &[u8] = b"hello";

@@ -16,10 +16,8 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::compress;
-use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
 use crate::rehearsal;
-use crate::tls::{ServerConfigs, TlsError};
 use crate::truth::Truth;
 use crate::truth::certificate::RootsError;
 use crate::worker::{Edge, Worker};
@@ -32,6 +30,8 @@ use eyelet_engine::worker::{Process, Settings};
 use eyelet_memory::budget::Budget;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
+use eyelet_tls::client::ClientConfigs;
+use eyelet_tls::server::{ServerConfigs, TlsError};
 
 /// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and the
 /// pooled pipes and epolls of each worker.

@@ -24,12 +24,12 @@ use crate::compress::{self, Compressors};
 use crate::connection::connection;
 use crate::http::head;
 use crate::http::pool::Pool;
-use crate::http::roots::ClientConfigs;
 use crate::intercept::Intercept;
 use crate::resolver::Resolver;
-use crate::tls::ServerConfigs;
 use crate::truth::Truth;
 use crate::truth::dns::Resolvers;
+use eyelet_tls::client::ClientConfigs;
+use eyelet_tls::server::ServerConfigs;
 
 /// What all workers share.
 pub struct Edge {

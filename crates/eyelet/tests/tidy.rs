@@ -125,6 +125,17 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
+    (
+        "crates/tls",
+        Some(&[
+            "eyelet-config",
+            "rustls",
+            "rustls-native-certs",
+            "rustls-pki-types",
+            "thiserror",
+            "zeroize",
+        ]),
+    ),
     ("crates/eyelet", None),
 ];
 

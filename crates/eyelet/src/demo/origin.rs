@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::certificates::{Identity, ORIGIN_NAME};
 use super::turns::Turns;
-use crate::provider::PROVIDER;
+use eyelet_tls::provider::PROVIDER;
 
 /// Connections served at a time, so that whoever loads the demo finds a bound and not the
 /// machine's last descriptor.

@@ -5,7 +5,7 @@ use eyelet_record::{CONTROL_BYTES_MAX, Keys, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use rustls::{Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
-use crate::tls::TrafficSecrets;
+use eyelet_tls::server::TrafficSecrets;
 
 /// Our own alert, where rustls says none (`said` is false) or not the RFC's. `lacking`: the hello
 /// is without an extension that TLS 1.3 must have.

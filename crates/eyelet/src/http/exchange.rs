@@ -19,7 +19,6 @@ use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
 use super::io::Gone;
 use super::page::page;
 use super::room;
-use super::roots::Spoken;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::dial::{Dialled, dial, spoken};
@@ -27,6 +26,7 @@ use super::upstream::{NoAnswer, Question, Upstream, one};
 use super::websocket;
 use crate::active::Stop;
 use eyelet_engine::event_loop::others_first;
+use eyelet_tls::client::Spoken;
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;

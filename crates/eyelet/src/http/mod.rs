@@ -19,7 +19,6 @@ pub mod pool;
 mod properties;
 pub mod redirect;
 mod room;
-pub mod roots;
 mod stream;
 mod transfer;
 mod two;

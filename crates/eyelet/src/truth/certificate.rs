@@ -20,11 +20,11 @@ use tokio::net::TcpStream;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-use crate::provider::{self, KeyOnly, PROVIDER};
 use crate::upstream::is_guarded;
 use eyelet_config::certificate;
 use eyelet_config::{Action, Config};
 use eyelet_telemetry::evidence::CertificateEvidence;
+use eyelet_tls::provider::{self, KeyOnly, PROVIDER};
 
 /// Bytes that a server may send until its handshake is done. rustls takes no message of more than
 /// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.

@@ -14,8 +14,8 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
 use super::log::Visit;
-use crate::http::roots::{ClientConfigs, Spoken};
 use eyelet_config::{Config, Host, HttpAddress, HttpUpstream, UpstreamHttp2};
+use eyelet_tls::client::{ClientConfigs, Spoken};
 
 /// Where samples come from.
 pub(super) struct Source<'a> {

@@ -70,11 +70,12 @@ fn identity(folder: &Path) -> Arc<rustls::ServerConfig> {
     use rustls_pki_types::pem::PemObject;
     let chain = rustls_pki_types::CertificateDer::from_pem_file(folder.join("app.pem")).unwrap();
     let key = rustls_pki_types::PrivateKeyDer::from_pem_file(folder.join("app.key")).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(crate::provider::PROVIDER.clone())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![chain], key);
+    let config =
+        rustls::ServerConfig::builder_with_provider(eyelet_tls::provider::PROVIDER.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![chain], key);
     Arc::new(config.unwrap())
 }
 

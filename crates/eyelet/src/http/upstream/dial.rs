@@ -25,11 +25,11 @@ use tokio_rustls::client::TlsStream;
 
 use super::plain::Plain;
 use super::{one, two};
-use crate::http::roots::Spoken;
 use crate::resolver;
 use crate::worker::{Edge, Worker};
 use eyelet_config::{Host, HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_tls::client::Spoken;
 
 /// How often an upstream that is not there is dialled again while it is waited for.
 const WAIT_STEP: Duration = Duration::from_millis(100);

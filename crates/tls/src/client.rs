@@ -10,7 +10,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::provider::PROVIDER;
-use crate::tls::TlsError;
+use crate::server::TlsError;
 use eyelet_config::{Action, Config, TerminateUpstream, UpstreamTls};
 
 /// Which versions of HTTP may be spoken on a connection.
