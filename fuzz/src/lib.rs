@@ -67,15 +67,13 @@ pub mod watch;
 pub mod watch_properties;
 
 /// What DNS responses say.
-#[path = "../../crates/eyelet/src/resolver"]
-pub mod resolver {
-    pub mod answer;
-    pub use answer::Answer;
-}
+#[path = "../../crates/resolve/src/answer.rs"]
+pub mod answer;
 
 /// What is kept of them.
-#[path = "../../crates/eyelet/src/truth"]
-pub mod truth {
-    pub mod properties;
-    pub mod resolved;
-}
+#[path = "../../crates/resolve/src/resolved.rs"]
+pub mod resolved;
+
+/// What must hold of both.
+#[path = "../../crates/resolve/src/properties.rs"]
+pub mod answer_properties;

@@ -41,7 +41,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     active.due_in(edge.config.limits.hello_timeout);
     let local = || active.local_address();
     story.decided.is_handed =
-        edge.intercept.is_handed(story.client, local, || active.is_connected());
+        edge.names.loops.is_handed(story.client, local, || active.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
     let mut peeked = CountedBuffer::of(&edge.budget, Account::Received);
     if peek::must_name_client(active, story) {

@@ -11,8 +11,9 @@ use crate::act::refuse::Answer;
 use crate::active::Active;
 use crate::connect;
 use crate::fingerprint;
-use crate::truth::{self, Attempt};
 use crate::upstream;
+use eyelet_resolve::evidence::{Attempt, ByDns};
+use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
 use eyelet_telemetry::info::{End, Story};
 
@@ -97,13 +98,13 @@ impl Known {
     /// there: most connections are for a name and an address that others were for before.
     pub fn recall(&mut self, active: &Active, story: &mut Story, fact: Fact) -> bool {
         let Some(to) = story.decided.destination else { return false };
-        let (worker, name) = (&active.worker, story.decided.sni.as_deref());
+        let (names, name) = (&active.worker.names, story.decided.sni.as_deref());
         let had = match (fact, name) {
             (Fact::DnsTruth, Some(name)) => {
-                truth::known_by_dns(worker, name, to.ip()).map(|found| self.take_dns(story, &found))
+                gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(story, &found))
             }
             (Fact::Certificate, name) => {
-                truth::known_by_certificate(worker, to, name, story.connect.is_some())
+                gather::known_by_certificate(names, to, name, story.connect.is_some())
                     .map(|attempt| self.take_certificate(story, attempt))
             }
             _ => None,
@@ -135,11 +136,12 @@ impl Known {
             return false;
         };
         // Boxed: few connections wait here, and every connection's task would have the room.
-        let found = Box::pin(truth::by_dns(&active.worker, story.client.ip(), name, to.ip())).await;
+        let found =
+            Box::pin(gather::by_dns(&active.worker.names, story.client.ip(), name, to.ip())).await;
         self.take_dns(story, &found)
     }
 
-    fn take_dns(&mut self, story: &mut Story, found: &truth::ByDns) -> bool {
+    fn take_dns(&mut self, story: &mut Story, found: &ByDns) -> bool {
         self.dns_truth = found.agrees;
         let (answer, fault) = (found.told.clone(), found.fault.as_deref());
         evidence(story).note_dns(answer, found.agrees, fault);
@@ -155,7 +157,7 @@ impl Known {
         let name = story.decided.sni.as_deref();
         let is_chosen = story.connect.is_some();
         let client = story.client.ip();
-        let attempt = truth::by_certificate(&active.worker, client, to, name, is_chosen);
+        let attempt = gather::by_certificate(&active.worker.names, client, to, name, is_chosen);
         let attempt = Box::pin(attempt).await;
         self.take_certificate(story, attempt)
     }

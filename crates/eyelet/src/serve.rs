@@ -16,10 +16,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::compress;
-use crate::intercept::Intercept;
 use crate::rehearsal;
-use crate::truth::Truth;
-use crate::truth::certificate::RootsError;
 use crate::worker::{Edge, Worker};
 use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE, ListenerSocket};
@@ -28,6 +25,10 @@ use eyelet_engine::lot::Entry;
 use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::worker::{Process, Settings};
 use eyelet_memory::budget::Budget;
+use eyelet_resolve::certificate::RootsError;
+use eyelet_resolve::evidence::Truth;
+use eyelet_resolve::loops::Loops;
+use eyelet_resolve::names::SharedNames;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 use eyelet_tls::client::ClientConfigs;
@@ -191,15 +192,21 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
         connections_max,
         descriptors_max,
     };
+    let config = Arc::new(config);
+    let names = SharedNames {
+        config: config.clone(),
+        loops: Loops::new(&config.listeners, addresses),
+        truth: shared.truth,
+        budget: shared.budget.clone(),
+    };
     Edge {
         budget: shared.budget,
         process: Arc::new(process),
-        intercept: Intercept::new(&config.listeners, addresses),
+        names: Arc::new(names),
         config,
         tls: shared.tls,
         upstream_tls: shared.upstream_tls,
         compress: shared.compress,
-        truth: shared.truth,
     }
 }
 

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use crate::active::Active;
 use crate::known::Known;
 use crate::peek;
-use crate::truth;
 use eyelet_config::Action;
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_resolve::gather;
 use eyelet_telemetry::info::{End, Outcome, Story};
 
 /// How long a client is given to say its hello where only rules in shadow ask for it. Who speaks
@@ -112,14 +112,14 @@ pub fn note(
 /// then needs nobody who waits for it, and has the bounds of all flights; where it finds no room,
 /// nobody stays to wait for some.
 fn gather(active: &Active, story: &Story, fact: Fact) {
-    let (worker, client) = (&active.worker, story.client.ip());
+    let (names, client) = (&active.worker.names, story.client.ip());
     match (fact, story.decided.destination, story.decided.sni.as_deref()) {
         (Fact::DnsTruth, Some(to), Some(name)) => {
-            let _begun = truth::by_dns(worker, client, name, to.ip()).now_or_never();
+            let _begun = gather::by_dns(names, client, name, to.ip()).now_or_never();
         }
         (Fact::Certificate, Some(to), name) => {
             let is_chosen = story.connect.is_some();
-            let asked = truth::by_certificate(worker, client, to, name, is_chosen);
+            let asked = gather::by_certificate(names, client, to, name, is_chosen);
             let _begun = asked.now_or_never();
         }
         _ => {}

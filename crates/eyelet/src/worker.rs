@@ -13,6 +13,7 @@ use eyelet_engine::worker as engine;
 use eyelet_engine::worker::Handle;
 use eyelet_engine::worker::{Program, Task};
 use eyelet_memory::budget::{Budget, Counted};
+use eyelet_resolve::names::{Names, SharedNames};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{End, Story};
 use eyelet_telemetry::log::Log;
@@ -24,23 +25,17 @@ use crate::compress::{self, Compressors};
 use crate::connection::connection;
 use crate::http::head;
 use crate::http::pool::Pool;
-use crate::intercept::Intercept;
-use crate::resolver::Resolver;
-use crate::truth::Truth;
-use crate::truth::dns::Resolvers;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::ServerConfigs;
 
 /// What all workers share.
 pub struct Edge {
     /// The checked configuration.
-    pub config: Config,
-    /// Where it listens and whom it dialled, to notice loops.
-    pub intercept: Intercept,
+    pub config: Arc<Config>,
+    /// What looks names up and believes them.
+    pub names: Arc<SharedNames>,
     /// TLS configurations by rule.
     pub tls: ServerConfigs,
-    /// Evidence for names.
-    pub truth: Truth,
     /// TLS configurations for https:// upstreams.
     pub upstream_tls: ClientConfigs,
     /// Dictionaries.
@@ -57,10 +52,8 @@ pub struct Worker {
     pub edge: Arc<Edge>,
     /// Its event loop.
     engine: Rc<engine::Worker>,
-    /// Its DNS.
-    pub resolver: Resolver,
-    /// Its resolvers for evidence, each asked on its own.
-    pub resolvers: Resolvers,
+    /// Its part of what looks names up.
+    pub names: Rc<Names>,
     /// Idle connections to HTTP upstreams.
     pub pool: Rc<Pool>,
     /// Its compressors.
@@ -71,18 +64,10 @@ pub struct Worker {
 impl Worker {
     /// A worker with nothing to do yet.
     pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
-        let resolver = Resolver::new(&edge.config.dns);
-        let resolvers = Resolvers::new(&edge.config.dns, edge.config.truth.timeout);
+        let engine = Rc::new(engine::Worker::new(index, edge.process.clone(), counters)?);
+        let names = Rc::new(Names::new(edge.names.clone(), engine.clone()));
         let compressors = Compressors::new(&edge.config, &edge.compress, &edge.budget);
-        Ok(Self {
-            engine: Rc::new(engine::Worker::new(index, edge.process.clone(), counters)?),
-            edge,
-            resolver,
-            resolvers,
-            pool: Rc::default(),
-            compressors,
-            log: RefCell::new(log),
-        })
+        Ok(Self { engine, edge, names, pool: Rc::default(), compressors, log: RefCell::new(log) })
     }
 
     /// Its event loop.

@@ -136,6 +136,25 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "zeroize",
         ]),
     ),
+    (
+        "crates/resolve",
+        Some(&[
+            "eyelet-config",
+            "eyelet-engine",
+            "eyelet-memory",
+            "eyelet-policy",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "eyelet-tls",
+            "hickory-resolver",
+            "ipnet",
+            "rustls",
+            "rustls-pki-types",
+            "thiserror",
+            "tokio",
+            "x509-parser",
+        ]),
+    ),
     ("crates/eyelet", None),
 ];
 

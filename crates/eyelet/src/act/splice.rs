@@ -6,7 +6,6 @@ use eyelet_wire::alert::AlertDescription;
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
 use crate::connect;
-use crate::intercept::Trace;
 use crate::proxy_protocol;
 use crate::upstream::{self, Guard, Manner, Target};
 use eyelet_config::{Host, HostPort, Source, Splice, SpliceUpstream};
@@ -15,6 +14,7 @@ use eyelet_engine::ready::{CLIENT, UPSTREAM};
 use eyelet_engine::relay::splice::Spliced;
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_resolve::loops::Trace;
 use eyelet_telemetry::info::{End, Outcome, Story, TlsCompression};
 
 /// TLS 1.3 as its code.

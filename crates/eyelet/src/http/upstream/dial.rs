@@ -25,10 +25,10 @@ use tokio_rustls::client::TlsStream;
 
 use super::plain::Plain;
 use super::{one, two};
-use crate::resolver;
 use crate::worker::{Edge, Worker};
 use eyelet_config::{Host, HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_resolve::dialled;
 use eyelet_tls::client::Spoken;
 
 /// How often an upstream that is not there is dialled again while it is waited for.
@@ -175,7 +175,7 @@ async fn connect(
     let found: Vec<IpAddr> = match &host_port.host {
         Host::Ip(ip) => vec![*ip],
         Host::Name(name) => {
-            let found = resolver::addresses(worker, None, name).await;
+            let found = dialled::addresses(&worker.names, None, name).await;
             found.map_err(|error| unreachable(format!("DNS: {error}")))?
         }
     };

@@ -8,9 +8,8 @@ use std::time::Duration;
 use hickory_resolver::proto::op::{DnsResponse, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData};
 
-use crate::resolver::answer::{Answer, Question, TTL_SECS_MAX};
-
-use super::resolved::{Resolved, merge};
+use crate::answer::{Answer, Question, TTL_SECS_MAX};
+use crate::resolved::{Resolved, merge};
 
 /// Responses in a row that a question may take: one for each alias, the first, and the last.
 const ROUNDS_MAX: usize = 18;

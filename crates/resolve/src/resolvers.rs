@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::resolver::{self, Answer, Servers};
+use crate::answer::Answer;
+use crate::resolved::{Resolved, merge};
+use crate::servers::{self, Servers};
 use eyelet_config::Dns;
-
-use super::resolved::{Resolved, merge};
 
 /// The resolvers of a worker, made at the first name.
 pub struct Resolvers {
@@ -34,7 +34,7 @@ impl Resolvers {
     /// Asks every resolver for the addresses of `name` of one family, tells each answer as it
     /// comes, and gives what is known when all have answered or the deadline is there.
     pub fn ask(&self, name: &str, v6: bool, deadline: Instant) -> Result<Question, String> {
-        let mut whole = resolver::name(name)?;
+        let mut whole = servers::name(name)?;
         // The search list of this host must not complete it.
         whole.set_fqdn(true);
         let mut asked = JoinSet::new();
@@ -73,7 +73,7 @@ impl Question {
 }
 
 fn make(dns: &Dns, timeout: Duration) -> Result<Vec<Rc<Servers>>, String> {
-    let (config, mut options) = resolver::configured(dns)?;
+    let (config, mut options) = servers::configured(dns)?;
     // An answer counts until all of it is over.
     options.timeout = timeout;
     options.attempts = 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use eyelet_telemetry::evidence::AddressEvidence;
 
-use crate::resolver::Answer;
+use crate::answer::Answer;
 
 /// Addresses kept of a name, those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;

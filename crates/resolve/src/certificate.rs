@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-use crate::upstream::is_guarded;
+use crate::guard::is_guarded;
 use eyelet_config::certificate;
 use eyelet_config::{Action, Config};
 use eyelet_telemetry::evidence::CertificateEvidence;

@@ -1,0 +1,101 @@
+//! The addresses of a name that is dialled: remembered for their TTL, looked up once for all
+//! workers. It must not know rules, or how one dials.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::time::timeout;
+
+use crate::cache::{self, Flight, Landing};
+use crate::names::Names;
+use crate::permits::Turn;
+use crate::resolver::{Dialled, Found};
+
+/// A look-up goes on for so many times `connect_timeout`: who joins it late has time of his own.
+const LOOKUP_TIMEOUTS: u32 = 2;
+
+/// The addresses of a name that is dialled: from memory, or by a look-up that all workers share.
+/// A name that a client chose is a whole one, and is looked up in one of its turns; what the
+/// administrator wrote waits for nobody.
+///
+/// # Errors
+/// Why there is none.
+pub async fn addresses(
+    names: &Rc<Names>,
+    asker: Option<IpAddr>,
+    name: &str,
+) -> Result<Vec<IpAddr>, String> {
+    if let Some(found) = known(names, asker, name) {
+        return found;
+    }
+    let (dialled, lookups) = (&names.shared.truth.dialled, &names.shared.truth.lookups);
+    let wait = names.shared.config.limits.connect_timeout;
+    let key = (Box::from(name), asker.is_some());
+    let hash = dialled.hash((name, asker.is_some()));
+    let flight = match dialled.flight(hash, &key) {
+        Some(flight) => flight,
+        None => {
+            let turn = match asker {
+                None => None,
+                // So that this is what is told, and not that the time to connect is over.
+                Some(client) => match timeout(wait / 2, lookups.of(client)).await {
+                    Ok(turn) => Some(turn),
+                    Err(_) => {
+                        let share = lookups.share();
+                        return Err(format!("{share} look-ups for this client are under way"));
+                    }
+                },
+            };
+            if let Some(found) = known(names, asker, name) {
+                return found;
+            }
+            match dialled.join(hash, &key) {
+                Flight::Busy => return Err("too many look-ups are under way".into()),
+                Flight::Shared(flight) => flight,
+                Flight::Mine(landing, flight) => {
+                    let names = names.clone();
+                    cache::fly(async move { look_up(&names, key, landing, turn).await });
+                    flight
+                }
+            }
+        }
+    };
+    let found = cache::outcome(flight, |_| true).await;
+    found.map_or_else(|| Err("no answer in time".into()), |found| found.addresses())
+}
+
+fn known(names: &Names, asker: Option<IpAddr>, name: &str) -> Option<Result<Vec<IpAddr>, String>> {
+    let dialled = &names.shared.truth.dialled;
+    let known = dialled.read(
+        dialled.hash((name, asker.is_some())),
+        |(known, whole)| **known == *name && *whole == asker.is_some(),
+        |found| (names.engine.now_unix_ms() < found.fresh_until_ms).then(|| found.addresses()),
+    );
+    known.flatten()
+}
+
+async fn look_up(
+    names: &Names,
+    key: Dialled,
+    landing: Landing<Dialled, Arc<Found>>,
+    turn: Option<Turn>,
+) {
+    let find = async {
+        let _begun = match &turn {
+            Some(turn) => turn.begin().await,
+            None => None,
+        };
+        names.resolver.find(&key, || names.engine.now_unix_ms()).await
+    };
+    let wait = LOOKUP_TIMEOUTS * names.shared.config.limits.connect_timeout;
+    match timeout(wait, find).await {
+        Ok(found) if names.engine.now_unix_ms() < found.fresh_until_ms => {
+            let bytes = found.bytes() + key.0.len();
+            landing.land(Arc::new(found), bytes);
+        }
+        // Who waits is told, and what nobody could use takes no place.
+        Ok(found) => landing.tell(Arc::new(found)),
+        Err(_) => {}
+    }
+}

@@ -1,0 +1,249 @@
+//! Gathers what speaks for a name, or against it: from memory, or by one flight that all who ask
+//! share. It must not know what a rule makes of it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use eyelet_sys::socket;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::cache::{self, Flight, Landing};
+use crate::evidence::{Attempt, ByDns, Question, Visit};
+use crate::loops::Trace;
+use crate::names::Names;
+use crate::permits::Turn;
+use crate::resolved::Resolved;
+use eyelet_memory::budget::Counted;
+
+/// What one of them may come to hold.
+const HANDSHAKE_BYTES: usize = 150 << 10;
+/// How soon one whose certificate is not valid is looked at again.
+const INVALID_FRESH_MS: u64 = 60_000;
+
+/// Whether `address` is one of `name`'s, where that is known without asking.
+pub fn known_by_dns(names: &Names, name: &str, address: IpAddr) -> Option<ByDns> {
+    let shared = &*names.shared;
+    let (truth, history) = (&shared.truth, shared.config.truth.history);
+    let (address, now) = (address.to_canonical(), names.engine.now_unix_ms());
+    let v6 = address.is_ipv6();
+    let known = truth.dns.read(
+        truth.dns.hash((name, v6)),
+        |(known, six)| **known == *name && *six == v6,
+        |known| {
+            (known.has(address, now, history).is_some() || known.is_fresh(now))
+                .then(|| ByDns::of(known, address, now, history))
+        },
+    );
+    known.flatten()
+}
+
+/// Whether `address` is one of `name`'s, for a client. Asks only where what is known does not say.
+pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAddr) -> ByDns {
+    if let Some(known) = known_by_dns(names, name, address) {
+        return known;
+    }
+    let shared = &*names.shared;
+    let (truth, history) = (&shared.truth, shared.config.truth.history);
+    let v6 = address.to_canonical().is_ipv6();
+    let hash = truth.dns.hash((name, v6));
+    let key = (Box::from(name), v6);
+    let flight = match truth.dns.flight(hash, &key) {
+        Some(flight) => flight,
+        None => {
+            // First the turn and then the flight, which others join: who floods us with names
+            // makes nobody wait for his turns.
+            let turn = timeout(shared.config.truth.timeout, truth.questions.of(client));
+            let Ok(turn) = turn.await else {
+                let share = truth.questions.share();
+                return ByDns::unknown(&format!("{share} questions of this client are under way"));
+            };
+            if let Some(known) = known_by_dns(names, name, address) {
+                return known;
+            }
+            match truth.dns.join(hash, &key) {
+                Flight::Busy => return ByDns::unknown("too many questions are under way"),
+                Flight::Shared(flight) => flight,
+                Flight::Mine(landing, flight) => {
+                    let names = names.clone();
+                    cache::fly(async move { question(&names, key, hash, landing, turn).await });
+                    flight
+                }
+            }
+        }
+    };
+    let address = address.to_canonical();
+    let has = |resolved: &Arc<Resolved>| {
+        resolved.is_complete()
+            || resolved.has(address, names.engine.now_unix_ms(), history) == Some(true)
+    };
+    match cache::outcome(flight, has).await {
+        Some(resolved) => ByDns::of(&resolved, address, names.engine.now_unix_ms(), history),
+        None => ByDns::unknown("no answer in time"),
+    }
+}
+
+async fn question(
+    names: &Rc<Names>,
+    key: Question,
+    hash: u64,
+    landing: Landing<Question, Arc<Resolved>>,
+    turn: Turn,
+) {
+    let config = &names.shared.config.truth;
+    let deadline = Instant::now() + config.timeout;
+    let truth = &names.shared.truth;
+    let mut resolved = truth.dns.read(hash, |known| *known == key, Arc::clone);
+    if let Some(resolved) =
+        resolved.clone().filter(|known| known.is_fresh(names.engine.now_unix_ms()))
+    {
+        // Another flight landed between this one's look-up and its start.
+        let bytes = resolved.bytes() + key.0.len();
+        return landing.land(resolved, bytes);
+    }
+    let Ok(_begun) = timeout_at(deadline, turn.begin()).await else { return };
+    let (name, v6) = &key;
+    let mut question = match names.resolvers.ask(name, *v6, deadline) {
+        Ok(question) => question,
+        Err(why) => {
+            let now = names.engine.now_unix_ms();
+            let failed = Resolved::failed(resolved.as_deref(), why, now, config.history);
+            let bytes = failed.bytes() + name.len();
+            return landing.land(Arc::new(failed), bytes);
+        }
+    };
+    loop {
+        let now = || names.engine.now_unix_ms();
+        let next = question.next(resolved.as_deref(), now, config.history).await;
+        let next = Arc::new(next);
+        if next.is_complete() {
+            let bytes = next.bytes() + name.len();
+            return landing.land(next, bytes);
+        }
+        landing.tell(next.clone());
+        resolved = Some(next);
+    }
+}
+
+/// What `destination` has shown to who asked for `name`, where that is known. One that the client
+/// chose (`is_chosen`) may be none to ask.
+pub fn known_by_certificate(
+    names: &Names,
+    destination: SocketAddr,
+    name: Option<&str>,
+    is_chosen: bool,
+) -> Option<Arc<Attempt>> {
+    let asker = names.shared.truth.asker.as_ref().filter(|_| is_chosen);
+    if let Some(why) = asker.and_then(|asker| asker.declines(destination.ip())) {
+        return Some(Attempt::failed(&why, names.engine.now_unix_ms()));
+    }
+    let certificates = &names.shared.truth.certificates;
+    let now = names.engine.now_unix_ms();
+    let known = certificates.read(
+        certificates.hash((destination, name)),
+        |(known, asked)| *known == destination && asked.as_deref() == name,
+        |attempt| attempt.is_fresh(now, names.engine.clock.wall_ms(now)).then(|| attempt.clone()),
+    );
+    known.flatten()
+}
+
+/// What `destination` shows to who asks for `name`, for a client; from memory, or by a side
+/// handshake.
+pub async fn by_certificate(
+    names: &Rc<Names>,
+    client: IpAddr,
+    destination: SocketAddr,
+    name: Option<&str>,
+    is_chosen: bool,
+) -> Arc<Attempt> {
+    if let Some(known) = known_by_certificate(names, destination, name, is_chosen) {
+        return known;
+    }
+    let truth = &names.shared.truth;
+    let now = names.engine.now_unix_ms();
+    let hash = truth.certificates.hash((destination, name));
+    // A handshake with one of our own listeners would ask for another.
+    if names.shared.loops.listener_at(destination).is_some() {
+        return Attempt::failed("the destination is this edge", now);
+    }
+    let key = (destination, name.map(Box::from));
+    let flight = match truth.certificates.flight(hash, &key) {
+        Some(flight) => flight,
+        None => {
+            let turn = timeout(names.shared.config.truth.timeout, truth.handshakes.of(client));
+            let Ok(turn) = turn.await else {
+                let share = truth.handshakes.share();
+                let why = format!("{share} side handshakes for this client are under way");
+                return Attempt::failed(&why, now);
+            };
+            if let Some(known) = known_by_certificate(names, destination, name, is_chosen) {
+                return known;
+            }
+            match truth.certificates.join(hash, &key) {
+                Flight::Busy => {
+                    return Attempt::failed("too many side handshakes are under way", now);
+                }
+                Flight::Shared(flight) => flight,
+                Flight::Mine(landing, flight) => {
+                    let names = names.clone();
+                    cache::fly(async move {
+                        let attempt = side_handshake(&names, &key, hash, &turn).await;
+                        let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
+                        landing.land(attempt, bytes);
+                    });
+                    flight
+                }
+            }
+        }
+    };
+    let landed = cache::outcome(flight, |_| true).await;
+    landed.unwrap_or_else(|| Attempt::failed("the side handshake was dropped", now))
+}
+
+async fn side_handshake(names: &Names, key: &Visit, hash: u64, turn: &Turn) -> Arc<Attempt> {
+    let (truth, config) = (&names.shared.truth, &names.shared.config.truth);
+    let known = truth.certificates.read(hash, |known| known == key, Arc::clone);
+    let now = names.engine.now_unix_ms();
+    if let Some(known) = known.filter(|known| known.is_fresh(now, names.engine.clock.wall_ms(now)))
+    {
+        // Another flight landed between this one's look-up and its start.
+        return known;
+    }
+    let Some(asker) = &truth.asker else {
+        return Attempt::failed("no roots were read", names.engine.now_unix_ms());
+    };
+    let ask = async {
+        let _begun = turn.begin().await;
+        let _counted = Counted::new(&names.shared.budget, HANDSHAKE_BYTES);
+        let stream = dial(names, key.0).await.map_err(|why| why.to_string())?;
+        asker.ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms()).await
+    };
+    let shown = timeout(config.timeout, ask).await;
+    let now = names.engine.now_unix_ms();
+    let shown = match shown {
+        Err(_) => return Attempt::failed("no handshake in time", now),
+        Ok(Err(why)) => return Attempt::failed(&why, now),
+        Ok(Ok(shown)) => shown,
+    };
+    let fresh_until_ms = match shown.certificate.valid {
+        true => now + config.history.as_millis() as u64,
+        false => now + INVALID_FRESH_MS.min(config.history.as_millis() as u64),
+    };
+    Arc::new(Attempt { shown: Ok(shown), fresh_until_ms })
+}
+
+/// Connects, and has it remembered: where our own connections are redirected to us, this one is to
+/// be known for ours.
+async fn dial(names: &Names, destination: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket::tcp(destination)?;
+    socket::connect(&socket, destination)?;
+    names.shared.loops.dialled(&socket, destination, Trace::None);
+    let stream = TcpStream::from_std(socket.into())?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(stream),
+    }
+}

@@ -1,0 +1,21 @@
+//! Names to addresses that may be dialled, and evidence for names: DNS, its cache, the bounds of
+//! each client, side handshakes, loops. It must not know HTTP, or what a rule makes of a name.
+
+#![forbid(unsafe_code)]
+
+pub mod answer;
+pub mod cache;
+pub mod certificate;
+pub mod dialled;
+pub mod evidence;
+pub mod gather;
+pub mod guard;
+pub mod loops;
+pub mod names;
+pub mod permits;
+#[cfg(test)]
+mod properties;
+pub mod resolved;
+pub mod resolver;
+pub mod resolvers;
+pub mod servers;

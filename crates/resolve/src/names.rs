@@ -1,0 +1,47 @@
+//! What a process and each of its workers own to look names up and to believe them.
+//! It must not know what is asked, or for whom.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::evidence::Truth;
+use crate::loops::Loops;
+use crate::resolver::Resolver;
+use crate::resolvers::Resolvers;
+use eyelet_config::Config;
+use eyelet_engine::worker::Worker;
+use eyelet_memory::budget::Budget;
+
+/// What all workers share.
+pub struct SharedNames {
+    /// The checked configuration.
+    pub config: Arc<Config>,
+    /// Where this process listens and whom it dialled, to notice loops.
+    pub loops: Loops,
+    /// Evidence for names, and the addresses of those that are dialled.
+    pub truth: Truth,
+    /// What connections hold in memory, in all workers.
+    pub budget: Arc<Budget>,
+}
+
+/// What one worker has of its own.
+pub struct Names {
+    /// What all workers share.
+    pub shared: Arc<SharedNames>,
+    /// Its clock.
+    pub engine: Rc<Worker>,
+    /// Its way to addresses that are dialled.
+    pub resolver: Resolver,
+    /// Its resolvers for evidence, each asked on its own.
+    pub resolvers: Resolvers,
+}
+
+impl Names {
+    /// Nobody is asked yet, and no file is read.
+    pub fn new(shared: Arc<SharedNames>, engine: Rc<Worker>) -> Self {
+        let config = &shared.config;
+        let resolver = Resolver::new(&config.dns);
+        let resolvers = Resolvers::new(&config.dns, config.truth.timeout);
+        Self { shared, engine, resolver, resolvers }
+    }
+}
