@@ -6,7 +6,7 @@
 pub mod config;
 
 /// Files of the dictionary store.
-#[path = "../../crates/eyelet/src/compress"]
+#[path = "../../crates/http/src/compress"]
 pub mod dictionaries {
     /// The program has SHA-256 from another library.
     mod coder {
@@ -26,7 +26,7 @@ pub mod dictionaries {
 
 /// Heads and bodies of HTTP/1.1. The files alone: the program around them takes minutes to
 /// instrument.
-#[path = "../../crates/eyelet/src/http"]
+#[path = "../../crates/http/src"]
 pub mod http1 {
     pub mod body;
     pub mod fault;

@@ -13,7 +13,8 @@ use crate::worker::Worker;
 pub struct Active {
     /// The worker it lives on.
     pub worker: Rc<Worker>,
-    handle: Handle,
+    /// What the event loop has given for it.
+    pub handle: Handle,
 }
 
 impl Active {

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::sync::oneshot;
 
-use crate::compress::train::{self, DictionaryCommand};
 use crate::diagnostics::{self, Diagnostics};
 use crate::signals::{Signals, Stop};
+use crate::train::{self, DictionaryCommand};
 use crate::{check, demo, explain, serve};
 use eyelet_config::Depth;
 use eyelet_telemetry::counters;

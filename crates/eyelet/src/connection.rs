@@ -13,12 +13,12 @@ use crate::act::refuse::Answer;
 use crate::act::terminate::Offer;
 use crate::active::Active;
 use crate::connect;
-use crate::http;
 use crate::intercept;
 use crate::known::Known;
 use crate::peek;
 use crate::shadow;
 use eyelet_config::{Action, ListenerKind};
+use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{End, Story};
 
@@ -52,7 +52,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     match intercept::listener_of(active, story).kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(http::redirect::redirect(active, story, peeked)).await;
+            return Box::pin(redirect(active, &edge.config.http, story, peeked)).await;
         }
         _ => Box::pin(intercept::arrive(active, story, &mut peeked)).await?,
     }

@@ -15,7 +15,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::compress;
 use crate::rehearsal;
 use crate::worker::{Edge, Worker};
 use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
@@ -24,6 +23,8 @@ use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::lot::Entry;
 use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::worker::{Process, Settings};
+use eyelet_http::compress;
+use eyelet_http::worker::SharedHttp;
 use eyelet_memory::budget::Budget;
 use eyelet_resolve::certificate::RootsError;
 use eyelet_resolve::evidence::Truth;
@@ -199,14 +200,18 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
         truth: shared.truth,
         budget: shared.budget.clone(),
     };
+    let http = SharedHttp {
+        config: config.clone(),
+        upstream_tls: shared.upstream_tls,
+        compress: shared.compress,
+    };
     Edge {
         budget: shared.budget,
         process: Arc::new(process),
         names: Arc::new(names),
         config,
         tls: shared.tls,
-        upstream_tls: shared.upstream_tls,
-        compress: shared.compress,
+        http: Arc::new(http),
     }
 }
 

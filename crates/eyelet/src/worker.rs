@@ -17,15 +17,12 @@ use eyelet_resolve::names::{Names, SharedNames};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{End, Story};
 use eyelet_telemetry::log::Log;
-use eyelet_telemetry::request::RequestInfo;
 
 use crate::act::terminate;
 use crate::active::Active;
-use crate::compress::{self, Compressors};
 use crate::connection::connection;
-use crate::http::head;
-use crate::http::pool::Pool;
-use eyelet_tls::client::ClientConfigs;
+use eyelet_http::head;
+use eyelet_http::worker::{Http, SharedHttp};
 use eyelet_tls::server::ServerConfigs;
 
 /// What all workers share.
@@ -36,10 +33,8 @@ pub struct Edge {
     pub names: Arc<SharedNames>,
     /// TLS configurations by rule.
     pub tls: ServerConfigs,
-    /// TLS configurations for https:// upstreams.
-    pub upstream_tls: ClientConfigs,
-    /// Dictionaries.
-    pub compress: Arc<compress::Shared>,
+    /// What HTTP shares.
+    pub http: Arc<SharedHttp>,
     /// What connections hold in memory, in all workers.
     pub budget: Arc<Budget>,
     /// What the event loops share.
@@ -54,11 +49,9 @@ pub struct Worker {
     engine: Rc<engine::Worker>,
     /// Its part of what looks names up.
     pub names: Rc<Names>,
-    /// Idle connections to HTTP upstreams.
-    pub pool: Rc<Pool>,
-    /// Its compressors.
-    pub compressors: Compressors,
-    log: RefCell<Log>,
+    /// Its part of HTTP.
+    pub http: Rc<Http>,
+    log: Rc<RefCell<Log>>,
 }
 
 impl Worker {
@@ -66,20 +59,15 @@ impl Worker {
     pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
         let engine = Rc::new(engine::Worker::new(index, edge.process.clone(), counters)?);
         let names = Rc::new(Names::new(edge.names.clone(), engine.clone()));
-        let compressors = Compressors::new(&edge.config, &edge.compress, &edge.budget);
-        Ok(Self { engine, edge, names, pool: Rc::default(), compressors, log: RefCell::new(log) })
+        let log = Rc::new(RefCell::new(log));
+        let http =
+            Rc::new(Http::new(edge.http.clone(), engine.clone(), names.clone(), log.clone()));
+        Ok(Self { engine, edge, names, http, log })
     }
 
     /// Its event loop.
     pub fn engine(&self) -> &Rc<engine::Worker> {
         &self.engine
-    }
-
-    /// Writes the access line of a request on a connection that goes on.
-    pub fn tell_request(&self, story: &Story, end: &End, request: &RequestInfo) {
-        let measured = story.measured(self.now_unix_ms());
-        let mut log = self.log.borrow_mut();
-        log.line(&self.edge.config, &story.decided, &measured, end, Some(request));
     }
 }
 
@@ -118,19 +106,19 @@ impl Program for Worker {
     }
 
     fn tick(&self) {
-        self.compressors.recount();
+        self.http.compressors.recount();
     }
 
     fn is_resting(&self) -> bool {
-        self.compressors.is_idle()
+        self.http.compressors.is_idle()
     }
 
     fn release_caches(&self) {
-        self.compressors.rest();
+        self.http.compressors.rest();
         head::forget_given_back();
     }
 
     fn close(&self) {
-        self.pool.close();
+        self.http.pool.close();
     }
 }

@@ -107,7 +107,8 @@ pub async fn dial_later(active: Active, mut story: Story, relay: Relay, counted:
         return active.worker.tell(&story, &End::failed("only terminated connections dial late"));
     };
     if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
-        return crate::http::serve(active, story, terminated, counted).await;
+        let Active { worker, handle } = active;
+        return eyelet_http::serve(worker.http.clone(), handle, story, terminated, counted).await;
     }
     match dial(&active, &mut story, &terminate.upstream, &mut terminated).await {
         Ok(()) => park::park(&active, &mut story, Relay::Terminate(terminated)),

@@ -1,0 +1,77 @@
+//! The choice of a response's coding: by its head, and by what of its body is here soon.
+//! It must not know how a coding is done.
+
+use std::future::poll_fn;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{header, response};
+
+use super::failure::Failure;
+use super::front::Front;
+use super::head::Length;
+use super::io::Gone;
+use super::stream::{Stream, Trouble};
+use super::transfer::Download;
+use super::upstream::Upstream;
+use crate::compress::{Asked, Body, Compressors};
+use eyelet_engine::handle::Stop;
+
+/// How long a response's head waits for the first bytes of its body.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// What of a body there is to choose its coding by. With `wait` its first bytes have a moment to
+/// come; a head that comes long before its body is passed on alone.
+pub async fn first(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    download: &mut Download,
+    upstream: &mut Upstream,
+    mut wait: bool,
+) -> Result<(Bytes, bool), Failure> {
+    stream.due_in(FIRST_WAIT.min(front.worker.shared.config.http.body_timeout));
+    poll_fn(|task| {
+        loop {
+            if let Poll::Ready(first) = download.poll_first(task, upstream, wait) {
+                return Poll::Ready(first.map_err(Failure::from));
+            }
+            if let Poll::Ready(trouble) = stream.poll_gone(task) {
+                return Poll::Ready(Err(trouble.into()));
+            }
+            match ready!(stream.poll_late(task)) {
+                Stop::Late => wait = false,
+                stop => return Poll::Ready(Err(Trouble::Gone(Gone::Stop(stop)).into())),
+            }
+        }
+    })
+    .await
+}
+
+/// How many bytes the body has, where its head says so.
+pub fn known(length: Length) -> Option<u64> {
+    match length {
+        Length::Known(bytes) => Some(bytes),
+        Length::Empty | Length::Chunked | Length::UntilClose => None,
+    }
+}
+
+/// Chooses the response's coding; gives the length of its body as it will be sent.
+pub fn begin(
+    compressors: &Compressors,
+    wanted: &Asked,
+    head: &mut response::Parts,
+    length: Length,
+    download: &mut Download,
+    (first, complete): (Bytes, bool),
+) -> Length {
+    let body = Body { length: known(length), complete };
+    let coder = compressors.response(wanted, head, Some(body), &first);
+    let coded = !coder.is_identity();
+    download.through(coder);
+    if !coded {
+        return length;
+    }
+    head.headers.remove(header::CONTENT_LENGTH);
+    Length::Chunked
+}

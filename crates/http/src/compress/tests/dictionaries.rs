@@ -1,0 +1,416 @@
+//! Dictionaries as a browser meets them: offered, brought back, answered with a delta, kept over
+//! a restart; and everything that must not become or use one.
+
+use std::path::PathBuf;
+
+use eyelet_compress::dictionary::store::{Family, Version};
+
+use super::*;
+
+/// One effort: what is chosen must not depend on how busy the machine is.
+const TERMS: &str = "compress_effort = \"small\"\ndictionary = [\"/assets/app.*.js\"]\n\
+    [dictionary]\npath = \"store\"";
+const FRESH: (&str, &str) = ("cache-control", "public, max-age=600");
+const SCRIPT: (&str, &str) = ("content-type", "text/javascript");
+
+fn available(dictionary: &[u8]) -> String {
+    format!(":{}:", STANDARD.encode(coder::hash(dictionary).0))
+}
+
+/// Two versions of a bundle: most of it the same.
+fn versions(len: usize) -> (Vec<u8>, Vec<u8>) {
+    let one = text(len, 7);
+    let at = len / 3;
+    let two = [&one[..at], &text(300, 99)[..], &one[at + 50..]].concat();
+    (one, two)
+}
+
+fn get<'a>(edge: &Edge, path: &'a str, accept: &'a str, has: &'a str, body: &[u8]) -> Got {
+    let request = [(":path", path), ("accept-encoding", accept), ("available-dictionary", has)];
+    let pieces: Vec<&[u8]> = body.chunks(16 << 10).collect();
+    let answer = Answer { status: 200, fields: &[SCRIPT, FRESH], pieces: &pieces, known: true };
+    let fields = if has.is_empty() { &request[..2] } else { &request[..] };
+    edge.exchange(fields, &answer)
+}
+
+/// Waits for the thread, which is given two seconds where nothing else runs.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+const ALL: &str = "gzip, deflate, br, zstd, dcb, dcz";
+
+fn knows(edge: &Edge, body: &[u8]) -> bool {
+    let pattern = Pattern::new("/assets/app.*.js").unwrap();
+    let (rule, origin) = ("app".into(), "app.example".into());
+    let family = Family { rule, origin, pattern };
+    edge.compressors.inner.shared.version(&family, coder::hash(body)).is_some()
+}
+
+fn has_delta(edge: &Edge, from: &[u8], to: &[u8]) -> bool {
+    let (from, to) = (coder::hash(from), coder::hash(to));
+    let step = eyelet_compress::dictionary::store::Step { from, to, coding: Coding::Dcz };
+    edge.compressors.inner.shared.has_delta(step)
+}
+
+#[test]
+fn a_returning_client_gets_a_delta_also_after_a_restart() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = versions(600_000);
+    let edge = Edge::new(TERMS, scratch.path());
+    let got = get(&edge, "/assets/app.1.js", "gzip, br, zstd", "", &one);
+    assert_eq!(got.headers["use-as-dictionary"], "match=\"/assets/app.*.js\"");
+    assert_eq!(got.headers["vary"], "accept-encoding, available-dictionary");
+    assert_eq!(got.asked["accept-encoding"], "identity");
+    assert!(decode(&got.headers, &got.body, &[]) == one);
+    until("version 1 is known", || knows(&edge, &one));
+
+    // Nobody has asked for version 2 yet: coded now, with what there is.
+    let has = available(&one);
+    let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
+    assert_eq!(got.told.coding, Some("dcz"));
+    assert!(got.asked.get("available-dictionary").is_none());
+    assert!(decode(&got.headers, &got.body, &one) == two);
+    let made_now = got.body.len();
+    until("the delta is ready", || has_delta(&edge, &one, &two));
+
+    let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
+    assert!(decode(&got.headers, &got.body, &one) == two);
+    assert!(got.body.len() <= made_now && got.body.len() < 2_000, "{}", got.body.len());
+    until("all are on disk", || files(&scratch, &one, &two).iter().all(|file| file.is_file()));
+    let got = get(&edge, "/assets/app.2.js", "br, dcb", &has, &two);
+    assert_eq!(got.told.coding, Some("dcb"));
+    assert!(decode(&got.headers, &got.body, &one) == two);
+    drop(edge);
+
+    let edge = Edge::new(TERMS, scratch.path());
+    assert!(knows(&edge, &one) && has_delta(&edge, &one, &two), "kept over a restart");
+    let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
+    assert_eq!(got.told.coding, Some("dcz"));
+    assert!(decode(&got.headers, &got.body, &one) == two);
+}
+
+#[test]
+fn a_large_delta_is_made_beside_the_path() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = versions(3 << 20);
+    let edge = Edge::new(TERMS, scratch.path());
+    get(&edge, "/assets/app.1.js", "gzip", "", &one);
+    until("version 1 is known", || knows(&edge, &one));
+    let has = available(&one);
+    let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
+    assert_ne!(got.told.coding, Some("dcz"), "too large to make while the client waits");
+    assert!(decode(&got.headers, &got.body, &[]) == two);
+    until("the delta is ready", || has_delta(&edge, &one, &two));
+    let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
+    assert_eq!(got.told.coding, Some("dcz"));
+    assert!(decode(&got.headers, &got.body, &one) == two);
+    assert!(got.body.len() < 3_000, "{}", got.body.len());
+
+    // A delta in the one coding is none in the other.
+    let dcb = "gzip, dcb";
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
+    assert_eq!(got.told.coding, Some("gzip"), "too large to make while the client waits");
+    until("the other delta is ready", || {
+        get(&edge, "/assets/app.2.js", dcb, &has, &two).told.coding == Some("dcb")
+    });
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
+    assert!(decode(&got.headers, &got.body, &one) == two);
+    assert!(got.body.len() < 3_000, "{}", got.body.len());
+
+    // The same length, other bytes, the same path: the hash decides, not the length.
+    let mut other = two.clone();
+    other[1_000..1_010].copy_from_slice(b"0123456789");
+    let got = get(&edge, "/assets/app.2.js", dcb, &has, &other);
+    assert_eq!(got.told.coding, Some("dcb"), "as was promised");
+    assert!(decode(&got.headers, &got.body, &one) == other);
+    other[1_000..1_010].copy_from_slice(b"9876543210");
+    let got = get(&edge, "/assets/app.2.js", ALL, &has, &other);
+    assert!(decode(&got.headers, &got.body, &one) == other);
+}
+
+/// The stored delta of a body to itself once lost its history: both were one buffer.
+#[test]
+fn an_unchanged_body_stays_small_when_its_delta_is_stored() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, _) = versions(600_000);
+    let edge = Edge::new(TERMS, scratch.path());
+    get(&edge, "/assets/app.1.js", "gzip", "", &one);
+    until("the version is known", || knows(&edge, &one));
+    let has = available(&one);
+    let made_now = get(&edge, "/assets/app.1.js", ALL, &has, &one);
+    assert_eq!(made_now.told.coding, Some("dcz"));
+    until("the delta is stored", || has_delta(&edge, &one, &one));
+    let stored = get(&edge, "/assets/app.1.js", ALL, &has, &one);
+    assert_eq!(stored.told.coding, Some("dcz"));
+    assert!(decode(&stored.headers, &stored.body, &one) == one);
+    let (stored, now) = (stored.body.len(), made_now.body.len());
+    assert!(stored <= now && now < 200, "{now} bytes made at once, {stored} stored");
+}
+
+#[test]
+fn hashes_that_nobody_has_and_broken_ones_fall_back() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = versions(50_000);
+    let edge = Edge::new(TERMS, scratch.path());
+    get(&edge, "/assets/app.1.js", "gzip", "", &one);
+    until("version 1 is known", || knows(&edge, &one));
+    let good = available(&one);
+    for has in [&available(b"nobody's"), ":AAAA:", "::", "x", &format!("{good}, {good}")] {
+        let got = get(&edge, "/assets/app.2.js", ALL, has, &two);
+        assert!(!["dcz", "dcb"].map(Some).contains(&got.told.coding), "{has}");
+        assert!(decode(&got.headers, &got.body, &[]) == two);
+    }
+    // Another path of the rule, another origin, and a client that takes no dictionary coding.
+    let got = get(&edge, "/other.js", ALL, &good, &two);
+    assert_ne!(got.told.coding, Some("dcz"));
+    assert_eq!(got.asked["available-dictionary"], *good, "not ours: the upstream may know it");
+    let got = get(&edge, "/assets/app.2.js", "gzip, br", &good, &two);
+    assert_eq!(got.told.coding, Some("br"));
+}
+
+#[test]
+fn what_is_personal_never_becomes_a_dictionary() {
+    let scratch = tempfile::tempdir().unwrap();
+    let edge = Edge::new(TERMS, scratch.path());
+    let path = (":path", "/assets/app.1.js");
+    for (index, (request, fields)) in [
+        (&[path][..], &[SCRIPT, FRESH, ("set-cookie", "a=b")][..]),
+        (&[path], &[SCRIPT, ("cache-control", "private, max-age=60")]),
+        (&[path], &[SCRIPT, ("cache-control", "no-store")]),
+        (&[path], &[SCRIPT, FRESH, ("vary", "*")]),
+        (&[path], &[SCRIPT, FRESH, ("vary", "Cookie")]),
+        (&[path], &[SCRIPT]),
+        (&[path, ("authorization", "Basic eA==")], &[SCRIPT, FRESH]),
+        (
+            &[path, ("cookie", "a=b"), ("sec-fetch-site", "cross-site")],
+            &[SCRIPT, ("cache-control", "max-age=600")],
+        ),
+        (&[(":path", "/page")], &[SCRIPT, FRESH]),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let body = text(5_000, 1_000 + index as u32);
+        let answer = Answer { status: 200, fields, pieces: &[&body], known: true };
+        let got = edge.exchange(request, &answer);
+        assert!(got.headers.get("use-as-dictionary").is_none(), "{request:?} {fields:?}");
+    }
+    let last = text(5_000, 77);
+    get(&edge, "/assets/app.9.js", "", "", &last);
+    until("the last one is known", || knows(&edge, &last));
+    for index in 0..9 {
+        assert!(!knows(&edge, &text(5_000, 1_000 + index)), "{index}");
+    }
+}
+
+#[test]
+fn other_sites_are_not_answered_with_dictionaries() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = versions(50_000);
+    let edge = Edge::new(TERMS, scratch.path());
+    get(&edge, "/assets/app.1.js", "gzip", "", &one);
+    until("version 1 is known", || knows(&edge, &one));
+    let has = available(&one);
+    let base =
+        [(":path", "/assets/app.2.js"), ("accept-encoding", ALL), ("available-dictionary", &has)];
+    for (more, coding) in [
+        (&[][..], "dcz"),
+        (&[("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "no-cors")], "dcz"),
+        (&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")], "br"),
+        (&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "cors")], "br"),
+    ] {
+        let request = [&base[..], more].concat();
+        let fields = [SCRIPT, FRESH];
+        let answer = Answer { status: 200, fields: &fields, pieces: &[&two], known: true };
+        let got = edge.exchange(&request, &answer);
+        assert_eq!(got.told.coding, Some(coding), "{more:?}");
+    }
+}
+
+/// What is kept of two versions: each, and the delta.
+fn files(scratch: &tempfile::TempDir, one: &[u8], two: &[u8]) -> [PathBuf; 3] {
+    let (from, to) = (coder::hash(one), coder::hash(two));
+    let names = [format!("{from}.version"), format!("{to}.version"), format!("{from}-{to}.dcz")];
+    names.map(|name| scratch.path().join("store").join(name))
+}
+
+#[test]
+fn broken_files_are_left_out_at_start() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = versions(50_000);
+    let edge = Edge::new(TERMS, scratch.path());
+    get(&edge, "/assets/app.1.js", "gzip", "", &one);
+    get(&edge, "/assets/app.2.js", "gzip", "", &two);
+    until("the delta is ready", || has_delta(&edge, &one, &two));
+    let files = files(&scratch, &one, &two);
+    until("all are on disk", || files.iter().all(|file| file.is_file()));
+    let [file, ..] = files;
+    drop(edge);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x20;
+    std::fs::write(&file, bytes).unwrap();
+    std::fs::write(scratch.path().join("store/half.version.new"), b"EYELETD1").unwrap();
+    let edge = Edge::new(TERMS, scratch.path());
+    assert!(!knows(&edge, &one) && knows(&edge, &two));
+    assert!(!has_delta(&edge, &one, &two), "a delta without its dictionary is of no use");
+    assert!(!file.exists() && !scratch.path().join("store/half.version.new").exists());
+}
+
+/// Someone lowered `bytes_max`, or copied files into the folder.
+#[test]
+fn a_folder_with_more_than_the_bound_is_thinned_at_start() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("store");
+    let folder = disk::Folder::open(&path).unwrap();
+    let pattern = Pattern::new("/assets/app.*.js").unwrap();
+    let family = Family { rule: "app".into(), origin: "app.example".into(), pattern };
+    let bodies: Vec<Bytes> = (0..7).map(|n| text(250_000, n).into()).collect();
+    let too_large = Bytes::from(text(300_000, 8));
+    for (seen, body) in (1..).zip(bodies.iter().chain([&too_large])) {
+        let (family, hash, body) = (family.clone(), coder::hash(body), body.clone());
+        let version = Version { hash, family, path: "/assets/app.1.js".into(), body, seen };
+        folder.save_version(&version).unwrap();
+    }
+    let edge = Edge::new(&format!("{TERMS}\nbytes_max = \"1MiB\""), scratch.path());
+    let kept: Vec<bool> = bodies.iter().map(|body| knows(&edge, body)).collect();
+    assert_eq!(kept, [false, false, false, true, true, true, true], "the newest within 1 MiB");
+    assert!(!knows(&edge, &too_large), "one body has a quarter of the bound at most");
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 4, "the others are removed");
+}
+
+#[test]
+fn a_trained_dictionary_is_offered_fetched_and_used() {
+    let scratch = tempfile::tempdir().unwrap();
+    let record = |n: u32| {
+        let name = n.wrapping_mul(2_654_435_761);
+        format!(
+            "{{\"kind\":\"reading\",\"sensor\":{{\"identifier\":\"{name:08x}\",\
+             \"place\":\"hall {n}\"}},\
+             \"unit\":\"celsius\",\"quality\":\"calibrated by the owner\",\"value\":{},\
+             \"notes\":\
+             \"this text is in each of the records and only padding for a short answer, as \
+             answers of interfaces have it: names of fields, and the same words again\",\"links\":\
+             {{\"self\":\"/api/readings/{n}\",\"owner\":\"/api/owners/{}\"}},\
+             \"tags\":[\"a{name:x}\"]}}",
+            n % 40,
+            n % 7
+        )
+        .repeat(2)
+        .into_bytes()
+    };
+    let samples: Vec<Vec<u8>> = (0..300).map(record).collect();
+    let content = eyelet_compress::dictionary::train::train(&samples, 8 << 10).unwrap();
+    let store = scratch.path().join("store");
+    let folder = disk::Folder::open(&store).unwrap();
+    folder.save_trained("app", &Pattern::new("/api/*").unwrap(), &content).unwrap();
+
+    let edge = Edge::new("[dictionary]\npath = \"store\"", scratch.path());
+    let body = record(7_777);
+    let json = [("content-type", "application/json")];
+    let answer = Answer { status: 200, fields: &json, pieces: &[&body], known: true };
+    let got = edge.exchange(&[(":path", "/api/1"), ("accept-encoding", "gzip")], &answer);
+    let hash = coder::hash(&content);
+    let path = format!("/.well-known/eyelet/dictionary/{hash}");
+    assert_eq!(got.headers["link"], format!("<{path}>; rel=\"compression-dictionary\""));
+    assert_eq!(got.headers["vary"], "accept-encoding, available-dictionary");
+    let plain = got.body.len();
+
+    let head = request_head("GET", &path, &[("accept-encoding", "gzip, br")]);
+    let fetched = edge.compressors.answer(0, &head).unwrap();
+    assert_eq!(fetched.headers()["use-as-dictionary"], "match=\"/api/*\"");
+    assert_eq!(decode(fetched.headers(), fetched.body(), &[]), content);
+    let head = request_head("GET", &path, &[]);
+    assert_eq!(edge.compressors.answer(0, &head).unwrap().body()[..], content);
+    let head = request_head("GET", "/.well-known/eyelet/dictionary/00", &[]);
+    assert!(edge.compressors.answer(0, &head).is_none());
+
+    let has = available(&content);
+    for (coding, known, step) in
+        [("dcz", true, 9_999), ("dcb", true, 9_999), ("dcz", false, 100), ("dcb", false, 100)]
+    {
+        let pieces: Vec<&[u8]> = body.chunks(step).collect();
+        let answer = Answer { status: 200, fields: &json, pieces: &pieces, known };
+        let accept = format!("gzip, br, zstd, {coding}");
+        let request =
+            [(":path", "/api/1"), ("accept-encoding", &accept), ("available-dictionary", &has)];
+        let got = edge.exchange(&request, &answer);
+        assert_eq!(got.told.coding, Some(coding));
+        assert!(got.headers.get("link").is_none(), "it has it");
+        assert!(decode(&got.headers, &got.body, &content) == body, "{coding} {known}");
+        if step > 1_000 {
+            assert!(got.body.len() * 2 < plain, "{coding}: {} of {plain}", got.body.len());
+        }
+    }
+}
+
+#[test]
+fn the_terms_of_a_rule_are_as_written() {
+    let scratch = tempfile::tempdir().unwrap();
+    assert_eq!(Edge::new("", scratch.path()).terminate.compression, Compression::default());
+    let edge = Edge::new("offload = true\ndictionary = \"/x.*\"", scratch.path());
+    let dictionary = vec![Pattern::new("/x.*").unwrap()];
+    let wanted = Compression { offload: true, dictionary, ..Compression::default() };
+    assert_eq!(edge.terminate.compression, wanted);
+}
+
+/// HEAD and 304 vary by what GET varies by (RFC 9110 9.3.2 and 15.4.5).
+#[test]
+fn responses_without_a_body_vary_by_the_dictionary_too() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, _) = versions(60_000);
+    let edge = Edge::new(TERMS, scratch.path());
+    let tag = ("etag", "\"a\"");
+    let path = (":path", "/assets/app.1.js");
+    let ask = |method, condition: &str| {
+        let fields = [(":method", method), path, ("accept-encoding", ALL)];
+        let fields = [&fields[..], &[("if-none-match", condition)]].concat();
+        let status = if condition.is_empty() { 200 } else { 304 };
+        let fields = if condition.is_empty() { &fields[..3] } else { &fields[..] };
+        let said = [SCRIPT, FRESH, tag];
+        let answer = Answer { status, fields: &said, pieces: &[&one], known: true };
+        edge.exchange(fields, &answer)
+    };
+    let (got, head, known) = (ask("GET", ""), ask("HEAD", ""), ask("GET", "W/\"a\""));
+    for name in ["vary", "etag", "use-as-dictionary", "cache-control"] {
+        assert_eq!(got.headers.get(name), head.headers.get(name), "{name}");
+    }
+    for name in ["vary", "etag"] {
+        assert_eq!(got.headers.get(name), known.headers.get(name), "{name}");
+    }
+    assert_eq!(got.headers["vary"], "accept-encoding, available-dictionary");
+    assert_eq!(got.asked["accept-encoding"], head.asked["accept-encoding"]);
+}
+
+/// Whatever the BREACH rule says of a 200, its 206 and its 304 vary by the same.
+#[test]
+fn parts_and_304_vary_as_their_200() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, _) = versions(60_000);
+    let edge = Edge::new(TERMS, scratch.path());
+    let (public, range) =
+        (("cache-control", "public, max-age=600"), ("content-range", "bytes 0-9/60000"));
+    for cookie in [None, Some(("cookie", "s=1"))] {
+        for cached in [FRESH, public] {
+            let ask = |status| {
+                let fields = [
+                    (":method", "GET"),
+                    (":path", "/assets/app.1.js"),
+                    ("accept-encoding", ALL),
+                    ("sec-fetch-site", "cross-site"),
+                ];
+                let fields: Vec<_> = fields.into_iter().chain(cookie).collect();
+                let said = [SCRIPT, cached, ("etag", "\"a\""), range];
+                let said = if status == 206 { &said[..] } else { &said[..3] };
+                let answer = Answer { status, fields: said, pieces: &[&one], known: true };
+                edge.exchange(&fields, &answer).headers["vary"].clone()
+            };
+            assert_eq!((ask(206), ask(304)), (ask(200), ask(200)), "{cookie:?} {cached:?}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! A trained dictionary as it is served: prepared once, shared by all workers. It must not know
+//! where it was trained.
+
+use bytes::Bytes;
+use eyelet_compress::Effort;
+use eyelet_compress::coder::Br;
+use eyelet_compress::coder::zstd::Prepared;
+use eyelet_compress::dictionary::pattern::Pattern;
+use eyelet_compress::dictionary::{Hash, offer};
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY,
+};
+use http::{HeaderMap, Response};
+
+use super::coder::hash;
+
+/// A dictionary for a family of small responses.
+pub struct Trained {
+    pub(super) hash: Hash,
+    /// The rule that it is for, by name.
+    pub(super) rule: Box<str>,
+    /// The paths that it is for.
+    pub(super) pattern: Pattern,
+    /// The dictionary.
+    pub content: Bytes,
+    pub(super) prepared: Prepared,
+    /// For its own download.
+    br: Bytes,
+}
+
+impl Trained {
+    /// `None` where the content is no raw dictionary. Takes a second: not for a worker.
+    pub(super) fn new(rule: &str, pattern: Pattern, content: Bytes) -> Option<Self> {
+        let prepared = Prepared::new(&content, Effort::Small)?;
+        let mut br = Vec::new();
+        let mut coder = Br::with_dictionary(DOWNLOAD_QUALITY, b"", Some(content.len() as u64));
+        coder.push(&content, &mut br).and_then(|()| coder.finish(&mut br)).ok()?;
+        let (hash, rule) = (hash(&content), rule.into());
+        Some(Self { hash, rule, pattern, content, prepared, br: br.into() })
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.content.len() + self.prepared.bytes() + self.br.len()
+    }
+
+    /// The dictionary itself, as a response.
+    pub(super) fn response(&self, is_br: bool) -> Response<Bytes> {
+        let body = if is_br { self.br.clone() } else { self.content.clone() };
+        let mut headers = HeaderMap::new();
+        let mut set = |name, value: &'static str| {
+            headers.insert(name, HeaderValue::from_static(value));
+        };
+        set(CONTENT_TYPE, "application/octet-stream");
+        // Its name is its hash: it never changes, and it must be fresh to be used.
+        set(CACHE_CONTROL, "public, max-age=2592000, immutable");
+        set(VARY, "accept-encoding");
+        if is_br {
+            set(CONTENT_ENCODING, "br");
+        }
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        offer::offer(&mut headers, &self.pattern);
+        let mut response = Response::new(body);
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
+/// The most: it is made once.
+const DOWNLOAD_QUALITY: u32 = 11;

@@ -1,0 +1,673 @@
+//! One request and its response: checked, passed to the upstream, answered, told.
+//! It must not know which version of HTTP the client speaks.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::uri::Authority;
+use http::{Method, StatusCode, header, request, response};
+
+use super::coding::{begin, first, known};
+use super::failure::{Failure, NoHead};
+use super::fault::{RequestFault, ResponseFault};
+use super::fields;
+use super::front::{Front, Record, Telling};
+use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
+use super::io::Gone;
+use super::page::page;
+use super::room;
+use super::stream::{Stream, Trouble};
+use super::transfer::{Broken, Download, Upload};
+use super::upstream::dial::{Dialled, dial, spoken};
+use super::upstream::{NoAnswer, Question, Upstream, one};
+use super::websocket;
+use eyelet_engine::event_loop::others_first;
+use eyelet_engine::handle::Stop;
+use eyelet_tls::client::Spoken;
+
+/// How often a request is sent, where that does no harm.
+const TRIES_MAX: u32 = 3;
+/// Interim responses to one request: each is a record to its client.
+const INTERIM_MAX: usize = 100;
+
+/// What is left when an exchange is over.
+#[derive(Default)]
+pub struct Done {
+    /// The upstream of a connection that has switched protocols.
+    pub switched: Option<Box<one::Connection>>,
+    /// The client is gone.
+    pub gone: bool,
+}
+
+/// Does an exchange to its end, whatever that is, and writes its access line.
+pub async fn exchange(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    mut request: request::Parts,
+    length: Length,
+) -> Done {
+    let mut telling = Telling::new(front, Record::new(front, &request), stream.sent());
+    let record = &mut telling.record;
+    // As they came: joining cookies makes them fewer, and keeps the memory.
+    let spare = request.headers.len() <= SPARE_FIELDS_MAX;
+    let done = match serve(front, stream, &mut request, length, record).await {
+        Ok(done) => done,
+        // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
+        Err(failure) => Box::pin(fail(front, stream, &request.method, failure, record)).await,
+    };
+    if spare {
+        give_back(request.headers);
+    }
+    front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
+    telling.end();
+    done
+}
+
+async fn fail(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    method: &Method,
+    failure: Failure,
+    record: &mut Record,
+) -> Done {
+    record.failed = true;
+    let status = match failure {
+        Failure::Answer(status, reason) => {
+            record.reason = reason;
+            status
+        }
+        Failure::Client(Trouble::Request(fault)) => {
+            record.reason = format!("request: {fault}").into();
+            stream.close_after();
+            fault.status()
+        }
+        Failure::Client(trouble) => {
+            record.reason = trouble.reason().into();
+            stream.cut();
+            return Done { gone: true, ..Done::default() };
+        }
+        Failure::Cut(reason) => {
+            record.reason = reason;
+            if stream.as_one().is_none() {
+                // A reset drops what its connection has not written yet: the head, mostly.
+                others_first().await;
+            }
+            stream.cut();
+            return Done { gone: true, ..Done::default() };
+        }
+    };
+    if record.told.status.is_some() {
+        stream.cut();
+        return Done { gone: true, ..Done::default() };
+    }
+    // What was taken of the request's body is dropped already: it counts no longer.
+    stream.refuse_rest();
+    let gone = !answer(front, stream, status, method, record).await;
+    Done { gone, ..Done::default() }
+}
+
+/// Answers with a page of ours; whether the client took it.
+pub async fn answer(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    status: StatusCode,
+    method: &Method,
+    record: &mut Record,
+) -> bool {
+    if !stream.is_request_done() {
+        stream.close_after();
+    }
+    let (mut head, length, body) = page(status, method);
+    fields::to_client(&mut head);
+    if respond(stream, head, length, record).is_err() {
+        return false;
+    }
+    stream.push(body);
+    if length != Length::Empty {
+        stream.finish(None);
+    }
+    let flushed = flush(front, stream).await;
+    if let Err(Failure::Cut(reason)) = &flushed {
+        record.reason = reason.clone();
+    }
+    if flushed.is_err() {
+        stream.cut();
+    }
+    flushed.is_ok()
+}
+
+/// Queues a response's head, and notes its status for the access line.
+fn respond(
+    stream: &mut Stream<'_>,
+    head: response::Parts,
+    length: Length,
+    record: &mut Record,
+) -> Result<(), Trouble> {
+    let status = head.status.as_u16();
+    stream.respond(head, length)?;
+    record.told.status = Some(status);
+    Ok(())
+}
+
+/// Writes all that is queued, as long as the client takes some of it in time.
+async fn flush(front: &Front, stream: &mut Stream<'_>) -> Result<(), Failure> {
+    let mut moved = Instant::now();
+    stream.due_in(front.patience());
+    poll_fn(|task| {
+        let before = stream.queued();
+        if let Poll::Ready(flushed) = stream.poll_flush(task) {
+            return Poll::Ready(flushed.map_err(Failure::from));
+        }
+        if stream.queued() != before {
+            moved = Instant::now();
+            stream.due_in(front.patience());
+        }
+        poll_stalled(task, front, stream, moved).map(Err)
+    })
+    .await
+}
+
+/// Waits until nothing has moved for too long, or memory is wanted by others.
+fn poll_stalled(
+    task: &mut Context<'_>,
+    front: &Front,
+    stream: &mut Stream<'_>,
+    moved: Instant,
+) -> Poll<Failure> {
+    while let Poll::Ready(stop) = stream.poll_late(task) {
+        if matches!(stop, Stop::Shed) {
+            return Poll::Ready(Trouble::Gone(Gone::Stop(stop)).into());
+        }
+        match front.gives_up(moved) {
+            Some(reason) => return Poll::Ready(Failure::Cut(reason.into())),
+            None => stream.due_in(front.patience()),
+        }
+    }
+    Poll::Pending
+}
+
+async fn serve(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    request: &mut request::Parts,
+    length: Length,
+    record: &mut Record,
+) -> Result<Done, Failure> {
+    let host = check(front, request)?;
+    let host = host.as_str();
+    let own = front.worker.compressors.answer(front.rule, request);
+    if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
+        return Box::pin(answer_own(front, stream, &request.method, own, record)).await;
+    }
+    let switch = match stream.as_one() {
+        Some(_) => fields::upgrade(request, length),
+        None if websocket::is_asked(request) => websocket::to_get(request),
+        None => None,
+    };
+    let trailers = lists(&request.headers, &header::TE, "trailers");
+    let length = to_upstream(stream, request, length, switch.clone());
+    let told = front.tell_asker(host, request);
+    let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
+    let compressors = &front.worker.compressors;
+    let wanted = compressors.request(front.rule, terminate, host, request);
+    let by_one = switch.is_some();
+    let again = may_be_sent_again(request, length) && !by_one;
+    let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
+    let _counted = room::take_request(front, stream, request)?;
+    let Answered { mut upstream, mut upload, response } =
+        ask(front, stream, question, record).await?;
+    let Response { mut parts, length: response_length, .. } = response;
+    let _counted = room::take_response(front, &parts)?;
+    let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
+    fields::to_client(&mut parts);
+    if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+        return Box::pin(switched(front, stream, parts, upstream, chosen, record)).await;
+    }
+    if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
+        // For HTTP/2's client success would mean that the protocols were switched.
+        return Err(ResponseFault::Unasked.into());
+    }
+    if !upload.done {
+        stream.close_after();
+    }
+    let mut download = Download::new(&front.worker, response_length);
+    let length = match response_length {
+        Length::Empty => {
+            download.through(compressors.response(&wanted, &mut parts, None, &[]));
+            Length::Empty
+        }
+        // Not while the request's body is on its way: the response's may wait for it.
+        length => {
+            let wait = upload.done && compressors.wants_first(&wanted, &parts, known(length));
+            let here = first(front, stream, &mut download, &mut upstream, wait).await?;
+            begin(compressors, &wanted, &mut parts, length, &mut download, here)
+        }
+    };
+    // Before the head, so that by HTTP/2 it goes with what follows.
+    others_first().await;
+    respond(stream, parts, length, record)?;
+    let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
+    record.bytes_to_upstream += upload.written;
+    record.told.coded = download.told();
+    let passed = passed?;
+    if upload.done {
+        front.keep(upstream);
+    }
+    passed.end(front, stream).await
+}
+
+/// Makes a client's request the upstream's; gives the length of its body.
+fn to_upstream(
+    stream: &Stream<'_>,
+    request: &mut request::Parts,
+    length: Length,
+    switch: Option<http::HeaderValue>,
+) -> Length {
+    fields::to_upstream(request, length, switch);
+    // `Content-Length: 0` says that there is no body too.
+    let has_none = length == Length::Known(0) && stream.is_request_done();
+    if has_none { Length::Empty } else { length }
+}
+
+/// Whether it does no harm to ask for this twice (RFC 9110 9.2.2), and can be done.
+fn may_be_sent_again(request: &request::Parts, length: Length) -> bool {
+    request.method.is_idempotent() && length == Length::Empty
+}
+
+/// What may be asked of this server.
+fn options() -> http::Response<Bytes> {
+    let mut response = http::Response::new(Bytes::new());
+    response.headers_mut().insert(header::ALLOW, super::page::ALLOW);
+    response.headers_mut().insert(header::CONTENT_LENGTH, 0.into());
+    response
+}
+
+/// An answer of ours that is no page: a dictionary.
+async fn answer_own(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    method: &Method,
+    own: http::Response<Bytes>,
+    record: &mut Record,
+) -> Result<Done, Failure> {
+    let (mut head, body) = own.into_parts();
+    fields::to_client(&mut head);
+    if !stream.is_request_done() {
+        stream.close_after();
+    }
+    record.reason = "answered by Eyelet".into();
+    let length = match *method {
+        Method::HEAD => Length::Empty,
+        _ => Length::Known(body.len() as u64),
+    };
+    respond(stream, head, length, record)?;
+    if length != Length::Empty {
+        record.told.coded.bytes_sent = body.len() as u64;
+        stream.push(body);
+        stream.finish(None);
+    }
+    flush(front, stream).await?;
+    Ok(Done::default())
+}
+
+/// What every request must be, before anybody is asked; gives the host to ask for.
+fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> {
+    if request.method == Method::TRACE {
+        // It shows what a proxy adds, cookies among it, and nobody needs it.
+        let reason = "TRACE is not passed on".into();
+        return Err(Failure::Answer(StatusCode::METHOD_NOT_ALLOWED, reason));
+    }
+    let Some(authority) = request.uri.authority() else {
+        // HTTP/1.0 without Host: the name of the connection is all there is.
+        let sni = front.story.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
+        return sni.ok_or(Failure::Client(Trouble::Request(RequestFault::Host)));
+    };
+    if !front.serves(authority) {
+        let reason = format!("{} does not lead to this rule", authority.host()).into();
+        return Err(Failure::Answer(StatusCode::MISDIRECTED_REQUEST, reason));
+    }
+    Ok(authority.clone())
+}
+
+/// An upstream that has answered.
+struct Answered {
+    upstream: Upstream,
+    upload: Upload,
+    response: Response,
+}
+
+/// Finds a connection, sends the request and waits for the response's head. Where the upstream
+/// has certainly not looked at the request, or a kept connection was dead already and nothing can
+/// have been done twice, the next one is asked.
+async fn ask(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    mut question: Question<'_>,
+    record: &mut Record,
+) -> Result<Answered, Failure> {
+    // Before a connection is chosen: what its upstream says meanwhile, its end among it, is seen.
+    others_first().await;
+    let Question { parts, length, .. } = question;
+    let mut tries = 1;
+    loop {
+        let mut upstream = find(front, stream, &question, tries == 1, record).await?;
+        front.note_upstream(upstream.name());
+        record.upstream = Some(upstream.name().clone());
+        let (head, chunked) = (upstream.head(&question), upstream.is_chunked());
+        let mut upload = Upload::new(&front.worker, head, length, chunked);
+        let method = &parts.method;
+        let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
+        let waited = waited.await;
+        if waited.is_err() {
+            record.bytes_to_upstream += upload.written;
+        }
+        let why = match waited {
+            Ok(response) => return Ok(Answered { upstream, upload, response }),
+            Err(NoHead::Failure(failure)) => return Err(failure),
+            Err(NoHead::Upstream(why)) => why,
+        };
+        let harmless = match why {
+            NoAnswer::Dead => question.again && upstream.is_reused(),
+            NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
+            NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
+        };
+        if !harmless {
+            return Err(why.into());
+        }
+        tries += 1;
+        question.again = false;
+        question.by_one |= matches!(why, NoAnswer::OneWanted);
+    }
+}
+
+/// An upstream for the request: kept, dialled by another request, or dialled now.
+async fn find(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    question: &Question<'_>,
+    idle: bool,
+    record: &mut Record,
+) -> Result<Upstream, Failure> {
+    let Some(to) = front.upstream() else {
+        return Err(Failure::Answer(StatusCode::BAD_GATEWAY, "no HTTP upstream".into()));
+    };
+    let spoken = spoken(to, question.by_one);
+    let in_vain = front.shelf.in_vain();
+    let mut began = None;
+    loop {
+        if let Some(kept) = front.shelf.take(question, idle) {
+            return Ok(kept);
+        }
+        // One wait, for others' dials and for its own.
+        let patience = *began.get_or_insert_with(Instant::now) + to.wait;
+        if spoken != Spoken::One && front.shelf.is_dialled(in_vain) {
+            // A dial has its own bounds.
+            stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
+            Box::pin(while_here(stream, front.shelf.settled())).await?;
+            continue;
+        }
+        match Box::pin(reach(front, stream, spoken, patience, record)).await? {
+            Dialled::One(connection) => return Ok(Upstream::One(connection)),
+            Dialled::Two(connection) => {
+                let asked = connection.ask(question).map(Box::new).map(Upstream::Two);
+                return asked.ok_or_else(|| NoAnswer::Unread.into());
+            }
+        }
+    }
+}
+
+/// Waits for something, as long as the client is there.
+async fn while_here<T>(
+    stream: &mut Stream<'_>,
+    wanted: impl Future<Output = T>,
+) -> Result<T, Trouble> {
+    let mut wanted = pin!(wanted);
+    poll_fn(|task| match wanted.as_mut().poll(task) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => stream.poll_gone(task).map(Err),
+    })
+    .await
+}
+
+/// Dials, as long as the client is there.
+async fn reach(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    spoken: Spoken,
+    patience: Instant,
+    record: &mut Record,
+) -> Result<Dialled, Failure> {
+    let Some(to) = front.upstream() else {
+        return Err(Failure::Answer(StatusCode::BAD_GATEWAY, "no HTTP upstream".into()));
+    };
+    // The dial has its own bounds.
+    stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
+    let dialling = (spoken != Spoken::One).then(|| front.shelf.dials());
+    let dialled = dial(&front.worker, to, spoken, patience, &front.preface);
+    let dialled = while_here(stream, dialled).await?;
+    if let Some(dialling) = dialling {
+        dialling.over(dialled.as_ref().ok());
+    }
+    dialled.map_err(|failure| {
+        record.upstream = Some(failure.name.clone());
+        front.note_upstream(&failure.name);
+        Failure::Answer(failure.status, format!("upstream: {}", failure.reason).into())
+    })
+}
+
+async fn wait_for_head(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    upstream: &mut Upstream,
+    upload: &mut Upload,
+    method: &Method,
+    record: &mut Record,
+) -> Result<Response, NoHead> {
+    let upstream_timeout = front.worker.shared.config.http.upstream_timeout;
+    let (mut began, mut was_polled) = (Instant::now(), false);
+    // At most INTERIM_MAX.
+    let mut interim = Vec::new();
+    stream.due_in(front.patience());
+    for _ in 0..=INTERIM_MAX {
+        let mut wait = |task: &mut Context<'_>| {
+            let (was_done, before) = (upload.done, upload.written);
+            if let Poll::Ready(Err(trouble)) = upload.poll(task, stream, upstream) {
+                return Poll::Ready(Err(trouble.into()));
+            }
+            // Most requests are written at once, and to look at the clock costs.
+            let again = std::mem::replace(&mut was_polled, true);
+            if upload.written > before || upload.done && !was_done {
+                began = if again { Instant::now() } else { began };
+                stream.due_in(if upload.done { upstream_timeout } else { front.patience() });
+            }
+            let head = poll_head(task, stream, upstream, method);
+            if head.is_ready() {
+                return head;
+            }
+            poll_too_late(task, front, stream, upload, upstream, began).map(Err)
+        };
+        let response = poll_fn(&mut wait).await?;
+        if !response.parts.status.is_informational()
+            || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
+        {
+            let logs = front.worker.engine.logs();
+            record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
+            return Ok(response);
+        }
+        if stream.takes_interim()
+            && room::take_interim(front, stream, &response.parts, &mut interim)
+        {
+            let mut head = response.parts;
+            fields::to_client(&mut head);
+            stream.inform(head)?;
+            // Its clock runs on.
+            poll_fn(|task| match stream.poll_flush(task) {
+                Poll::Ready(flushed) => Poll::Ready(flushed),
+                Poll::Pending => stream.poll_late(task).map(|stop| Err(Gone::Stop(stop).into())),
+            })
+            .await?;
+        }
+    }
+    Err(Failure::from(ResponseFault::Interim).into())
+}
+
+/// The next response's head, interim ones too.
+fn poll_head(
+    task: &mut Context<'_>,
+    stream: &mut Stream<'_>,
+    upstream: &mut Upstream,
+    method: &Method,
+) -> Poll<Result<Response, NoHead>> {
+    if let Poll::Ready(head) = upstream.poll_head(task, method) {
+        return Poll::Ready(head.map_err(NoHead::Upstream));
+    }
+    if let Poll::Ready(trouble) = stream.poll_gone(task) {
+        return Poll::Ready(Err(trouble.into()));
+    }
+    Poll::Pending
+}
+
+/// Waits until the upstream has had its time, or the request's body has not moved for too long.
+/// An upstream that did not do what was its to do may be gone without a word.
+fn poll_too_late(
+    task: &mut Context<'_>,
+    front: &Front,
+    stream: &mut Stream<'_>,
+    upload: &Upload,
+    upstream: &Upstream,
+    moved: Instant,
+) -> Poll<NoHead> {
+    while stream.poll_late(task).is_ready() {
+        if upload.done {
+            upstream.distrust();
+            let reason = "upstream: upstream_timeout".into();
+            let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+            return Poll::Ready(failure.into());
+        }
+        match front.gives_up(moved) {
+            None => stream.due_in(front.patience()),
+            Some(reason) if reason.starts_with("shed") => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                return Poll::Ready(Failure::Answer(status, reason.into()).into());
+            }
+            Some(_) if upload.is_stalled() => {
+                upstream.distrust();
+                let reason = "upstream: body_timeout".into();
+                let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+                return Poll::Ready(failure.into());
+            }
+            Some(_) => return Poll::Ready(Trouble::Request(RequestFault::SlowBody).into()),
+        }
+    }
+    Poll::Pending
+}
+
+/// How far a response has got.
+#[derive(PartialEq, Eq)]
+enum Passed {
+    /// The upstream is not needed for the rest.
+    Queued,
+    /// The client's socket has all of it.
+    Written,
+}
+
+impl Passed {
+    /// Waits until the client has all of it.
+    async fn end(self, front: &Front, stream: &mut Stream<'_>) -> Result<Done, Failure> {
+        if self == Self::Queued {
+            flush(front, stream).await?;
+        }
+        Ok(Done::default())
+    }
+}
+
+/// The response's body, and what is left of the request's. Ends before the client has all of it
+/// where the upstream has nothing more to do: others may ask it meanwhile.
+async fn pass_down(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    upstream: &mut Upstream,
+    upload: &mut Upload,
+    download: &mut Download,
+) -> Result<Passed, Failure> {
+    // Most responses are here already, and to look at the clock costs.
+    let mut moved = None;
+    stream.due_in(front.patience());
+    poll_fn(|task| {
+        let before = (download.taken, stream.queued(), upload.written);
+        // A request whose end does not come any more costs only itself.
+        if let Poll::Ready(Err(_)) = upload.poll(task, stream, upstream) {
+            upload.breaks(stream);
+        }
+        match download.poll(task, stream, upstream) {
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(Passed::Written)),
+            Poll::Pending if upload.done && download.has_ended() => {
+                return Poll::Ready(Ok(Passed::Queued));
+            }
+            Poll::Ready(Err(Broken::Client(trouble))) => return Poll::Ready(Err(trouble.into())),
+            Poll::Ready(Err(Broken::Coding)) => {
+                return Poll::Ready(Err(Failure::Cut("the coding failed".into())));
+            }
+            Poll::Ready(Err(Broken::Upstream(fault))) => {
+                return Poll::Ready(Err(Failure::Cut(format!("upstream: {fault}").into())));
+            }
+            Poll::Pending => {}
+        }
+        if before != (download.taken, stream.queued(), upload.written) {
+            moved = None;
+            stream.due_in(front.patience());
+        }
+        if let Poll::Ready(trouble) = stream.poll_gone(task) {
+            return Poll::Ready(Err(trouble.into()));
+        }
+        let moved = *moved.get_or_insert_with(Instant::now);
+        poll_stalled(task, front, stream, moved).map(Err)
+    })
+    .await
+}
+
+/// The upstream has switched protocols, which only a client that asked for it may see.
+async fn switched(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    mut head: response::Parts,
+    upstream: Upstream,
+    chosen: Option<http::HeaderValue>,
+    record: &mut Record,
+) -> Result<Done, Failure> {
+    // HTTP/2 has no 101 (RFC 9113 8.6).
+    let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
+        return Err(ResponseFault::Unasked.into());
+    };
+    record.told.status = Some(head.status.as_u16());
+    record.reason = "switched protocols".into();
+    let Some(one) = stream.as_one() else {
+        return over_two(front, stream, head, upstream, record).await;
+    };
+    let connection = http::HeaderValue::from_static("upgrade");
+    head.headers.insert(header::CONNECTION, connection);
+    head.headers.insert(header::UPGRADE, protocol);
+    one.switch(&head);
+    flush(front, stream).await?;
+    Ok(Done { switched: Some(upstream), ..Done::default() })
+}
+
+async fn over_two(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    mut head: response::Parts,
+    upstream: Box<one::Connection>,
+    record: &mut Record,
+) -> Result<Done, Failure> {
+    websocket::to_ok(&mut head);
+    respond(stream, head, Length::UntilClose, record)?;
+    let written = &mut record.bytes_to_upstream;
+    match websocket::copy(front, stream, Upstream::One(upstream), written).await {
+        Ok(()) => Ok(Done::default()),
+        Err(websocket::End::Client(trouble)) => Err(trouble.into()),
+        Err(websocket::End::Other(reason)) => Err(Failure::Cut(reason.into())),
+    }
+}

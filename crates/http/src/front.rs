@@ -1,0 +1,354 @@
+//! What every request of a connection shares: whose it is, by which rule, and what is told of it.
+//! It must not know which version of HTTP it came by.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eyelet_policy::{Facts, RuleId};
+use http::uri::Authority;
+use http::{Method, request};
+
+use super::fields::{self, Asker};
+use super::pool::Shelf;
+use super::upstream::Upstream;
+use crate::worker::Http;
+use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
+use eyelet_telemetry::info::{Decided, End, Outcome, Story, Upstream as Dialled};
+use eyelet_telemetry::request::{Coded, RequestInfo};
+
+/// Paths are cut in the log: a line is for reading.
+const PATH_CHARS_MAX: usize = 2048;
+
+/// How long an exchange may hold memory that others want while nothing of its bodies moves.
+const STALLED: Duration = Duration::from_secs(3);
+/// Bytes of an authority with which what upstreams are told of a client is kept for its next
+/// request: a host name and a port. Longer ones would outlive what their head was counted as.
+const HOST_BYTES_KEPT: usize = 260;
+
+/// A connection's requests.
+pub struct Front {
+    /// Its worker.
+    pub worker: Rc<Http>,
+    /// Index of its rule.
+    pub rule: u32,
+    /// Its story as it was when it woke.
+    pub story: Story,
+    /// The PROXY header that a new upstream connection gets first; empty if none.
+    pub preface: Vec<u8>,
+    action: Arc<Action>,
+    /// Upstream connections that are kept for its requests.
+    pub shelf: Rc<Shelf>,
+    /// Bytes written to upstreams since it woke.
+    pub bytes_to_upstream: Cell<u64>,
+    /// Bytes written to the client since it woke.
+    sent: Rc<Cell<u64>>,
+    /// Its story is written, or goes on elsewhere.
+    is_over: Cell<bool>,
+    upstream: RefCell<Option<Arc<str>>>,
+    /// The last request's, and mostly the next one's.
+    asker: RefCell<Option<Asker>>,
+}
+
+impl Front {
+    /// `sent` counts the bytes written to the client. `None` if the rule is not one with an HTTP
+    /// upstream.
+    pub fn new(
+        worker: Rc<Http>,
+        story: Story,
+        preface: Vec<u8>,
+        sent: Rc<Cell<u64>>,
+    ) -> Option<Self> {
+        let rule = story.decided.rule?;
+        let action = worker.shared.config.rules.shared_action(rule)?;
+        let Action::Terminate(terminate) = &*action else { return None };
+        let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
+        let shelf = match terminate.proxy_protocol {
+            None => worker.pool.shelf(upstream),
+            // The upstream was told whose the connection is: it is this client's alone.
+            Some(_) => Rc::default(),
+        };
+        Some(Self {
+            worker,
+            rule,
+            story,
+            preface,
+            action,
+            shelf,
+            bytes_to_upstream: Cell::new(0),
+            sent,
+            is_over: Cell::new(false),
+            upstream: RefCell::default(),
+            asker: RefCell::default(),
+        })
+    }
+
+    /// The rule's action.
+    pub fn terminate(&self) -> Option<&Terminate> {
+        match &*self.action {
+            Action::Terminate(terminate) => Some(terminate),
+            _ => None,
+        }
+    }
+
+    /// Where its requests go.
+    pub fn upstream(&self) -> Option<&HttpUpstream> {
+        match &self.terminate()?.upstream {
+            TerminateUpstream::Http(upstream) => Some(upstream),
+            _ => None,
+        }
+    }
+
+    /// Keeps the upstream of a response that has ended.
+    pub fn keep(&self, upstream: Upstream) {
+        if !self.worker.engine.process.budget.is_tight(0) {
+            self.shelf.keep(upstream);
+        }
+    }
+
+    /// How long an exchange waits for a byte of a body before it is looked at.
+    pub fn patience(&self) -> Duration {
+        self.worker.shared.config.http.body_timeout.min(STALLED)
+    }
+
+    /// Why an exchange whose bodies have not moved since then is given up, if it is.
+    pub fn gives_up(&self, moved: Instant) -> Option<&'static str> {
+        if moved.elapsed() >= self.worker.shared.config.http.body_timeout
+            || self.worker.engine.is_cutting.get()
+        {
+            return Some("body_timeout");
+        }
+        self.worker
+            .engine
+            .process
+            .budget
+            .is_filling(0)
+            .then_some("shed: memory_max, and no body moved")
+    }
+
+    /// Notes who was dialled.
+    pub fn note_upstream(&self, name: &Arc<str>) {
+        let mut upstream = self.upstream.borrow_mut();
+        if upstream.as_ref().is_none_or(|known| !Arc::ptr_eq(known, name)) {
+            *upstream = Some(name.clone());
+        }
+    }
+
+    /// What the upstream is told of who asks for this authority.
+    pub fn tell_asker(&self, host: &str, request: &mut request::Parts) -> fields::Told {
+        let mut last = self.asker.borrow_mut();
+        let known = last.take().filter(|asker| asker.asks_for(host, request.version));
+        let client = self.story.client.ip();
+        let asker = known.unwrap_or_else(|| Asker::new(client, host, request.version));
+        let told = asker.tell(&mut request.headers, self.trusts_client());
+        if host.len() <= HOST_BYTES_KEPT {
+            *last = Some(asker);
+        }
+        told
+    }
+
+    /// Whether what the client says of others before it is believed.
+    pub fn trusts_client(&self) -> bool {
+        let trusted = &self.worker.shared.config.http.trusted_proxies;
+        trusted.iter().any(|net| net.contains(&self.story.client.ip()))
+    }
+
+    /// Whether a request for this host belongs on this connection: a connection for it would
+    /// have come to the same rule (RFC 9110 7.4).
+    pub fn serves(&self, authority: &Authority) -> bool {
+        let host = authority.host();
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let sni = self.story.decided.sni.as_deref();
+        if is_name(host) && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
+            return true;
+        }
+        let host = host.to_ascii_lowercase();
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        // Clients send no SNI for an address (RFC 6066 section 3).
+        let name = if bare.parse::<std::net::IpAddr>().is_ok() { "" } else { &host };
+        if sni == Some(name) {
+            return true;
+        }
+        let facts = Facts {
+            destination: self.story.decided.destination,
+            ..Facts::new(self.story.decided.listener, self.story.client.ip())
+        };
+        self.worker.shared.config.policy.serves(RuleId(self.rule), name, &facts)
+    }
+
+    /// The story with what has happened since it woke, for whoever goes on with it or writes it.
+    pub fn end(mut self) -> Story {
+        self.take_story()
+    }
+
+    fn take_story(&mut self) -> Story {
+        self.is_over.set(true);
+        let mut story = self.story.take();
+        story.bytes_to_upstream += self.bytes_to_upstream.get();
+        story.bytes_to_client += self.sent.get();
+        if let Some(name) = self.upstream.take() {
+            story.decided.upstream = Some(Dialled::of(&name));
+        }
+        story
+    }
+
+    /// The same while requests may still be on their way.
+    pub fn story_now(&self) -> Story {
+        self.is_over.set(true);
+        let mut story = Story {
+            id: self.story.id,
+            started_unix_ms: self.story.started_unix_ms,
+            client: self.story.client,
+            connect: None,
+            owes_answer: false,
+            decided: self.story.decided.clone(),
+            bytes_to_upstream: self.story.bytes_to_upstream + self.bytes_to_upstream.get(),
+            bytes_to_client: self.story.bytes_to_client + self.sent.get(),
+        };
+        if let Some(name) = &*self.upstream.borrow() {
+            story.decided.upstream = Some(Dialled::of(name));
+        }
+        story
+    }
+
+    /// Writes the access line of a request, if anybody reads it.
+    pub fn tell(&self, record: &Record) {
+        self.worker.engine.count_shed(&record.reason);
+        if !self.worker.engine.logs() {
+            return;
+        }
+        let story = Story {
+            id: self.story.id,
+            started_unix_ms: record.started_unix_ms,
+            client: self.story.client,
+            connect: None,
+            owes_answer: false,
+            decided: Decided {
+                upstream: record.upstream.as_deref().map(Dialled::of),
+                ..self.story.decided.clone()
+            },
+            bytes_to_upstream: record.bytes_to_upstream,
+            bytes_to_client: record.bytes_to_client,
+        };
+        let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
+        let end = End { outcome, reason: record.reason.clone() };
+        self.worker.tell_request(&story, &end, &record.told);
+    }
+}
+
+/// Why a task ends that is dropped in the middle of its work.
+const DROPPED: &str = "drained";
+
+/// A task that is dropped when the drain's time is over writes its line all the same. One that a
+/// fault of ours ends does not: should that fault be in the writing, a second panic would end the
+/// process.
+impl Drop for Front {
+    fn drop(&mut self) {
+        if !self.is_over.get() && !std::thread::panicking() {
+            let story = self.take_story();
+            let end = End { outcome: Outcome::Terminated, reason: DROPPED.into() };
+            self.worker.engine.tell(&story, &end);
+        }
+    }
+}
+
+/// The access line of a request. It is written when this is dropped, so a drain forgets none.
+pub struct Telling<'a> {
+    front: &'a Front,
+    /// What the line will say.
+    pub record: Record,
+    /// Bytes sent by the client's side of the exchange, and how many of them were before it.
+    sent: Rc<Cell<u64>>,
+    sent_before: u64,
+    is_over: bool,
+}
+
+impl<'a> Telling<'a> {
+    /// For a request that begins; `sent` counts what its client is sent.
+    pub fn new(front: &'a Front, record: Record, sent: Rc<Cell<u64>>) -> Self {
+        let sent_before = sent.get();
+        Self { front, record, sent, sent_before, is_over: false }
+    }
+
+    /// The request has come to its end.
+    pub fn end(mut self) {
+        self.is_over = true;
+    }
+}
+
+/// As for [`Front`].
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        if !self.is_over {
+            self.record.failed = true;
+            self.record.reason = DROPPED.into();
+        }
+        self.record.bytes_to_client = self.sent.get() - self.sent_before;
+        self.front.tell(&self.record);
+    }
+}
+
+/// Whether a host is certainly no address: those end in a digit or a bracket.
+fn is_name(host: &str) -> bool {
+    host.ends_with(|last: char| last.is_ascii_alphabetic())
+}
+
+/// What is gathered of one request.
+pub struct Record {
+    /// Its start, in milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// Method, path, status.
+    pub told: RequestInfo,
+    /// Why it ended as it did.
+    pub reason: std::borrow::Cow<'static, str>,
+    /// It did not get a whole response of the upstream's.
+    pub failed: bool,
+    /// Who was asked.
+    pub upstream: Option<Arc<str>>,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client.
+    pub bytes_to_client: u64,
+    /// When the upstream had the whole head.
+    pub asked: Option<Instant>,
+}
+
+impl Record {
+    /// The beginning of one.
+    pub fn new(front: &Front, request: &request::Parts) -> Self {
+        let path = request.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+        Self::of(front, &request.method, path)
+    }
+
+    /// The same for what could not be read.
+    pub fn of(front: &Front, method: &Method, path: &str) -> Self {
+        // Nobody reads what is not logged.
+        let (method, path, started_unix_ms) = match front.worker.engine.logs() {
+            true => (method.as_str(), path, front.worker.engine.now_unix_ms()),
+            false => ("", "", 0),
+        };
+        Self {
+            started_unix_ms,
+            told: RequestInfo {
+                method: method.into(),
+                path: match path.char_indices().nth(PATH_CHARS_MAX) {
+                    Some((end, _)) => path[..end].into(),
+                    None => path.into(),
+                },
+                status: None,
+                upstream_ms: None,
+                coded: Coded::default(),
+            },
+            reason: "complete".into(),
+            failed: false,
+            upstream: None,
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
+            asked: None,
+        }
+    }
+}

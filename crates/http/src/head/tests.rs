@@ -1,0 +1,272 @@
+//! Heads as tables: what is taken, what is refused and why, however a head is cut into reads.
+//! Must not need a socket.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn whole(head: &str) -> Result<Request, RequestFault> {
+    let mut buffer = BytesMut::from(head);
+    take_request(&mut buffer, &mut Scanner::default(), 64 << 10).map(Option::unwrap)
+}
+
+fn fault(head: &str) -> Option<RequestFault> {
+    whole(head).err()
+}
+
+fn get(fields: &str) -> String {
+    format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n")
+}
+
+#[test]
+fn requests_that_are_none() {
+    use RequestFault::*;
+    for (head, expected) in [
+        ("GET / HTTP/1.1\nHost: a.test\r\n\r\n", BareLf),
+        ("GET / HTTP/1.1\r\nHost: a.test\nX: y\r\n\r\n", BareLf),
+        ("GET / HTTP/1.1\r\nHost: a.test\r\n\n", BareLf),
+        ("\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n", BareLf),
+        ("\r\n\r\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n", Line),
+        ("GET / HTTP/1.1\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: a.test\r\nHost: a.test\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost:\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: a.test/x\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: u@a.test\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: a.test:x\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: a.test, b.test\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: a test\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: a.test..\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: a..test:443\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: .a.test\r\n\r\n", Host),
+        ("GET / HTTP/1.1\r\nHost: .\r\n\r\n", Host),
+        ("GET http://a.test../ HTTP/1.1\r\nHost: a.test\r\n\r\n", Host),
+        ("GET http://b@a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", Host),
+        ("GET ftp://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", Target),
+        ("GET a.test HTTP/1.1\r\nHost: a.test\r\n\r\n", Target),
+        ("GET * HTTP/1.1\r\nHost: a.test\r\n\r\n", Target),
+        ("GET /#x HTTP/1.1\r\nHost: a.test\r\n\r\n", Target),
+        ("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n", Connect),
+        ("GET  / HTTP/1.1\r\nHost: a.test\r\n\r\n", Line),
+        ("GET / HTTP/1.1 \r\nHost: a.test\r\n\r\n", Field),
+        (" GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", Line),
+        ("G@T / HTTP/1.1\r\nHost: a.test\r\n\r\n", Line),
+        ("GET /\r\nHost: a.test\r\n\r\n", Line),
+        ("GET / HTTP/2.0\r\nHost: a.test\r\n\r\n", Version),
+        ("GET / HTTP/1.20\r\nHost: a.test\r\n\r\n", Line),
+        ("GET / HTTP/0.9\r\nHost: a.test\r\n\r\n", Version),
+        ("GET / http/1.1\r\nHost: a.test\r\n\r\n", Line),
+        ("GET / HTTP/1.1\r\n Host: a.test\r\n\r\n", Field),
+    ] {
+        assert_eq!(fault(head), Some(expected), "{head:?}");
+    }
+}
+
+#[test]
+fn fields_that_are_none() {
+    use RequestFault::*;
+    for (fields, expected) in [
+        ("X: a\r\n b", Field),
+        ("X : a", Field),
+        ("X\t: a", Field),
+        (": a", Field),
+        ("X", Field),
+        ("X: a\0b", Field),
+        ("X: a\rb", Field),
+        ("X(y): a", Field),
+        ("Content-Length: 1\r\nContent-Length: 2", Length),
+        ("Content-Length: 1\r\nContent-Length: 1", Length),
+        ("Content-Length: 1, 1", Length),
+        ("Content-Length: +1", Length),
+        ("Content-Length: -1", Length),
+        ("Content-Length: 0x1", Length),
+        ("Content-Length: 1 1", Length),
+        ("Content-Length:", Length),
+        ("Content-Length: 18446744073709551616", Length),
+        ("Content-Length: 9223372036854775808", Length),
+        ("Content-Length: 1\r\nTransfer-Encoding: chunked", Length),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", Length),
+        ("Transfer-Encoding: chunked, chunked", Length),
+        ("Transfer-Encoding: chunked, identity", Length),
+        ("Transfer-Encoding: identity", Length),
+        ("Transfer-Encoding: xchunked", Length),
+        ("Transfer-Encoding: chunked;a=b", Length),
+        ("Transfer-Encoding: \"chunked\"", Length),
+        ("Transfer-Encoding: \x0bchunked", Field),
+        ("Transfer-Encoding:", Length),
+        ("Transfer-Encoding: gzip, chunked", Coding),
+        ("Transfer-Encoding: x, identity, chunked", Coding),
+        ("Transfer-Encoding: x, chunked, chunked", Length),
+        ("Transfer-Encoding: , chunked", Length),
+        ("Transfer-Encoding: chunked,", Length),
+    ] {
+        assert_eq!(fault(&get(fields)), Some(expected), "{fields:?}");
+    }
+    let old = "POST / HTTP/1.0\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_eq!(fault(old), Some(Length));
+}
+
+#[test]
+fn limits_of_a_head() {
+    let many = "X: y\r\n".repeat(FIELDS_MAX);
+    assert_eq!(fault(&get(many.trim_end())), Some(RequestFault::TooMany));
+    let long = format!("GET /{} HTTP/1.1\r\nHost: a.test\r\n\r\n", "x".repeat(TARGET_BYTES_MAX));
+    assert_eq!(fault(&long), Some(RequestFault::TargetTooLong));
+    let wide = get(&format!("X: {}", "y".repeat(64 << 10)));
+    assert_eq!(fault(&wide), Some(RequestFault::TooLong));
+    // Also before it is whole.
+    let mut endless = BytesMut::from(&wide[..wide.len() - 4]);
+    let taken = take_request(&mut endless, &mut Scanner::default(), 64 << 10);
+    assert_eq!(taken.err(), Some(RequestFault::TooLong));
+    let mut target = BytesMut::from(&long[..2048]);
+    let taken = take_request(&mut target, &mut Scanner::default(), 1024);
+    assert_eq!(taken.err(), Some(RequestFault::TargetTooLong));
+    for begun in ["GET /\r\n", "GET / \r\n", "GET / HTTQ/1.1\r\n"] {
+        let taken = take_request(&mut BytesMut::from(begun), &mut Scanner::default(), 1024);
+        assert_eq!(taken.err(), Some(RequestFault::Line), "{begun:?}");
+    }
+    let mut tls = BytesMut::from(&b"\x16\x03\x01"[..]);
+    let taken = take_request(&mut tls, &mut Scanner::default(), 64 << 10);
+    assert_eq!(taken.err(), Some(RequestFault::Line));
+}
+
+#[test]
+fn requests_as_they_are_meant() {
+    for (head, uri, length, keep_alive) in [
+        ("GET /a?b HTTP/1.1\r\nHost: A.test:8443\r\n\r\n", "https://A.test:8443/a?b", None, true),
+        ("\r\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n", "https://a.test/", None, true),
+        ("GET https://b.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n", "https://b.test/x", None, true),
+        ("OPTIONS * HTTP/1.1\r\nHost: [::1]\r\n\r\n", "https://[::1]*", None, true),
+        ("OPTIONS http://a.test HTTP/1.1\r\nHost: b\r\n\r\n", "https://a.test*", None, true),
+        ("OPTIONS http://a.test/ HTTP/1.1\r\nHost: b\r\n\r\n", "https://a.test/", None, true),
+        ("GET / HTTP/1.9\r\nHost: a\r\n\r\n", "https://a/", None, true),
+        ("GET http://a?b HTTP/1.1\r\nHost: a\r\n\r\n", "https://a/?b", None, true),
+        ("GET / HTTP/1.0\r\n\r\n", "/", None, false),
+        ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "/", None, true),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n", "https://a/", None, false),
+        ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\n\r\n", "https://a/", Some(7), true),
+    ] {
+        let request = whole(head).unwrap();
+        let expected = length.map_or(Length::Empty, Length::Known);
+        assert_eq!(request.parts.uri.to_string(), uri, "{head:?}");
+        assert_eq!((request.length, request.keep_alive), (expected, keep_alive), "{head:?}");
+    }
+    let chunked = whole(&get("transfer-encoding: Chunked")).unwrap();
+    assert_eq!(chunked.length, Length::Chunked);
+}
+
+#[test]
+fn a_head_may_be_cut_anywhere() {
+    let head = format!("\r\n{}", get("X: y"));
+    let mut scanner = Scanner::default();
+    let mut buffer = BytesMut::new();
+    for (at, byte) in head.bytes().enumerate() {
+        buffer.extend_from_slice(&[byte]);
+        let taken = take_request(&mut buffer, &mut scanner, 1024).unwrap();
+        assert_eq!(taken.is_some(), at + 1 == head.len(), "at {at}");
+    }
+    assert!(buffer.is_empty());
+}
+
+fn response(head: &str, method: &Method) -> Result<(Length, bool), ResponseFault> {
+    let mut buffer = BytesMut::from(head);
+    let taken = take_response(&mut buffer, &mut Scanner::default(), method)?.unwrap();
+    Ok((taken.length, taken.keep_alive))
+}
+
+#[test]
+fn responses() {
+    use ResponseFault as Fault;
+    for (head, expected) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", Ok((Length::Known(3), true))),
+        ("HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", Ok((Length::Empty, true))),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Ok((Length::Chunked, true))),
+        ("HTTP/1.1 200 OK\r\n\r\n", Ok((Length::UntilClose, false))),
+        ("HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n", Ok((Length::Known(3), false))),
+        ("HTTP/1.1 204 No\r\nConnection: close\r\n\r\n", Ok((Length::Empty, false))),
+        ("HTTP/1.1 304 No\r\nContent-Length: 9\r\n\r\n", Ok((Length::Empty, true))),
+        ("HTTP/1.1 103 Early\r\n\r\n", Ok((Length::Empty, true))),
+        ("HTTP/1.1 200 OK\nContent-Length: 3\r\n\r\n", Ok((Length::Known(3), true))),
+        ("HTTP/1.1 200 OK\nContent-Length: 3\n\n", Ok((Length::Known(3), true))),
+        ("HTTP/1.1 200\nContent-Length: 3\n\r\n", Ok((Length::Known(3), true))),
+        ("HTTP/1.1 200 OK\nX: y\n z\n\n", Err(Fault::Field)),
+        ("HTTP/1.1 200 OK\nX: y\rZ: 1\n\n", Err(Fault::Field)),
+        ("\nHTTP/1.1 200 OK\n\n", Err(Fault::Line)),
+        ("HTTP/1.1 2x0 OK\r\n\r\n", Err(Fault::Line)),
+        ("\r\nHTTP/1.1 200 OK\r\n\r\n", Err(Fault::Line)),
+        ("HTTP/1.1 200 OK\r\nContent-Length : 3\r\n\r\n", Ok((Length::Known(3), true))),
+        ("HTTP/1.1 200 OK\r\nX\0: y\r\n\r\n", Err(Fault::Field)),
+        ("HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n", Err(Fault::Field)),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+            Err(Fault::Length),
+        ),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", Err(Fault::Length)),
+        ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Err(Fault::Length)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Err(Fault::Coding)),
+        ("SSH-2.0-x\r\n\r\n", Err(Fault::Line)),
+    ] {
+        assert_eq!(response(head, &Method::GET), expected, "{head:?}");
+    }
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
+    assert_eq!(response(head, &Method::HEAD), Ok((Length::Empty, true)));
+    let many = |count| format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(count));
+    let fits = response(&many(RESPONSE_FIELDS_MAX), &Method::GET);
+    assert_eq!(fits, Ok((Length::UntilClose, false)));
+    let beyond = response(&many(RESPONSE_FIELDS_MAX + 1), &Method::GET);
+    assert_eq!(beyond, Err(Fault::TooMany));
+    // What is no HTTP is not waited for.
+    let mut buffer = BytesMut::from(&b"220 mail"[..]);
+    let taken = take_response(&mut buffer, &mut Scanner::default(), &Method::GET);
+    assert_eq!(taken.err(), Some(Fault::Line));
+}
+
+#[test]
+fn what_goes_on_keeps_its_order() {
+    let request = whole(&get("X-Two: 2\r\nConnection: keep-alive, TE\r\nTE: trailers\r\n\
+         Content-Length: 0\r\nX-One: 1\r\nX-Two: 3"));
+    let mut headers = request.unwrap().parts.headers;
+    for name in ["host", "connection", "te", "content-length"] {
+        assert!(headers.remove(name).is_some(), "{name}");
+    }
+    let lines = |headers: &HeaderMap| {
+        let lines =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+        lines.collect::<Vec<_>>()
+    };
+    // Values of one name come together, where the first of them was.
+    assert_eq!(lines(&headers), ["x-two: 2", "x-two: 3", "x-one: 1"]);
+    let head = "HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\nServer: s\r\n\
+         KEEP-ALIVE: timeout=5\r\nConnection: keep-alive\r\nX: y\r\n\r\n";
+    let mut head = BytesMut::from(head);
+    let response = take_response(&mut head, &mut Scanner::default(), &Method::GET);
+    let mut headers = response.unwrap().unwrap().parts.headers;
+    for name in ["connection", "keep-alive", "transfer-encoding"] {
+        assert!(headers.remove(name).is_some(), "{name}");
+    }
+    assert_eq!(lines(&headers), ["date: d", "server: s", "x: y"]);
+}
+
+proptest::proptest! {
+    /// Nothing panics, and a head means the same however it arrives.
+    #[test]
+    fn heads_of_any_bytes(
+        line in "(GET|POST|OPTIONS|P T) (/|\\*|http://a/?|/\\?x) HTTP/1.[012]",
+        fields in proptest::collection::vec("(Host|X|Content-Length| ): ?[a-z0-9,]{0,5}", 0..4),
+        end in "(\r\n|\n|\r){0,3}",
+    ) {
+        let head = format!("{line}\r\nHost: a\r\n{}\r\n{end}", fields.join("\r\n"));
+        crate::properties::head_is_stable(head.as_bytes());
+    }
+
+    #[test]
+    fn responses_of_any_bytes(
+        line in "HTTP/1.[01] [1-5][0-9][0-9] ?[a-z]{0,3}",
+        fields in proptest::collection::vec(
+            "(X|Content-Length ?|Transfer-Encoding): ?[0-9]{0,3}(chunked)?\r?\n",
+            0..3,
+        ),
+        end in "(\r\n|\n|\r){0,3}",
+    ) {
+        let head = format!("{line}\n{}{end}", fields.concat());
+        crate::properties::head_is_stable(head.as_bytes());
+    }
+}

@@ -1,0 +1,76 @@
+//! HTTP in front of an application: what a terminated connection with an HTTP upstream does when
+//! its client speaks. It must not know how a connection came here, or what is done at rest.
+
+#![forbid(unsafe_code)]
+
+pub mod body;
+mod coding;
+pub mod compress;
+mod exchange;
+pub mod failure;
+mod fault;
+pub mod fields;
+mod frames;
+pub mod front;
+pub mod head;
+pub mod io;
+mod load;
+mod one;
+mod page;
+pub mod pool;
+#[cfg(test)]
+mod properties;
+pub mod redirect;
+mod room;
+mod stream;
+mod transfer;
+mod two;
+mod upgrade;
+pub mod upstream;
+mod websocket;
+pub mod worker;
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use eyelet_engine::relay::terminate::Terminated;
+use eyelet_engine::worker::Handle;
+use eyelet_memory::budget::{Counted, HTTP2_BYTES};
+use eyelet_telemetry::info::Story;
+
+use front::Front;
+use io::Client;
+use worker::Http;
+
+/// Serves a connection whose client's first bytes are here, until it rests or has ended.
+///
+/// What it becomes is boxed before anything waits: a task that keeps what it was made of, or both
+/// versions of HTTP, would be twice as large.
+pub fn serve(
+    worker: Rc<Http>,
+    handle: Handle,
+    mut story: Story,
+    terminated: Terminated,
+    mut counted: Counted,
+) -> Served {
+    let http2 = story.decided.http2;
+    let (client, preface) = Client::new(handle, terminated);
+    // What was held is the client's now.
+    counted.set(if http2 { HTTP2_BYTES } else { 0 });
+    // The first bytes were counted as the upstream's when they were opened.
+    let first = client.plain.len() as u64;
+    story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
+    let told = story.id;
+    let serving = worker.engine.serves(story.client.ip());
+    match Front::new(worker, story, preface, client.bytes_to_client.clone()) {
+        Some(front) if http2 => Box::pin(two::serve(client, front, counted, serving)),
+        Some(front) => Box::pin(one::serve(client, front, serving)),
+        None => {
+            tracing::error!("connection {told} has no HTTP upstream");
+            Box::pin(std::future::ready(()))
+        }
+    }
+}
+
+/// A connection that is being served.
+type Served = Pin<Box<dyn Future<Output = ()>>>;

@@ -1,0 +1,652 @@
+//! The client's side of one exchange, whichever version of HTTP it came by: the request's body is
+//! read from it, the response is written to it. It must not know the upstream.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{StatusCode, Version, response};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
+use super::fault::RequestFault;
+use super::head::{Length, give_back, has_no_body};
+use super::io::{Client, Gone, Queue};
+use super::load::{Body, Left, Load};
+use eyelet_engine::handle::Stop;
+use eyelet_memory::budget::PIECE_BYTES_MIN;
+
+/// Bytes that a client may send ahead, beyond the request in progress.
+const AHEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
+pub const SEND_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a request's body that are read and dropped when the upstream does not want them: most
+/// uploads that meet a login page or a limit. A client that is reset before its last byte may lose
+/// the answer (curl 7.88, httpx, Node), although RFC 9113 8.1 allows it.
+pub const REST_BYTES_MAX: usize = 16 << 20;
+
+/// What most heads of responses take, and a small body behind them.
+const HEAD_BYTES: usize = 512;
+
+/// Why an exchange cannot go on.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The client is gone.
+    Gone(Gone),
+    /// The request is broken.
+    Request(RequestFault),
+    /// The HTTP/2 stream or its connection has ended.
+    Reset(h2::Error),
+}
+
+impl From<Gone> for Trouble {
+    fn from(gone: Gone) -> Self {
+        Self::Gone(gone)
+    }
+}
+
+impl Trouble {
+    /// Why, in the access line's words.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Gone(gone) => gone.reason(),
+            Self::Request(fault) => format!("request: {fault}"),
+            Self::Reset(error) => format!("client: {error}"),
+        }
+    }
+}
+
+/// The client's side.
+pub enum Stream<'a> {
+    /// HTTP/1.1: the connection is this exchange's as long as it lasts.
+    One(One<'a>),
+    /// HTTP/2: a stream among others.
+    Two(Box<Two>),
+}
+
+/// An exchange by HTTP/1.1.
+pub struct One<'a> {
+    client: &'a mut Client,
+    queue: Queue,
+    decoder: Decoder,
+    encoder: Encoder,
+    version: Version,
+    /// Whether the connection ends behind the response.
+    pub close: bool,
+}
+
+/// An exchange by HTTP/2.
+pub struct Two {
+    id: u32,
+    /// `None`: it is not read any more.
+    receive: Option<h2::RecvStream>,
+    /// Bytes of the request's body that were read and dropped.
+    dropped: usize,
+    data_ended: bool,
+    respond: h2::server::SendResponse<Bytes>,
+    responded: bool,
+    send: Option<h2::SendStream<Bytes>>,
+    queue: Queue,
+    /// It waits for the client's window.
+    stalled: bool,
+    /// The request's body, where there is one.
+    body: Option<Rc<Body>>,
+    load: Rc<Load>,
+    end: Option<Option<HeaderMap>>,
+    /// The library has all of the response.
+    ended: bool,
+    due: Pin<Box<Sleep>>,
+    sent: Rc<Cell<u64>>,
+}
+
+impl<'a> Stream<'a> {
+    /// An exchange on an HTTP/1.1 connection.
+    pub fn one(client: &'a mut Client, length: Length, version: Version, close: bool) -> Self {
+        Self::One(One {
+            client,
+            queue: Queue::default(),
+            decoder: Decoder::new(length),
+            encoder: Encoder::Plain,
+            version,
+            close,
+        })
+    }
+
+    /// An exchange on a stream.
+    pub fn two(
+        mut receive: h2::RecvStream,
+        respond: h2::server::SendResponse<Bytes>,
+        load: Rc<Load>,
+    ) -> Self {
+        let has_body = !receive.is_end_stream();
+        let body = has_body.then(|| load.begins(receive.flow_control().clone()));
+        let id = respond.stream_id().into();
+        load.serves(id);
+        Self::Two(Box::new(Two {
+            id,
+            body,
+            data_ended: receive.is_end_stream(),
+            receive: Some(receive),
+            dropped: 0,
+            stalled: false,
+            respond,
+            responded: false,
+            send: None,
+            queue: Queue::default(),
+            load,
+            end: None,
+            ended: false,
+            due: Box::pin(sleep(Duration::from_hours(1))),
+            sent: Rc::default(),
+        }))
+    }
+
+    /// Whether pieces of the request's body come only as they are asked for. HTTP/2's are here
+    /// already, within the stream's window.
+    pub fn waits_to_be_read(&self) -> bool {
+        matches!(self, Self::One(_))
+    }
+
+    /// The next piece of the request's body, for which some `max` bytes may be read.
+    pub fn poll_piece(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Piece, Trouble>> {
+        match self {
+            Self::One(one) => one.poll_piece(task, max),
+            Self::Two(two) => two.poll_piece(task),
+        }
+    }
+
+    /// Notes that bytes of pieces are gone: the client may send as many again.
+    pub fn release(&mut self, bytes: usize) {
+        if let Self::Two(two) = self {
+            two.release(bytes);
+        }
+    }
+
+    /// Nobody wants the rest of the request's body: HTTP/2's is dropped by [`Stream::poll_rest`].
+    /// HTTP/1.1's is not read.
+    pub fn refuse_rest(&mut self) {
+        if let Self::Two(two) = self {
+            // What was taken before is gone too.
+            two.release(usize::MAX);
+        }
+    }
+
+    /// Drops the rest of the request's body as it comes. Ready when it has ended, or has more than
+    /// [`REST_BYTES_MAX`] bytes: then its client may send no more.
+    pub fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::One(_) => Poll::Ready(()),
+            Self::Two(two) => two.poll_rest(task),
+        }
+    }
+
+    /// Bytes of the request's body that were read and dropped.
+    pub fn dropped(&self) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Two(two) => two.dropped,
+        }
+    }
+
+    /// Fails if the client is gone; else waits for that for ever.
+    pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+        match self {
+            Self::One(one) => one.poll_gone(task),
+            Self::Two(two) => two.poll_gone(task),
+        }
+    }
+
+    /// Bounds [`Stream::poll_late`].
+    pub fn due_in(&mut self, wait: Duration) {
+        match self {
+            Self::One(one) => one.client.handle.due_in(wait),
+            Self::Two(two) => two.due.as_mut().reset(Instant::now() + wait),
+        }
+    }
+
+    /// Waits until the time is over.
+    pub fn poll_late(&mut self, task: &mut Context<'_>) -> Poll<Stop> {
+        match self {
+            Self::One(one) => match one.client.handle.poll_ready(task, &[], 0) {
+                Poll::Ready(Err(stop)) => Poll::Ready(stop),
+                _ => Poll::Pending,
+            },
+            Self::Two(two) => two.due.as_mut().poll(task).map(|()| Stop::Late),
+        }
+    }
+
+    /// Whether interim responses are understood (RFC 9110 15.2).
+    pub fn takes_interim(&self) -> bool {
+        match self {
+            Self::One(one) => one.version == Version::HTTP_11,
+            Self::Two(_) => true,
+        }
+    }
+
+    /// Queues an interim response.
+    pub fn inform(&mut self, head: response::Parts) -> Result<(), Trouble> {
+        match self {
+            Self::One(one) => {
+                one.queue.push_head(write_head(&head));
+                Ok(())
+            }
+            Self::Two(two) => {
+                let head = http::Response::from_parts(head, ());
+                two.respond.send_informational(head).map_err(|error| two.why_reset(error))
+            }
+        }
+    }
+
+    /// Queues the response's head. `length` is that of its body as it will be sent.
+    pub fn respond(&mut self, head: response::Parts, length: Length) -> Result<(), Trouble> {
+        match self {
+            Self::One(one) => {
+                one.respond(head, length);
+                Ok(())
+            }
+            Self::Two(two) => two.respond(head, length),
+        }
+    }
+
+    /// Queues a piece of the response's body.
+    pub fn push(&mut self, piece: Bytes) {
+        match self {
+            Self::One(one) => one.encoder.push(piece, &mut one.queue),
+            Self::Two(_) if piece.is_empty() => {}
+            Self::Two(two) => {
+                two.sent.update(|sent| sent + piece.len() as u64);
+                two.queue.push(piece);
+            }
+        }
+    }
+
+    /// Queues the end of the response's body.
+    pub fn finish(&mut self, trailers: Option<HeaderMap>) {
+        match self {
+            Self::One(one) => one.encoder.finish(trailers.as_ref(), &mut one.queue),
+            Self::Two(two) => two.end = Some(trailers),
+        }
+    }
+
+    /// Bytes queued.
+    pub fn queued(&self) -> usize {
+        match self {
+            Self::One(one) => one.queue.len() + one.client.unsent_bytes(),
+            Self::Two(two) => two.queue.len(),
+        }
+    }
+
+    /// Whether the client still wants an HTTP/2 stream whose task begins.
+    pub fn runs(&self) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::Two(two) => two.load.runs(two.id),
+        }
+    }
+
+    /// Whether the library has all of an HTTP/2 response, and the client does not.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self, Self::Two(two) if two.ended)
+    }
+
+    /// Counts what is left of what was read.
+    pub fn recount(&mut self) {
+        if let Self::One(one) = self {
+            one.client.recount();
+        }
+    }
+
+    /// Bytes of memory that the response holds beyond what is counted elsewhere.
+    pub fn held(&self) -> usize {
+        match self {
+            Self::One(one) => one.queue.held(),
+            Self::Two(two) => two.queue.held(),
+        }
+    }
+
+    /// How much the client takes at once, as far as can be seen: for when memory is too short to
+    /// hold any of it.
+    pub fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
+        match self {
+            Self::One(one) if one.queue.is_empty() && one.client.takes() => PIECE_BYTES_MIN,
+            Self::One(_) => 0,
+            Self::Two(two) if two.queue.is_empty() => two.poll_room(task),
+            Self::Two(_) => 0,
+        }
+    }
+
+    /// Writes all that is queued. Behind the end of a response nothing of it is left in HTTP/2's
+    /// library either. Until when is [`Stream::poll_late`]'s to say.
+    pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        match self {
+            Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
+                Err(Gone::Stop(Stop::Late)) => Poll::Pending,
+                sent => Poll::Ready(sent.map_err(Trouble::Gone)),
+            },
+            Self::Two(two) => two.poll_flush(task),
+        }
+    }
+
+    /// The response is cut: the client must not take it for whole.
+    pub fn cut(&mut self) {
+        match self {
+            Self::One(one) => one.close = true,
+            Self::Two(two) => match &mut two.send {
+                Some(send) => send.send_reset(h2::Reason::INTERNAL_ERROR),
+                None => two.respond.send_reset(h2::Reason::INTERNAL_ERROR),
+            },
+        }
+    }
+
+    /// Whether the request's body was read to its end.
+    pub fn is_request_done(&self) -> bool {
+        match self {
+            Self::One(one) => one.decoder.is_done(),
+            Self::Two(two) => two.data_ended,
+        }
+    }
+
+    /// Bytes sent so far, by HTTP/1.1 on the connection, and by HTTP/2 on this stream.
+    pub fn sent(&self) -> Rc<Cell<u64>> {
+        match self {
+            Self::One(one) => one.client.bytes_to_client.clone(),
+            Self::Two(two) => two.sent.clone(),
+        }
+    }
+
+    /// The connection ends behind the response: what follows the head is not known to be the next
+    /// request. An HTTP/2 stream ends by itself (RFC 9113 8.1).
+    pub fn close_after(&mut self) {
+        if let Self::One(one) = self {
+            one.close = true;
+        }
+    }
+
+    /// The HTTP/1.1 exchange.
+    pub fn as_one(&mut self) -> Option<&mut One<'a>> {
+        match self {
+            Self::One(one) => Some(one),
+            Self::Two(_) => None,
+        }
+    }
+}
+
+impl One<'_> {
+    fn poll_piece(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<Piece, Trouble>> {
+        loop {
+            match self.decoder.next(&mut self.client.plain) {
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(Err(Trouble::Request(RequestFault::Chunk))),
+            }
+            match ready!(self.client.poll_fill(task, max)) {
+                Ok(0) => return Poll::Ready(Err(Trouble::Request(RequestFault::Cut))),
+                Ok(_) => {}
+                // The clock is the exchange's.
+                Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
+                Err(gone) => return Poll::Ready(Err(gone.into())),
+            }
+        }
+    }
+
+    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+        // Reading is the only way to learn of an end; what is read ahead is the next request's.
+        // While memory is short nothing is, and an end is learnt of later.
+        while self.decoder.is_done()
+            && !self.client.has_ended()
+            && self.client.plain.len() < AHEAD_BYTES_MAX
+            && self.client.handle.worker.process.budget.piece().is_some()
+        {
+            match ready!(self.client.poll_fill(task, AHEAD_BYTES_MAX)) {
+                Ok(_) => {}
+                Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
+                Err(gone) => return Poll::Ready(gone.into()),
+            }
+        }
+        // A client that has sent FIN may still read, with close_notify before it or without: RFC
+        // 9112 section 9.8 has servers "be prepared to receive an incomplete close". Its request
+        // is whole. If it does not read, what is written to it is answered by a reset.
+        if self.client.has_failed() {
+            let error = std::io::ErrorKind::ConnectionReset.into();
+            return Poll::Ready(Gone::Stop(Stop::Io(error)).into());
+        }
+        Poll::Pending
+    }
+
+    fn respond(&mut self, mut head: response::Parts, length: Length) {
+        let chunked = match length {
+            Length::Empty | Length::Known(_) => false,
+            Length::Chunked | Length::UntilClose => self.version == Version::HTTP_11,
+        };
+        if chunked {
+            self.encoder = Encoder::Chunked;
+            head.headers.remove(header::CONTENT_LENGTH);
+            head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        } else if matches!(length, Length::Chunked | Length::UntilClose) {
+            self.close = true;
+        }
+        if head.status == StatusCode::UPGRADE_REQUIRED {
+            let close = if self.close { "upgrade, close" } else { "upgrade" };
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static(close));
+        } else if self.close {
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        } else if self.version == Version::HTTP_10 {
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static("keep-alive"));
+        }
+        self.queue.push_head(write_head(&head));
+        give_back(head.headers);
+    }
+
+    /// Queues the head of a 101 as it is.
+    pub fn switch(&mut self, head: &response::Parts) {
+        self.queue.push_head(write_head(head));
+    }
+}
+
+impl Drop for Two {
+    fn drop(&mut self) {
+        self.end_body();
+        self.load.stalls(&mut self.stalled, false);
+        self.load.served(self.id);
+    }
+}
+
+impl Two {
+    fn release(&mut self, bytes: usize) {
+        let Some(body) = &self.body else { return };
+        let bytes = self.load.releases(body, bytes);
+        if let Some(receive) = &mut self.receive {
+            // It fails for a stream that is gone, whose bytes the library has given back.
+            let _ = receive.flow_control().release_capacity(bytes);
+        }
+    }
+
+    fn end_body(&mut self) {
+        if let Some(body) = self.body.take() {
+            self.load.ends(&body);
+        }
+        self.receive = None;
+        self.load.drops_trailers(self.id);
+    }
+
+    fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        while self.receive.is_some() && self.dropped < REST_BYTES_MAX {
+            match ready!(self.poll_piece(task)) {
+                Ok(Piece::Data(data)) => {
+                    self.dropped += data.len();
+                    self.release(data.len());
+                }
+                Ok(Piece::End(_)) | Err(_) => break,
+            }
+        }
+        self.end_body();
+        Poll::Ready(())
+    }
+
+    fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
+        let Some(send) = &mut self.send else { return 0 };
+        send.reserve_capacity(SEND_BYTES_MAX);
+        if send.capacity() == 0 {
+            // What comes of it is looked at when it has come.
+            let _ = send.poll_capacity(task);
+        }
+        let room = send.capacity();
+        self.load.stalls(&mut self.stalled, room == 0);
+        room
+    }
+
+    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+        let reset = match &mut self.send {
+            Some(send) => ready!(send.poll_reset(task)),
+            // A response without a body is whole with its head.
+            None if self.responded => return Poll::Pending,
+            None => ready!(self.respond.poll_reset(task)),
+        };
+        Poll::Ready(Trouble::Reset(reset.map_or_else(|error| error, h2::Error::from)))
+    }
+
+    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+        let Some(receive) = &mut self.receive else { return Poll::Pending };
+        if !self.data_ended {
+            match ready!(receive.poll_data(task)) {
+                Some(Ok(data)) => {
+                    if !data.is_empty() {
+                        // The window opens again when the upstream has taken it.
+                        if let Some(body) = &self.body {
+                            self.load.takes(body, data.len());
+                        }
+                        return Poll::Ready(Ok(Piece::Data(data)));
+                    }
+                    // An empty frame: others first.
+                    task.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(Err(error)) => return Poll::Ready(Err(Trouble::Reset(error))),
+                None => self.data_ended = true,
+            }
+        }
+        let trailers = ready!(receive.poll_trailers(task));
+        self.load.drops_trailers(self.id);
+        match trailers {
+            Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers)))),
+            Err(error) => Poll::Ready(Err(Trouble::Reset(error))),
+        }
+    }
+
+    fn respond(&mut self, mut head: response::Parts, length: Length) -> Result<(), Trouble> {
+        let ends = length == Length::Empty || has_no_body(head.status);
+        head.version = Version::HTTP_2;
+        if head.status == StatusCode::UPGRADE_REQUIRED {
+            // It would make the response malformed (RFC 9113 8.2.2).
+            head.headers.remove(header::UPGRADE);
+        }
+        let head = http::Response::from_parts(head, ());
+        let sent = self.respond.send_response(head, ends);
+        let send = sent.map_err(|error| self.why_reset(error))?;
+        self.responded = true;
+        self.ended = ends;
+        if !ends {
+            self.send = Some(send);
+        }
+        Ok(())
+    }
+
+    fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        // With nothing to write it is poll_room that knows whether the window is shut.
+        let has_work = !self.queue.is_empty() || self.end.is_some() || self.ended;
+        let flushed = self.poll_flush_all(task);
+        if has_work {
+            self.load.stalls(&mut self.stalled, flushed.is_pending());
+        }
+        ready!(flushed)?;
+        if self.ended { self.poll_left(task) } else { Poll::Ready(Ok(())) }
+    }
+
+    /// Waits until the client's socket has taken the response. Until then it is in the library,
+    /// and the stream has not ended.
+    fn poll_left(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        Poll::Ready(match ready!(self.load.poll_left(self.id, task)) {
+            Left::Written => Ok(()),
+            Left::Reset => Err(Trouble::Reset(h2::Reason::CANCEL.into())),
+            Left::Closed => {
+                let error = std::io::ErrorKind::ConnectionReset.into();
+                Err(Gone::Stop(Stop::Io(error)).into())
+            }
+        })
+    }
+
+    fn poll_flush_all(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        if self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        let Some(send) = &mut self.send else { return Poll::Ready(Ok(())) };
+        if let Poll::Ready(reset) = send.poll_reset(task) {
+            let error = reset.map_or_else(|error| error, h2::Error::from);
+            return Poll::Ready(Err(Trouble::Reset(error)));
+        }
+        while !self.queue.is_empty() {
+            send.reserve_capacity(self.queue.len().min(SEND_BYTES_MAX));
+            while send.capacity() == 0 {
+                match ready!(send.poll_capacity(task)) {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Poll::Ready(Err(Trouble::Reset(error))),
+                    None => return Poll::Ready(Err(Trouble::Reset(h2::Reason::CANCEL.into()))),
+                }
+            }
+            let Some(piece) = self.queue.take(send.capacity()) else { break };
+            let last = self.queue.is_empty() && matches!(self.end, Some(None));
+            if let Err(error) = send.send_data(piece, last) {
+                return Poll::Ready(Err(self.why_reset(error)));
+            }
+            if last {
+                (self.end, self.ended) = (None, true);
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let sent = match self.end.take() {
+            None => return Poll::Ready(Ok(())),
+            Some(None) => send.send_data(Bytes::new(), true),
+            Some(Some(trailers)) => send.send_trailers(trailers),
+        };
+        self.ended = true;
+        Poll::Ready(sent.map_err(|error| self.why_reset(error)))
+    }
+
+    /// Why nothing more can be sent. The library's own error says only that the stream's state is
+    /// another one.
+    fn why_reset(&mut self, error: h2::Error) -> Trouble {
+        let mut nobody = Context::from_waker(Waker::noop());
+        let why = match &mut self.send {
+            Some(send) => send.poll_reset(&mut nobody),
+            None => self.respond.poll_reset(&mut nobody),
+        };
+        Trouble::Reset(match why {
+            Poll::Ready(why) => why.map_or_else(|error| error, h2::Error::from),
+            Poll::Pending => error,
+        })
+    }
+}
+
+/// A response's head as HTTP/1.1 writes it.
+pub fn write_head(head: &response::Parts) -> BytesMut {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(head.status.as_str().as_bytes());
+    out.extend_from_slice(b" ");
+    out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+    out.extend_from_slice(b"\r\n");
+    write_fields(&head.headers, &mut out);
+    out.extend_from_slice(b"\r\n");
+    out
+}

@@ -1,0 +1,409 @@
+//! The two directions of an exchange: the request's body up, the response's body down, each
+//! bounded, both at once. It must not know heads.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use eyelet_compress::CodingError;
+use eyelet_compress::validators::without_digests;
+use tokio::time::{Sleep, sleep};
+
+use super::body::{Decoder, Encoder, Piece};
+use super::fault::ResponseFault;
+use super::head::Length;
+use super::io::Queue;
+use super::stream::{Stream, Trouble};
+use super::upstream::Upstream;
+use crate::compress::Coder;
+use crate::worker::Http;
+use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
+use eyelet_telemetry::request::Coded;
+
+/// Bytes on their way in one direction: beyond it the source is not read.
+const QUEUED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a response that are coded in one turn: the worker has others.
+const TURN_BYTES: usize = 256 << 10;
+/// What of them every active connection is counted as.
+const SMALL_BYTES: usize = 2 << 10;
+/// Bytes of a response that are looked at before its coding is chosen, if they are here.
+const FIRST_BYTES: usize = 4 << 10;
+
+/// The request on its way up.
+pub struct Upload {
+    queue: Queue,
+    encoder: Encoder,
+    /// All of it is written.
+    pub done: bool,
+    /// The upstream takes no more; it may still answer.
+    pub broken: bool,
+    read: bool,
+    /// Something of the body was read from the client: it cannot be sent again.
+    pub taken: bool,
+    /// Bytes written.
+    pub written: u64,
+    worker: Rc<Http>,
+    counted: Counted,
+}
+
+impl Upload {
+    /// A request with its head, and a body of that length; chunked if nothing else frames it.
+    pub fn new(worker: &Rc<Http>, head: BytesMut, length: Length, chunked: bool) -> Self {
+        let mut queue = Queue::default();
+        queue.push_head(head);
+        let chunked = chunked && length == Length::Chunked;
+        let encoder = if chunked { Encoder::Chunked } else { Encoder::Plain };
+        let read = length == Length::Empty;
+        let counted = Counted::new(&worker.engine.process.budget, 0);
+        Self {
+            queue,
+            encoder,
+            done: false,
+            broken: false,
+            read,
+            taken: false,
+            written: 0,
+            worker: worker.clone(),
+            counted,
+        }
+    }
+
+    /// Whether it is the upstream that does not take what is here.
+    pub fn is_stalled(&self) -> bool {
+        !self.done && (self.broken || !self.queue.is_empty())
+    }
+
+    /// How much of the body may be on its way now.
+    fn room(&self, upstream: &mut Upstream) -> usize {
+        match self.worker.engine.process.budget.piece() {
+            Some(piece) => piece.min(QUEUED_BYTES_MAX),
+            None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
+            None => 0,
+        }
+    }
+
+    /// Nothing more of it can be written, and what is here is of no use.
+    pub fn breaks(&mut self, stream: &mut Stream<'_>) {
+        self.broken = true;
+        self.queue = Queue::default();
+        self.counted.set(0);
+        stream.refuse_rest();
+    }
+
+    /// Moves what can be moved; ready when all is written, or the upstream takes no more.
+    pub fn poll(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Trouble>> {
+        if self.broken {
+            // Its client waits for the window, and would not read the answer.
+            let _ = stream.poll_rest(task);
+        }
+        if self.done || self.broken {
+            return Poll::Ready(Ok(()));
+        }
+        let moved = self.poll_up(task, stream, upstream);
+        self.counted.set(self.queue.held().saturating_sub(SMALL_BYTES));
+        stream.recount();
+        moved
+    }
+
+    fn poll_up(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Trouble>> {
+        loop {
+            let room = if self.read { 0 } else { self.room(upstream) };
+            if room == 0 && !self.read {
+                self.worker.engine.wants_memory(task);
+            }
+            while !self.read && (self.queue.len() < room || !stream.waits_to_be_read()) {
+                match stream.poll_piece(task, room.saturating_sub(self.queue.len())) {
+                    Poll::Pending => break,
+                    Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
+                    Poll::Ready(Ok(Piece::Data(data))) => {
+                        self.taken = true;
+                        self.encoder.push(data, &mut self.queue);
+                    }
+                    Poll::Ready(Ok(Piece::End(trailers))) => {
+                        self.taken |= trailers.is_some();
+                        self.encoder.finish(trailers.as_ref(), &mut self.queue);
+                        upstream.end(trailers);
+                        self.read = true;
+                    }
+                }
+            }
+            if self.queue.is_empty() && !self.read {
+                return Poll::Pending;
+            }
+            let before = self.queue.len();
+            let sent = upstream.poll_send(task, &mut self.queue);
+            let written = before - self.queue.len();
+            self.written += written as u64;
+            stream.release(written);
+            if ready!(sent).is_err() {
+                // It may have answered before it closed: that is read.
+                self.breaks(stream);
+                return Poll::Ready(Ok(()));
+            }
+            if self.read {
+                self.done = true;
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+/// Why a response's body came to no end.
+#[derive(Debug)]
+pub enum Broken {
+    /// The client's doing.
+    Client(Trouble),
+    /// Ours: the coder failed.
+    Coding,
+    /// The upstream's.
+    Upstream(ResponseFault),
+}
+
+/// The response's body on its way down.
+pub struct Download {
+    decoder: Decoder,
+    /// Read before the response was begun.
+    first: VecDeque<Piece>,
+    coder: Option<Coder>,
+    /// Until when the upstream's silence is no pause yet.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// When the first byte came that the coder has given nothing for.
+    unflushed: Option<Instant>,
+    ended: bool,
+    /// Bytes of the body taken from the upstream, and those given to the client.
+    pub taken: u64,
+    given: u64,
+    worker: Rc<Http>,
+    counted: Counted,
+}
+
+impl Download {
+    /// A body of that length.
+    pub fn new(worker: &Rc<Http>, length: Length) -> Self {
+        Self {
+            decoder: Decoder::new(length),
+            first: VecDeque::new(),
+            coder: None,
+            pause: None,
+            unflushed: None,
+            ended: false,
+            taken: 0,
+            given: 0,
+            worker: worker.clone(),
+            counted: Counted::new(&worker.engine.process.budget, 0),
+        }
+    }
+
+    /// How much of the body may be on its way now.
+    fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>) -> usize {
+        if let Some(piece) = self.worker.engine.process.budget.piece() {
+            return piece.min(QUEUED_BYTES_MAX);
+        }
+        let room = stream.poll_room(task);
+        if room == 0 && stream.queued() == 0 {
+            self.worker.engine.wants_memory(task);
+        }
+        room
+    }
+
+    /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
+    /// With `wait` for its first piece.
+    pub fn poll_first(
+        &mut self,
+        task: &mut Context<'_>,
+        upstream: &mut Upstream,
+        wait: bool,
+    ) -> Poll<Result<(Bytes, bool), ResponseFault>> {
+        let complete = loop {
+            let bytes: usize = self.first.iter().map(Piece::bytes).sum();
+            if bytes >= FIRST_BYTES {
+                break false;
+            }
+            match self.poll_upstream(task, upstream, FIRST_BYTES) {
+                Poll::Pending if wait && bytes == 0 => return Poll::Pending,
+                Poll::Pending => break false,
+                Poll::Ready(piece) => self.first.push_back(piece?),
+            }
+            if matches!(self.first.back(), Some(Piece::End(_))) {
+                break true;
+            }
+        };
+        let mut first = self.first.iter().filter_map(|piece| match piece {
+            Piece::Data(data) => Some(data),
+            Piece::End(_) => None,
+        });
+        let bytes = match (first.next(), first.next()) {
+            (None, _) => Bytes::new(),
+            (Some(only), None) => only.clone(),
+            (Some(one), Some(two)) => {
+                let all: Vec<&[u8]> = [one, two].into_iter().chain(first).map(|b| &b[..]).collect();
+                all.concat().into()
+            }
+        };
+        Poll::Ready(Ok((bytes, complete)))
+    }
+
+    /// Whether all of it has come from the upstream.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Passes the body through a coder.
+    pub fn through(&mut self, coder: Coder) {
+        self.coder = Some(coder);
+    }
+
+    /// For the access line.
+    pub fn told(&self) -> Coded {
+        let told = self.coder.as_ref().map(Coder::told).unwrap_or_default();
+        Coded {
+            coding: told.coding,
+            bytes_identity: self.taken,
+            bytes_sent: self.given,
+            why_not: told.why_not,
+        }
+    }
+
+    /// Moves what can be moved; ready at the end.
+    pub fn poll(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Broken>> {
+        let moved = self.poll_down(task, stream, upstream);
+        self.counted.set(stream.held().saturating_sub(SMALL_BYTES));
+        upstream.recount();
+        moved
+    }
+
+    fn poll_down(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Broken>> {
+        let turn = self.taken + TURN_BYTES as u64;
+        loop {
+            let room = self.poll_room(task, stream);
+            while !self.ended && stream.queued() < room && self.taken < turn {
+                let piece = match self.first.pop_front() {
+                    Some(piece) => Poll::Ready(Ok(piece)),
+                    None => self.poll_upstream(task, upstream, room - stream.queued()),
+                };
+                let Poll::Ready(piece) = piece else { break };
+                let passed = piece.map_err(Broken::Upstream).and_then(|piece| {
+                    self.pass(piece, stream).map_err(|CodingError { .. }| Broken::Coding)
+                });
+                if let Err(broken) = passed {
+                    // What came before goes out, so that the client sees how far it got.
+                    let _ = stream.poll_flush(task);
+                    return Poll::Ready(Err(broken));
+                }
+            }
+            let idle = stream.queued() == 0;
+            ready!(stream.poll_flush(task)).map_err(Broken::Client)?;
+            if self.ended {
+                return Poll::Ready(Ok(()));
+            }
+            if self.taken >= turn {
+                // What compresses well would never fill the queue: others have their turn.
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if idle && !ready!(self.poll_pause(task, stream))? {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn pass(&mut self, piece: Piece, stream: &mut Stream<'_>) -> Result<(), CodingError> {
+        match (piece, &mut self.coder) {
+            (Piece::Data(data), Some(coder)) if !coder.is_identity() => {
+                self.taken += data.len() as u64;
+                let mut out = Vec::new();
+                coder.push(&data, &mut out)?;
+                self.pause = None;
+                if !out.is_empty() {
+                    self.unflushed = None;
+                }
+                self.unflushed.get_or_insert_with(Instant::now);
+                self.given += out.len() as u64;
+                stream.push(out.into());
+            }
+            (Piece::Data(data), coder) => {
+                self.taken += data.len() as u64;
+                self.given += data.len() as u64;
+                if let Some(coder) = coder
+                    && coder.watches()
+                {
+                    coder.watch(&data);
+                }
+                stream.push(data);
+            }
+            (Piece::End(mut trailers), coder) => {
+                self.ended = true;
+                let mut out = Vec::new();
+                match coder {
+                    Some(coder) if !coder.is_identity() => {
+                        coder.finish(&mut out)?;
+                        trailers = trailers.and_then(without_digests);
+                    }
+                    Some(coder) if coder.watches() => coder.watch_end(),
+                    Some(_) | None => {}
+                }
+                self.given += out.len() as u64;
+                stream.push(out.into());
+                stream.finish(trailers);
+            }
+        }
+        Ok(())
+    }
+
+    /// A pause of the upstream's is one for the client: whether anything came of it. It is one when
+    /// it has lasted a little.
+    fn poll_pause(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+    ) -> Poll<Result<bool, Broken>> {
+        let Some(coder) = &mut self.coder else { return Poll::Ready(Ok(false)) };
+        let Some(pause) = coder.pause() else { return Poll::Ready(Ok(false)) };
+        let waited = self.unflushed.map_or(pause.since_first, |first| first.elapsed());
+        let wait = pause.of.min(pause.since_first.saturating_sub(waited));
+        if !wait.is_zero() {
+            let sleep = self.pause.get_or_insert_with(|| Box::pin(sleep(wait)));
+            ready!(sleep.as_mut().poll(task));
+        }
+        (self.pause, self.unflushed) = (None, None);
+        let mut out = Vec::new();
+        coder.flush(&mut out).map_err(|_| Broken::Coding)?;
+        let some = !out.is_empty();
+        self.given += out.len() as u64;
+        stream.push(out.into());
+        Poll::Ready(Ok(some))
+    }
+
+    fn poll_upstream(
+        &mut self,
+        task: &mut Context<'_>,
+        upstream: &mut Upstream,
+        max: usize,
+    ) -> Poll<Result<Piece, ResponseFault>> {
+        upstream.poll_piece(task, &mut self.decoder, max)
+    }
+}

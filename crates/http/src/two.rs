@@ -1,0 +1,437 @@
+//! HTTP/2 on a terminated connection: a task for the connection, one for each stream.
+//! It must not know how a request is served.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use http::header;
+use http::uri::{Authority, Scheme};
+use http::{Request, Uri, request};
+
+use super::exchange::{answer, exchange};
+use super::fault::RequestFault;
+use super::fields;
+use super::front::{Front, Record, Telling};
+use super::head::{Length, NoLength, TARGET_BYTES_MAX, content_length, read_authority};
+use super::io::{Client, Gone};
+use super::load::Load;
+use super::room;
+use super::stream::{SEND_BYTES_MAX, Stream};
+use super::websocket;
+use eyelet_engine::handle::Stop;
+use eyelet_engine::lot::Phase;
+use eyelet_engine::park;
+use eyelet_engine::shed::Serving;
+use eyelet_engine::worker::Handle;
+use eyelet_memory::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
+use eyelet_telemetry::info::{End, Outcome};
+
+/// Streams at once: what RFC 9113 6.5.2 calls the least that is useful.
+const STREAMS_MAX: u32 = 100;
+/// Bytes that a stream's client may send ahead, and those of all streams together.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// Streams that the client reset before they were served: beyond it it is the rapid-reset flood
+/// (CVE-2023-44487), and the connection ends. The library's own bound is of streams that nobody
+/// has accepted, and each is accepted before the next one is read.
+const RESETS_PENDING_MAX: usize = 20;
+/// Streams that we reset for the client's errors in the connection's life.
+const ERRORS_MAX: usize = 256;
+/// Streams that were malformed or ended without a whole response, beyond the others: a browser
+/// that leaves pages drops a hundred at a time, a flood goes on.
+const DROPS_MAX: u32 = 500;
+/// The port of an authority that names none (RFC 9110 4.2.2).
+const HTTPS_PORT: u16 = 443;
+/// Why a connection ends then.
+const RESETS: &str = "client: detected excessive load: streams were reset before they were served";
+/// How long the rest of a request's body is dropped behind its answer, and how long without a byte
+/// of it. A client that sends on a poor line needs that long to notice the answer; the stream's
+/// memory is held meanwhile.
+const REST_WAIT: Duration = Duration::from_secs(30);
+const REST_SILENCE: Duration = Duration::from_secs(5);
+/// How long a connection may take to end after GOAWAY when nothing is on its way.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Serves a connection to its end.
+pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving: Serving) {
+    let handle = client.handle.clone();
+    let front = Rc::new(front);
+    front.worker.engine.enters(handle.key(), Phase::HalfOpen);
+    let http = &front.worker.shared.config.http;
+    let load = Load::new(counted, http.head_bytes_max);
+    client.load = Some(load.clone());
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BYTES_MAX)
+        .enable_connect_protocol()
+        .max_local_error_reset_streams(Some(ERRORS_MAX));
+    handle.due_in(http.head_timeout);
+    // Boxed, and one after the other: the task need not hold a connection twice.
+    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(client));
+    let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
+        Poll::Ready(shaken) => Poll::Ready(Some(Ok(shaken.map(Box::new)))),
+        Poll::Pending => handle.poll_ready(task, &[], 0).map(|stop| stop.err().map(Err)),
+    });
+    let shaken = shaken.await;
+    drop(handshake);
+    let reason = match shaken {
+        None | Some(Err(Stop::Late)) => "head_timeout".to_owned(),
+        Some(Err(stop)) => Gone::Stop(stop).reason(),
+        Some(Ok(Err(error))) => format!("client: {error}"),
+        Some(Ok(Ok(connection))) => run(connection, &handle, &front, &load).await,
+    };
+    load.closes();
+    // What was sealed last is sent, or the client does not read.
+    park::last_words(&handle, &[]);
+    let story = front.story_now();
+    let end = End { outcome: Outcome::Terminated, reason: reason.into() };
+    front.worker.engine.tell(&story, &end);
+}
+
+/// A stream that its client has begun.
+type Asked = (Request<h2::RecvStream>, SendResponse<Bytes>);
+
+/// What wakes a connection.
+enum Event {
+    Stream(Box<Asked>),
+    Failed(h2::Error),
+    Late,
+    /// Its memory is wanted for others.
+    Shed,
+    Closed,
+}
+
+impl Event {
+    fn of(accepted: Option<Result<Asked, h2::Error>>) -> Self {
+        match accepted {
+            None => Self::Closed,
+            Some(Ok(asked)) => Self::Stream(Box::new(asked)),
+            Some(Err(error)) => Self::Failed(error),
+        }
+    }
+}
+
+async fn run(
+    mut connection: Box<Connection<Client, Bytes>>,
+    handle: &Handle,
+    front: &Rc<Front>,
+    load: &Rc<Load>,
+) -> String {
+    let idle = front.worker.shared.config.http.http2_idle_timeout;
+    // One for the connection, and one for each stream that is served; in it is how many streams
+    // were dropped.
+    let alive = Rc::new(Cell::new(0));
+    let mut goodbye: Option<&'static str> = None;
+    let mut is_ending = false;
+    let mut was_busy = true;
+    let mut has_served = false;
+    loop {
+        let event = poll_fn(|task| {
+            let accepted = poll_accept(&mut connection, load, task);
+            if accepted.is_pending() {
+                load.settles();
+            }
+            let busy = Rc::strong_count(&alive) > 1;
+            if front.worker.engine.is_draining() && goodbye.is_none() {
+                goodbye = Some("drained");
+                connection.graceful_shutdown();
+                task.waker().wake_by_ref();
+            }
+            if busy != was_busy {
+                was_busy = busy;
+                // Until its first stream it is half-open.
+                if !busy && has_served {
+                    front.worker.engine.enters(handle.key(), Phase::Idle);
+                }
+                handle.due_in(if goodbye.is_some() { GOODBYE } else { idle });
+            }
+            if !is_ending && let Some(why) = too_many(load, alive.get()) {
+                (goodbye, is_ending) = (Some(why), true);
+                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                task.waker().wake_by_ref();
+            }
+            match accepted {
+                Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
+                Poll::Pending => poll_stop(task, handle, front, load, busy),
+            }
+        });
+        match event.await {
+            Event::Stream(stream) => {
+                has_served = true;
+                if !begin(front, handle, *stream, &alive, load) {
+                    return send_away(connection, front, load).await;
+                }
+            }
+            Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
+            Event::Failed(error) => return format!("client: {error}"),
+            Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
+            Event::Shed => return send_away(connection, front, load).await,
+            // Each stream has a clock of its own.
+            Event::Late if Rc::strong_count(&alive) > 1 => handle.due_in(idle),
+            Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
+            Event::Late => {
+                goodbye = Some("http2_idle_timeout");
+                connection.graceful_shutdown();
+                handle.due_in(GOODBYE);
+            }
+        }
+    }
+}
+
+/// Why a connection ends whose client drops its streams, if it does.
+fn too_many(load: &Load, drops: u32) -> Option<&'static str> {
+    if load.resets() > RESETS_PENDING_MAX {
+        return Some(RESETS);
+    }
+    (drops > DROPS_MAX).then_some("too many streams were dropped")
+}
+
+/// The next stream that its client has begun. The library gets one head at a time.
+fn poll_accept(
+    connection: &mut Connection<Client, Bytes>,
+    load: &Load,
+    task: &mut Context<'_>,
+) -> Poll<Option<Result<Asked, h2::Error>>> {
+    loop {
+        let accepted = connection.poll_accept(task);
+        // A head may be no new stream: trailers, or refused by the library.
+        if !load.reads_on() || accepted.is_ready() {
+            return accepted;
+        }
+    }
+}
+
+/// What ends a connection beside its client.
+fn poll_stop(
+    task: &mut Context<'_>,
+    handle: &Handle,
+    front: &Front,
+    load: &Load,
+    busy: bool,
+) -> Poll<Event> {
+    // As by HTTP/1.1: the beginning of a head that has no room goes, or others do.
+    if !busy && load.unseen() > HELLO_BYTES && !front.worker.engine.relieve(0) {
+        return Poll::Ready(Event::Shed);
+    }
+    handle.poll_ready(task, &[], 0).map(|stop| match stop {
+        Err(Stop::Shed) => Event::Shed,
+        _ => Event::Late,
+    })
+}
+
+/// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
+async fn send_away(
+    mut connection: Box<Connection<Client, Bytes>>,
+    front: &Front,
+    load: &Load,
+) -> String {
+    // GOAWAY would name as looked at what has come already.
+    for _ in 0..STREAMS_MAX {
+        match poll_fn(|task| Poll::Ready(poll_accept(&mut connection, load, task))).await {
+            Poll::Ready(Some(Ok(stream))) => refuse(front, stream),
+            Poll::Pending => break,
+            Poll::Ready(_) => return Gone::Stop(Stop::Shed).reason(),
+        }
+    }
+    connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+    poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
+    Gone::Stop(Stop::Shed).reason()
+}
+
+/// Has a stream served, if there is room for it. `false`: its connection is shed.
+fn begin(
+    front: &Rc<Front>,
+    handle: &Handle,
+    asked: Asked,
+    alive: &Rc<Cell<u32>>,
+    load: &Rc<Load>,
+) -> bool {
+    load.sees_head();
+    if let Err(Stop::Shed) = handle.in_time() {
+        // It came in the turn in which its connection's memory went to others.
+        refuse(front, asked);
+        return false;
+    }
+    let (worker, source) = (&front.worker, front.story.client.ip());
+    let long = room::beyond_stream(&asked.0);
+    let bytes = STREAM_BYTES + long;
+    let has_room = worker.engine.make_room_to_wake(handle.key(), source, bytes)
+        // The last eighth is for connections that begin, and for what is short.
+        && (long == 0 || !worker.engine.process.budget.is_tight(bytes));
+    if !has_room {
+        // It makes room for others as before. Before its first stream it is half-open, so it goes
+        // before those that came later and shake hands.
+        refuse(front, asked);
+        return true;
+    }
+    worker.engine.enters(handle.key(), Phase::Busy);
+    let (request, respond) = asked;
+    let (parts, receive) = request.into_parts();
+    let length = length(&parts, &receive);
+    // Counted before the next stream is looked at, and that is before this one's task runs.
+    let counted = Counted::new(&worker.engine.process.budget, bytes);
+    let stream = Stream::two(receive, respond, load.clone());
+    let share = (counted, worker.engine.serves(source));
+    let (front, alive) = (front.clone(), alive.clone());
+    tokio::task::spawn_local(async move {
+        one_stream(front, parts, length, stream, alive).await;
+        drop(share);
+    });
+    true
+}
+
+/// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
+fn refuse(front: &Front, (request, mut respond): Asked) {
+    respond.send_reset(h2::Reason::REFUSED_STREAM);
+    let mut record = Record::new(front, &request.into_parts().0);
+    record.failed = true;
+    record.reason = "shed: memory_max, a stream".into();
+    front.tell(&record);
+}
+
+async fn one_stream(
+    front: Rc<Front>,
+    mut parts: request::Parts,
+    length: Length,
+    mut stream: Stream<'static>,
+    drops: Rc<Cell<u32>>,
+) {
+    let is_websocket = websocket::is_asked(&parts);
+    if !stream.runs() {
+        let mut record = Record::new(&front, &parts);
+        record.failed = true;
+        record.reason = "client: reset before the request was served".into();
+        front.tell(&record);
+        return drops.set(drops.get() + 1);
+    }
+    // What a WebSocket says is no body of the request.
+    let length = if is_websocket { Length::Empty } else { length };
+    let (gone, is_whole) = match target(&mut parts) {
+        Ok(()) => {
+            let gone = Box::pin(exchange(&front, &mut stream, parts, length)).await.gone;
+            (gone, !gone)
+        }
+        // It counts as a reset does: for its sender it is as cheap.
+        Err(fault) => (!refuse_malformed(&front, &mut stream, &parts, fault).await, false),
+    };
+    let before = drops.get();
+    drops.set(if is_whole { before.saturating_sub(1) } else { before + 1 });
+    if !gone && !is_websocket {
+        drop_rest(&front, &mut stream).await;
+    }
+}
+
+/// Answers what is no request; whether the client took it.
+async fn refuse_malformed(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    parts: &request::Parts,
+    fault: RequestFault,
+) -> bool {
+    let mut telling = Telling::new(front, Record::new(front, parts), stream.sent());
+    let record = &mut telling.record;
+    record.failed = true;
+    record.reason = format!("request: {fault}").into();
+    let taken = answer(front, stream, fault.status(), &parts.method, record).await;
+    telling.end();
+    taken
+}
+
+/// Reads on after a response that ended before its request's body, until that ends too. A stream
+/// is reset (NO_ERROR) when its end is dropped, and clients lose the answer with it.
+async fn drop_rest(front: &Front, stream: &mut Stream<'_>) {
+    if stream.is_request_done() {
+        return;
+    }
+    stream.refuse_rest();
+    let began = Instant::now();
+    let (mut moved, mut before) = (began, stream.dropped());
+    let patience = front.patience().min(REST_SILENCE);
+    stream.due_in(patience);
+    poll_fn(|task| {
+        // What is short is for those who are still to be answered.
+        if stream.poll_rest(task).is_ready() || front.worker.engine.process.budget.is_tight(0) {
+            return Poll::Ready(());
+        }
+        if stream.dropped() != before {
+            (moved, before) = (Instant::now(), stream.dropped());
+        }
+        while stream.poll_late(task).is_ready() {
+            let over = began.elapsed() >= REST_WAIT || moved.elapsed() >= REST_SILENCE;
+            if over || front.gives_up(moved).is_some() {
+                return Poll::Ready(());
+            }
+            stream.due_in(patience);
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
+    if receive.is_end_stream() {
+        return Length::Empty;
+    }
+    // The library holds the data to it, and has refused what is no number.
+    let known = parts.headers.get(header::CONTENT_LENGTH);
+    let known = known.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+    known.map_or(Length::Chunked, Length::Known)
+}
+
+/// Checks a request's head, and gives its URI the authority, from Host where there is no
+/// :authority; where both are they must agree (RFC 9113 8.3.1).
+fn target(parts: &mut request::Parts) -> Result<(), RequestFault> {
+    if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
+        return Err(RequestFault::Connect);
+    }
+    fields::check_two(&parts.headers)?;
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (host, None) => host.map(|host| read_authority(host.as_bytes())).transpose()?,
+        _ => return Err(RequestFault::Host),
+    };
+    let given = parts.uri.authority().map(|given| read_authority(given.as_str().as_bytes()));
+    let authority = match (given.transpose()?, host) {
+        (Some(given), Some(host)) if !is_same(&given, &host) => return Err(RequestFault::Host),
+        (Some(authority), _) | (None, Some(authority)) => authority,
+        (None, None) => return Err(RequestFault::Host),
+    };
+    // The type reads an absent :path as `/`, where there is no :authority either.
+    if parts.uri.authority().is_none() && parts.uri.clone().into_parts().path_and_query.is_none() {
+        return Err(RequestFault::Target);
+    }
+    // It becomes a line of HTTP/1.1, where another form would name another place.
+    let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let whole_server = path == "*" && parts.method == http::Method::OPTIONS;
+    let known = |scheme: &Scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP;
+    if !(path.starts_with('/') || whole_server)
+        || !path.is_ascii()
+        || !parts.uri.scheme().is_none_or(known)
+    {
+        return Err(RequestFault::Target);
+    }
+    if path.len() > TARGET_BYTES_MAX {
+        return Err(RequestFault::TargetTooLong);
+    }
+    content_length(&parts.headers).map_err(|NoLength| RequestFault::Length)?;
+    let mut uri = std::mem::take(&mut parts.uri).into_parts();
+    (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
+    uri.path_and_query.get_or_insert(http::uri::PathAndQuery::from_static("/"));
+    parts.uri = Uri::from_parts(uri).map_err(|_| RequestFault::Target)?;
+    Ok(())
+}
+
+/// Whether two authorities name one place: every client here came by https (RFC 9110 4.2.2).
+fn is_same(one: &Authority, other: &Authority) -> bool {
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(HTTPS_PORT);
+    one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)
+}

@@ -1,0 +1,237 @@
+//! A connection to an upstream that speaks HTTP/1.1: one exchange after another.
+//! It must not know whose request it carries.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::{HeaderMap, Method};
+use tokio::io::AsyncWrite;
+
+use super::NoAnswer;
+use super::dial::{Descriptor, Socket};
+use crate::body::{Decoder, Piece};
+use crate::fault::ResponseFault;
+use crate::fields::KEEP_ALIVE;
+use crate::head::{Response, Scanner, take_response};
+use crate::io::{Queue, held_by};
+use eyelet_memory::budget::Counted;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 16 << 10;
+/// The same while memory is short, unless the client takes more at once: a head, mostly. Also the
+/// least, for it is counted with the connection: a client that takes a byte at a time would
+/// otherwise have its response read a byte at a time.
+const TIGHT_BYTES: usize = 4 << 10;
+/// Pieces given to one vectored write.
+const SLICES: usize = 16;
+
+/// A connection.
+pub struct Connection {
+    /// Received and not taken yet.
+    pub received: BytesMut,
+    /// Bytes of memory that it holds.
+    received_held: usize,
+    /// Whether it has carried a request before.
+    pub reused: bool,
+    /// Who was dialled.
+    pub name: Arc<str>,
+    /// After how long without a request the upstream closes it, by its last response.
+    pub said_timeout: Option<Duration>,
+    scanner: Scanner,
+    /// Whether it goes on behind the response, as far as the response says.
+    keep_alive: bool,
+    socket: Socket,
+    counted: Counted,
+    // Counted as long as it lives.
+    descriptor: Descriptor,
+}
+
+impl Connection {
+    /// A connection that was dialled.
+    pub fn new(socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
+        let counted = Counted::new(&descriptor.0.budget, socket.bytes());
+        Self {
+            received: BytesMut::new(),
+            received_held: 0,
+            reused: false,
+            name,
+            said_timeout: None,
+            scanner: Scanner::default(),
+            keep_alive: false,
+            socket,
+            counted,
+            descriptor,
+        }
+    }
+
+    /// Reads into `received`; how many bytes came. 0 is the end.
+    ///
+    /// Through a buffer of the worker's, so that a connection holds what it received and no more.
+    pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let max = match self.descriptor.0.budget.piece() {
+            Some(_) => READ_BYTES,
+            None => TIGHT_BYTES,
+        };
+        self.poll_fill_by(task, max)
+    }
+
+    /// The same for some `max` bytes.
+    pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
+        let max = max.clamp(TIGHT_BYTES, READ_BYTES);
+        let read = ready!(self.socket.poll_recv(task, &mut self.received, max))?;
+        self.recount();
+        Poll::Ready(Ok(read))
+    }
+
+    /// Counts what it holds, also after it was taken.
+    pub fn recount(&mut self) {
+        self.received_held = held_by(&mut self.received, self.received_held);
+        let beyond = self.received_held.saturating_sub(TIGHT_BYTES);
+        self.counted.set(self.socket.bytes() + beyond);
+    }
+
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&self) -> bool {
+        self.socket.takes()
+    }
+
+    /// Gives its buffer and its task back, for it may be kept for a while.
+    pub fn rest(&mut self) {
+        self.socket.rest();
+        self.received = BytesMut::new();
+        self.recount();
+    }
+
+    /// Writes all of a queue.
+    pub fn poll_send(&mut self, task: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+        let mut socket = Pin::new(&mut self.socket);
+        while !queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = queue.slices(&mut slices);
+            match ready!(socket.as_mut().poll_write_vectored(task, &slices[..count]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => queue.advance(written),
+            }
+        }
+        socket.poll_flush(task)
+    }
+
+    /// Tells the upstream that nothing more will come.
+    pub fn poll_shutdown(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(task)
+    }
+
+    /// The next response's head, interim ones too.
+    pub fn poll_head(
+        &mut self,
+        task: &mut Context<'_>,
+        method: &Method,
+    ) -> Poll<Result<Response, NoAnswer>> {
+        loop {
+            match take_response(&mut self.received, &mut self.scanner, method) {
+                Ok(Some(response)) => {
+                    self.recount();
+                    self.keep_alive = response.keep_alive;
+                    self.said_timeout = said_timeout(&response.parts.headers);
+                    return Poll::Ready(Ok(response));
+                }
+                Ok(None) => {}
+                Err(fault) => return Poll::Ready(Err(NoAnswer::Fault(fault))),
+            }
+            if self.received.len() > TIGHT_BYTES && self.descriptor.0.budget.is_tight(TIGHT_BYTES) {
+                return Poll::Ready(Err(NoAnswer::NoRoom));
+            }
+            match ready!(self.poll_fill(task)) {
+                Ok(1..) => {}
+                _ if self.received.is_empty() => return Poll::Ready(Err(NoAnswer::Dead)),
+                _ => return Poll::Ready(Err(NoAnswer::Fault(ResponseFault::Cut))),
+            }
+        }
+    }
+
+    /// The next piece of the response's body.
+    pub fn poll_piece(
+        &mut self,
+        task: &mut Context<'_>,
+        decoder: &mut Decoder,
+        max: usize,
+    ) -> Poll<Result<Piece, ResponseFault>> {
+        loop {
+            match decoder.next(&mut self.received) {
+                Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(Err(ResponseFault::Chunk)),
+            }
+            match ready!(self.poll_fill_by(task, max)) {
+                Ok(1..) => {}
+                Ok(0) if decoder.ended().is_ok() => return Poll::Ready(Ok(Piece::End(None))),
+                Ok(_) | Err(_) => return Poll::Ready(Err(ResponseFault::Cut)),
+            }
+        }
+    }
+
+    /// Whether it can carry another request behind a response that has come to its end.
+    pub fn goes_on(&self) -> bool {
+        self.keep_alive && self.received.is_empty()
+    }
+
+    /// Whether an idle connection is still as it was left: open, and silent.
+    /// With `look` the kernel is asked too.
+    pub fn is_fresh(&mut self, look: bool) -> bool {
+        self.socket.is_silent(look)
+    }
+
+    /// The socket alone, for a pair in the lot. `None`: it speaks TLS.
+    pub fn into_socket(self) -> Option<io::Result<OwnedFd>> {
+        match self.socket {
+            Socket::Plain(socket) => Some(socket.into_socket()),
+            Socket::Tls(_) => None,
+        }
+    }
+
+    /// Whether [`Connection::into_socket`] gives one.
+    pub fn is_plain(&self) -> bool {
+        !matches!(self.socket, Socket::Tls(_))
+    }
+}
+
+/// `Keep-Alive: timeout=5, max=100`, in seconds (RFC 2068 19.7.1). Most responses do not say it.
+fn said_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let said = headers.get(KEEP_ALIVE)?.to_str().ok()?;
+    said.split(',').find_map(|element| {
+        let (name, value) = element.split_once('=')?;
+        let seconds = value.trim().trim_matches('"').parse().ok()?;
+        name.trim().eq_ignore_ascii_case("timeout").then(|| Duration::from_secs(seconds))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn what_upstreams_say_of_their_timeout() {
+        for (said, expected) in [
+            ("timeout=5", Some(5)),
+            ("timeout=5, max=100", Some(5)),
+            ("max=100, Timeout = 20", Some(20)),
+            ("timeout=0", Some(0)),
+            ("max=100", None),
+            ("timeout=-1", None),
+            ("timeout=99999999999999999999", None),
+            ("timeout", None),
+            ("", None),
+        ] {
+            let headers = HeaderMap::from_iter([(KEEP_ALIVE, HeaderValue::from_static(said))]);
+            assert_eq!(said_timeout(&headers), expected.map(Duration::from_secs), "{said:?}");
+        }
+        assert_eq!(said_timeout(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,186 @@
+//! A socket to an upstream, in the worker's epoll as long as it lives, as a stream that one task
+//! at a time reads and writes. It must not know what is said on it.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use eyelet_sys::socket;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop;
+
+use crate::worker::Http;
+use eyelet_engine::lot::Watched;
+use eyelet_engine::ready::{READ, WRITE};
+use eyelet_memory::slab::Key;
+
+/// A connected socket.
+pub struct Plain {
+    place: Place,
+    watched: Rc<Watched>,
+    socket: OwnedFd,
+}
+
+/// Where the lot has it, as long as this lives.
+struct Place {
+    worker: Rc<Http>,
+    key: Key,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.worker.engine.lot.borrow_mut().unwatch_shared(self.key);
+    }
+}
+
+impl Plain {
+    /// Watches a connected socket that does not block.
+    pub fn new(worker: &Rc<Http>, socket: OwnedFd) -> io::Result<Self> {
+        let (key, watched) = worker.engine.lot.borrow_mut().watch_shared(&socket)?;
+        Ok(Self { place: Place { worker: worker.clone(), key }, watched, socket })
+    }
+
+    /// The socket alone, which nobody watches any more.
+    pub fn into_socket(self) -> io::Result<OwnedFd> {
+        self.place.worker.engine.lot.borrow().epoll.remove(&self.socket)?;
+        Ok(self.socket)
+    }
+
+    /// Reads at most `max` bytes, through the worker's buffer, and appends them; how many came. 0
+    /// is the end.
+    pub fn poll_recv(
+        &self,
+        task: &mut Context<'_>,
+        into: &mut BytesMut,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_in(task, max, |read| into.extend_from_slice(read))
+    }
+
+    /// Forgets the task that waited for it.
+    pub fn rest(&self) {
+        self.watched.forget();
+    }
+
+    /// Bytes that the other machine has not acknowledged. The process behind a Unix socket is on
+    /// this one, and cannot vanish from it.
+    pub fn unsent(&self) -> usize {
+        let is_tcp = socket::local_address(&self.socket).is_ok();
+        if is_tcp { socket::unsent(&self.socket).unwrap_or(0) } else { 0 }
+    }
+
+    /// Whether epoll has told of something that was not read.
+    pub fn has_event(&self) -> bool {
+        self.watched.is_ready(READ)
+    }
+
+    /// Whether nothing has come: neither a byte nor an end. With `look` the kernel is asked also
+    /// where epoll has told of nothing.
+    pub fn is_silent(&self, look: bool) -> bool {
+        let mut byte = [0; 1];
+        !look && !self.has_event()
+            || socket::peek(&self.socket, &mut byte)
+                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    fn poll_in(
+        &self,
+        task: &mut Context<'_>,
+        max: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        let share = ready!(coop::poll_proceed(task));
+        loop {
+            ready!(self.watched.poll_ready(task, READ));
+            let room = &mut self.place.worker.engine.buffers.borrow_mut().input;
+            let max = max.min(room.len());
+            match socket::recv(&self.socket, &mut room[..max]) {
+                Ok(read) => {
+                    if read < max {
+                        self.watched.all_read();
+                    }
+                    take(&room[..read]);
+                    share.made_progress();
+                    return Poll::Ready(Ok(read));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.watched.clear(READ);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsFd for Plain {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsyncRead for Plain {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let max = buffer.remaining();
+        self.poll_in(task, max, |read| buffer.put_slice(read)).map_ok(drop)
+    }
+}
+
+impl AsyncWrite for Plain {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(task, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let share = ready!(coop::poll_proceed(task));
+        loop {
+            ready!(self.watched.poll_ready(task, WRITE));
+            let sent = match slices {
+                // A fiftieth of a small request is what the kernel takes to look at a vector.
+                [only] => socket::send(&self.socket, only),
+                slices => socket::send_vectored(&self.socket, slices),
+            };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.watched.clear(WRITE);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => {
+                    share.made_progress();
+                    return Poll::Ready(sent);
+                }
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match socket::shutdown_write(&self.socket) {
+            // Its peer was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
+            done => Poll::Ready(done),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What HTTP owns of a process, and of each of its workers: upstreams, compressors, the log.
+//! It must not know a connection.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use eyelet_config::Config;
+use eyelet_engine::worker::Worker;
+use eyelet_resolve::names::Names;
+use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::log::Log;
+use eyelet_telemetry::request::RequestInfo;
+use eyelet_tls::client::ClientConfigs;
+
+use crate::compress::{self, Compressors};
+use crate::pool::Pool;
+
+/// What all workers share.
+pub struct SharedHttp {
+    /// The checked configuration.
+    pub config: Arc<Config>,
+    /// TLS configurations for https:// upstreams.
+    pub upstream_tls: ClientConfigs,
+    /// Dictionaries.
+    pub compress: Arc<compress::Shared>,
+}
+
+/// What one worker has of its own.
+pub struct Http {
+    /// What all workers share.
+    pub shared: Arc<SharedHttp>,
+    /// Its event loop.
+    pub engine: Rc<Worker>,
+    /// What looks names of upstreams up.
+    pub names: Rc<Names>,
+    /// Idle connections to upstreams.
+    pub pool: Rc<Pool>,
+    /// Its compressors.
+    pub compressors: Compressors,
+    log: Rc<RefCell<Log>>,
+}
+
+impl Http {
+    /// Nobody is dialled yet.
+    pub fn new(
+        shared: Arc<SharedHttp>,
+        engine: Rc<Worker>,
+        names: Rc<Names>,
+        log: Rc<RefCell<Log>>,
+    ) -> Self {
+        let compressors =
+            Compressors::new(&shared.config, &shared.compress, &engine.process.budget);
+        Self { shared, engine, names, pool: Rc::default(), compressors, log }
+    }
+
+    /// Writes the access line of a request on a connection that goes on.
+    pub fn tell_request(&self, story: &Story, end: &End, request: &RequestInfo) {
+        let measured = story.measured(self.engine.now_unix_ms());
+        let mut log = self.log.borrow_mut();
+        log.line(&self.shared.config, &story.decided, &measured, end, Some(request));
+    }
+}
