@@ -8,8 +8,8 @@ pub mod config;
 /// Files of the dictionary store.
 #[path = "../../crates/http/src/compress"]
 pub mod dictionaries {
-    /// The program has SHA-256 from another library.
-    mod coder {
+    /// The crate has SHA-256 from another library.
+    mod hash {
         use eyelet_compress::dictionary::Hash;
         use ring::digest;
 
@@ -30,17 +30,7 @@ pub mod dictionaries {
 pub mod http1 {
     pub mod body;
     pub mod fault;
-    /// What `body.rs` and `head.rs` ask of it. Which trailers are dropped does not change where a
-    /// body ends. Names that look like framing are refused in the program, and are read here.
-    mod fields {
-        pub fn is_trailer(_: &http::HeaderName) -> bool {
-            true
-        }
-
-        pub fn is_framing_alias(_: &[u8]) -> bool {
-            false
-        }
-    }
+    pub mod framing;
     pub mod head;
     /// Where `body.rs` puts what it frames again, which nothing here looks at.
     mod io {

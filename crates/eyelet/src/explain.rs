@@ -8,9 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use eyelet_policy::sketch::HelloSketch;
-use eyelet_policy::{
-    Certificate, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, RuleId, Verdict,
-};
+use eyelet_policy::{Certificate, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, Verdict};
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
@@ -222,7 +220,7 @@ fn print(
 ) -> io::Result<()> {
     match verdict.rule.and_then(|id| config.rules.get(id.0 as usize).map(|rule| (id, rule))) {
         Some((id, rule)) => {
-            writeln!(out, "rule:    {}", label(id, rule.name))?;
+            writeln!(out, "rule:    {}", evidence::label(id, rule.name))?;
             writeln!(out, "action:  {}", action(rule.action, facts, verdict.refuse))?;
         }
         None => {
@@ -262,18 +260,13 @@ fn print_misses(
         let name = config.rules.get(miss.rule.0 as usize).map_or("", |rule| rule.name);
         let asked = asked_text(miss, config);
         let had = fact_text(miss.matcher, facts, config);
-        let label = label(miss.rule, name);
+        let label = evidence::label(miss.rule, name);
         writeln!(out, "  {label}: {} = {asked} does not hold for {had}", miss.matcher)?;
     }
     if skipped > 0 {
         writeln!(out, "  and {skipped} more")?;
     }
     Ok(())
-}
-
-fn label(id: RuleId, name: &str) -> String {
-    let number = id.to_string();
-    if number == name { number } else { format!("{number} \"{name}\"") }
 }
 
 fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> String {

@@ -16,6 +16,7 @@ pub mod handshake;
 pub mod intercept;
 pub mod known;
 pub mod peek;
+pub mod program;
 pub mod proxy_protocol;
 pub mod rehearsal;
 pub mod serve;

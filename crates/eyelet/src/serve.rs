@@ -202,7 +202,7 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
     };
     let http = SharedHttp {
         config: config.clone(),
-        upstream_tls: shared.upstream_tls,
+        upstream_tls: Arc::new(shared.upstream_tls),
         compress: shared.compress,
     };
     Edge {

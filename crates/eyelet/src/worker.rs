@@ -8,20 +8,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use eyelet_config::Config;
-use eyelet_engine::relay::Relay;
 use eyelet_engine::worker as engine;
-use eyelet_engine::worker::Handle;
-use eyelet_engine::worker::{Program, Task};
-use eyelet_memory::budget::{Budget, Counted};
+use eyelet_memory::budget::Budget;
 use eyelet_resolve::names::{Names, SharedNames};
 use eyelet_telemetry::counters::Counters;
-use eyelet_telemetry::info::{End, Story};
 use eyelet_telemetry::log::Log;
 
-use crate::act::terminate;
-use crate::active::Active;
-use crate::connection::connection;
-use eyelet_http::head;
 use eyelet_http::worker::{Http, SharedHttp};
 use eyelet_tls::server::ServerConfigs;
 
@@ -51,7 +43,8 @@ pub struct Worker {
     pub names: Rc<Names>,
     /// Its part of HTTP.
     pub http: Rc<Http>,
-    log: Rc<RefCell<Log>>,
+    /// The access log.
+    pub log: Rc<RefCell<Log>>,
 }
 
 impl Worker {
@@ -77,48 +70,5 @@ impl Deref for Worker {
 
     fn deref(&self) -> &Rc<engine::Worker> {
         &self.engine
-    }
-}
-
-impl Program for Worker {
-    fn accepted(self: Rc<Self>, handle: Handle, info: Story) -> Task {
-        Box::pin(connection(Active::new(self, handle), info))
-    }
-
-    fn woken(self: Rc<Self>, handle: Handle, info: Story, relay: Relay, counted: Counted) -> Task {
-        Box::pin(terminate::dial_later(Active::new(self, handle), info, relay, counted))
-    }
-
-    fn is_logging(&self) -> bool {
-        self.log.borrow().is_on()
-    }
-
-    fn log(&self, info: &Story, end: &End) {
-        let measured = info.measured(self.now_unix_ms());
-        let mut log = self.log.borrow_mut();
-        log.line(&self.edge.config, &info.decided, &measured, end, None);
-    }
-
-    fn flush_log(&self, ahead_ms: i64) {
-        let mut log = self.log.borrow_mut();
-        log.follow(ahead_ms);
-        log.flush();
-    }
-
-    fn tick(&self) {
-        self.http.compressors.recount();
-    }
-
-    fn is_resting(&self) -> bool {
-        self.http.compressors.is_idle()
-    }
-
-    fn release_caches(&self) {
-        self.http.compressors.rest();
-        head::forget_given_back();
-    }
-
-    fn close(&self) {
-        self.http.pool.close();
     }
 }

@@ -4,7 +4,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::fields::is_trailer;
+use super::framing::{is_trailer, write_fields};
 use super::head::{Length, Scanner, is_token, split_to};
 use super::io::Queue;
 
@@ -281,19 +281,6 @@ impl Encoder {
         }
         end.extend_from_slice(b"\r\n");
         queue.push(end);
-    }
-}
-
-/// Writes field lines.
-pub fn write_fields<'a>(
-    fields: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
-    out: &mut BytesMut,
-) {
-    for (name, value) in fields {
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
     }
 }
 

@@ -14,15 +14,17 @@ use super::coding::{begin, first, known};
 use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
+use super::framing::lists;
 use super::front::{Front, Record, Telling};
-use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
+use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::Gone;
 use super::page::page;
 use super::room;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::dial::{Dialled, dial, spoken};
-use super::upstream::{NoAnswer, Question, Upstream, one};
+use super::upstream::question::{NoAnswer, Question};
+use super::upstream::{Upstream, one};
 use super::websocket;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::Stop;
@@ -446,7 +448,7 @@ async fn reach(
     // The dial has its own bounds.
     stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
     let dialling = (spoken != Spoken::One).then(|| front.shelf.dials());
-    let dialled = dial(&front.worker, to, spoken, patience, &front.preface);
+    let dialled = dial(&front.worker.dialler, to, spoken, patience, &front.preface);
     let dialled = while_here(stream, dialled).await?;
     if let Some(dialling) = dialling {
         dialling.over(dialled.as_ref().ok());

@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use super::fault::ResponseFault;
 use super::stream::Trouble;
-use super::upstream::NoAnswer;
+use super::upstream::question::NoAnswer;
 
 /// Why there is no response of the upstream's to pass on.
 pub enum Failure {

@@ -11,14 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::uri::Scheme;
-use http::{Method, StatusCode, Uri, Version, request, response};
+use http::{Method, StatusCode, Version, request, response};
 use memchr::memchr;
 
-use super::body::write_fields;
 use super::fault::RequestFault;
-use super::head::{self, FIELDS_MAX, Length, lists};
-use super::upstream::Question;
+use super::framing::{self, is_framing_alias, lists, speaks_of_others, write_fields};
+use super::head::{FIELDS_MAX, Length};
 
 /// What the upstream is told of who asks. The values are parts of one text.
 pub struct Asker {
@@ -197,20 +195,6 @@ fn write_part(out: &mut Vec<u8>, part: fmt::Arguments<'_>) -> Range<usize> {
     from..out.len()
 }
 
-/// Applications read `X_Forwarded_For` as the other one, so it is never let through.
-fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
-    let name = name.as_str();
-    if name.contains('_') {
-        let dashed = name.replace('_', "-");
-        return is_about_others(&dashed);
-    }
-    !trusted && is_about_others(name)
-}
-
-fn is_about_others(name: &str) -> bool {
-    name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
-}
-
 /// A list field with another element behind what is taken out of `headers`.
 fn take_list(headers: &mut HeaderMap, name: &HeaderName, element: Bytes) -> Option<HeaderValue> {
     let mut before = headers.get_all(name).iter().filter(|value| value.to_str().is_ok());
@@ -315,41 +299,6 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// What frames or routes a message, changes how it is read or by whom, or says who asked, has no
-/// place behind it (RFC 9110 6.5.1): who reads it there may have acted on its head already.
-pub fn is_trailer(name: &HeaderName) -> bool {
-    use http::header::*;
-    const CONDITIONS: [HeaderName; 5] =
-        [IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE];
-    const OF_RESPONSES: [HeaderName; 7] =
-        [AGE, DATE, EXPIRES, LOCATION, RETRY_AFTER, VARY, WWW_AUTHENTICATE];
-    ![
-        AUTHORIZATION,
-        CACHE_CONTROL,
-        CONTENT_ENCODING,
-        CONTENT_LENGTH,
-        CONTENT_RANGE,
-        CONTENT_TYPE,
-        COOKIE,
-        EXPECT,
-        HOST,
-        MAX_FORWARDS,
-        PRAGMA,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        RANGE,
-        SET_COOKIE,
-        TRAILER,
-        VIA,
-    ]
-    .contains(name)
-        && !CONDITIONS.contains(name)
-        && !OF_RESPONSES.contains(name)
-        && !is_hop_by_hop(name)
-        && !is_framing_alias(name.as_str().as_bytes())
-        && !speaks_of_others(name, false)
-}
-
 /// Checks what the HTTP/2 library leaves to us of a request's fields. A name that is no token, or a
 /// value that begins or ends in a blank, is malformed (RFC 9113 8.2.1), and HTTP/1.1 would read
 /// another one.
@@ -383,23 +332,8 @@ fn is_trimmed(value: &HeaderValue) -> bool {
     !blank(value.first()) && !blank(value.last())
 }
 
-/// Whether applications may take a name for one that frames the message: CGI and what follows it
-/// (RFC 3875 4.1.18) write `-` and `_` alike.
-pub fn is_framing_alias(name: &[u8]) -> bool {
-    let is_alias = |field: &[u8]| {
-        let mut pairs = name.iter().zip(field);
-        pairs.all(|(byte, of)| byte.eq_ignore_ascii_case(of) || (*byte, *of) == (b'_', b'-'))
-    };
-    let looks = match name.len() {
-        14 => is_alias(b"content-length"),
-        17 => is_alias(b"transfer-encoding"),
-        _ => false,
-    };
-    looks && name.contains(&b'_')
-}
-
 fn is_hop_by_hop(name: &HeaderName) -> bool {
-    head::is_hop_by_hop(name.as_str().as_bytes())
+    framing::is_hop_by_hop(name.as_str().as_bytes())
 }
 
 /// A request's head as the upstream reads it.
@@ -416,29 +350,6 @@ pub fn write_request(request: &request::Parts, host: &str, told: &Told) -> Bytes
     write_fields(told.iter().map(|(name, value)| (name, value)), &mut out);
     out.extend_from_slice(b"\r\n");
     out
-}
-
-/// The same by HTTP/2. The scheme is that of the way to the upstream, which HTTP/1.1 does not say
-/// either; the client's is in X-Forwarded-Proto.
-pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request<()>> {
-    let mut uri = http::uri::Parts::default();
-    uri.scheme = Some(scheme.clone());
-    uri.authority = Some(question.host.parse().ok()?);
-    uri.path_and_query = question.parts.uri.path_and_query().cloned();
-    let mut request = http::Request::new(());
-    *request.method_mut() = question.parts.method.clone();
-    *request.uri_mut() = Uri::from_parts(uri).ok()?;
-    *request.version_mut() = Version::HTTP_2;
-    let mut headers = question.parts.headers.clone();
-    headers.remove(header::TRANSFER_ENCODING);
-    for (name, value) in &question.told[..] {
-        headers.append(name, value.clone());
-    }
-    if question.trailers {
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    }
-    *request.headers_mut() = headers;
-    Some(request)
 }
 
 #[cfg(test)]

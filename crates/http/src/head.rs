@@ -11,7 +11,7 @@ use http::{Method, StatusCode, Uri, Version, request, response};
 use memchr::memchr;
 
 use super::fault::{RequestFault, ResponseFault};
-use super::fields::is_framing_alias;
+use super::framing::{is_framing_alias, is_hop_by_hop, lists};
 
 /// Fields of a request: what Apache and hyper allow too.
 pub const FIELDS_MAX: usize = 100;
@@ -304,25 +304,6 @@ fn is_rewritten(name: &[u8]) -> bool {
     }
 }
 
-/// Names of fields for the next hop alone, in any case.
-pub fn is_hop_by_hop(name: &[u8]) -> bool {
-    let expected: &[u8] = match name.len() {
-        2 => b"te",
-        5 => b"proxy",
-        7 => b"upgrade",
-        10 => return is_any(name, [b"connection", b"keep-alive"]),
-        14 => b"http2-settings",
-        16 => b"proxy-connection",
-        17 => b"transfer-encoding",
-        _ => return false,
-    };
-    name.eq_ignore_ascii_case(expected)
-}
-
-fn is_any(name: &[u8], known: [&[u8; 10]; 2]) -> bool {
-    known.iter().any(|known| name.eq_ignore_ascii_case(*known))
-}
-
 /// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for. Both
 /// are parts of the head and share its memory.
 fn read_target(
@@ -470,14 +451,6 @@ fn coding(headers: &HeaderMap) -> Option<Coding> {
 fn keep_alive(version: Version, headers: &HeaderMap) -> bool {
     let says = |option| lists(headers, &header::CONNECTION, option);
     !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
-}
-
-/// Whether a list field has an element, compared without case.
-pub fn lists(headers: &HeaderMap, name: &HeaderName, element: &str) -> bool {
-    headers.get_all(name).iter().any(|value| {
-        let mut elements = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-        elements.any(|found| found.eq_ignore_ascii_case(element.as_bytes()))
-    })
 }
 
 /// Takes a response's head off the front of `buffer`; `None` if it is not whole yet.

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -626,6 +627,11 @@ fn take_from(rest: &mut &[u8], room: &mut [u8]) -> usize {
     room[..len].copy_from_slice(&rest[..len]);
     *rest = &rest[len..];
     len
+}
+
+/// Writes all of a queue; whether the client took it.
+pub async fn send_all(client: &mut Client, queue: &mut Queue) -> Result<(), Gone> {
+    poll_fn(|task| client.poll_send(task, queue)).await
 }
 
 #[cfg(test)]

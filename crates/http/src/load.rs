@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use h2::FlowControl;
 
 use super::frames::Frames;
-use super::room;
+use super::head_bytes;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
 
 /// What a small DATA frame takes in the library for each byte that it is longer than its data:
@@ -138,7 +138,7 @@ impl Load {
             if ended.head {
                 self.holds_trailers(
                     ended.stream,
-                    room::decoded(ended.head_bytes, self.head_bytes_max),
+                    head_bytes::decoded(ended.head_bytes, self.head_bytes_max),
                 );
             }
             if ended.reset {

@@ -11,7 +11,7 @@ use super::exchange::{Done, answer, exchange};
 use super::fault::RequestFault;
 use super::front::{Front, Record, Telling};
 use super::head::{Length, Request, Scanner, take_request};
-use super::io::{Client, Gone, Queue, READ_BYTES};
+use super::io::{Client, Gone, READ_BYTES};
 use super::stream::Stream;
 use super::upgrade;
 use eyelet_engine::handle::Stop;
@@ -174,9 +174,4 @@ async fn refuse(client: &mut Client, front: &Front, fault: RequestFault) {
     // A client that does not read its answer has no other.
     answer(front, &mut stream, fault.status(), &Method::GET, record).await;
     telling.end();
-}
-
-/// Writes all of a queue; whether the client took it.
-pub async fn send_all(client: &mut Client, queue: &mut Queue) -> Result<(), Gone> {
-    poll_fn(|task| client.poll_send(task, queue)).await
 }

@@ -11,7 +11,8 @@ use tokio::sync::Notify;
 use eyelet_config::HttpUpstream;
 
 use super::upstream::dial::Dialled;
-use super::upstream::{Question, Upstream, one, two};
+use super::upstream::question::Question;
+use super::upstream::{Upstream, one, two};
 
 /// How long an HTTP/1.1 connection is kept whose upstream does not say for how long it keeps it:
 /// below the five seconds of uvicorn and of Node.js before 8.

@@ -13,8 +13,9 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Version, response};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::body::{Decoder, Encoder, Piece, keep_trailers, write_fields};
+use super::body::{Decoder, Encoder, Piece, keep_trailers};
 use super::fault::RequestFault;
+use super::framing::write_fields;
 use super::head::{Length, give_back, has_no_body};
 use super::io::{Client, Gone, Queue};
 use super::load::{Body, Left, Load};

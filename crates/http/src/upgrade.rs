@@ -5,8 +5,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use super::front::Front;
-use super::io::{Client, Gone, Queue};
-use super::one::send_all;
+use super::io::{Client, Gone, Queue, send_all};
 use super::upstream::one::Connection;
 use eyelet_engine::park;
 use eyelet_engine::relay::Relay;

@@ -5,39 +5,23 @@ pub mod dial;
 mod driver;
 pub mod one;
 mod plain;
+pub mod question;
+pub mod socket;
 pub mod two;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use http::Method;
 use http::header::HeaderMap;
-use http::{Method, request};
 
+use self::question::{NoAnswer, Question};
 use super::body::{Decoder, Piece};
 use super::fault::ResponseFault;
 use super::fields;
-use super::head::{Length, Response};
+use super::head::Response;
 use super::io::Queue;
-
-/// A request as an upstream is asked it.
-#[derive(Clone, Copy)]
-pub struct Question<'a> {
-    /// Method, target and fields.
-    pub parts: &'a request::Parts,
-    /// The authority that is asked for.
-    pub host: &'a str,
-    /// What is said of who asks.
-    pub told: &'a fields::Told,
-    /// Of its body.
-    pub length: Length,
-    /// Whether the client takes trailers (RFC 9110 10.1.4).
-    pub trailers: bool,
-    /// Whether it may be asked once more if a connection that was kept turns out to be dead.
-    pub again: bool,
-    /// Whether it must go by HTTP/1.1: it asks for another protocol, or the upstream wants that.
-    pub by_one: bool,
-}
 
 /// An upstream that is asked.
 pub enum Upstream {
@@ -45,23 +29,6 @@ pub enum Upstream {
     One(Box<one::Connection>),
     /// By HTTP/2: a stream among others.
     Two(Box<two::Asked>),
-}
-
-/// Why there is no response.
-#[derive(Debug)]
-pub enum NoAnswer {
-    /// It broke the protocol.
-    Broken(String),
-    /// It was closed before the first byte of a response.
-    Dead,
-    /// The response is none.
-    Fault(ResponseFault),
-    /// Memory is too short for the response's head.
-    NoRoom,
-    /// It wants to be asked by HTTP/1.1, and has done nothing else (RFC 9113 section 7).
-    OneWanted,
-    /// It says that it has not looked at the request.
-    Unread,
 }
 
 /// The stream has ended: the response says why.

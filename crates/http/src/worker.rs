@@ -15,13 +15,14 @@ use eyelet_tls::client::ClientConfigs;
 
 use crate::compress::{self, Compressors};
 use crate::pool::Pool;
+use crate::upstream::dial::Dialler;
 
 /// What all workers share.
 pub struct SharedHttp {
     /// The checked configuration.
     pub config: Arc<Config>,
     /// TLS configurations for https:// upstreams.
-    pub upstream_tls: ClientConfigs,
+    pub upstream_tls: Arc<ClientConfigs>,
     /// Dictionaries.
     pub compress: Arc<compress::Shared>,
 }
@@ -32,8 +33,8 @@ pub struct Http {
     pub shared: Arc<SharedHttp>,
     /// Its event loop.
     pub engine: Rc<Worker>,
-    /// What looks names of upstreams up.
-    pub names: Rc<Names>,
+    /// What dials upstreams.
+    pub dialler: Dialler,
     /// Idle connections to upstreams.
     pub pool: Rc<Pool>,
     /// Its compressors.
@@ -51,7 +52,13 @@ impl Http {
     ) -> Self {
         let compressors =
             Compressors::new(&shared.config, &shared.compress, &engine.process.budget);
-        Self { shared, engine, names, pool: Rc::default(), compressors, log }
+        let dialler = Dialler {
+            engine: engine.clone(),
+            names,
+            tls: shared.upstream_tls.clone(),
+            connect_timeout: shared.config.limits.connect_timeout,
+        };
+        Self { shared, engine, dialler, pool: Rc::default(), compressors, log }
     }
 
     /// Writes the access line of a request on a connection that goes on.

@@ -98,17 +98,10 @@ fn at<E: std::fmt::Display>(at: &'static str) -> impl FnOnce(E) -> Stopped {
     move |why| Stopped { at, why: why.to_string() }
 }
 
-/// Where the servers behind the edge listen.
-#[derive(Clone, Copy, Debug)]
-struct Addresses {
-    origin: SocketAddr,
-    app: SocketAddr,
-}
-
 /// The servers behind the edge, on a thread and a runtime of their own.
 #[derive(Debug)]
 struct Behind {
-    addresses: Addresses,
+    addresses: text::Addresses,
     stop: oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -121,7 +114,8 @@ impl Behind {
         let bind = async || {
             let origin = TcpListener::bind(loopback).await?;
             let app = TcpListener::bind(loopback).await?;
-            let addresses = Addresses { origin: origin.local_addr()?, app: app.local_addr()? };
+            let addresses =
+                text::Addresses { origin: origin.local_addr()?, app: app.local_addr()? };
             Ok::<_, io::Error>((origin, app, addresses))
         };
         let (origin, app, addresses) = runtime.block_on(bind())?;

@@ -5,8 +5,14 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::Addresses;
 use super::certificates::{APP_NAME, Certificates, Folder, ORIGIN_NAME};
+
+/// Where the servers behind the edge listen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addresses {
+    pub(super) origin: SocketAddr,
+    pub(super) app: SocketAddr,
+}
 
 /// A name that no rule knows.
 const STRANGER_NAME: &str = "nobody.demo.test";

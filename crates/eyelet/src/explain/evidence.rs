@@ -4,10 +4,9 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use eyelet_policy::{Certificate, Decision, Evidence, Fact, Facts, Verdict};
+use eyelet_policy::{Certificate, Decision, Evidence, Fact, Facts, RuleId, Verdict};
 use eyelet_wire::hello::{Hello, Sni};
 
-use super::label;
 use eyelet_config::{Action, Config};
 
 /// Flags on evidence.
@@ -130,4 +129,10 @@ fn evidence(text: &str) -> Result<Evidence, &'static str> {
         "connect" => Err("what CONNECT asks for is said by --connect"),
         _ => Err("expected dns or certificate"),
     }
+}
+
+/// A rule by its number, and by its name where it has one.
+pub(super) fn label(id: RuleId, name: &str) -> String {
+    let number = id.to_string();
+    if number == name { number } else { format!("{number} \"{name}\"") }
 }

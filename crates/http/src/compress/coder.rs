@@ -4,17 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest;
-use bytes::Bytes;
 use eyelet_compress::coder::{Br, zstd};
 use eyelet_compress::dictionary::store::{Family, Step, Version};
 use eyelet_compress::dictionary::{self, Hash};
 use eyelet_compress::pool::{DCB_QUALITY, Lent, Pool, Share};
 use eyelet_compress::{Coding, CodingError, WhyNot};
 
-use super::shared::Seen;
+use super::compressors::{Compressors, Inner, Told, told};
+use super::hash::hash;
+use super::jobs::Capture;
 use super::trained::Trained;
-use super::{Compressors, Inner, Told, told};
 
 /// How the body goes to the client.
 pub struct Coder {
@@ -240,7 +239,7 @@ impl Coder {
     /// The body that was watched is complete.
     pub fn watch_end(&mut self) {
         if let Some(capture) = self.capture.take() {
-            capture.end(&self.compressors);
+            self.compressors.inner.shared.see(capture.seen, capture.body.into());
         }
     }
 
@@ -324,44 +323,6 @@ fn whole_trained(
     out.truncate(before);
     out.extend_from_slice(&zstd::delta(&trained.content, body, DELTA_NOW_LEVEL)?);
     Ok(())
-}
-
-/// Of decoded content.
-pub(super) fn hash(content: &[u8]) -> Hash {
-    let mut hash = [0; 32];
-    let digest = digest::digest(&digest::SHA256, content);
-    for (to, from) in hash.iter_mut().zip(digest.as_ref()) {
-        *to = *from;
-    }
-    Hash(hash)
-}
-
-/// A response on its way that is to become a dictionary.
-pub(super) struct Capture {
-    seen: Seen,
-    body: Vec<u8>,
-    bytes_max: usize,
-    _share: Share,
-}
-
-impl Capture {
-    pub(super) fn new(seen: Seen, bytes_max: usize, share: Share) -> Self {
-        Self { seen, body: Vec::new(), bytes_max, _share: share }
-    }
-
-    /// False where it grows beyond what was reserved.
-    fn take(&mut self, piece: &[u8]) -> bool {
-        if self.body.len() + piece.len() > self.bytes_max {
-            return false;
-        }
-        self.body.extend_from_slice(piece);
-        true
-    }
-
-    fn end(self, compressors: &Compressors) {
-        let Self { seen, body, .. } = self;
-        compressors.inner.shared.see(seen, Bytes::from(body));
-    }
 }
 
 /// Bytes of dictionary and body together: some milliseconds of a worker's time.

@@ -11,9 +11,9 @@ use eyelet_compress::Coding;
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::store::{Changed, Family, Step, Store};
 
-use super::coder::hash;
 use super::disk::Folder;
-use super::shared::{JOBS_MAX, Job, TrainedOfRules, lock};
+use super::hash::hash;
+use super::jobs::{JOBS_MAX, Job, TrainedOfRules, lock};
 use super::stored::Found;
 use super::trained::Trained;
 use eyelet_memory::budget::{Account, Budget, Counted};

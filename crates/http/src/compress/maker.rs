@@ -11,7 +11,7 @@ use eyelet_compress::dictionary::store::{Delta, Step, Store, Version};
 use eyelet_compress::{Coding, CodingError};
 
 use super::disk::Folder;
-use super::shared::lock;
+use super::jobs::lock;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// The thread.

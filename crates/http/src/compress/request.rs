@@ -11,7 +11,7 @@ use http::header::{
 };
 use http::{Method, request::Parts, uri::PathAndQuery};
 
-use super::Compressors;
+use super::compressors::Compressors;
 use eyelet_config::{Compression, Terminate};
 
 /// What a response needs to know of its request.

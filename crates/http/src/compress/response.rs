@@ -13,10 +13,11 @@ use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode, response::Parts};
 
-use super::coder::{Capture, Coder, DELTA_NOW_BYTES_MAX, Held};
+use super::coder::{Coder, DELTA_NOW_BYTES_MAX, Held};
+use super::compressors::{Body, Compressors, is_bodiless};
+use super::jobs::Capture;
 use super::request::{Asked, Wanted};
 use super::trained::Trained;
-use super::{Body, Compressors, is_bodiless};
 
 /// Whose history a response is coded with.
 enum History {

@@ -17,8 +17,8 @@ use eyelet_compress::pool::Pool;
 use http::HeaderMap;
 use http::header::{ETAG, LAST_MODIFIED};
 
-use super::coder::Capture;
 use super::disk::Folder;
+use super::jobs::{Capture, JOBS_MAX, Job, Seen, TrainedOfRules, lock};
 use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
@@ -38,30 +38,10 @@ pub struct Shared {
     budget: Arc<Budget>,
 }
 
-pub(super) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
-
 /// The keeper's thread, and what is sent to it.
 struct Keeping {
     jobs: SyncSender<Job>,
     thread: JoinHandle<()>,
-}
-
-/// A response that is to become a dictionary.
-#[derive(Debug)]
-pub(super) struct Seen {
-    family: Family,
-    path: Box<str>,
-    place: u64,
-    validators: Option<u64>,
-}
-
-pub(super) enum Job {
-    /// What was seen, counted until it is in the store.
-    Seen(Family, Box<str>, Bytes, Counted),
-    /// A delta that somebody came for.
-    Delta(Family, Step),
-    /// The last one.
-    End,
 }
 
 impl Shared {
@@ -237,11 +217,6 @@ impl Shared {
     }
 }
 
-/// A panic elsewhere leaves the store between two of its steps at worst, each of which is whole.
-pub(super) fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
-    store.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn fingerprint(of: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -250,8 +225,6 @@ fn fingerprint(of: &impl std::hash::Hash) -> u64 {
 
 /// The part of `limits.memory_max` that the store may take, whatever `[dictionary]` says.
 const MEMORY_PARTS: usize = 4;
-/// Jobs that wait for the thread; each holds a body at most.
-pub(super) const JOBS_MAX: usize = 16;
 /// At the end of the program: time for what waits for the disk.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked whether the thread has ended.

@@ -9,7 +9,7 @@ use eyelet_compress::dictionary::store::{Delta, Family, Step, Version};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash, header};
 use serde::{Deserialize, Serialize};
 
-use super::coder::hash;
+use super::hash::hash;
 
 /// Bytes of a file at most: the largest dictionary, and the rest of the file.
 pub(super) const FILE_BYTES_MAX: u64 =

@@ -9,7 +9,7 @@ use eyelet_compress::dictionary::store::{
 };
 use eyelet_compress::dictionary::{Hash, header};
 
-use super::coder::hash;
+use super::hash::hash;
 use super::stored::{self, Found, SEEN_MAX};
 
 /// Bytes of bodies and deltas in the stores here: a few, so that the bound is met.

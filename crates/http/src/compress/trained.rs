@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::{HeaderMap, Response};
 
-use super::coder::hash;
+use super::hash::hash;
 
 /// A dictionary for a family of small responses.
 pub struct Trained {

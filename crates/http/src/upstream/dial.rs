@@ -2,45 +2,50 @@
 //! It must not know whose request it is for.
 
 use std::future::Future;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use eyelet_sys::socket;
 use http::StatusCode;
 use http::uri::Scheme;
 use rustls_pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use super::plain::Plain;
+use super::socket::{Descriptor, Socket};
 use super::{one, two};
-use crate::worker::Http;
 use eyelet_config::{Host, HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
-use eyelet_engine::worker::Process;
-use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_engine::worker::Worker;
 use eyelet_resolve::dialled;
-use eyelet_tls::client::Spoken;
+use eyelet_resolve::names::Names;
+use eyelet_tls::client::{ClientConfigs, Spoken};
 
 /// How often an upstream that is not there is dialled again while it is waited for.
 const WAIT_STEP: Duration = Duration::from_millis(100);
-/// What a TLS connection is read by at once.
-const OPENED_BYTES_MAX: usize = 16 << 10;
 /// What a TLS connection holds of what it sends.
 const SEALED_BYTES_MAX: usize = 16 << 10;
 /// Connection Attempt Delay (RFC 8305 section 8), and addresses of one name that are tried.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 const ATTEMPTS_MAX: usize = 7;
+
+/// What dials upstreams for a worker.
+pub struct Dialler {
+    /// Watches the sockets.
+    pub engine: Rc<Worker>,
+    /// Looks names up.
+    pub names: Rc<Names>,
+    /// TLS configurations for https:// upstreams.
+    pub tls: Arc<ClientConfigs>,
+    /// How long one attempt may take, TLS included.
+    pub connect_timeout: Duration,
+}
 
 /// A new connection.
 pub enum Dialled {
@@ -48,40 +53,6 @@ pub enum Dialled {
     One(Box<one::Connection>),
     /// It speaks HTTP/2.
     Two(Rc<two::Connection>),
-}
-
-/// What is sent and received on.
-pub enum Socket {
-    /// TCP, or a Unix socket.
-    Plain(Plain),
-    /// Verified.
-    Tls(Box<TlsStream<Plain>>),
-}
-
-impl Socket {
-    /// Bytes that the other machine has not acknowledged.
-    pub fn unsent(&self) -> usize {
-        match self {
-            Self::Plain(plain) => plain.unsent(),
-            Self::Tls(tls) => tls.get_ref().0.unsent(),
-        }
-    }
-}
-
-/// A descriptor that is counted as long as it lives.
-pub struct Descriptor(pub Arc<Process>);
-
-impl Descriptor {
-    fn new(process: &Arc<Process>) -> Self {
-        process.descriptors.fetch_add(1, Relaxed);
-        Self(process.clone())
-    }
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        self.0.descriptors.fetch_sub(1, Relaxed);
-    }
 }
 
 /// Why there is no connection.
@@ -108,18 +79,18 @@ pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
 
 /// Dials, and goes on dialling until `patience` ends. `preface` goes before all else, TLS too.
 pub async fn dial(
-    worker: &Rc<Http>,
+    dialler: &Dialler,
     to: &HttpUpstream,
     spoken: Spoken,
     patience: Instant,
     preface: &[u8],
 ) -> Result<Dialled, DialFailure> {
     loop {
-        let failure = match dial_once(worker, to, spoken, preface).await {
+        let failure = match dial_once(dialler, to, spoken, preface).await {
             Ok(dialled) => return Ok(dialled),
             Err(failure) => failure,
         };
-        if Instant::now() >= patience || worker.engine.is_draining() {
+        if Instant::now() >= patience || dialler.engine.is_draining() {
             return Err(failure);
         }
         sleep(WAIT_STEP).await;
@@ -127,16 +98,16 @@ pub async fn dial(
 }
 
 async fn dial_once(
-    worker: &Rc<Http>,
+    dialler: &Dialler,
     to: &HttpUpstream,
     spoken: Spoken,
     preface: &[u8],
 ) -> Result<Dialled, DialFailure> {
-    let wait = worker.shared.config.limits.connect_timeout;
+    let wait = dialler.connect_timeout;
     let mut name: Arc<str> = to.address.to_string().into();
     let begun = async {
-        let (socket, http2) = connect(worker, to, spoken, preface, &mut name).await?;
-        let descriptor = Descriptor::new(&worker.engine.process);
+        let (socket, http2) = connect(dialler, to, spoken, preface, &mut name).await?;
+        let descriptor = Descriptor::new(&dialler.engine.process);
         if !http2 {
             let connection = one::Connection::new(socket, name.clone(), descriptor);
             return Ok(Dialled::One(Box::new(connection)));
@@ -155,7 +126,7 @@ async fn dial_once(
 
 /// A socket on which HTTP may begin, and whether it is HTTP/2.
 async fn connect(
-    worker: &Rc<Http>,
+    dialler: &Dialler,
     to: &HttpUpstream,
     spoken: Spoken,
     preface: &[u8],
@@ -168,7 +139,7 @@ async fn connect(
         HttpAddress::Unix(path) => {
             let mut unix = UnixStream::connect(path).await.map_err(text)?;
             unix.write_all(preface).await.map_err(text)?;
-            let plain = unix.into_std().and_then(|unix| Plain::new(worker, unix.into()));
+            let plain = unix.into_std().and_then(|unix| Plain::new(&dialler.engine, unix.into()));
             return Ok((Socket::Plain(plain.map_err(text)?), by_knowledge));
         }
         HttpAddress::Tcp(host_port) => host_port,
@@ -176,7 +147,7 @@ async fn connect(
     let found: Vec<IpAddr> = match &host_port.host {
         Host::Ip(ip) => vec![*ip],
         Host::Name(name) => {
-            let found = dialled::addresses(&worker.names, None, name).await;
+            let found = dialled::addresses(&dialler.names, None, name).await;
             found.map_err(|error| unreachable(format!("DNS: {error}")))?
         }
     };
@@ -187,19 +158,20 @@ async fn connect(
     // A relay's writes are the client's: without this a small one would wait for an answer.
     tcp.set_nodelay(true).map_err(text)?;
     tcp.write_all(preface).await.map_err(text)?;
-    let plain = tcp.into_std().and_then(|tcp| Plain::new(worker, tcp.into())).map_err(text)?;
+    let plain =
+        tcp.into_std().and_then(|tcp| Plain::new(&dialler.engine, tcp.into())).map_err(text)?;
     let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge)) };
-    let begun = secure(worker, tls, spoken, plain).await;
+    let begun = secure(dialler, tls, spoken, plain).await;
     begun.map_err(|reason| unreachable(format!("TLS: {reason}")))
 }
 
 async fn secure(
-    worker: &Http,
+    dialler: &Dialler,
     tls: &UpstreamTls,
     spoken: Spoken,
     plain: Plain,
 ) -> Result<(Socket, bool), String> {
-    let config = worker.shared.upstream_tls.of(tls, spoken).ok_or("no configuration")?;
+    let config = dialler.tls.of(tls, spoken).ok_or("no configuration")?;
     let server = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
     let bounded = |tls: &mut rustls::ClientConnection| tls.set_buffer_limit(Some(SEALED_BYTES_MAX));
     let connected = TlsConnector::from(config).connect_with(server, plain, bounded).await;
@@ -248,125 +220,4 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpS
 
 async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
     TcpStream::connect(address).await.map(|connected| (address, connected))
-}
-
-impl Socket {
-    /// What it holds, in bytes of memory.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Plain(_) => UPSTREAM_BYTES,
-            Self::Tls(_) => UPSTREAM_TLS_BYTES,
-        }
-    }
-
-    /// Forgets the task that used it.
-    pub fn rest(&self) {
-        match self {
-            Self::Plain(socket) => socket.rest(),
-            Self::Tls(socket) => socket.get_ref().0.rest(),
-        }
-    }
-
-    /// Whether what is written now goes out at once, as far as can be seen.
-    pub fn takes(&self) -> bool {
-        let unsent = match self {
-            Self::Plain(socket) => socket::unsent(socket),
-            Self::Tls(socket) => socket::unsent(socket.get_ref().0),
-        };
-        unsent.is_ok_and(|unsent| unsent == 0)
-    }
-
-    /// Whether nothing has come on it: neither a byte nor an end. With `look` the kernel is asked
-    /// also where epoll has told of nothing.
-    pub fn is_silent(&mut self, look: bool) -> bool {
-        match self {
-            Self::Plain(socket) => socket.is_silent(look),
-            // A TLS record may come at any time, a ticket or the end.
-            Self::Tls(socket) => {
-                let plain = socket.get_ref().0;
-                if look && !plain.has_event() && !plain.is_silent(true) {
-                    // It would not be read before its event. Mostly it is the end.
-                    return false;
-                }
-                let mut byte = [0; 1];
-                let mut task = Context::from_waker(std::task::Waker::noop());
-                let mut piece = ReadBuf::new(&mut byte);
-                Pin::new(socket).poll_read(&mut task, &mut piece).is_pending()
-            }
-        }
-    }
-
-    /// Reads at most `max` bytes and appends them; how many came. 0 is the end.
-    pub fn poll_recv(
-        &mut self,
-        task: &mut Context<'_>,
-        into: &mut BytesMut,
-        max: usize,
-    ) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Plain(socket) => socket.poll_recv(task, into, max),
-            Self::Tls(socket) => {
-                let mut room = [MaybeUninit::uninit(); OPENED_BYTES_MAX];
-                let mut read = ReadBuf::uninit(&mut room[..max.min(OPENED_BYTES_MAX)]);
-                ready!(Pin::new(socket).poll_read(task, &mut read))?;
-                into.extend_from_slice(read.filled());
-                Poll::Ready(Ok(read.filled().len()))
-            }
-        }
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_read(task, buffer),
-            Self::Tls(socket) => Pin::new(socket).poll_read(task, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write(task, bytes),
-            Self::Tls(socket) => Pin::new(socket).poll_write(task, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(task, slices),
-            Self::Tls(socket) => Pin::new(socket).poll_write_vectored(task, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(_) => Poll::Ready(Ok(())),
-            Self::Tls(socket) => Pin::new(socket).poll_flush(task),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_shutdown(task),
-            Self::Tls(socket) => Pin::new(socket).poll_shutdown(task),
-        }
-    }
 }

@@ -16,7 +16,7 @@ use h2::{FlowControl, Ping, PingPong};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::dial::{Descriptor, Socket};
+use super::socket::{Descriptor, Socket};
 use eyelet_memory::budget::{Budget, Counted};
 
 /// Bytes that an upstream may send ahead on a stream, from the start and at the least.

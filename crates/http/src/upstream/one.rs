@@ -12,8 +12,8 @@ use bytes::BytesMut;
 use http::{HeaderMap, Method};
 use tokio::io::AsyncWrite;
 
-use super::NoAnswer;
-use super::dial::{Descriptor, Socket};
+use super::question::NoAnswer;
+use super::socket::{Descriptor, Socket};
 use crate::body::{Decoder, Piece};
 use crate::fault::ResponseFault;
 use crate::fields::KEEP_ALIVE;

@@ -12,9 +12,9 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use crate::worker::Http;
 use eyelet_engine::lot::Watched;
 use eyelet_engine::ready::{READ, WRITE};
+use eyelet_engine::worker::Worker;
 use eyelet_memory::slab::Key;
 
 /// A connected socket.
@@ -26,26 +26,26 @@ pub struct Plain {
 
 /// Where the lot has it, as long as this lives.
 struct Place {
-    worker: Rc<Http>,
+    worker: Rc<Worker>,
     key: Key,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.worker.engine.lot.borrow_mut().unwatch_shared(self.key);
+        self.worker.lot.borrow_mut().unwatch_shared(self.key);
     }
 }
 
 impl Plain {
     /// Watches a connected socket that does not block.
-    pub fn new(worker: &Rc<Http>, socket: OwnedFd) -> io::Result<Self> {
-        let (key, watched) = worker.engine.lot.borrow_mut().watch_shared(&socket)?;
+    pub fn new(worker: &Rc<Worker>, socket: OwnedFd) -> io::Result<Self> {
+        let (key, watched) = worker.lot.borrow_mut().watch_shared(&socket)?;
         Ok(Self { place: Place { worker: worker.clone(), key }, watched, socket })
     }
 
     /// The socket alone, which nobody watches any more.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        self.place.worker.engine.lot.borrow().epoll.remove(&self.socket)?;
+        self.place.worker.lot.borrow().epoll.remove(&self.socket)?;
         Ok(self.socket)
     }
 
@@ -95,7 +95,7 @@ impl Plain {
         let share = ready!(coop::poll_proceed(task));
         loop {
             ready!(self.watched.poll_ready(task, READ));
-            let room = &mut self.place.worker.engine.buffers.borrow_mut().input;
+            let room = &mut self.place.worker.buffers.borrow_mut().input;
             let max = max.min(room.len());
             match socket::recv(&self.socket, &mut room[..max]) {
                 Ok(read) => {

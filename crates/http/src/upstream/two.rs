@@ -16,9 +16,9 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Scheme;
 use http::{Method, response};
 
-use super::dial::{Descriptor, Socket};
 use super::driver::{Bursts, Listened, STREAM_WINDOW_BYTES, State, drive};
-use super::{NoAnswer, Question};
+use super::question::{NoAnswer, Question};
+use super::socket::{Descriptor, Socket};
 use crate::body::{Piece, keep_trailers};
 use crate::fault::ResponseFault;
 use crate::fields;
@@ -125,7 +125,7 @@ impl Connection {
 
     /// Begins an exchange.
     pub fn ask(self: &Rc<Self>, question: &Question<'_>) -> Option<Asked> {
-        let request = fields::for_two(question, &self.scheme)?;
+        let request = for_two(question, &self.scheme)?;
         let sent = question.length == Length::Empty;
         let mut send = self.send.borrow().clone();
         let (response, send) = send.send_request(request, sent).ok()?;
@@ -349,4 +349,27 @@ fn length(
         Some(known) => Ok(Length::Known(known)),
         None => Ok(Length::Chunked),
     }
+}
+
+/// The same by HTTP/2. The scheme is that of the way to the upstream, which HTTP/1.1 does not say
+/// either; the client's is in X-Forwarded-Proto.
+pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request<()>> {
+    let mut uri = http::uri::Parts::default();
+    uri.scheme = Some(scheme.clone());
+    uri.authority = Some(question.host.parse().ok()?);
+    uri.path_and_query = question.parts.uri.path_and_query().cloned();
+    let mut request = http::Request::new(());
+    *request.method_mut() = question.parts.method.clone();
+    *request.uri_mut() = http::Uri::from_parts(uri).ok()?;
+    *request.version_mut() = http::Version::HTTP_2;
+    let mut headers = question.parts.headers.clone();
+    headers.remove(header::TRANSFER_ENCODING);
+    for (name, value) in &question.told[..] {
+        headers.append(name, value.clone());
+    }
+    if question.trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    *request.headers_mut() = headers;
+    Some(request)
 }

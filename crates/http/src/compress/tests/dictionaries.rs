@@ -5,7 +5,11 @@ use std::path::PathBuf;
 
 use eyelet_compress::dictionary::store::{Family, Version};
 
+use bytes::Bytes;
+use eyelet_compress::Coding;
+
 use super::*;
+use crate::compress::hash::hash;
 
 /// One effort: what is chosen must not depend on how busy the machine is.
 const TERMS: &str = "compress_effort = \"small\"\ndictionary = [\"/assets/app.*.js\"]\n\
@@ -14,7 +18,7 @@ const FRESH: (&str, &str) = ("cache-control", "public, max-age=600");
 const SCRIPT: (&str, &str) = ("content-type", "text/javascript");
 
 fn available(dictionary: &[u8]) -> String {
-    format!(":{}:", STANDARD.encode(coder::hash(dictionary).0))
+    format!(":{}:", STANDARD.encode(hash(dictionary).0))
 }
 
 /// Two versions of a bundle: most of it the same.
@@ -48,11 +52,11 @@ fn knows(edge: &Edge, body: &[u8]) -> bool {
     let pattern = Pattern::new("/assets/app.*.js").unwrap();
     let (rule, origin) = ("app".into(), "app.example".into());
     let family = Family { rule, origin, pattern };
-    edge.compressors.inner.shared.version(&family, coder::hash(body)).is_some()
+    edge.compressors.inner.shared.version(&family, hash(body)).is_some()
 }
 
 fn has_delta(edge: &Edge, from: &[u8], to: &[u8]) -> bool {
-    let (from, to) = (coder::hash(from), coder::hash(to));
+    let (from, to) = (hash(from), hash(to));
     let step = eyelet_compress::dictionary::store::Step { from, to, coding: Coding::Dcz };
     edge.compressors.inner.shared.has_delta(step)
 }
@@ -234,7 +238,7 @@ fn other_sites_are_not_answered_with_dictionaries() {
 
 /// What is kept of two versions: each, and the delta.
 fn files(scratch: &tempfile::TempDir, one: &[u8], two: &[u8]) -> [PathBuf; 3] {
-    let (from, to) = (coder::hash(one), coder::hash(two));
+    let (from, to) = (hash(one), hash(two));
     let names = [format!("{from}.version"), format!("{to}.version"), format!("{from}-{to}.dcz")];
     names.map(|name| scratch.path().join("store").join(name))
 }
@@ -273,7 +277,7 @@ fn a_folder_with_more_than_the_bound_is_thinned_at_start() {
     let bodies: Vec<Bytes> = (0..7).map(|n| text(250_000, n).into()).collect();
     let too_large = Bytes::from(text(300_000, 8));
     for (seen, body) in (1..).zip(bodies.iter().chain([&too_large])) {
-        let (family, hash, body) = (family.clone(), coder::hash(body), body.clone());
+        let (family, hash, body) = (family.clone(), hash(body), body.clone());
         let version = Version { hash, family, path: "/assets/app.1.js".into(), body, seen };
         folder.save_version(&version).unwrap();
     }
@@ -315,7 +319,7 @@ fn a_trained_dictionary_is_offered_fetched_and_used() {
     let json = [("content-type", "application/json")];
     let answer = Answer { status: 200, fields: &json, pieces: &[&body], known: true };
     let got = edge.exchange(&[(":path", "/api/1"), ("accept-encoding", "gzip")], &answer);
-    let hash = coder::hash(&content);
+    let hash = hash(&content);
     let path = format!("/.well-known/eyelet/dictionary/{hash}");
     assert_eq!(got.headers["link"], format!("<{path}>; rel=\"compression-dictionary\""));
     assert_eq!(got.headers["vary"], "accept-encoding, available-dictionary");

@@ -1,0 +1,58 @@
+//! The program as the event loop calls it: an accepted connection, one that wakes, a tick, an end.
+//! It must not know how a connection is served.
+
+use std::rc::Rc;
+
+use eyelet_engine::relay::Relay;
+use eyelet_engine::worker::{Handle, Program, Task};
+use eyelet_http::head;
+use eyelet_memory::budget::Counted;
+use eyelet_telemetry::info::{End, Story};
+
+use crate::act::terminate;
+use crate::active::Active;
+use crate::connection::connection;
+use crate::worker::Worker;
+
+impl Program for Worker {
+    fn accepted(self: Rc<Self>, handle: Handle, info: Story) -> Task {
+        Box::pin(connection(Active::new(self, handle), info))
+    }
+
+    fn woken(self: Rc<Self>, handle: Handle, info: Story, relay: Relay, counted: Counted) -> Task {
+        Box::pin(terminate::dial_later(Active::new(self, handle), info, relay, counted))
+    }
+
+    fn is_logging(&self) -> bool {
+        self.log.borrow().is_on()
+    }
+
+    fn log(&self, info: &Story, end: &End) {
+        let measured = info.measured(self.now_unix_ms());
+        let mut log = self.log.borrow_mut();
+        log.line(&self.edge.config, &info.decided, &measured, end, None);
+    }
+
+    fn flush_log(&self, ahead_ms: i64) {
+        let mut log = self.log.borrow_mut();
+        log.follow(ahead_ms);
+        log.flush();
+    }
+
+    fn tick(&self) {
+        self.http.compressors.recount();
+    }
+
+    fn is_resting(&self) -> bool {
+        self.http.compressors.is_idle()
+    }
+
+    fn release_caches(&self) {
+        self.http.compressors.rest();
+        head::forget_given_back();
+    }
+
+    fn close(&self) {
+        self.http.pool.close();
+    }
+}

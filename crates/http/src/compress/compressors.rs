@@ -1,0 +1,135 @@
+//! A worker's compressors: what they share, what they may hold, and Eyelet's own answers.
+//! It must not know a response.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use eyelet_compress::pool::Pool;
+use eyelet_compress::{Accepted, Coding, WhyNot};
+use http::{Method, Response, StatusCode, request::Parts};
+
+use super::pace::Pace;
+use super::shared::Shared;
+use super::tags::WeakTags;
+use eyelet_config::Config;
+use eyelet_memory::budget::{Account, Budget, Counted};
+
+/// A worker's compressors. Clones are the same.
+#[derive(Clone)]
+pub struct Compressors {
+    pub(super) inner: Rc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) pool: Pool,
+    pub(super) shared: Arc<Shared>,
+    pub(super) pace: Pace,
+    pub(super) tags: RefCell<WeakTags>,
+    budget: Arc<Budget>,
+    /// What the pool holds, as far as it was looked at.
+    counted: RefCell<Counted>,
+    /// What the pool may hold however much is left.
+    bytes_max: usize,
+}
+
+/// What is known of a body when its response's head is there.
+#[derive(Clone, Copy, Debug)]
+pub struct Body {
+    /// Content-Length; `None`: chunked, or until the connection's end.
+    pub length: Option<u64>,
+    /// Whether the first bytes are all of it.
+    pub complete: bool,
+}
+
+/// What the access line says of a response's coding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Content-Encoding, if it is ours.
+    pub coding: Option<&'static str>,
+    /// Bytes before coding; 0 where nothing was coded or watched.
+    pub bytes_identity: u64,
+    /// Why nothing was coded.
+    pub why_not: Option<&'static str>,
+}
+
+impl Compressors {
+    /// Those of one worker, with its share of the memory budget.
+    #[must_use]
+    pub fn new(config: &Config, shared: &Arc<Shared>, budget: &Arc<Budget>) -> Self {
+        let workers = config.workers.unwrap_or_else(cores).max(1);
+        let bytes_max = config.limits.memory_max / MEMORY_SHARE / workers;
+        Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, budget)
+    }
+
+    pub(super) fn with_budget(
+        bytes_max: usize,
+        shared: &Arc<Shared>,
+        budget: &Arc<Budget>,
+    ) -> Self {
+        let inner = Inner {
+            pool: Pool::new(bytes_max),
+            shared: shared.clone(),
+            pace: Pace::default(),
+            tags: RefCell::default(),
+            budget: budget.clone(),
+            counted: RefCell::new(Counted::of(budget, Account::Compression, 0)),
+            bytes_max,
+        };
+        Self { inner: Rc::new(inner) }
+    }
+
+    /// Counts what the pool holds, and lets it take no more than the budget has left.
+    pub fn recount(&self) {
+        let Inner { pool, budget, counted, bytes_max, .. } = &*self.inner;
+        counted.borrow_mut().set(pool.bytes());
+        pool.limit((pool.bytes() + budget.left()).min(*bytes_max));
+        counted.borrow_mut().set(pool.bytes());
+    }
+
+    /// Whether compressors rest that nobody took since this was last asked.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.inner.pool.is_idle()
+    }
+
+    /// Gives up what rests: nothing has come for a while, or memory is short.
+    pub fn rest(&self) {
+        self.inner.pool.clear();
+        self.recount();
+    }
+
+    /// Eyelet's own answer: a trained dictionary, at the path that `Link` names. `None`: the
+    /// upstream's to answer.
+    #[must_use]
+    pub fn answer(&self, rule: u32, head: &Parts) -> Option<Response<Bytes>> {
+        if ![Method::GET, Method::HEAD].contains(&head.method) {
+            return None;
+        }
+        let hash = eyelet_compress::dictionary::offer::of_own_path(head.uri.path())?;
+        let trained = self.inner.shared.trained(rule)?;
+        let dictionary = trained.iter().find(|dictionary| dictionary.hash == hash)?;
+        let accepted = Accepted::read(&head.headers);
+        let coding = accepted.choose(&[Coding::Br]);
+        Some(dictionary.response(coding == Some(Coding::Br)))
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+pub(super) fn told(coding: Option<Coding>, why_not: Option<WhyNot>) -> Told {
+    Told { coding: coding.map(Coding::name), bytes_identity: 0, why_not: why_not.map(WhyNot::text) }
+}
+
+/// Statuses whose responses have no content, whatever the method.
+pub(super) fn is_bodiless(status: StatusCode) -> bool {
+    status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED
+}
+
+/// A quarter of `limits.memory_max` is for compressors, of all workers together.
+const MEMORY_SHARE: usize = 4;
+/// Bytes: below, not even one context for each coding fits.
+const POOL_BYTES_MIN: usize = 4 << 20;

@@ -1,0 +1,177 @@
+//! A connection to an upstream as bytes: plain, or TLS above it.
+//! It must not know HTTP, or how it was dialled.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use eyelet_engine::worker::Process;
+use eyelet_sys::socket;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::client::TlsStream;
+
+use super::plain::Plain;
+use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+
+/// What a TLS connection is read by at once.
+const OPENED_BYTES_MAX: usize = 16 << 10;
+
+/// What is sent and received on.
+pub enum Socket {
+    /// TCP, or a Unix socket.
+    Plain(Plain),
+    /// Verified.
+    Tls(Box<TlsStream<Plain>>),
+}
+
+impl Socket {
+    /// Bytes that the other machine has not acknowledged.
+    pub fn unsent(&self) -> usize {
+        match self {
+            Self::Plain(plain) => plain.unsent(),
+            Self::Tls(tls) => tls.get_ref().0.unsent(),
+        }
+    }
+}
+
+/// A descriptor that is counted as long as it lives.
+pub struct Descriptor(pub Arc<Process>);
+
+impl Descriptor {
+    /// Counts one.
+    pub fn new(process: &Arc<Process>) -> Self {
+        process.descriptors.fetch_add(1, Relaxed);
+        Self(process.clone())
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.descriptors.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Socket {
+    /// What it holds, in bytes of memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Plain(_) => UPSTREAM_BYTES,
+            Self::Tls(_) => UPSTREAM_TLS_BYTES,
+        }
+    }
+
+    /// Forgets the task that used it.
+    pub fn rest(&self) {
+        match self {
+            Self::Plain(socket) => socket.rest(),
+            Self::Tls(socket) => socket.get_ref().0.rest(),
+        }
+    }
+
+    /// Whether what is written now goes out at once, as far as can be seen.
+    pub fn takes(&self) -> bool {
+        let unsent = match self {
+            Self::Plain(socket) => socket::unsent(socket),
+            Self::Tls(socket) => socket::unsent(socket.get_ref().0),
+        };
+        unsent.is_ok_and(|unsent| unsent == 0)
+    }
+
+    /// Whether nothing has come on it: neither a byte nor an end. With `look` the kernel is asked
+    /// also where epoll has told of nothing.
+    pub fn is_silent(&mut self, look: bool) -> bool {
+        match self {
+            Self::Plain(socket) => socket.is_silent(look),
+            // A TLS record may come at any time, a ticket or the end.
+            Self::Tls(socket) => {
+                let plain = socket.get_ref().0;
+                if look && !plain.has_event() && !plain.is_silent(true) {
+                    // It would not be read before its event. Mostly it is the end.
+                    return false;
+                }
+                let mut byte = [0; 1];
+                let mut task = Context::from_waker(std::task::Waker::noop());
+                let mut piece = ReadBuf::new(&mut byte);
+                Pin::new(socket).poll_read(&mut task, &mut piece).is_pending()
+            }
+        }
+    }
+
+    /// Reads at most `max` bytes and appends them; how many came. 0 is the end.
+    pub fn poll_recv(
+        &mut self,
+        task: &mut Context<'_>,
+        into: &mut BytesMut,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_recv(task, into, max),
+            Self::Tls(socket) => {
+                let mut room = [MaybeUninit::uninit(); OPENED_BYTES_MAX];
+                let mut read = ReadBuf::uninit(&mut room[..max.min(OPENED_BYTES_MAX)]);
+                ready!(Pin::new(socket).poll_read(task, &mut read))?;
+                into.extend_from_slice(read.filled());
+                Poll::Ready(Ok(read.filled().len()))
+            }
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(task, buffer),
+            Self::Tls(socket) => Pin::new(socket).poll_read(task, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(task, bytes),
+            Self::Tls(socket) => Pin::new(socket).poll_write(task, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(task, slices),
+            Self::Tls(socket) => Pin::new(socket).poll_write_vectored(task, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(socket) => Pin::new(socket).poll_flush(task),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(task),
+            Self::Tls(socket) => Pin::new(socket).poll_shutdown(task),
+        }
+    }
+}
