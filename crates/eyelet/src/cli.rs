@@ -110,7 +110,7 @@ fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     let stop = runtime.block_on(signals.until_told_to_stop(&running));
     match stop {
         Stop::Told(signal) => tracing::info!("{signal}: draining; a second signal ends at once"),
-        Stop::Died => tracing::error!("a worker has ended: draining the others"),
+        Stop::Died => tracing::error!("a worker has ended by itself: draining the others"),
     }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
@@ -127,7 +127,7 @@ fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     tracing::info!("{}", counters::snapshot());
     match stop {
         Stop::Died => Err("a worker has ended".into()),
-        Stop::Told(_) if !drained => Err("told to stop before the drain was over".into()),
+        Stop::Told(_) if !drained => Err("a second signal ended the drain".into()),
         Stop::Told(_) => Ok(()),
     }
 }
