@@ -165,15 +165,15 @@ fn check_coverage(
         let more = covered.by.len().saturating_sub(COVERING_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let message = format!(
-            "this rule can never match: all that it takes is taken before, by {earlier}{more}"
+            "this rule can never match: earlier rules match all that it matches: {earlier}{more}"
         );
         report.error(section.at, message);
     }
     if let Some(stopped) = coverage.stopped_at
         && let Some(section) = sections.get(stopped.0 as usize)
     {
-        let message = "from here on it was not checked whether earlier rules cover a rule: too \
-            many share names, or have none";
+        let message = "from here on, rules were not checked for earlier rules that cover them: \
+            too many share names, or have none";
         report.warning(section.at, message);
     }
 }

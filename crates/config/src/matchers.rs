@@ -95,11 +95,11 @@ fn with_evidence(
         (Some(_), None) => {
             let at = section.key_at("name_is_true").unwrap_or(section.at);
             let message = "`name_is_true` needs `evidence`: \"dns\", \"certificate\" or \
-                \"connect\", or a list of them of which one is enough";
+                \"connect\", or a list of them; one is enough";
             report.missing(at, message);
         }
         (None, Some(at)) if section.value("name_is_true").is_none() => {
-            report.missing(at, "`evidence` is for `name_is_true`, which is not there");
+            report.missing(at, "`evidence` needs `name_is_true`, which is missing");
         }
         (None, _) => {}
     }

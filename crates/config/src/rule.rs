@@ -109,14 +109,13 @@ fn lead(
     let mut from = listeners.asked_for(listed);
     let name = called(listeners.list.get(to)?);
     if from == [to] {
-        let message = format!(
-            "this is the listener {name} itself, the only one that the rule is for: it would loop"
-        );
+        let message =
+            format!("this is the listener {name} itself, the only one of this rule: it would loop");
         report.error(at, message);
     } else if from.contains(&to) {
         let message = format!(
-            "connections of the listener {name}, which this is, would loop and are refused; give \
-             the rule a `listener`"
+            "this is the listener {name}: connections that came in there would loop and are \
+             refused; give the rule a `listener`"
         );
         report.warning(at, message);
     }
@@ -223,8 +222,8 @@ fn source(
     let mut reached = listeners.of_rule(&matchers.listeners);
     if let Some(listener) = reached.find(|listener| listener.kind != ListenerKind::Tproxy) {
         let message = format!(
-            "answers to the client's address come back only where the routing of a \"tproxy\" \
-             listener is, which {} is not; give this rule a `listener`",
+            "`source` needs the routing of a \"tproxy\" listener for answers to the client's \
+             address, and {} is not one; give this rule a `listener`",
             called(listener)
         );
         report.error(source.at, message);
@@ -367,7 +366,7 @@ fn proxy_protocol(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<
     if version.text == "v2" {
         return Some(ProxyProtocol::V2);
     }
-    let message = format!("\"{}\" is not sent; expected \"v2\"", version.text);
+    let message = format!("\"{}\" is not supported; expected \"v2\"", version.text);
     report.error(version.at, message);
     None
 }

@@ -74,8 +74,8 @@ pub(super) fn log(report: &mut Report<'_>, document: &Section<'_, '_>, folder: &
             "stdout" => Access::Stdout,
             "off" => Access::Off,
             "" | "-" | "stderr" => {
-                let message = "expected \"stdout\", \"off\" or the path of a file; stderr is for \
-                    what is not an access line";
+                let message = "expected \"stdout\", \"off\" or the path of a file; stderr has \
+                    all other messages";
                 report.error(access.at, message);
                 Access::Off
             }
@@ -99,8 +99,8 @@ fn check_access_log(report: &mut Report<'_>, at: usize, path: &Path) {
         let message = "expected a file, new or not, in a folder that exists, or a FIFO";
         report.error(at, message);
     } else if kind.is_ok_and(|kind| kind.is_fifo()) {
-        let message = "this is a FIFO: while nobody reads it lines wait in memory, and then they \
-            are lost";
+        let message = "this is a FIFO: while nobody reads it, lines wait in memory and are then \
+            lost";
         report.warning(at, message);
     }
 }

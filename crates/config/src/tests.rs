@@ -152,7 +152,7 @@ fn names() {
         ),
         (
             "\"a..b\"",
-            "4:7: \"a..b\": no hello is read with such a name: empty label in the host \
+            "4:7: \"a..b\": a hello with such a name is malformed: empty label in the host \
             name",
         ),
         ("[]", "4:7: `sni` is an empty list; list something, or leave `sni` out"),
@@ -245,8 +245,8 @@ fn splice_upstreams() {
         ),
         (
             "upstream = \"a:443\"\nsource = \"client\"",
-            "6:10: answers to the client's address come back only where the routing of a \
-             \"tproxy\" listener is, which \"0.0.0.0:443\" is not; give this rule a `listener`",
+            "6:10: `source` needs the routing of a \"tproxy\" listener for answers to the client's \
+             address, and \"0.0.0.0:443\" is not one; give this rule a `listener`",
         ),
         (
             "upstream = \"a:443\"\nsource = \"10.0.0.1\"",
@@ -268,7 +268,7 @@ fn splice_upstreams() {
         ("upstream = \"a b:443\"", "5:12: \"a b\" is not a host: byte 0x20 in the host name"),
         (
             "upstream = \"a:443\"\nproxy_protocol = \"v1\"",
-            "6:18: \"v1\" is not sent; expected \
+            "6:18: \"v1\" is not supported; expected \
             \"v2\"",
         ),
         (
@@ -372,9 +372,9 @@ fn evidence() {
         (
             "name_is_true = true",
             "6:1: `name_is_true` needs `evidence`: \"dns\", \"certificate\" or \"connect\", or a \
-             list of them of which one is enough",
+             list of them; one is enough",
         ),
-        ("evidence = \"dns\"", "6:1: `evidence` is for `name_is_true`, which is not there"),
+        ("evidence = \"dns\"", "6:1: `evidence` needs `name_is_true`, which is missing"),
         (
             "name_is_true = true\nevidence = \"oracle\"",
             "7:12: \"oracle\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"",
@@ -457,8 +457,8 @@ fn limits_out_of_bounds() {
         [
             "1:1: warning: no rule; every connection will be refused",
             "3:1: there is one [limits] only, in single brackets",
-            "6:10: expected \"stdout\", \"off\" or the path of a file; stderr is for what is not \
-             an access line",
+            "6:10: expected \"stdout\", \"off\" or the path of a file; stderr has all other \
+             messages",
             "8:11: \"dns.example\" is not a DNS server; expected an address as in \"9.9.9.9\" or \
              \"127.0.0.1:5353\"",
         ]
@@ -472,8 +472,8 @@ fn covered_rules_and_shared_names() {
             "[[rule]]\nname = \"all\"\nsni = \"*.a.example\"\naction = \"refuse\"\n\
              [[rule]]\nsni = [\"b.a.example\", \"*.c.a.example\"]\nclient = \"10.0.0.0/8\"\n\
              action = \"refuse\"\n",
-            &["7:1: this rule can never match: all that it takes is taken before, by \"all\" \
-               (line 3)"],
+            &["7:1: this rule can never match: earlier rules match all that it matches: \
+               \"all\" (line 3)"],
         ),
         (
             "[[rule]]\nname = \"a\"\naction = \"refuse\"\nclient = \"10.0.0.0/8\"\n\

@@ -138,7 +138,7 @@ impl Worker {
             let pauses = self.counters.accept_pauses.value();
             tracing::warn!("accepting resumes (worker {}, pause {pauses})", self.index);
             if let Err(error) = self.listen(&accepting.sockets) {
-                tracing::error!("cannot accept any more: {error}");
+                tracing::error!("cannot accept connections any more: {error}");
             }
         }
     }

@@ -213,7 +213,7 @@ impl Worker {
     /// its first wait on is caught by tokio.)
     fn guarded(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
-            tracing::error!("a connection met a fault of ours and is closed");
+            tracing::error!("internal error: one connection is closed");
             park::abandon(self, key);
         }
     }

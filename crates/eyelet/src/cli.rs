@@ -18,7 +18,7 @@ use eyelet_telemetry::counters;
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
 #[derive(Debug, Parser)]
 #[command(name = "eyelet", version, about, max_term_width = 100)]
-#[command(after_help = "Start with `eyelet demo`. docs/configuration.md has every key of FILE.")]
+#[command(after_help = "Start with `eyelet demo`. docs/configuration.md lists every key of FILE.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,25 +28,26 @@ struct Cli {
 enum Command {
     /// Run an edge; SIGTERM drains
     ///
-    /// Access lines go to stdout (or where [log] says), everything else to stderr. Exits with 0
-    /// after a drain, 1 if it cannot start, 2 if FILE has mistakes.
+    /// Access-log lines go to stdout (or where [log] says), everything else to stderr. Exit status:
+    /// 0 after a drain, 1 if it cannot start or continue, 2 if FILE has mistakes.
     Serve {
         /// The configuration
         file: PathBuf,
     },
-    /// Read FILE, resolve it, load every certificate, and print every mistake
+    /// Read FILE and every file that it names, and print every mistake
     ///
-    /// Exits with 0, or with 2 and each mistake as file:line:column and what was expected.
+    /// Prints each mistake as file:line:column, with what was expected. Exit status: 0 if there is
+    /// no mistake, else 2.
     Check {
         /// The configuration
         file: PathBuf,
     },
-    /// Say which rule of FILE a connection would meet, and why not an earlier one
+    /// Show which rule of FILE decides a connection, and why no earlier rule does
     Explain(Box<explain::ExplainArgs>),
-    /// Dictionaries for compression
+    /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
-    /// A self-contained edge on loopback, with its own CA, a TLS origin and a web application
+    /// Run a self-contained edge on loopback, with its own CA, TLS origin and web application
     Demo(demo::DemoArgs),
 }
 
@@ -109,7 +110,7 @@ fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     let stop = runtime.block_on(signals.until_told_to_stop(&running));
     match stop {
         Stop::Told(signal) => tracing::info!("{signal}: draining; a second signal ends at once"),
-        Stop::Died => tracing::error!("a worker has ended: draining the others"),
+        Stop::Died => tracing::error!("a worker has ended by itself: draining the others"),
     }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
@@ -126,7 +127,7 @@ fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     tracing::info!("{}", counters::snapshot());
     match stop {
         Stop::Died => Err("a worker has ended".into()),
-        Stop::Told(_) if !drained => Err("told to stop before the drain was over".into()),
+        Stop::Told(_) if !drained => Err("a second signal ended the drain".into()),
         Stop::Told(_) => Ok(()),
     }
 }

@@ -24,7 +24,7 @@ pub use evidence::EvidenceArgs;
 pub struct ExplainArgs {
     /// The configuration
     pub file: PathBuf,
-    /// The name in the hello; "" or left out: a hello without a name
+    /// The name in the hello; without it, or with "", a hello without a name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["no_sni", "sni_malformed"])]
     pub sni: Option<String>,
     /// A hello without a name
@@ -33,19 +33,19 @@ pub struct ExplainArgs {
     /// A hello whose name cannot be read
     #[arg(long)]
     pub sni_malformed: bool,
-    /// The protocols that the client offers, as in h2,http/1.1
+    /// The protocols that the client offers, such as h2,http/1.1
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub alpn: Vec<String>,
-    /// Where the client is
+    /// The client's address
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub client: IpAddr,
-    /// Where the client meant to go; left out: the listener's address, if it is a single one
+    /// Where the client wanted to go; by default the listener's address, if it is a single one
     #[arg(long, value_name = "IP:PORT")]
     pub destination: Option<SocketAddr>,
-    /// What the client asks for by CONNECT
+    /// The target of the client's CONNECT
     #[arg(long, value_name = "HOST:PORT", value_parser = target)]
     pub connect: Option<Target>,
-    /// The listener, by its name or its address; left out: the first that fits
+    /// The listener, by its name or its address; by default the first that fits
     #[arg(long, value_name = "ADDRESS|NAME")]
     pub listener: Option<String>,
     /// The highest TLS version that the client offers
@@ -57,7 +57,7 @@ pub struct ExplainArgs {
     /// A hello that offers TLS compression
     #[arg(long)]
     pub tls_compression: bool,
-    /// The client's fingerprint; left out: it is not known
+    /// The client's JA4 fingerprint; by default it is unknown
     #[arg(long, value_name = "FINGERPRINT")]
     pub ja4: Option<String>,
     /// What is known of the name.

@@ -42,7 +42,7 @@ pub fn rehearse(worker: &Worker) {
     });
     if let Err(error) = rehearsed {
         let name = &rules.at(rule as u32).name;
-        tracing::warn!("rule {name:?}: a connection with itself fails: {error}");
+        tracing::warn!("rule {name:?}: warm-up: a connection with itself fails: {error}");
     }
 }
 

@@ -306,7 +306,7 @@ impl Running {
         drop(made);
         let made = all_made.iter().take(count).collect::<io::Result<Vec<()>>>()?;
         if made.len() < count {
-            return Err(io::Error::other("it met a fault of ours"));
+            return Err(io::Error::other("internal error"));
         }
         Ok(())
     }

@@ -53,7 +53,7 @@ impl Signals {
                 _ = self.terminate.recv() => return Stop::Told("SIGTERM"),
                 _ = self.interrupt.recv() => return Stop::Told("SIGINT"),
                 _ = self.hangup.recv() => {
-                    tracing::warn!("SIGHUP ignored: reload is not there yet, restart instead");
+                    tracing::warn!("SIGHUP ignored: reload does not exist yet, restart instead");
                 }
                 _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),
                 _ = watch.tick() => {

@@ -27,9 +27,9 @@ use log::Visit;
 pub enum DictionaryCommand {
     /// Train a dictionary for the small responses of a rule
     ///
-    /// Asks the rule's upstream again, without cookies, for paths that an access log names, and
-    /// writes a dictionary into the folder of `[dictionary]`; a running edge that uses that folder
-    /// offers it within seconds. Responses that are private or set cookies are left out.
+    /// Asks the rule's upstream again, without cookies, for paths that an access log names. Writes
+    /// a dictionary to the folder of `[dictionary]`. A running edge that uses this folder offers it
+    /// within seconds. Responses that are private or set cookies are left out.
     Train(TrainArgs),
 }
 
@@ -44,17 +44,17 @@ pub struct TrainArgs {
     /// An access log of this edge
     #[arg(long, value_name = "LOG", required_unless_present = "live")]
     pub from: Option<PathBuf>,
-    /// Follow the edge's access log for so long instead
+    /// Follow the edge's access log for this long instead
     #[arg(long, value_name = "DURATION", conflicts_with = "from")]
     #[arg(value_parser = humantime::parse_duration)]
     pub live: Option<Duration>,
-    /// The paths that the dictionary is for; left out: what the samples' paths have in common
+    /// The paths that the dictionary is for; by default what the sampled paths have in common
     #[arg(long = "match", value_name = "PATTERN")]
     pub pattern: Option<String>,
-    /// Paths with a query too, which may name what is not for everybody
+    /// Use paths with a query too; a query may name something private
     #[arg(long)]
     pub queries: bool,
-    /// Bytes of the dictionary at most
+    /// The largest size of the dictionary in bytes
     #[arg(long, value_name = "BYTES", default_value_t = DICTIONARY_BYTES)]
     pub bytes_max: usize,
 }

@@ -30,7 +30,7 @@ pub enum NamePatternFault {
     #[error("a hello never asks for an IP address; use `destination` for addresses")]
     IpLiteral,
     /// A name that no hello can carry, by the check that the hello reader makes.
-    #[error("no hello is read with such a name: {0}")]
+    #[error("a hello with such a name is malformed: {0}")]
     Name(SniFault),
     /// An internationalised name in its display form.
     #[error("the name is not ASCII; write it as hellos carry it, in its xn-- form")]

@@ -30,8 +30,8 @@ fn intercepting_listeners_and_their_rules() {
         ),
         (
             "listener = [\"tp\", \"nat\"]\nupstream = \"destination\"\nsource = \"client\"",
-            "23:10: answers to the client's address come back only where the routing of a \
-             \"tproxy\" listener is, which \"nat\" is not; give this rule a `listener`",
+            "23:10: `source` needs the routing of a \"tproxy\" listener for answers to the \
+             client's address, and \"nat\" is not one; give this rule a `listener`",
         ),
         (
             "listener = \"nat\"\nupstream = \"destination\"\nconnect = \"a.b:443\"",
@@ -58,8 +58,8 @@ fn upstreams_that_are_listeners() {
     let to = |upstream: &str| format!("{listeners}{}", rule("", upstream));
     for upstream in ["127.0.0.1:8443", "[::ffff:127.0.0.9]:8443"] {
         let found = read(&to(upstream)).unwrap_err();
-        let expected = "8:12: this is the listener \"0.0.0.0:8443\" itself, the only one that the \
-                        rule is for: it would loop";
+        let expected = "8:12: this is the listener \"0.0.0.0:8443\" itself, the only one of this \
+                        rule: it would loop";
         assert_eq!(said(&found), [expected], "{upstream}");
     }
     // Another port, another family, or perhaps another host.
@@ -83,7 +83,7 @@ fn upstreams_that_are_listeners() {
     );
     assert_eq!(
         warned(&[rule("", "127.0.0.1:2")]),
-        ["9:12: warning: connections of the listener \"b\", which this is, would loop and are \
-          refused; give the rule a `listener`"]
+        ["9:12: warning: this is the listener \"b\": connections that came in there would loop \
+          and are refused; give the rule a `listener`"]
     );
 }

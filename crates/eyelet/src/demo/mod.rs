@@ -23,10 +23,10 @@ use crate::serve;
 /// What `eyelet demo` takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct DemoArgs {
-    /// End by itself after so long, with a summary (for scripts): 5s, 1m
+    /// End after this time with a summary, for scripts: 5s, 1m
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub exit_after: Option<Duration>,
-    /// The edge's port on 127.0.0.1; 0 lets the kernel choose
+    /// The edge's port on 127.0.0.1; with 0 the kernel chooses
     #[arg(long, default_value_t = 0)]
     pub port: u16,
 }

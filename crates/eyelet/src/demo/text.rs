@@ -36,7 +36,7 @@ address = "127.0.0.1:{port}"
 [[rule]]
 name = "origin"
 sni = "{ORIGIN_NAME}"
-action = "splice"                 # untouched: the origin has the key, the edge has not
+action = "splice"                 # untouched: the origin holds the key, the edge does not
 upstream = "{origin}"
 
 [[rule]]
@@ -83,13 +83,13 @@ pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
              {options}</dev/null\n"
         )
     };
-    let mut text = format!("The edge listens on {edge}. Access lines: {}\n", access_log.display());
+    let mut text = format!("The edge listens on {edge}. Access log: {}\n", access_log.display());
     let mut part = |title: &str, lines: &[String]| {
         // Writing to a String cannot fail.
         let _ = write!(text, "\n{title}\n{}", lines.concat());
     };
     part(
-        "Terminated at the edge, the application behind speaks plain HTTP:",
+        "Terminated at the edge; the application speaks plain HTTP:",
         &[
             curl("", APP_NAME, "/api/items"),
             curl("", APP_NAME, "/api/time"),
@@ -99,7 +99,7 @@ pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
         ],
     );
     part(
-        "Spliced through, the origin has the key:",
+        "Spliced through; the origin holds the key:",
         &[curl("", ORIGIN_NAME, "/"), openssl("-brief ", ORIGIN_NAME)],
     );
     part(
@@ -107,10 +107,10 @@ pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
         &[curl("", STRANGER_NAME, "/"), openssl("", STRANGER_NAME)],
     );
     part(
-        "In a browser, once it trusts that ca.pem (or you click past the warning):",
+        "In a browser, if it trusts this ca.pem (or you click past the warning):",
         &[format!("  https://localhost:{port}/\n")],
     );
-    text.push_str("\nCtrl-C drains and ends; the folder goes with it.\n\n");
+    text.push_str("\nCtrl-C drains the edge, ends the demo and deletes its folder.\n\n");
     text
 }
 

@@ -12,16 +12,16 @@ use eyelet_config::{Action, Config};
 /// Flags on evidence.
 #[derive(Args, Clone, Debug)]
 pub struct EvidenceArgs {
-    /// Evidence that speaks for the name: dns, certificate
+    /// Evidence that confirms the name: dns, certificate
     #[arg(long, value_name = "EVIDENCE", value_delimiter = ',', value_parser = evidence)]
     pub true_by: Vec<Evidence>,
-    /// Evidence that speaks against it
+    /// Evidence that contradicts the name: dns, certificate
     #[arg(long, value_name = "EVIDENCE", value_delimiter = ',', value_parser = evidence)]
     pub false_by: Vec<Evidence>,
-    /// The names in the destination's certificate, whose chain is sound
+    /// The names in the destination's certificate, which has a valid chain
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub certificate_names: Vec<String>,
-    /// What its issuer is called
+    /// The name of its issuer
     #[arg(long, value_name = "NAME")]
     pub certificate_issuer: Option<String>,
 }

@@ -81,7 +81,7 @@ impl Folder {
         Ok(names.into_iter().filter_map(|name| {
             let found = self.read(&name).and_then(|file| stored::decode(&name, file));
             if found.is_none() {
-                tracing::warn!("{}: not a whole file; removed", self.path.join(&name).display());
+                tracing::warn!("{}: incomplete file; removed", self.path.join(&name).display());
                 self.remove(&name);
             }
             found
@@ -101,7 +101,7 @@ impl Folder {
                 .and_then(|file| Trained::new(&file.rule, file.pattern, file.content));
             match trained {
                 Some(trained) => all.push(trained),
-                None => tracing::warn!("{}: no dictionary", self.path.join(name).display()),
+                None => tracing::warn!("{}: not a dictionary", self.path.join(name).display()),
             }
         }
         all.sort_by_key(|trained| trained.hash);

@@ -131,7 +131,7 @@ impl Keeper {
         self.trained_names = names;
         let mut by_rule: HashMap<Box<str>, Vec<Arc<Trained>>> = HashMap::new();
         for trained in all {
-            tracing::info!("dictionary {} for \"{}\"", trained.hash, trained.rule);
+            tracing::info!("offering dictionary {} for rule \"{}\"", trained.hash, trained.rule);
             by_rule.entry(trained.rule.clone()).or_default().push(Arc::new(trained));
         }
         let by_rule = by_rule.into_iter().map(|(rule, all)| (rule, all.into())).collect();

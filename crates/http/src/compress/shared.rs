@@ -77,10 +77,7 @@ impl Shared {
             let folder = settings.path.as_deref().and_then(|path| match Folder::open(path) {
                 Ok(folder) => Some(folder),
                 Err(error) => {
-                    tracing::warn!(
-                        "{}: {error}: dictionaries are kept in memory only",
-                        path.display()
-                    );
+                    tracing::warn!("{}: {error}: dictionaries stay in memory only", path.display());
                     None
                 }
             });
@@ -117,7 +114,9 @@ impl Shared {
         while !thread.is_finished() {
             if Instant::now() >= end {
                 let waited = FINISH_TIMEOUT.as_secs();
-                return tracing::warn!("dictionaries are not all on disk after {waited} s: left");
+                return tracing::warn!(
+                    "not all dictionaries were written to disk within {waited} s: some are lost"
+                );
             }
             // A full queue only gets shorter now.
             is_told = is_told || jobs.try_send(Job::End).is_ok();
