@@ -16,6 +16,7 @@ use crate::connect;
 use eyelet_config::{Action, Listener, ListenerKind, SpliceUpstream};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::reason::{Loop, Reason};
 
 /// What this process knows of itself, to notice loops: where it listens, and whom it dialled.
 pub struct Intercept {
@@ -246,14 +247,14 @@ pub async fn arrive(
     };
     story.decided.destination = destination;
     let Some(destination) = destination else {
-        return refused(active, "loop: it was not redirected here, but dialled this listener");
+        return refused(active, Loop::Dialled);
     };
     let intercept = &active.worker.edge.intercept;
     if intercept.listener_at(destination).is_some() {
-        return refused(active, "loop: it was meant for a listener of this edge");
+        return refused(active, Loop::ToListener);
     }
     if intercept.is_ours(story.client, destination, || active.is_connected()) {
-        return refused(active, "loop: this edge dialled it itself, and was redirected to itself");
+        return refused(active, Loop::Own);
     }
     Ok(())
 }
@@ -278,9 +279,8 @@ pub fn check_loop(
     if !is_itself && !story.decided.is_handed {
         return Ok(true);
     }
-    let again = if is_itself { "" } else { ", and it came from this edge" };
-    let reason = format!("loop: {address} is a listener of this edge{again}");
-    Err(End { outcome: Outcome::Refused, reason: reason.into() })
+    let how = if is_itself { Loop::Listener } else { Loop::Handed };
+    Err(looped(how(Box::new(address))))
 }
 
 /// Fails where a hello is one that this edge sent where a client wanted to go, and that would be
@@ -299,17 +299,19 @@ pub fn check_return(
     match action {
         _ if !story.decided.is_handed && turns < TURNS_MAX => Ok(()),
         Action::Splice(splice) if !matches!(splice.upstream, SpliceUpstream::HostPort(_)) => {
-            let reason = "loop: this edge sent this hello itself, and it came back";
-            Err(End { outcome: Outcome::Refused, reason: reason.into() })
+            Err(looped(Loop::Returned))
         }
         _ => Ok(()),
     }
 }
 
 /// Whoever loops is not told so in TLS: it is us, or has sent nothing yet.
-fn refused(active: &Active, reason: &'static str) -> Result<(), End> {
-    let end = End { outcome: Outcome::Refused, reason: reason.into() };
-    refuse::refuse(active, &Answer::Nothing, end)
+fn refused(active: &Active, how: Loop) -> Result<(), End> {
+    refuse::refuse(active, &Answer::Nothing, looped(how))
+}
+
+fn looped(how: Loop) -> End {
+    End { outcome: Outcome::Refused, reason: Reason::Loop(how) }
 }
 
 #[cfg(test)]

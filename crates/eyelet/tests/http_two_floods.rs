@@ -22,8 +22,8 @@ use support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, until};
 
 /// What a connection that floods may grow the process by, in a build without optimization.
 const GROWN_MAX: u64 = 6 << 20;
-/// How the library words ENHANCE_YOUR_CALM.
-const CALM: &str = "detected excessive load";
+/// The code of a flood (RFC 9113 section 7).
+const CALM: &str = "ENHANCE_YOUR_CALM";
 
 struct Scene {
     edge: Edge,

@@ -6,6 +6,8 @@ use eyelet_wire::alert::AlertDescription;
 use rustls::{Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
 use crate::tls::TrafficSecrets;
+use eyelet_telemetry::info::End;
+use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason};
 
 /// Our own alert, where rustls says none (`said` is false) or not the RFC's. `lacking`: the hello
 /// is without an extension that TLS 1.3 must have.
@@ -40,6 +42,30 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
         // There is nobody to tell.
         Error::AlertReceived(_) => None,
         _ => Some(AlertDescription::InternalError),
+    }
+}
+
+/// The end of a connection whose handshake failed by this.
+pub fn end(error: &Error) -> End {
+    End::failed(Reason::Handshake(fault(error), Detail::of(error)))
+}
+
+fn fault(error: &Error) -> HandshakeFault {
+    match error {
+        Error::AlertReceived(alert) => HandshakeFault::Alert(u8::from(*alert)),
+        Error::InvalidCertificate(_) | Error::NoCertificatesPresented => {
+            HandshakeFault::Certificate
+        }
+        Error::PeerIncompatible(_) | Error::NoApplicationProtocol => HandshakeFault::Incompatible,
+        Error::InvalidMessage(_)
+        | Error::InappropriateMessage { .. }
+        | Error::InappropriateHandshakeMessage { .. }
+        | Error::PeerMisbehaved(_)
+        | Error::PeerSentOversizedRecord
+        | Error::DecryptError
+        // What our own reader refuses before rustls sees it, and a close_notify.
+        | Error::General(_) => HandshakeFault::Protocol,
+        _ => HandshakeFault::Internal,
     }
 }
 

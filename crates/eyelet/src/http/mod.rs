@@ -17,6 +17,7 @@ mod page;
 pub mod pool;
 #[cfg(test)]
 mod properties;
+pub mod reason;
 pub mod redirect;
 mod room;
 pub mod roots;

@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::front::Front;
 use super::stream::Stream;
 use eyelet_memory::budget::Counted;
+use eyelet_telemetry::reason::Shed;
 
 /// A field in the map of the `http` crate: hash, name, value and links make 104 bytes, and its
 /// index at most 8. The capacity is counted, for the map grows by doubling.
@@ -44,7 +45,7 @@ pub fn take_request(
     };
     let budget = &front.worker.edge.budget;
     if bytes > HEAD_BYTES_ORDINARY && budget.is_tight(bytes) {
-        return Err(Failure::no_room("a request's head"));
+        return Err(Failure::no_room(Shed::RequestHead));
     }
     Ok(Counted::new(budget, bytes.saturating_sub(HEAD_BYTES_COUNTED)))
 }
@@ -55,7 +56,7 @@ pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counte
     let bytes = map_bytes(&response.headers) + text_bytes(&response.headers);
     let bytes = bytes.saturating_sub(HEAD_BYTES_COUNTED);
     if bytes > 0 && budget.is_tight(bytes) {
-        return Err(Failure::no_room("a response's head"));
+        return Err(Failure::no_room(Shed::ResponseHead));
     }
     Ok(Counted::new(budget, bytes))
 }

@@ -19,6 +19,7 @@ use super::fault::ResponseFault;
 use super::fields;
 use super::head::{Length, Response};
 use super::io::Queue;
+use eyelet_telemetry::reason::Reason;
 
 /// A request as an upstream is asked it.
 #[derive(Clone, Copy)]
@@ -51,7 +52,7 @@ pub enum Upstream {
 #[derive(Debug)]
 pub enum NoAnswer {
     /// It broke the protocol.
-    Broken(String),
+    Broken(Reason),
     /// It was closed before the first byte of a response.
     Dead,
     /// The response is none.
