@@ -15,6 +15,7 @@ use crate::lot::{Role, Waits};
 use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
+use eyelet_telemetry::reason::{Limit, Reason, Shed, When};
 
 /// Why a wait ended without what was waited for.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub enum Stop {
     Late,
     /// The socket failed.
     Io(io::Error),
+    /// The kernel takes no more descriptors to watch.
+    Unwatched(io::Error),
 }
 
 impl From<io::Error> for Stop {
@@ -76,10 +79,7 @@ impl Handle {
                 }
                 match lot.watch(self.key) {
                     Ok(()) => Poll::Pending,
-                    Err(error) => {
-                        let told = format!("cannot be watched: {error}");
-                        Poll::Ready(Err(io::Error::new(error.kind(), told).into()))
-                    }
+                    Err(error) => Poll::Ready(Err(Stop::Unwatched(error))),
                 }
             }
             _ => Poll::Ready(Err(Stop::Late)),
@@ -224,12 +224,16 @@ impl Handle {
     }
 }
 
-/// What a failed read or write of the client means, in the access line's words.
-pub fn client_failure(error: &io::Error, of: &str) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            format!("client reset before the end of {of}")
+impl Stop {
+    /// Why a connection ended that stopped so, waiting for its client. `limit` is what its
+    /// deadline stood for.
+    pub fn reason(&self, limit: Limit, when: When) -> Reason {
+        match self {
+            Self::Drained => Reason::Drained(Some(when)),
+            Self::Shed => Reason::Shed(Shed::Unfinished(when)),
+            Self::Late => Reason::Timeout(limit, Some(when)),
+            Self::Unwatched(error) => Reason::Unwatched(error.into()),
+            Self::Io(error) => Reason::client_io(error, Some(when)),
         }
-        _ => format!("client: {error}"),
     }
 }

@@ -1,7 +1,6 @@
 //! Park and wake: an idle connection is a value in the lot, and an event moves its bytes in place.
 //! It must not know rules or the handshake.
 
-use std::borrow::Cow;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{End, Outcome, Parked, Story};
+use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
 
 /// How long a client may take to read the last words and close.
 const LINGER: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ pub fn park(active: &Handle, story: &mut Story, mut relay: Relay) {
 fn watch(worker: &Rc<Worker>, key: Key) {
     let watched = worker.lot.borrow_mut().watch(key);
     if let Err(error) = watched {
-        give_up(worker, key, format!("cannot be watched: {error}").into());
+        give_up(worker, key, Reason::Unwatched((&error).into()));
     }
 }
 
@@ -234,10 +234,10 @@ fn uncount(worker: &Worker, story: &Parked, relay: &mut Relay) {
 
 /// Ends a connection in whose wake a fault of ours showed.
 pub fn abandon(worker: &Rc<Worker>, key: Key) {
-    give_up(worker, key, "a fault of ours".into());
+    give_up(worker, key, Reason::Internal("a panic"));
 }
 
-fn give_up(worker: &Rc<Worker>, key: Key, reason: Cow<'static, str>) {
+fn give_up(worker: &Rc<Worker>, key: Key, reason: Reason) {
     end_parked(worker, key, &End::failed(reason), Last::Reset);
     // One that was not parked is not there any more, or has no line to come.
     let removed = worker.lot.borrow_mut().remove(key);
@@ -365,7 +365,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         }
         Some(Role::Parked { .. }) => {
             drop(lot);
-            close(worker, key, "idle_timeout");
+            close(worker, key, Reason::Timeout(Limit::Idle, None));
         }
         Some(Role::Active { .. }) | None => {}
     }
@@ -376,7 +376,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
 pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
     let waits = worker.lot.borrow_mut().entry(key).is_some_and(waits);
     if waits {
-        close(worker, key, "shed: memory_max, the oldest that was not done");
+        close(worker, key, Reason::Shed(Shed::Unfinished(When::Before(Stage::Request))));
     }
     waits
 }
@@ -401,7 +401,7 @@ pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
         Some(Role::Parked { relay: Relay::Terminate(_), .. }) => Outcome::Terminated,
         _ => return,
     };
-    let reason = "shed: memory_max, and what was sent was not taken".into();
+    let reason = Reason::Shed(Shed::Untaken);
     end_parked(worker, key, &End { outcome, reason }, Last::Reset);
 }
 
@@ -416,12 +416,12 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
             return false;
         }
     }
-    close(worker, key, "shed: memory_max, idle for longest");
+    close(worker, key, Reason::Shed(Shed::Idle));
     true
 }
 
 /// Ends a parked connection from our side, politely.
-fn close(worker: &Rc<Worker>, key: Key, reason: &'static str) {
+fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut lot = worker.lot.borrow_mut();
     let Some(Entry { client, role, .. }) = lot.entry(key) else { return };
     let Role::Parked { relay, .. } = role else { return };
@@ -436,7 +436,7 @@ fn close(worker: &Rc<Worker>, key: Key, reason: &'static str) {
         }
     };
     drop(lot);
-    end_parked(worker, key, &End { outcome, reason: reason.into() }, Last::Close);
+    end_parked(worker, key, &End { outcome, reason }, Last::Close);
 }
 
 /// Ends the parked connections that are idle while the process drains. What a spliced pair is
@@ -468,7 +468,7 @@ pub fn drain_idle(worker: &Rc<Worker>) {
             let idle = lot.since_due_in(key, wait) >= DRAIN_IDLE;
             drop(lot);
             if idle {
-                close(worker, key, "drained");
+                close(worker, key, Reason::Drained(None));
             }
         }
     }
@@ -479,7 +479,7 @@ pub fn drain_idle(worker: &Rc<Worker>) {
 pub fn cut_all(worker: &Rc<Worker>) -> usize {
     let keys = worker.lot.borrow().keys();
     for key in &keys {
-        close(worker, *key, "drained");
+        close(worker, *key, Reason::Drained(None));
         worker.late(*key);
     }
     keys.len()

@@ -19,6 +19,7 @@ use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::{Reason, Shed};
 
 /// What a new connection needs until its handshake ends.
 const NEW_BYTES: usize = size_of::<Entry>() + ACTIVE_BYTES;
@@ -255,12 +256,8 @@ impl Worker {
     /// Ends a new connection for which there is no room.
     pub fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let story = self.story(listener, peer);
-        let reason = if self.sources.is_greedy(peer.ip()) {
-            "shed: memory_max, and this source holds more than its share"
-        } else {
-            "shed: memory_max"
-        };
-        self.tell(&story, &End { outcome: Outcome::Refused, reason: reason.into() });
+        let reason = if self.sources.is_greedy(peer.ip()) { Shed::Greedy } else { Shed::New };
+        self.tell(&story, &End { outcome: Outcome::Refused, reason: Reason::Shed(reason) });
         drop(client);
     }
 

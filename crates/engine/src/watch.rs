@@ -2,10 +2,10 @@
 //! compression, and whether a second hello has the name of the first. Sans-IO: bytes in, how many
 //! may pass out. It must not know sockets or rules.
 
-use std::borrow::Cow;
-
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
+
+use eyelet_telemetry::reason::{Reason, SecondHello, ServerFault};
 
 /// The header of a TLS record: type, version, length.
 const HEADER_BYTES: usize = 5;
@@ -44,7 +44,7 @@ pub enum Pass {
     /// second hello.
     Down,
     /// None may pass: the connection is to be reset.
-    Never(Cow<'static, str>),
+    Never(Reason),
 }
 
 impl Watch {
@@ -78,7 +78,7 @@ impl Watch {
                     // RFC 8446 section 4.1.4: a second one is for the client to refuse. One that
                     // does not would say its hello a third time.
                     if std::mem::replace(&mut self.is_retried, true) {
-                        return Pass::Never("the server asks for a third hello".into());
+                        return Pass::Never(Reason::Server(ServerFault::ThirdHello));
                     }
                     passed += hello.raw_len;
                 }
@@ -96,16 +96,16 @@ impl Watch {
             ServerPeek::ServerHello(hello) if hello.compression_method != 0 => {
                 note_chosen();
                 match forbid {
-                    true => Pass::Never("the server chose TLS compression".into()),
+                    true => Pass::Never(Reason::Server(ServerFault::Compression)),
                     false => self.chosen(),
                 }
             }
             ServerPeek::ServerHello(_) => self.chosen(),
             // What cannot be read cannot be told to be harmless; without a rule that asks it is
             // the client's to refuse, and nothing is held for as long as the connection lives.
-            ServerPeek::NotTls(_) if forbid => Pass::Never("the server speaks no TLS".into()),
+            ServerPeek::NotTls(_) if forbid => Pass::Never(Reason::Server(ServerFault::NotTls)),
             ServerPeek::Malformed(why) if forbid => {
-                Pass::Never(format!("malformed hello of the server: {why}").into())
+                Pass::Never(Reason::Server(ServerFault::Malformed(why)))
             }
             // (An alert has passed above.)
             ServerPeek::NotTls(_) | ServerPeek::Malformed(_) | ServerPeek::Alert { .. } => {
@@ -148,15 +148,17 @@ fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>) -> Pas
         Peek::Hello(hello) => match hello.sni() {
             Sni::Name(name) if Some(&**name) == sni => Pass::All,
             Sni::Absent if sni.is_none() => Pass::All,
-            Sni::Name(name) => Pass::Never(format!("the second hello is for {name}").into()),
-            Sni::Absent => Pass::Never("the second hello is for no name".into()),
-            Sni::Malformed(why) => {
-                Pass::Never(format!("malformed name in the second hello: {why}").into())
-            }
+            Sni::Name(name) => never(SecondHello::Name((&**name).into())),
+            Sni::Absent => never(SecondHello::Nameless),
+            Sni::Malformed(why) => never(SecondHello::MalformedName(*why)),
         },
-        Peek::Malformed(why) => Pass::Never(format!("malformed second hello: {why}").into()),
-        Peek::NotTls(why) => Pass::Never(format!("second hello: {why}").into()),
+        Peek::Malformed(why) => never(SecondHello::Malformed(why)),
+        Peek::NotTls(why) => never(SecondHello::NotTls(why)),
     }
+}
+
+fn never(why: SecondHello) -> Pass {
+    Pass::Never(Reason::SecondHello(Box::new(why)))
 }
 
 impl Borders {
@@ -222,7 +224,7 @@ mod tests {
         let early = [&[23, 3, 3, 0, 30][..], &[7; 30]].concat();
         let hello = HelloSketch::named("a.example").to_records();
         let nameless = HelloSketch { sni: None, ..HelloSketch::named("") }.to_records();
-        let never = |why: &'static str| Pass::Never(why.into());
+        let other_name = || never(SecondHello::Name("a.example".into()));
         for piece in [1, 2, 3, 5, 7, 64, 4096] {
             for before in [vec![], ccs.to_vec(), [&early[..], &ccs, &early].concat()] {
                 let flight = [&before[..], &hello].concat();
@@ -230,25 +232,19 @@ mod tests {
                 let whole = piece >= flight.len();
                 let expect = |last| (if whole { 0 } else { passed }, last);
                 assert_eq!(client(&flight, piece, Some("a.example")), expect(Pass::All));
-                assert_eq!(
-                    client(&flight, piece, Some("b.example")),
-                    expect(never("the second hello is for a.example"))
-                );
-                assert_eq!(
-                    client(&flight, piece, None),
-                    expect(never("the second hello is for a.example"))
-                );
+                assert_eq!(client(&flight, piece, Some("b.example")), expect(other_name()));
+                assert_eq!(client(&flight, piece, None), expect(other_name()));
                 let flight = [&before[..], &nameless].concat();
                 assert_eq!(client(&flight, piece, None), expect_of(&flight, piece, passed));
                 assert_eq!(
                     client(&flight, piece, Some("a.example")).1,
-                    never("the second hello is for no name")
+                    never(SecondHello::Nameless)
                 );
             }
             // An alert that a server may overlook does not end the watch.
             let alert = [21, 3, 3, 0, 2, 1, 90];
             let (_, last) = client(&[&alert[..], &hello].concat(), piece, Some("b.example"));
-            assert_eq!(last, never("the second hello is for a.example"));
+            assert_eq!(last, other_name());
         }
     }
 
@@ -282,7 +278,7 @@ mod tests {
                     }
                 }
             };
-            let never = || Pass::Never("the server chose TLS compression".into());
+            let never = || Pass::Never(Reason::Server(ServerFault::Compression));
             assert_eq!(server(&server_hello(0, false), true), (Pass::All, false));
             assert_eq!(server(&server_hello(1, false), true), (never(), true));
             assert_eq!(server(&server_hello(1, false), false), (Pass::All, true));
@@ -299,7 +295,7 @@ mod tests {
             assert_eq!(server(&with(&[]), true), (Pass::Some(with(&[]).len()), false));
             assert_eq!(server(&with(&server_hello(0, false)), true), (Pass::Down, false));
             assert_eq!(server(&with(&server_hello(1, false)), true), (never(), true));
-            let third = Pass::Never("the server asks for a third hello".into());
+            let third = Pass::Never(Reason::Server(ServerFault::ThirdHello));
             assert_eq!(server(&with(&retry), false), (third, false));
         }
     }

@@ -25,6 +25,7 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{Decided, End, Outcome, Parked, Shared, Story};
+use eyelet_telemetry::reason::{Class, Reason};
 
 /// What came and went since memory was last given back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -254,8 +255,8 @@ impl Worker {
     }
 
     /// Counts what ended for want of memory.
-    pub fn count_shed(&self, reason: &str) {
-        if reason.starts_with(SHED) {
+    pub fn count_shed(&self, reason: &Reason) {
+        if reason.class() == Class::Shed {
             self.counters.shed.up();
         }
     }
@@ -331,9 +332,6 @@ impl Worker {
         self.has_again.notify_one();
     }
 }
-
-/// How the reasons of those begin that ended because memory was short.
-const SHED: &str = "shed:";
 
 impl Handle {
     /// Makes a task the owner of an entry.

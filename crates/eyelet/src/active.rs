@@ -4,7 +4,7 @@
 use std::ops::Deref;
 use std::rc::Rc;
 
-pub use eyelet_engine::handle::{Stop, client_failure};
+pub use eyelet_engine::handle::Stop;
 use eyelet_engine::worker::Handle;
 
 use crate::worker::Worker;

@@ -7,13 +7,14 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::{ConnectPeek, ConnectReader, Host};
 
 use crate::act::refuse::{self, Answer};
-use crate::active::{Active, Stop, client_failure};
+use crate::active::Active;
 use crate::peek;
 use eyelet_config::HostPort;
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::reason::{Class, Limit, NotConnect, Reason, Stage, When};
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
@@ -32,7 +33,7 @@ pub async fn read_head(
     let mut reader = ConnectReader::new();
     let connect = loop {
         match reader.feed(raw) {
-            ConnectPeek::NeedMore => peek::more(active, raw, "the CONNECT request").await?,
+            ConnectPeek::NeedMore => peek::more(active, raw, Stage::ConnectRequest).await?,
             ConnectPeek::Connect(connect) => break connect,
             other => return Err(unreadable(active, raw, &other)),
         }
@@ -52,21 +53,21 @@ fn unreadable(active: &Active, raw: &[u8], peek: &ConnectPeek) -> End {
     let (answer, reason) = match peek {
         ConnectPeek::Malformed(fault) => {
             let said = format!("This CONNECT request is malformed: {fault}.");
-            (http("400 Bad Request", &said), format!("malformed CONNECT: {fault}"))
+            (http("400 Bad Request", &said), Reason::MalformedConnect(*fault))
         }
         ConnectPeek::OtherMethod => {
             let said = "This proxy takes CONNECT requests only.";
             let status = "405 Method Not Allowed\r\nAllow: CONNECT";
-            (http(status, said), "another method than CONNECT".into())
+            (http(status, said), Reason::NotConnect(NotConnect::Method))
         }
         _ if raw.first() == Some(&TLS_HANDSHAKE) => {
             let alert = AlertDescription::UnexpectedMessage.fatal_record();
-            (alert.into(), "TLS where CONNECT was expected".into())
+            (alert.into(), Reason::NotConnect(NotConnect::Tls))
         }
-        _ => (Vec::new(), "not HTTP where CONNECT was expected".into()),
+        _ => (Vec::new(), Reason::NotConnect(NotConnect::NotHttp)),
     };
     park::last_words(active, &answer);
-    End { outcome: Outcome::Refused, reason: reason.into() }
+    End { outcome: Outcome::Refused, reason }
 }
 
 /// Sends the 200, where the client waits for it.
@@ -76,13 +77,9 @@ pub async fn establish(active: &Active, story: &mut Story) -> Result<(), End> {
     }
     // What the client had no reason to send before has a time of its own.
     active.due_in(active.worker.edge.config.limits.hello_timeout);
-    let of = "the answer to CONNECT";
-    active.send_all(CLIENT, ESTABLISHED).await.map_err(|stop| match stop {
-        Stop::Late => End::failed(format!("hello_timeout before {of}")),
-        Stop::Drained => End::failed(format!("drained before {of}")),
-        Stop::Shed => End::failed(format!("shed: memory_max, before {of}")),
-        Stop::Io(error) => End::failed(client_failure(&error, of)),
-    })
+    let sent = active.send_all(CLIENT, ESTABLISHED).await;
+    let when = When::During(Stage::ConnectAnswer);
+    sent.map_err(|stop| End::failed(stop.reason(Limit::Hello, when)))
 }
 
 /// Ends a connection: in HTTP while the client waits for the answer to its CONNECT, else by
@@ -93,8 +90,8 @@ pub fn end(active: &Active, story: &Story, answer: &Answer, end: End) -> Result<
     }
     let (status, said) = match end.outcome {
         Outcome::Refused => ("403 Forbidden", "refuses to connect"),
-        // RFC 9110 section 15.6.5; the words are `upstream`'s.
-        _ if end.reason.contains("connect_timeout") => ("504 Gateway Timeout", "cannot connect"),
+        // RFC 9110 section 15.6.5.
+        _ if end.reason.class() == Class::Timeout => ("504 Gateway Timeout", "cannot connect"),
         _ => ("502 Bad Gateway", "cannot connect"),
     };
     park::last_words(active, &http(status, &format!("This proxy {said}: {}.", end.reason)));

@@ -4,7 +4,6 @@
 use std::panic::AssertUnwindSafe;
 
 use eyelet_policy::{Decision, Fact, Rules};
-use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 
@@ -21,6 +20,7 @@ use eyelet_config::{Action, ListenerKind};
 use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::reason::{Reason, Stage};
 
 /// accept -> peek -> decide -> act. What comes after is the lot's: the connection is parked, or
 /// its end is told here.
@@ -30,7 +30,7 @@ pub fn connection(active: Active, mut story: Story) -> impl Future<Output = ()> 
     async move {
         let served = AssertUnwindSafe(serve(&active, &mut story)).catch_unwind().await;
         // A fault of ours costs this connection, and it has its line like any other.
-        if let Err(end) = served.unwrap_or_else(|_| Err(End::failed("a fault of ours"))) {
+        if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
             active.worker.tell(&story, &end);
         }
     }
@@ -63,7 +63,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
     let action = edge.config.rules.at(rule).action;
     let hello = peeked.get(..hello_bytes).unwrap_or_default();
     if let Err(end) = intercept::check_return(active, story, hello, action) {
-        return act::refuse::refuse(active, &Answer::Alert(AlertDescription::AccessDenied), end);
+        return act::refuse::refuse(active, &Answer::of(&end.reason), end);
     }
     match action {
         Action::Splice(splice) => {
@@ -74,7 +74,7 @@ async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
             Box::pin(act::terminate::terminate(active, story, rule, terminate, peeked)).await
         }
         // `decide` gives the refusal of a refuse rule, never its action.
-        Action::Refuse(_) => Err(End::failed("refused without a reason")),
+        Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
     }
 }
 
@@ -107,7 +107,7 @@ async fn decide(
             Judged::Need(Fact::Hello) => break,
             Judged::Need(fact) => {
                 let fetch = known.fetch(active, story, fact);
-                Box::pin(peek::while_there(active, fetch, "the destination")).await?;
+                Box::pin(peek::while_there(active, fetch, Stage::Destination)).await?;
                 continue;
             }
         };
@@ -152,9 +152,9 @@ async fn decide(
         match needed {
             Some(fact) => {
                 let fetch = known.fetch_evidence(active, story, fact);
-                Box::pin(peek::while_there(active, fetch, "the evidence")).await?;
+                Box::pin(peek::while_there(active, fetch, Stage::Evidence)).await?;
             }
-            None => peek::more(active, peeked, "the hello").await?,
+            None => peek::more(active, peeked, Stage::Hello).await?,
         }
     }
 }

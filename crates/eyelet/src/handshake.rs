@@ -22,10 +22,11 @@ use rustls::{
 };
 use rustls_pki_types::CertificateDer;
 
-use crate::active::{Active, Stop, client_failure};
+use crate::active::{Active, Stop};
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
+use eyelet_telemetry::reason::{Detail, HandshakeFault, Limit, Reason, Stage, When};
 use eyelet_tls::provider::with_next_seq;
 use eyelet_tls::server::{Certificates, TrafficSecrets, take_captured, with_certificates};
 use incoming::{Next, is_early_data, next_record};
@@ -79,8 +80,7 @@ pub async fn handshake(
     early_data: bool,
     asks_certificate: bool,
 ) -> Result<Handshaken, HandshakeFailure> {
-    let tls = UnbufferedServerConnection::new(config)
-        .map_err(|error| End::failed(format!("handshake: {error}")))?;
+    let tls = UnbufferedServerConnection::new(config).map_err(|error| alerts::end(&error))?;
     let mut machine = Machine::new(tls, incoming, early_data);
     let budget = &active.worker.edge.budget;
     machine.transcript = asks_certificate.then(|| Counted::of(budget, Account::Received, 0));
@@ -88,8 +88,7 @@ pub async fn handshake(
         let step = with_certificates(&certificates, || machine.step());
         let outgoing = std::mem::take(&mut machine.outgoing);
         if let Err(error) = step {
-            let end = End::failed(format!("handshake: {error}"));
-            return Err(HandshakeFailure { end, alert: outgoing });
+            return Err(HandshakeFailure { end: alerts::end(&error), alert: outgoing });
         }
         if !outgoing.is_empty() {
             active.send_all(CLIENT, &outgoing).await.map_err(stopped)?;
@@ -98,22 +97,23 @@ pub async fn handshake(
             return machine.hand_over().map_err(HandshakeFailure::from);
         }
         if machine.incoming.len() > HELD_BYTES_MAX {
-            return Err(End::failed("handshake: the client's message is too long").into());
+            let detail = Detail::of("the client's message is too long");
+            return Err(End::failed(Reason::Handshake(HandshakeFault::Protocol, detail)).into());
         }
         match active.recv(&mut machine.incoming, READ_BYTES).await {
-            Ok(0) => return Err(End::failed("client closed in the handshake").into()),
+            Ok(0) => return Err(End::failed(Reason::ClientClosed(Some(SHAKING))).into()),
             Ok(_) => {}
             Err(stop) => return Err(stopped(stop).into()),
         }
     }
 }
 
+const SHAKING: When = When::During(Stage::Handshake);
+
 fn stopped(stop: Stop) -> End {
     End::failed(match stop {
-        Stop::Drained => "drained in the handshake".into(),
-        Stop::Shed => "shed: memory_max, in the handshake".into(),
-        Stop::Late => "handshake_timeout".into(),
-        Stop::Io(error) => client_failure(&error, "the handshake"),
+        Stop::Late => Reason::Timeout(Limit::Handshake, None),
+        other => other.reason(Limit::Handshake, SHAKING),
     })
 }
 
@@ -141,7 +141,7 @@ pub fn rehearse(
         }
         machine.outgoing.clear();
         if matches!(step, Step::Done) {
-            return machine.hand_over().map_err(|end| end.reason.into_owned());
+            return machine.hand_over().map_err(|end| end.reason.to_string());
         }
     }
     Err("no end".into())
@@ -305,7 +305,8 @@ impl Machine {
 
     fn hand_over(self) -> Result<Handshaken, End> {
         let Self { tls, incoming, secrets, next_seq, .. } = self;
-        let fault = |what: &str| End::failed(format!("handshake: {what}"));
+        let fault =
+            |what: &str| End::failed(Reason::Handshake(HandshakeFault::Internal, Detail::of(what)));
         let name = tls.negotiated_cipher_suite().ok_or_else(|| fault("no suite"))?.suite();
         let alpn = tls.alpn_protocol().map(<[u8]>::to_vec);
         let resumed = tls.handshake_kind() == Some(HandshakeKind::Resumed);

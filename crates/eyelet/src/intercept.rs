@@ -12,6 +12,7 @@ use eyelet_config::{Action, Listener, ListenerKind, SpliceUpstream};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::loops::TURNS_MAX;
 use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::reason::{Loop, Reason};
 
 /// Finds out where an accepted connection was meant to go, where its listener's kind tells.
 /// `raw` is what was read so far.
@@ -31,14 +32,14 @@ pub async fn arrive(
     };
     story.decided.destination = destination;
     let Some(destination) = destination else {
-        return refused(active, "loop: it was not redirected here, but dialled this listener");
+        return refused(active, Loop::Dialled);
     };
     let loops = &active.worker.edge.names.loops;
     if loops.listener_at(destination).is_some() {
-        return refused(active, "loop: it was meant for a listener of this edge");
+        return refused(active, Loop::ToListener);
     }
     if loops.is_ours(story.client, destination, || active.is_connected()) {
-        return refused(active, "loop: this edge dialled it itself, and was redirected to itself");
+        return refused(active, Loop::Own);
     }
     Ok(())
 }
@@ -63,9 +64,8 @@ pub fn check_loop(
     if !is_itself && !story.decided.is_handed {
         return Ok(true);
     }
-    let again = if is_itself { "" } else { ", and it came from this edge" };
-    let reason = format!("loop: {address} is a listener of this edge{again}");
-    Err(End { outcome: Outcome::Refused, reason: reason.into() })
+    let how = if is_itself { Loop::Listener } else { Loop::Handed };
+    Err(looped(how(Box::new(address))))
 }
 
 /// Fails where a hello is one that this edge sent where a client wanted to go, and that would be
@@ -84,15 +84,17 @@ pub fn check_return(
     match action {
         _ if !story.decided.is_handed && turns < TURNS_MAX => Ok(()),
         Action::Splice(splice) if !matches!(splice.upstream, SpliceUpstream::HostPort(_)) => {
-            let reason = "loop: this edge sent this hello itself, and it came back";
-            Err(End { outcome: Outcome::Refused, reason: reason.into() })
+            Err(looped(Loop::Returned))
         }
         _ => Ok(()),
     }
 }
 
 /// Whoever loops is not told so in TLS: it is us, or has sent nothing yet.
-fn refused(active: &Active, reason: &'static str) -> Result<(), End> {
-    let end = End { outcome: Outcome::Refused, reason: reason.into() };
-    refuse::refuse(active, &Answer::Nothing, end)
+fn refused(active: &Active, how: Loop) -> Result<(), End> {
+    refuse::refuse(active, &Answer::Nothing, looped(how))
+}
+
+fn looped(how: Loop) -> End {
+    End { outcome: Outcome::Refused, reason: Reason::Loop(how) }
 }

@@ -16,13 +16,14 @@ use eyelet_resolve::evidence::{Attempt, ByDns};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
 use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::reason::{LacksFacts, Reason};
 
 /// Facts that were fetched, beside those that the story keeps.
 #[derive(Default)]
 pub struct Known {
     unknown: FactSet,
     /// Why there is no destination, where one was asked for.
-    no_destination: Option<String>,
+    no_destination: Option<Reason>,
     dns_truth: Option<bool>,
     shown: Option<Arc<Attempt>>,
 }
@@ -52,7 +53,7 @@ impl Known {
         if fact == Fact::Destination {
             let found = match connect::host_port(story) {
                 Some(host_port) => upstream::destination(active, story, &host_port).await,
-                None => active.local_address().ok_or_else(|| "the client is gone".into()),
+                None => active.local_address().ok_or(Reason::ClientReset(None)),
             };
             match found {
                 Ok(destination) => story.decided.destination = Some(destination),
@@ -84,11 +85,11 @@ impl Known {
     ) -> Result<T, (Answer, End)> {
         let unknown = story.decided.evidence.as_deref().map_or(&[][..], Evidence::unknown);
         act.map_err(|(answer, mut end)| {
-            if let Some(why) = self.no_destination.take() {
-                end.reason = format!("{}; no destination: {why}", end.reason).into();
-            }
-            if !unknown.is_empty() {
-                end.reason = format!("{} (unknown: {})", end.reason, unknown.join(", ")).into();
+            let no_destination = self.no_destination.take();
+            if no_destination.is_some() || !unknown.is_empty() {
+                let (refusal, unknown) = (end.reason, unknown.into());
+                let lacks = LacksFacts { refusal, no_destination, unknown };
+                end.reason = Reason::LacksFacts(Box::new(lacks));
             }
             (answer, end)
         })

@@ -12,11 +12,12 @@ use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
 use crate::act::refuse::Answer;
-use crate::active::{Active, Stop, client_failure};
+use crate::active::{Active, Stop};
 use crate::fingerprint;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{Alpn, End, Story, TlsCompression};
+use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;
@@ -39,10 +40,10 @@ pub async fn proxy_header(
 ) -> Result<(), End> {
     loop {
         match proxy::read(raw) {
-            ProxyPeek::NeedMore { .. } => more(active, raw, "the PROXY header").await?,
-            ProxyPeek::NotProxy => return Err(End::failed("no PROXY header")),
+            ProxyPeek::NeedMore { .. } => more(active, raw, Stage::ProxyHeader).await?,
+            ProxyPeek::NotProxy => return Err(End::failed(Reason::NoProxyHeader)),
             ProxyPeek::Malformed(fault) => {
-                return Err(End::failed(format!("malformed PROXY header: {fault}")));
+                return Err(End::failed(Reason::MalformedProxyHeader(fault)));
             }
             ProxyPeek::Header(header) => {
                 if let Command::Proxy { client, destination } = header.command {
@@ -56,16 +57,14 @@ pub async fn proxy_header(
     }
 }
 
-/// Reads on. `of` is what is being read, in the access line's words.
-pub async fn more(active: &Active, raw: &mut CountedBuffer, of: &str) -> Result<(), End> {
-    let how_far = |raw: &[u8]| if raw.is_empty() { "before" } else { "in the middle of" };
-    match active.recv(raw, READ_BYTES).await {
-        Ok(0) => Err(End::failed(format!("client closed {} {of}", how_far(raw)))),
+/// Reads on. `stage` is what is being read.
+pub async fn more(active: &Active, raw: &mut CountedBuffer, stage: Stage) -> Result<(), End> {
+    let received = active.recv(raw, READ_BYTES).await;
+    let when = When::reading(stage, raw);
+    match received {
+        Ok(0) => Err(End::failed(Reason::ClientClosed(Some(when)))),
         Ok(_) => Ok(()),
-        Err(Stop::Late) => Err(End::failed(format!("hello_timeout {} {of}", how_far(raw)))),
-        Err(Stop::Shed) => Err(End::failed(format!("shed: memory_max, {} {of}", how_far(raw)))),
-        Err(Stop::Drained) => Err(End::failed(format!("drained {} {of}", how_far(raw)))),
-        Err(Stop::Io(error)) => Err(End::failed(client_failure(&error, of))),
+        Err(stop) => Err(End::failed(stop.reason(Limit::Hello, when))),
     }
 }
 
@@ -74,19 +73,14 @@ pub async fn more(active: &Active, raw: &mut CountedBuffer, of: &str) -> Result<
 pub async fn while_there(
     active: &Active,
     fetch: impl Future<Output = ()>,
-    of: &str,
+    stage: Stage,
 ) -> Result<(), End> {
     let stop = match select(pin!(fetch), pin!(active.ready(&[CLIENT], FAILED))).await {
         Either::Left(_) => return Ok(()),
         Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
         Either::Right((Err(stop), _)) => stop,
     };
-    Err(End::failed(match stop {
-        Stop::Late => format!("hello_timeout before the end of {of}"),
-        Stop::Shed => format!("shed: memory_max, before the end of {of}"),
-        Stop::Drained => format!("drained before the end of {of}"),
-        Stop::Io(error) => client_failure(&error, of),
-    }))
+    Err(End::failed(stop.reason(Limit::Hello, When::During(stage))))
 }
 
 /// Reads on for who only looks: whether anything came by then. A client that closed goes on as one
@@ -94,14 +88,17 @@ pub async fn while_there(
 pub async fn glance(active: &Active, raw: &mut CountedBuffer, until: Instant) -> Result<bool, End> {
     match tokio::time::timeout_at(until, active.recv(raw, READ_BYTES)).await {
         Ok(Ok(1..)) => return Ok(true),
-        Ok(Err(Stop::Io(error))) => return Err(End::failed(client_failure(&error, "the hello"))),
+        Ok(Err(stop @ (Stop::Io(_) | Stop::Unwatched(_)))) => return Err(unseen(&stop, raw)),
         _ => {}
     }
     match active.in_time() {
-        Err(Stop::Shed) => Err(End::failed("shed: memory_max, before the hello")),
-        Err(Stop::Drained) => Err(End::failed("drained before the hello")),
+        Err(stop @ (Stop::Shed | Stop::Drained)) => Err(unseen(&stop, raw)),
         _ => Ok(false),
     }
+}
+
+fn unseen(stop: &Stop, raw: &[u8]) -> End {
+    End::failed(stop.reason(Limit::Hello, When::reading(Stage::Hello, raw)))
 }
 
 /// The answer to a client that is refused before its hello was needed: one that speaks HTTP is

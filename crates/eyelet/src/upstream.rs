@@ -19,6 +19,7 @@ use eyelet_resolve::dialled;
 use eyelet_resolve::guard::is_guarded;
 use eyelet_resolve::loops::Trace;
 use eyelet_telemetry::info::{End, Outcome, Story, Upstream};
+use eyelet_telemetry::reason::{Detail, Guarded, Limit, Peer, Reason, Shed, Stage, When};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -27,6 +28,9 @@ const ATTEMPTS_MAX: usize = (SIDES - UPSTREAM) as usize;
 /// How often a Unix socket whose backlog is full is tried again, and a dial for which there was no
 /// descriptor.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
+
+/// A name was not resolved in time.
+const SLOW_DNS: Reason = Reason::Timeout(Limit::Connect, Some(When::During(Stage::Dns)));
 
 /// Whom to dial.
 #[derive(Debug)]
@@ -112,32 +116,42 @@ pub async fn dial_so(
         }
     }
     let dialled = match addresses {
-        [] => Err(io::Error::other("the name has no address").into()),
-        [address] => dial_one(active, *address, manner).await,
+        [] => Err(End::failed(Reason::NoAddress)),
+        _ if is_of_other_family(addresses, manner) => Err(End::failed(Reason::MixedFamilies)),
+        [address] => dial_one(active, *address, manner).await.map_err(failed),
         // By fast open the first of them would seem to answer, whether it does or not.
-        _ => Box::pin(dial_any(active, addresses, manner)).await,
+        _ => Box::pin(dial_any(active, addresses, manner)).await.map_err(failed),
     };
     match dialled {
         Ok((address, sent)) => {
             story.decided.upstream = Some(Upstream::Address(address));
             Ok(sent)
         }
-        Err(stop) => {
+        Err(end) => {
             // Of several addresses the last reason is told, and the first address for them all.
             if let Some(address) = addresses.first() {
                 story.decided.upstream = Some(Upstream::Address(*address));
             }
-            Err(failed(stop))
+            Err(end)
         }
     }
 }
 
+/// Whether no address can be dialled from the client's.
+fn is_of_other_family(addresses: &[SocketAddr], manner: &Manner<'_>) -> bool {
+    manner
+        .source
+        .is_some_and(|client| addresses.iter().all(|address| address.is_ipv4() != client.is_ipv4()))
+}
+
 fn failed(stop: Stop) -> End {
+    let when = When::During(Stage::Dial);
     End::failed(match stop {
-        Stop::Drained => "drained while dialling the upstream".into(),
-        Stop::Shed => "shed: memory_max, while dialling the upstream".into(),
-        Stop::Late => "upstream: connect_timeout".into(),
-        Stop::Io(error) => format!("upstream: {error}"),
+        Stop::Drained => Reason::Drained(Some(when)),
+        Stop::Shed => Reason::Shed(Shed::Unfinished(when)),
+        Stop::Late => Reason::Timeout(Limit::Connect, None),
+        Stop::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),
+        Stop::Unwatched(error) => Reason::Unwatched((&error).into()),
     })
 }
 
@@ -158,8 +172,8 @@ async fn resolve(
     let asker = guard.map(|_| story.client.ip());
     let lookup = dialled::addresses(&active.worker.names, asker, name);
     let mut found = match tokio::time::timeout(wait, lookup).await {
-        Err(_) => return Err(End::failed("upstream: connect_timeout in DNS")),
-        Ok(Err(error)) => return Err(End::failed(format!("upstream: DNS: {error}"))),
+        Err(_) => return Err(End::failed(SLOW_DNS)),
+        Ok(Err(error)) => return Err(End::failed(Reason::Dns(Detail::of(error)))),
         Ok(Ok(found)) => found,
     };
     // What is not tried need not be looked at: a name may have thousands.
@@ -173,21 +187,21 @@ async fn resolve(
 /// One guarded address is enough: a name that mixes them is the rebinding attack.
 fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End> {
     let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow)) else { return Ok(()) };
-    let leads = if name == ip.to_string() { String::new() } else { format!("{name} resolves to ") };
-    let reason = format!("upstream: {leads}{ip}, which upstream_allow lacks");
-    Err(End { outcome: Outcome::Refused, reason: reason.into() })
+    let name = (name != ip.to_string()).then(|| name.into());
+    let reason = Reason::Guarded(Box::new(Guarded { ip: *ip, name }));
+    Err(End { outcome: Outcome::Refused, reason })
 }
 
 /// The address of a CONNECT's host that rules are asked about, and that is then the only one to
 /// be dialled: the first to which there is a route.
 ///
 /// # Errors
-/// Why there is none, in the access line's words.
+/// Why there is none.
 pub async fn destination(
     active: &Active,
     story: &Story,
     host_port: &HostPort,
-) -> Result<SocketAddr, String> {
+) -> Result<SocketAddr, Reason> {
     let name = match &host_port.host {
         Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
@@ -196,11 +210,11 @@ pub async fn destination(
     active.due_in(wait);
     let lookup = dialled::addresses(&active.worker.names, Some(story.client.ip()), name);
     let found = match tokio::time::timeout(wait, lookup).await {
-        Err(_) => return Err("connect_timeout in DNS".into()),
-        Ok(found) => found.map_err(|error| format!("DNS: {error}"))?,
+        Err(_) => return Err(SLOW_DNS),
+        Ok(found) => found.map_err(|error| Reason::Dns(Detail::of(error)))?,
     };
     let routed = found.iter().take(ATTEMPTS_MAX).find(|ip| interfaces::has_route(**ip));
-    let ip = routed.or(found.first()).ok_or("the name has no address")?;
+    let ip = routed.or(found.first()).ok_or(Reason::NoAddress)?;
     Ok(SocketAddr::new(*ip, host_port.port))
 }
 

@@ -231,7 +231,7 @@ fn silence_and_a_dripped_head_are_cut_by_the_clock() {
     }
     for (client, reason) in [
         (&mut silent, "hello_timeout before the CONNECT request"),
-        (&mut drip, "hello_timeout in the middle of the CONNECT request"),
+        (&mut drip, "hello_timeout during the CONNECT request"),
     ] {
         assert_eq!(ending(client, SOON).0, b"");
         assert_eq!(edge.line_of(client.local_addr().unwrap())["reason"], reason);
@@ -339,9 +339,10 @@ fn a_destination_that_cannot_be_resolved_fails_closed() {
     let rules = "[limits]\nconnect_timeout = \"500ms\"\nhello_timeout = \"200ms\"\n\
                  [[rule]]\nname = \"inside\"\ndestination = \"10.0.0.0/8\"\naction = \"refuse\"\n\
                  [[rule]]\naction = \"splice\"\nupstream = \"destination\"\n";
-    for (server, why) in
-        [(silent.local_addr().unwrap(), "connect_timeout in DNS"), (empty.address, "DNS: ")]
-    {
+    for (server, why) in [
+        (silent.local_addr().unwrap(), "upstream: connect_timeout during DNS"),
+        (empty.address, "upstream: DNS: "),
+    ] {
         let edge = edge(&folder, &format!("{rules}[dns]\nservers = \"{server}\"\n"));
         let (status, _, line) = answer(&edge, &head("a.test:443"));
         assert_eq!(status, "HTTP/1.1 403 Forbidden");

@@ -103,6 +103,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",
             "eyelet-memory",
+            "eyelet-record",
             "eyelet-sys",
             "eyelet-wire",
             "humantime",

@@ -11,7 +11,7 @@ use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
 use super::coding::{begin, first, known};
-use super::failure::{Failure, NoHead};
+use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
 use super::framing::lists;
@@ -28,6 +28,7 @@ use super::upstream::{Upstream, one};
 use super::websocket;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::Stop;
+use eyelet_telemetry::reason::{Detail, Limit, Reason};
 use eyelet_tls::client::Spoken;
 
 /// How often a request is sent, where that does no harm.
@@ -77,17 +78,17 @@ async fn fail(
 ) -> Done {
     record.failed = true;
     let status = match failure {
-        Failure::Answer(status, reason) => {
+        Failure::Answer(reason) => {
             record.reason = reason;
-            status
+            status(&record.reason)
         }
         Failure::Client(Trouble::Request(fault)) => {
-            record.reason = format!("request: {fault}").into();
+            record.reason = fault.into();
             stream.close_after();
             fault.status()
         }
         Failure::Client(trouble) => {
-            record.reason = trouble.reason().into();
+            record.reason = trouble.reason();
             stream.cut();
             return Done { gone: true, ..Done::default() };
         }
@@ -184,7 +185,7 @@ fn poll_stalled(
             return Poll::Ready(Trouble::Gone(Gone::Stop(stop)).into());
         }
         match front.gives_up(moved) {
-            Some(reason) => return Poll::Ready(Failure::Cut(reason.into())),
+            Some(reason) => return Poll::Ready(Failure::Cut(reason)),
             None => stream.due_in(front.patience()),
         }
     }
@@ -300,7 +301,7 @@ async fn answer_own(
     if !stream.is_request_done() {
         stream.close_after();
     }
-    record.reason = "answered by Eyelet".into();
+    record.reason = Reason::Answered;
     let length = match *method {
         Method::HEAD => Length::Empty,
         _ => Length::Known(body.len() as u64),
@@ -319,8 +320,7 @@ async fn answer_own(
 fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> {
     if request.method == Method::TRACE {
         // It shows what a proxy adds, cookies among it, and nobody needs it.
-        let reason = "TRACE is not passed on".into();
-        return Err(Failure::Answer(StatusCode::METHOD_NOT_ALLOWED, reason));
+        return Err(Failure::Answer(Reason::Trace));
     }
     let Some(authority) = request.uri.authority() else {
         // HTTP/1.0 without Host: the name of the connection is all there is.
@@ -328,8 +328,8 @@ fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> 
         return sni.ok_or(Failure::Client(Trouble::Request(RequestFault::Host)));
     };
     if !front.serves(authority) {
-        let reason = format!("{} does not lead to this rule", authority.host()).into();
-        return Err(Failure::Answer(StatusCode::MISDIRECTED_REQUEST, reason));
+        let reason = Reason::Misdirected(authority.host().into());
+        return Err(Failure::Answer(reason));
     }
     Ok(authority.clone())
 }
@@ -394,7 +394,7 @@ async fn find(
     record: &mut Record,
 ) -> Result<Upstream, Failure> {
     let Some(to) = front.upstream() else {
-        return Err(Failure::Answer(StatusCode::BAD_GATEWAY, "no HTTP upstream".into()));
+        return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
     };
     let spoken = spoken(to, question.by_one);
     let in_vain = front.shelf.in_vain();
@@ -443,7 +443,7 @@ async fn reach(
     record: &mut Record,
 ) -> Result<Dialled, Failure> {
     let Some(to) = front.upstream() else {
-        return Err(Failure::Answer(StatusCode::BAD_GATEWAY, "no HTTP upstream".into()));
+        return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
     };
     // The dial has its own bounds.
     stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
@@ -456,7 +456,7 @@ async fn reach(
     dialled.map_err(|failure| {
         record.upstream = Some(failure.name.clone());
         front.note_upstream(&failure.name);
-        Failure::Answer(failure.status, format!("upstream: {}", failure.reason).into())
+        Failure::Answer(failure.reason)
     })
 }
 
@@ -545,20 +545,15 @@ fn poll_too_late(
     while stream.poll_late(task).is_ready() {
         if upload.done {
             upstream.distrust();
-            let reason = "upstream: upstream_timeout".into();
-            let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+            let failure = Failure::Answer(Reason::Timeout(Limit::Upstream, None));
             return Poll::Ready(failure.into());
         }
         match front.gives_up(moved) {
             None => stream.due_in(front.patience()),
-            Some(reason) if reason.starts_with("shed") => {
-                let status = StatusCode::SERVICE_UNAVAILABLE;
-                return Poll::Ready(Failure::Answer(status, reason.into()).into());
-            }
+            Some(reason @ Reason::Shed(_)) => return Poll::Ready(Failure::Answer(reason).into()),
             Some(_) if upload.is_stalled() => {
                 upstream.distrust();
-                let reason = "upstream: body_timeout".into();
-                let failure = Failure::Answer(StatusCode::GATEWAY_TIMEOUT, reason);
+                let failure = Failure::Answer(Reason::Timeout(Limit::UpstreamBody, None));
                 return Poll::Ready(failure.into());
             }
             Some(_) => return Poll::Ready(Trouble::Request(RequestFault::SlowBody).into()),
@@ -611,10 +606,10 @@ async fn pass_down(
             }
             Poll::Ready(Err(Broken::Client(trouble))) => return Poll::Ready(Err(trouble.into())),
             Poll::Ready(Err(Broken::Coding)) => {
-                return Poll::Ready(Err(Failure::Cut("the coding failed".into())));
+                return Poll::Ready(Err(Failure::Cut(Reason::CodingFailed)));
             }
             Poll::Ready(Err(Broken::Upstream(fault))) => {
-                return Poll::Ready(Err(Failure::Cut(format!("upstream: {fault}").into())));
+                return Poll::Ready(Err(Failure::Cut(Reason::Response(Detail::of(fault)))));
             }
             Poll::Pending => {}
         }
@@ -645,7 +640,7 @@ async fn switched(
         return Err(ResponseFault::Unasked.into());
     };
     record.told.status = Some(head.status.as_u16());
-    record.reason = "switched protocols".into();
+    record.reason = Reason::SwitchedProtocols;
     let Some(one) = stream.as_one() else {
         return over_two(front, stream, head, upstream, record).await;
     };
@@ -670,6 +665,6 @@ async fn over_two(
     match websocket::copy(front, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(Done::default()),
         Err(websocket::End::Client(trouble)) => Err(trouble.into()),
-        Err(websocket::End::Other(reason)) => Err(Failure::Cut(reason.into())),
+        Err(websocket::End::Other(reason)) => Err(Failure::Cut(reason)),
     }
 }

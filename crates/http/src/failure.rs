@@ -1,29 +1,33 @@
 //! Why an exchange has no response of the upstream's to pass on, and which answer that is.
 //! It must not know how an exchange is done.
 
-use std::borrow::Cow;
-
 use http::StatusCode;
 
 use super::fault::ResponseFault;
 use super::stream::Trouble;
 use super::upstream::question::NoAnswer;
+use eyelet_telemetry::reason::{Detail, Reason, Shed};
 
 /// Why there is no response of the upstream's to pass on.
 pub enum Failure {
     /// The client's doing: it is gone, or its request is broken.
     Client(Trouble),
-    /// An answer of ours, and its cause.
-    Answer(StatusCode, Cow<'static, str>),
+    /// An answer of ours: its cause, which has the status.
+    Answer(Reason),
     /// The response was cut behind its head.
-    Cut(Cow<'static, str>),
+    Cut(Reason),
 }
 
 impl Failure {
     /// Memory is too short for something long.
-    pub fn no_room(of: &str) -> Self {
-        Self::Answer(StatusCode::SERVICE_UNAVAILABLE, format!("shed: memory_max, {of}").into())
+    pub fn no_room(of: Shed) -> Self {
+        Self::Answer(Reason::Shed(of))
     }
+}
+
+/// The status that answers a request which ended so.
+pub fn status(reason: &Reason) -> StatusCode {
+    StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::BAD_GATEWAY)
 }
 
 impl From<Trouble> for Failure {
@@ -34,23 +38,20 @@ impl From<Trouble> for Failure {
 
 impl From<ResponseFault> for Failure {
     fn from(fault: ResponseFault) -> Self {
-        Self::Answer(StatusCode::BAD_GATEWAY, format!("upstream: {fault}").into())
+        Self::Answer(Reason::Response(Detail::of(fault)))
     }
 }
 
 impl From<NoAnswer> for Failure {
     fn from(why: NoAnswer) -> Self {
-        let (status, reason) = match why {
-            NoAnswer::NoRoom => return Self::no_room("a response's head"),
-            NoAnswer::Broken(reason) => (StatusCode::BAD_GATEWAY, reason),
-            NoAnswer::Dead => return ResponseFault::Cut.into(),
-            NoAnswer::Fault(fault) => return fault.into(),
-            NoAnswer::OneWanted => (StatusCode::BAD_GATEWAY, "it wants HTTP/1.1".to_owned()),
-            NoAnswer::Unread => {
-                (StatusCode::SERVICE_UNAVAILABLE, "the request was not taken".to_owned())
-            }
-        };
-        Self::Answer(status, format!("upstream: {reason}").into())
+        match why {
+            NoAnswer::NoRoom => Self::no_room(Shed::ResponseHead),
+            NoAnswer::Broken(reason) => Self::Answer(reason),
+            NoAnswer::Dead => ResponseFault::Cut.into(),
+            NoAnswer::Fault(fault) => fault.into(),
+            NoAnswer::OneWanted => Self::Answer(Reason::UpstreamWantsHttp1),
+            NoAnswer::Unread => Self::Answer(Reason::UpstreamUnread),
+        }
     }
 }
 

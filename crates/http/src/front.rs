@@ -16,6 +16,7 @@ use super::upstream::Upstream;
 use crate::worker::Http;
 use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 use eyelet_telemetry::info::{Decided, End, Outcome, Story, Upstream as Dialled};
+use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
 /// Paths are cut in the log: a line is for reading.
@@ -113,18 +114,13 @@ impl Front {
     }
 
     /// Why an exchange whose bodies have not moved since then is given up, if it is.
-    pub fn gives_up(&self, moved: Instant) -> Option<&'static str> {
+    pub fn gives_up(&self, moved: Instant) -> Option<Reason> {
         if moved.elapsed() >= self.worker.shared.config.http.body_timeout
             || self.worker.engine.is_cutting.get()
         {
-            return Some("body_timeout");
+            return Some(Reason::Timeout(Limit::Body, None));
         }
-        self.worker
-            .engine
-            .process
-            .budget
-            .is_filling(0)
-            .then_some("shed: memory_max, and no body moved")
+        self.worker.engine.process.budget.is_filling(0).then_some(Reason::Shed(Shed::Stalled))
     }
 
     /// Notes who was dialled.
@@ -238,7 +234,7 @@ impl Front {
 }
 
 /// Why a task ends that is dropped in the middle of its work.
-const DROPPED: &str = "drained";
+const DROPPED: Reason = Reason::Drained(None);
 
 /// A task that is dropped when the drain's time is over writes its line all the same. One that a
 /// fault of ours ends does not: should that fault be in the writing, a second panic would end the
@@ -247,7 +243,7 @@ impl Drop for Front {
     fn drop(&mut self) {
         if !self.is_over.get() && !std::thread::panicking() {
             let story = self.take_story();
-            let end = End { outcome: Outcome::Terminated, reason: DROPPED.into() };
+            let end = End { outcome: Outcome::Terminated, reason: DROPPED };
             self.worker.engine.tell(&story, &end);
         }
     }
@@ -285,7 +281,7 @@ impl Drop for Telling<'_> {
         }
         if !self.is_over {
             self.record.failed = true;
-            self.record.reason = DROPPED.into();
+            self.record.reason = DROPPED;
         }
         self.record.bytes_to_client = self.sent.get() - self.sent_before;
         self.front.tell(&self.record);
@@ -304,7 +300,7 @@ pub struct Record {
     /// Method, path, status.
     pub told: RequestInfo,
     /// Why it ended as it did.
-    pub reason: std::borrow::Cow<'static, str>,
+    pub reason: Reason,
     /// It did not get a whole response of the upstream's.
     pub failed: bool,
     /// Who was asked.
@@ -343,7 +339,7 @@ impl Record {
                 upstream_ms: None,
                 coded: Coded::default(),
             },
-            reason: "complete".into(),
+            reason: Reason::Complete,
             failed: false,
             upstream: None,
             bytes_to_upstream: 0,

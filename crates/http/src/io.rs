@@ -26,6 +26,7 @@ use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
+use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of it.
 pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
@@ -68,21 +69,18 @@ impl From<Fault> for Gone {
 }
 
 impl Gone {
-    /// Why, in the access line's words.
-    pub fn reason(&self) -> String {
+    /// Why.
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Alert(code) => match eyelet_wire::alert::AlertDescription::from_code(*code) {
-                Some(alert) => format!("client sent alert {}", alert.name()),
-                None => format!("client sent alert {code}"),
-            },
-            Self::Fault(fault) => format!("client: {fault}"),
-            Self::Stop(Stop::Drained) => "drained".into(),
-            Self::Stop(Stop::Shed) => "shed: memory_max, the oldest that was not done".into(),
-            Self::Stop(Stop::Late) => "client was too slow".into(),
+            Self::Alert(code) => Reason::ClientAlert(*code),
+            Self::Fault(fault) => Reason::Record(*fault),
+            Self::Stop(Stop::Drained) => Reason::Drained(None),
+            Self::Stop(Stop::Late) => Reason::Timeout(Limit::Taking, None),
             Self::Stop(Stop::Io(error)) => {
-                eyelet_engine::handle::client_failure(error, "the response")
+                Reason::client_io(error, Some(When::During(Stage::Response)))
             }
-            Self::Truncated => "client closed without close_notify".into(),
+            Self::Stop(stop) => stop.reason(Limit::Taking, When::During(Stage::Request)),
+            Self::Truncated => Reason::Truncated,
         }
     }
 }

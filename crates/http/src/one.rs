@@ -1,7 +1,6 @@
 //! HTTP/1.1 on a terminated connection: one request after another, and back to the lot when none
 //! comes. It must not know how a request is served.
 
-use std::borrow::Cow;
 use std::future::poll_fn;
 use std::time::Duration;
 
@@ -21,11 +20,14 @@ use eyelet_engine::relay::Relay;
 use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::HELLO_BYTES;
 use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::{Reason, Stage, When};
 
 /// How long the task waits for the next request before the connection is parked. A page's next
 /// request comes within a round trip or two; parking and waking cost about as much as a request's
 /// AEAD.
 const AWAKE: Duration = Duration::from_millis(200);
+/// Where a connection is that has sent the beginning of a request.
+const HEAD: When = When::During(Stage::RequestHead);
 
 /// What comes next on a connection.
 // To move the largest costs less than a box for each request.
@@ -37,7 +39,7 @@ enum Next {
     /// What came is no request.
     Fault(RequestFault),
     /// Nothing more.
-    End(Cow<'static, str>),
+    End(Reason),
     /// The client is gone.
     Gone(Gone),
 }
@@ -60,28 +62,28 @@ pub async fn serve(mut client: Client, front: Front, _serving: Serving) {
                     return upgrade::switch(client, front, upstream).await;
                 }
                 match (done.gone, close) {
-                    (true, _) => break ("the last exchange was cut".into(), Last::Cut),
+                    (true, _) => break (Reason::Cut, Last::Cut),
                     (false, true) if front.worker.engine.is_draining() => {
-                        break ("drained".into(), Last::Close);
+                        break (Reason::Drained(None), Last::Close);
                     }
-                    (false, true) => break ("closed after a response".into(), Last::Close),
+                    (false, true) => break (Reason::ClosedAfterResponse, Last::Close),
                     (false, false) => {}
                 }
             }
             Next::Rest => return rest(client, front),
             Next::Fault(fault) => {
                 refuse(&mut client, &front, fault).await;
-                break (format!("request: {fault}").into(), Last::Close);
+                break (fault.into(), Last::Close);
             }
             Next::End(reason) => break (reason, Last::Close),
-            Next::Gone(gone) => break (gone.reason().into(), Last::Cut),
+            Next::Gone(gone) => break (gone.reason(), Last::Cut),
         }
     };
     end(client, front, reason, &last);
 }
 
 /// Ends a connection and writes its line.
-fn end(mut client: Client, front: Front, reason: Cow<'static, str>, last: &Last) {
+fn end(mut client: Client, front: Front, reason: Reason, last: &Last) {
     let words = match last {
         Last::Close => client.goodbye(),
         Last::Cut => client.unsent(),
@@ -102,16 +104,16 @@ async fn next(client: &mut Client, front: &Front) -> Next {
     let http = &front.worker.shared.config.http;
     if client.plain.is_empty() {
         if front.worker.engine.is_draining() {
-            return Next::End("drained".into());
+            return Next::End(Reason::Drained(None));
         }
         client.handle.due_in(AWAKE);
         match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
             Ok(0) if client.is_truncated() => {
-                return Next::End("client closed without close_notify".into());
+                return Next::End(Reason::Truncated);
             }
-            Ok(0) => return Next::End("client closed".into()),
+            Ok(0) => return Next::End(Reason::ClientClosed(None)),
             Ok(_) => {}
-            Err(Gone::Stop(Stop::Drained)) => return Next::End("drained".into()),
+            Err(Gone::Stop(Stop::Drained)) => return Next::End(Reason::Drained(None)),
             Err(Gone::Stop(Stop::Late)) => return Next::Rest,
             Err(gone) => return Next::Gone(gone),
         }
@@ -139,7 +141,7 @@ async fn next(client: &mut Client, front: &Front) -> Next {
             return Next::Gone(Gone::Stop(Stop::Shed));
         }
         match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
-            Ok(0) => return Next::End("client closed in a request's head".into()),
+            Ok(0) => return Next::End(Reason::ClientClosed(Some(HEAD))),
             Ok(_) => {}
             Err(Gone::Stop(Stop::Late)) => return Next::Fault(RequestFault::SlowHead),
             Err(gone) => return Next::Gone(gone),
@@ -170,7 +172,7 @@ async fn refuse(client: &mut Client, front: &Front, fault: RequestFault) {
     let record = &mut telling.record;
     record.told.method = "".into();
     record.failed = true;
-    record.reason = format!("request: {fault}").into();
+    record.reason = fault.into();
     // A client that does not read its answer has no other.
     answer(front, &mut stream, fault.status(), &Method::GET, record).await;
     telling.end();

@@ -9,14 +9,17 @@ use super::fields;
 use super::head::{Length, Request, Scanner, request_end, take_request};
 use super::page::page;
 use super::stream::write_head;
-use eyelet_engine::handle::{Stop, client_failure};
+use eyelet_engine::handle::Stop;
 use eyelet_engine::park;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes read at once: a browser's first request.
 const READ_BYTES: usize = 4 << 10;
+/// What it does until it answers.
+const HEAD: When = When::During(Stage::RequestHead);
 
 /// Serves a connection.
 pub async fn redirect(
@@ -34,20 +37,16 @@ pub async fn redirect(
             Err(fault) => break Err(fault),
         }
         match handle.recv(&mut received, READ_BYTES).await {
-            Ok(0) => return Err(End::failed("client closed in a request's head")),
+            Ok(0) => return Err(End::failed(Reason::ClientClosed(Some(HEAD)))),
             Ok(_) => {}
             Err(Stop::Late) => break Err(RequestFault::SlowHead),
-            Err(Stop::Shed) => return Err(End::failed("shed: memory_max, in a request's head")),
-            Err(Stop::Drained) => return Err(End::failed("drained")),
-            Err(Stop::Io(error)) => {
-                return Err(End::failed(client_failure(&error, "a request's head")));
-            }
+            Err(stop) => return Err(End::failed(stop.reason(Limit::Head, HEAD))),
         }
     };
     let (words, end) = match request {
         Ok(request) => match location(&request.parts.uri) {
             Some(location) => {
-                let end = End { outcome: Outcome::Redirected, reason: "http_redirect".into() };
+                let end = End { outcome: Outcome::Redirected, reason: Reason::Redirected };
                 (words(&request.parts.method, StatusCode::OK, Some(location)), end)
             }
             None => fault(RequestFault::Host),
@@ -67,7 +66,7 @@ fn whole(head: &[u8], head_bytes_max: usize) -> Result<Request, RequestFault> {
 
 fn fault(fault: RequestFault) -> (Vec<u8>, End) {
     let words = words(&Method::GET, fault.status(), None);
-    (words, End { outcome: Outcome::Refused, reason: format!("request: {fault}").into() })
+    (words, End { outcome: Outcome::Refused, reason: fault.into() })
 }
 
 /// The same place by https://. The port is not the client's: it dialled this listener's.

@@ -8,6 +8,7 @@ use super::front::Front;
 use super::head_bytes::{map_bytes, request_bytes, text_bytes};
 use super::stream::Stream;
 use eyelet_memory::budget::Counted;
+use eyelet_telemetry::reason::Shed;
 
 /// Bytes of a head that a connection is counted as.
 const HEAD_BYTES_COUNTED: usize = 4 << 10;
@@ -31,7 +32,7 @@ pub fn take_request(
     };
     let budget = &front.worker.engine.process.budget;
     if bytes > HEAD_BYTES_ORDINARY && budget.is_tight(bytes) {
-        return Err(Failure::no_room("a request's head"));
+        return Err(Failure::no_room(Shed::RequestHead));
     }
     Ok(Counted::new(budget, bytes.saturating_sub(HEAD_BYTES_COUNTED)))
 }
@@ -42,7 +43,7 @@ pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counte
     let bytes = map_bytes(&response.headers) + text_bytes(&response.headers);
     let bytes = bytes.saturating_sub(HEAD_BYTES_COUNTED);
     if bytes > 0 && budget.is_tight(bytes) {
-        return Err(Failure::no_room("a response's head"));
+        return Err(Failure::no_room(Shed::ResponseHead));
     }
     Ok(Counted::new(budget, bytes))
 }

@@ -19,8 +19,10 @@ use super::framing::write_fields;
 use super::head::{Length, give_back, has_no_body};
 use super::io::{Client, Gone, Queue};
 use super::load::{Body, Left, Load};
+use super::reason::http2;
 use eyelet_engine::handle::Stop;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
+use eyelet_telemetry::reason::{Peer, Reason};
 
 /// Bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
@@ -54,12 +56,12 @@ impl From<Gone> for Trouble {
 }
 
 impl Trouble {
-    /// Why, in the access line's words.
-    pub fn reason(&self) -> String {
+    /// Why.
+    pub fn reason(&self) -> Reason {
         match self {
             Self::Gone(gone) => gone.reason(),
-            Self::Request(fault) => format!("request: {fault}"),
-            Self::Reset(error) => format!("client: {error}"),
+            Self::Request(fault) => (*fault).into(),
+            Self::Reset(error) => http2(Peer::Client, error),
         }
     }
 }

@@ -20,6 +20,7 @@ use super::front::{Front, Record, Telling};
 use super::head::{Length, NoLength, TARGET_BYTES_MAX, content_length, read_authority};
 use super::io::{Client, Gone};
 use super::load::Load;
+use super::reason::http2;
 use super::room;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
@@ -30,6 +31,7 @@ use eyelet_engine::shed::Serving;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
 use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::{Limit, Peer, Reason, Shed, StreamFlood};
 
 /// Streams at once: what RFC 9113 6.5.2 calls the least that is useful.
 const STREAMS_MAX: u32 = 100;
@@ -47,8 +49,6 @@ const ERRORS_MAX: usize = 256;
 const DROPS_MAX: u32 = 500;
 /// The port of an authority that names none (RFC 9110 4.2.2).
 const HTTPS_PORT: u16 = 443;
-/// Why a connection ends then.
-const RESETS: &str = "client: detected excessive load: streams were reset before they were served";
 /// How long the rest of a request's body is dropped behind its answer, and how long without a byte
 /// of it. A client that sends on a poor line needs that long to notice the answer; the stream's
 /// memory is held meanwhile.
@@ -84,16 +84,16 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
     let shaken = shaken.await;
     drop(handshake);
     let reason = match shaken {
-        None | Some(Err(Stop::Late)) => "head_timeout".to_owned(),
+        None | Some(Err(Stop::Late)) => Reason::Timeout(Limit::Head, None),
         Some(Err(stop)) => Gone::Stop(stop).reason(),
-        Some(Ok(Err(error))) => format!("client: {error}"),
+        Some(Ok(Err(error))) => http2(Peer::Client, &error),
         Some(Ok(Ok(connection))) => run(connection, &handle, &front, &load).await,
     };
     load.closes();
     // What was sealed last is sent, or the client does not read.
     park::last_words(&handle, &[]);
     let story = front.story_now();
-    let end = End { outcome: Outcome::Terminated, reason: reason.into() };
+    let end = End { outcome: Outcome::Terminated, reason };
     front.worker.engine.tell(&story, &end);
 }
 
@@ -125,12 +125,12 @@ async fn run(
     handle: &Handle,
     front: &Rc<Front>,
     load: &Rc<Load>,
-) -> String {
+) -> Reason {
     let idle = front.worker.shared.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
     // were dropped.
     let alive = Rc::new(Cell::new(0));
-    let mut goodbye: Option<&'static str> = None;
+    let mut goodbye: Option<Reason> = None;
     let mut is_ending = false;
     let mut was_busy = true;
     let mut has_served = false;
@@ -142,7 +142,7 @@ async fn run(
             }
             let busy = Rc::strong_count(&alive) > 1;
             if front.worker.engine.is_draining() && goodbye.is_none() {
-                goodbye = Some("drained");
+                goodbye = Some(Reason::Drained(None));
                 connection.graceful_shutdown();
                 task.waker().wake_by_ref();
             }
@@ -155,7 +155,7 @@ async fn run(
                 handle.due_in(if goodbye.is_some() { GOODBYE } else { idle });
             }
             if !is_ending && let Some(why) = too_many(load, alive.get()) {
-                (goodbye, is_ending) = (Some(why), true);
+                (goodbye, is_ending) = (Some(Reason::StreamFlood(why)), true);
                 connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
                 task.waker().wake_by_ref();
             }
@@ -171,15 +171,18 @@ async fn run(
                     return send_away(connection, front, load).await;
                 }
             }
-            Event::Failed(_) if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
-            Event::Failed(error) => return format!("client: {error}"),
-            Event::Closed => return goodbye.unwrap_or("client closed").to_owned(),
+            Event::Failed(error) => {
+                return goodbye.unwrap_or_else(|| http2(Peer::Client, &error));
+            }
+            Event::Closed => return goodbye.unwrap_or(Reason::ClientClosed(None)),
             Event::Shed => return send_away(connection, front, load).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => handle.due_in(idle),
-            Event::Late if goodbye.is_some() => return goodbye.unwrap_or_default().to_owned(),
             Event::Late => {
-                goodbye = Some("http2_idle_timeout");
+                if let Some(reason) = goodbye {
+                    return reason;
+                }
+                goodbye = Some(Reason::Timeout(Limit::Http2Idle, None));
                 connection.graceful_shutdown();
                 handle.due_in(GOODBYE);
             }
@@ -188,11 +191,11 @@ async fn run(
 }
 
 /// Why a connection ends whose client drops its streams, if it does.
-fn too_many(load: &Load, drops: u32) -> Option<&'static str> {
+fn too_many(load: &Load, drops: u32) -> Option<StreamFlood> {
     if load.resets() > RESETS_PENDING_MAX {
-        return Some(RESETS);
+        return Some(StreamFlood::Reset);
     }
-    (drops > DROPS_MAX).then_some("too many streams were dropped")
+    (drops > DROPS_MAX).then_some(StreamFlood::Dropped)
 }
 
 /// The next stream that its client has begun. The library gets one head at a time.
@@ -233,7 +236,7 @@ async fn send_away(
     mut connection: Box<Connection<Client, Bytes>>,
     front: &Front,
     load: &Load,
-) -> String {
+) -> Reason {
     // GOAWAY would name as looked at what has come already.
     for _ in 0..STREAMS_MAX {
         match poll_fn(|task| Poll::Ready(poll_accept(&mut connection, load, task))).await {
@@ -294,7 +297,7 @@ fn refuse(front: &Front, (request, mut respond): Asked) {
     respond.send_reset(h2::Reason::REFUSED_STREAM);
     let mut record = Record::new(front, &request.into_parts().0);
     record.failed = true;
-    record.reason = "shed: memory_max, a stream".into();
+    record.reason = Reason::Shed(Shed::Stream);
     front.tell(&record);
 }
 
@@ -309,7 +312,7 @@ async fn one_stream(
     if !stream.runs() {
         let mut record = Record::new(&front, &parts);
         record.failed = true;
-        record.reason = "client: reset before the request was served".into();
+        record.reason = Reason::StreamReset;
         front.tell(&record);
         return drops.set(drops.get() + 1);
     }
@@ -340,7 +343,7 @@ async fn refuse_malformed(
     let mut telling = Telling::new(front, Record::new(front, parts), stream.sent());
     let record = &mut telling.record;
     record.failed = true;
-    record.reason = format!("request: {fault}").into();
+    record.reason = fault.into();
     let taken = answer(front, stream, fault.status(), &parts.method, record).await;
     telling.end();
     taken

@@ -11,6 +11,7 @@ use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::{Limit, Reason};
 
 /// Goes on with a connection behind its 101.
 pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connection>) {
@@ -28,13 +29,13 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connecti
                 let mut story = front.end();
                 return park::park(&handle, &mut story, Relay::Terminate(terminated));
             }
-            Err(error) => format!("upstream: {error}"),
+            Err(error) => Reason::upstream_io(&error),
         },
         Ok(()) => copy(&mut client, &front, upstream).await,
     };
     let words = client.goodbye();
     park::last_words(&client.handle, &words);
-    let end = End { outcome: Outcome::Terminated, reason: ended.into() };
+    let end = End { outcome: Outcome::Terminated, reason: ended };
     worker.engine.tell(&front.end(), &end);
 }
 
@@ -46,7 +47,7 @@ fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {
 }
 
 /// Both directions, until both have ended or one fails; gives the reason.
-async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>) -> String {
+async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>) -> Reason {
     let idle_timeout = front.worker.shared.config.limits.idle_timeout;
     let (mut up, mut down) = (Way::default(), Way::default());
     poll_fn(|task| {
@@ -59,9 +60,9 @@ async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>)
         }
         match (upward, downward) {
             (Poll::Ready(Err(reason)), _) | (_, Poll::Ready(Err(reason))) => Poll::Ready(reason),
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready("client closed".into()),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Reason::ClientClosed(None)),
             _ => match client.handle.poll_ready(task, &[], 0) {
-                Poll::Ready(_) => Poll::Ready("idle_timeout".into()),
+                Poll::Ready(_) => Poll::Ready(Reason::Timeout(Limit::Idle, None)),
                 Poll::Pending => Poll::Pending,
             },
         }
@@ -82,15 +83,16 @@ fn poll_up(
     client: &mut Client,
     upstream: &mut Connection,
     way: &mut Way,
-) -> Poll<Result<(), String>> {
+) -> Poll<Result<(), Reason>> {
     loop {
         let before = way.queue.len();
         let sent = upstream.poll_send(task, &mut way.queue);
         way.moved += (before - way.queue.len()) as u64;
-        ready!(sent).map_err(|error| format!("upstream: {error}"))?;
+        ready!(sent).map_err(|error| Reason::upstream_io(&error))?;
         if way.ended {
             if !way.told {
-                ready!(upstream.poll_shutdown(task)).map_err(|error| error.to_string())?;
+                let shut = ready!(upstream.poll_shutdown(task));
+                shut.map_err(|error| Reason::upstream_io(&error))?;
                 way.told = true;
             }
             return Poll::Ready(Ok(()));
@@ -112,7 +114,7 @@ fn poll_down(
     client: &mut Client,
     upstream: &mut Connection,
     way: &mut Way,
-) -> Poll<Result<(), String>> {
+) -> Poll<Result<(), Reason>> {
     loop {
         let sent = client.poll_send(task, &mut way.queue);
         ready!(sent).map_err(|gone| gone.reason())?;
@@ -126,7 +128,7 @@ fn poll_down(
                 way.ended = true;
             }
             Ok(read) => way.moved += read as u64,
-            Err(error) => return Poll::Ready(Err(format!("upstream: {error}"))),
+            Err(error) => return Poll::Ready(Err(Reason::upstream_io(&error))),
         }
         way.queue.push(upstream.received.split());
     }

@@ -15,6 +15,7 @@ use super::head::Length;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::Upstream;
+use eyelet_telemetry::reason::{Limit, Reason};
 
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
@@ -48,7 +49,7 @@ pub enum End {
     /// The client's doing.
     Client(Trouble),
     /// The upstream's, or nobody said anything for `idle_timeout`.
-    Other(&'static str),
+    Other(Reason),
 }
 
 /// Copies both ways until the upstream has ended.
@@ -79,7 +80,7 @@ pub async fn copy(
             Poll::Ready(Err(Broken::Client(trouble))) => {
                 return Poll::Ready(Err(End::Client(trouble)));
             }
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Other("upstream reset"))),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Other(Reason::UpstreamReset))),
             Poll::Pending => {}
         }
         if before != (up.written, down.taken) {
@@ -91,7 +92,7 @@ pub async fn copy(
         }
         while stream.poll_late(task).is_ready() {
             if moved.elapsed() >= idle_timeout {
-                return Poll::Ready(Err(End::Other("idle_timeout")));
+                return Poll::Ready(Err(End::Other(Reason::Timeout(Limit::Idle, None))));
             }
             // As a body that does not move; one of which nothing is here may be silent.
             let holds = stream.queued() > 0 || stream.is_leaving() || up.is_stalled();

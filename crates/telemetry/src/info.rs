@@ -10,6 +10,7 @@ use eyelet_wire::connect::Target;
 use serde::Serialize;
 
 use crate::evidence::Evidence;
+use crate::reason::Reason;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 
@@ -34,14 +35,14 @@ pub enum Outcome {
 pub struct End {
     /// How.
     pub outcome: Outcome,
-    /// Why, in the access line's words.
-    pub reason: Cow<'static, str>,
+    /// Why.
+    pub reason: Reason,
 }
 
 impl End {
     /// An end before the rule could be carried out.
-    pub fn failed(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { outcome: Outcome::Failed, reason: reason.into() }
+    pub fn failed(reason: Reason) -> Self {
+        Self { outcome: Outcome::Failed, reason }
     }
 }
 

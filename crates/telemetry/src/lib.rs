@@ -7,4 +7,5 @@ pub mod counters;
 pub mod evidence;
 pub mod info;
 pub mod log;
+pub mod reason;
 pub mod request;

@@ -7,6 +7,7 @@ use eyelet_sys::pipe::Pipe;
 
 use super::watching::Watching;
 use crate::ready::{CLIENT, Side, UPSTREAM};
+use eyelet_telemetry::reason::Reason;
 
 /// What a connection holds between two wakes beside its keys: nothing, unless a peer is slow.
 #[derive(Default)]
@@ -300,12 +301,12 @@ impl Flow {
         }
     }
 
-    /// Why it ended, in the access line's words, once both directions have.
-    pub(super) fn end_reason(&self) -> &'static str {
+    /// Why it ended, once both directions have.
+    pub(super) fn end_reason(&self) -> Reason {
         match (self.has(UPSTREAM_FIRST), self.has(TRUNCATED)) {
-            (true, _) => "upstream closed",
-            (false, true) => "client closed without close_notify",
-            (false, false) => "client closed",
+            (true, _) => Reason::UpstreamClosed,
+            (false, true) => Reason::Truncated,
+            (false, false) => Reason::ClientClosed(None),
         }
     }
 }

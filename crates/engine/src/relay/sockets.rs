@@ -1,12 +1,12 @@
 //! The two sockets of a connection: reads and writes that note readiness, and what came of a wake.
 //! It must not know TLS, rules or the log.
 
-use std::borrow::Cow;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use eyelet_sys::socket;
 use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::Reason;
 
 use super::buffers::{Buffers, TIGHT_BYTES};
 use super::flow::{CLIENT_ENDED, CLIENT_TOLD, Flow, UPSTREAM_ENDED, UPSTREAM_TOLD, WRITTEN_ONCE};
@@ -52,15 +52,10 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    pub(super) fn reason(&self) -> Cow<'static, str> {
-        let client = self.side == CLIENT;
-        match self.error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe if client => {
-                "client reset".into()
-            }
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "upstream reset".into(),
-            _ if client => format!("client: {}", self.error).into(),
-            _ => format!("upstream: {}", self.error).into(),
+    pub(super) fn reason(&self) -> Reason {
+        match self.side {
+            CLIENT => Reason::client_io(&self.error, None),
+            _ => Reason::upstream_io(&self.error),
         }
     }
 }
@@ -212,7 +207,7 @@ impl Sockets<'_> {
 pub(super) fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) -> Progress {
     flow.drop_empty();
     if flow.has(CLIENT_TOLD) && flow.has(UPSTREAM_TOLD) {
-        return Progress::Closed(End { outcome, reason: flow.end_reason().into() });
+        return Progress::Closed(End { outcome, reason: flow.end_reason() });
     }
     match (up, down) {
         (More::Again, _) | (_, More::Again) => Progress::Again,

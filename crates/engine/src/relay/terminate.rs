@@ -15,6 +15,7 @@ use super::flow::{CLIENT_ENDED, CLIENT_FIN, Flow, TRUNCATED, UPSTREAM_ENDED};
 use super::sockets::{Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, UPSTREAM};
 use eyelet_telemetry::info::{End, Outcome, Parked};
+use eyelet_telemetry::reason::Reason;
 
 /// A terminated connection between two wakes.
 pub struct Terminated {
@@ -88,25 +89,17 @@ fn ended_badly(
         Broken::Socket(failed) => {
             Progress::Reset(End { outcome: Outcome::Terminated, reason: failed.reason() })
         }
-        Broken::Alert(code) => Progress::Reset(End {
-            outcome: Outcome::Terminated,
-            reason: format!("client sent alert {}", alert_name(code)).into(),
-        }),
+        Broken::Alert(code) => {
+            Progress::Reset(End { outcome: Outcome::Terminated, reason: Reason::ClientAlert(code) })
+        }
         Broken::Client(fault) => {
             let flow = &mut terminated.flow;
             seal_alert(&mut terminated.session, keys, fault.alert(), flow);
             // If the client does not read, the alert is lost with the connection.
             let _ = sockets.flush(flow, CLIENT, buffers);
-            let reason = format!("client: {fault}").into();
+            let reason = Reason::Record(fault);
             Progress::Cut(End { outcome: Outcome::Terminated, reason })
         }
-    }
-}
-
-fn alert_name(code: u8) -> String {
-    match eyelet_wire::alert::AlertDescription::from_code(code) {
-        Some(alert) => alert.name().to_owned(),
-        None => code.to_string(),
     }
 }
 

@@ -1,13 +1,12 @@
 //! What a spliced connection holds back while its first flights are watched: nothing, unless one
 //! comes in pieces. It must not know what is watched for.
 
-use std::borrow::Cow;
-
 use super::flow::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
 use super::watching::{HELLO_BYTES_MAX, Never, Watching};
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::watch::{Pass, Watch};
 use eyelet_telemetry::info::Parked;
+use eyelet_telemetry::reason::Reason;
 
 impl Flow {
     /// Has the first flights watched.
@@ -107,13 +106,14 @@ impl Flow {
     }
 
     /// Why nothing may go on, after [`Flow::pass`] has said so.
-    pub fn never_reason(&mut self) -> Cow<'static, str> {
+    pub fn never_reason(&mut self) -> Reason {
         let watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
-        watching.and_then(|watching| watching.never).unwrap_or_default()
+        let never = watching.and_then(|watching| watching.never);
+        never.unwrap_or(Reason::Internal("a watched flight was stopped without a reason"))
     }
 
     /// The same of a parked connection, if that is so. What was held back does not count as moved.
-    pub fn never(&mut self, story: &mut Parked) -> Option<Cow<'static, str>> {
+    pub fn never(&mut self, story: &mut Parked) -> Option<Reason> {
         let watching =
             self.pending.as_mut()?.watching.take_if(|watching| watching.never.is_some())?;
         story.bytes_to_upstream -= watching.from_client.len() as u64;

@@ -1,10 +1,9 @@
 //! A watched flight that has come in part.
 //! It must not know what is watched for.
 
-use std::borrow::Cow;
-
 use crate::ready::{CLIENT, Side};
 use crate::watch::Watch;
+use eyelet_telemetry::reason::Reason;
 
 /// Bytes of a hello that are held back: no hello that a listener takes is longer.
 pub(super) const HELLO_BYTES_MAX: usize = 64 << 10;
@@ -15,7 +14,7 @@ pub struct Watching {
     pub(super) watch: Watch,
     pub(super) from_client: Vec<u8>,
     pub(super) from_server: Vec<u8>,
-    pub(super) never: Option<Cow<'static, str>>,
+    pub(super) never: Option<Reason>,
 }
 
 /// None of it may pass.

@@ -9,6 +9,7 @@ use crate::active::Active;
 use eyelet_config::Action;
 use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::Reason;
 
 /// TLS 1.2, the highest version of a client that does not know `missing_extension`.
 const TLS12: u16 = 0x0303;
@@ -44,30 +45,35 @@ pub fn by_rule(
         _ => None,
     };
     let alert = given.unwrap_or_else(|| refusal.alert(tls12_client));
-    let end = End { outcome: Outcome::Refused, reason: refusal.to_string().into() };
+    let end = End { outcome: Outcome::Refused, reason: reason(refusal) };
     (Answer::Alert(alert), end)
 }
 
 /// Refuses what is no hello.
 pub fn unreadable(peek: &Peek<'_>) -> (Answer, End) {
-    let (answer, reason) = match peek {
-        Peek::NotTls(not_tls @ NotTls::Http) => (Answer::BadRequest, not_tls.to_string()),
-        Peek::NotTls(not_tls @ NotTls::SslV2) => {
-            (Answer::Alert(AlertDescription::ProtocolVersion), not_tls.to_string())
-        }
-        Peek::NotTls(not_tls @ (NotTls::Ssh | NotTls::ProxyHeader)) => {
-            (Answer::Nothing, not_tls.to_string())
-        }
-        // RFC 8446 section 5: an unexpected record type is answered so.
-        Peek::NotTls(not_tls) => {
-            (Answer::Alert(AlertDescription::UnexpectedMessage), not_tls.to_string())
-        }
-        Peek::Malformed(malformed) => {
-            (Answer::Alert(malformed.why.alert()), format!("malformed hello: {malformed}"))
-        }
-        Peek::NeedMore { .. } | Peek::Hello(_) => (Answer::Nothing, String::from("no hello")),
+    let reason = match peek {
+        Peek::NotTls(not_tls) => Reason::NotTls(*not_tls),
+        Peek::Malformed(malformed) => Reason::MalformedHello(*malformed),
+        Peek::NeedMore { .. } | Peek::Hello(_) => Reason::Internal("a hello that can be read"),
     };
-    (answer, End { outcome: Outcome::Refused, reason: reason.into() })
+    (Answer::of(&reason), End { outcome: Outcome::Refused, reason })
+}
+
+fn reason(refusal: Refusal) -> Reason {
+    match refusal {
+        Refusal::MalformedName(fault) => Reason::MalformedName(fault),
+        other => Reason::Refused(other.text()),
+    }
+}
+
+impl Answer {
+    /// What a client is sent whose connection ends so before its handshake is done.
+    pub fn of(reason: &Reason) -> Self {
+        match reason {
+            Reason::NotTls(NotTls::Http) => Self::BadRequest,
+            other => other.alert().map_or(Self::Nothing, Self::Alert),
+        }
+    }
 }
 
 /// Sends the answer and lets it be read; the connection lingers, its line is the caller's.

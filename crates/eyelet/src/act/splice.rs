@@ -1,8 +1,6 @@
 //! Splice: dial the upstream, give it what was peeked, and leave the pair to the lot.
 //! It must not know TLS.
 
-use eyelet_wire::alert::AlertDescription;
-
 use crate::act::refuse::{self, Answer};
 use crate::active::Active;
 use crate::connect;
@@ -16,6 +14,7 @@ use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::loops::Trace;
 use eyelet_telemetry::info::{End, Outcome, Story, TlsCompression};
+use eyelet_telemetry::reason::Reason;
 
 /// TLS 1.3 as its code.
 const TLS13: u16 = 0x0304;
@@ -29,7 +28,7 @@ pub async fn splice(
     hello_bytes: usize,
 ) -> Result<(), End> {
     let Some(target) = target(story, rule) else {
-        let end = End::failed("no destination to splice to");
+        let end = End::failed(Reason::NoDestination);
         return failed(active, story, hello_bytes, end);
     };
     let source = match rule.source {
@@ -94,11 +93,10 @@ fn pass_behind(active: &Active, story: &Story, flow: &mut Flow, behind: &[u8]) -
         match flow.pass(CLIENT, behind, story.decided.sni.as_deref(), &mut false) {
             Ok(at_once) => passed = at_once,
             Err(_) => {
-                // RFC 8446 section 4.1.2: the second hello is the first but for a few fields.
-                let alert = AlertDescription::IllegalParameter;
                 let reason = flow.never_reason();
+                let answer = Answer::of(&reason);
                 let end = End { outcome: Outcome::Refused, reason };
-                return refuse::refuse(active, &Answer::Alert(alert), end);
+                return refuse::refuse(active, &answer, end);
             }
         }
     }
@@ -132,10 +130,9 @@ fn destination<'a>(story: &Story, rule: &'a Splice) -> Option<Target<'a>> {
 /// A client that sent a hello understands an alert; one whose bytes were never looked at is
 /// closed without a word of ours in a protocol that we don't know.
 fn failed(active: &Active, story: &Story, hello_bytes: usize, end: End) -> Result<(), End> {
-    let answer = match end.outcome {
-        _ if hello_bytes == 0 => Answer::Nothing,
-        Outcome::Refused => Answer::Alert(AlertDescription::AccessDenied),
-        _ => Answer::Alert(AlertDescription::InternalError),
+    let answer = match hello_bytes {
+        0 => Answer::Nothing,
+        _ => Answer::of(&end.reason),
     };
     connect::end(active, story, &answer, end)
 }

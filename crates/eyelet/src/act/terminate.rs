@@ -16,6 +16,7 @@ use eyelet_engine::relay::terminate::{Terminated, say_goodbye};
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::{Counted, CountedBuffer};
 use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::reason::{Detail, Reason};
 
 /// What a terminator must know of a hello beside its bytes and its versions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +51,7 @@ pub async fn terminate(
         Ok(config) => config,
         Err(error) => {
             tracing::error!("rule {:?}: {error}", edge.config.rules.at(rule).name);
-            return refuse::fail(active, End::failed(error.to_string()));
+            return refuse::fail(active, End::failed(Reason::Configuration(Detail::of(error))));
         }
     };
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
@@ -104,7 +105,8 @@ pub async fn dial_later(active: Active, mut story: Story, relay: Relay, counted:
     let (Some(eyelet_config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
         (action, relay)
     else {
-        return active.worker.tell(&story, &End::failed("only terminated connections dial late"));
+        let reason = Reason::Internal("only terminated connections dial late");
+        return active.worker.tell(&story, &End::failed(reason));
     };
     if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
         let Active { worker, handle } = active;
@@ -125,7 +127,9 @@ async fn dial(
     let target = match upstream {
         TerminateUpstream::Tcp(host_port) => Target::Configured(host_port),
         TerminateUpstream::Unix(path) => Target::Unix(path),
-        TerminateUpstream::Http(_) => return Err(End::failed("requests are dialled for")),
+        TerminateUpstream::Http(_) => {
+            return Err(End::failed(Reason::Internal("requests are dialled for")));
+        }
     };
     if let Err(end) = upstream::dial(active, story, &target).await {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;

@@ -5,6 +5,8 @@ use eyelet_record::{CONTROL_BYTES_MAX, Keys, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use rustls::{Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
+use eyelet_telemetry::info::End;
+use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason};
 use eyelet_tls::server::TrafficSecrets;
 
 /// Our own alert, where rustls says none (`said` is false) or not the RFC's. `lacking`: the hello
@@ -40,6 +42,30 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
         // There is nobody to tell.
         Error::AlertReceived(_) => None,
         _ => Some(AlertDescription::InternalError),
+    }
+}
+
+/// The end of a connection whose handshake failed by this.
+pub fn end(error: &Error) -> End {
+    End::failed(Reason::Handshake(fault(error), Detail::of(error)))
+}
+
+fn fault(error: &Error) -> HandshakeFault {
+    match error {
+        Error::AlertReceived(alert) => HandshakeFault::Alert(u8::from(*alert)),
+        Error::InvalidCertificate(_) | Error::NoCertificatesPresented => {
+            HandshakeFault::Certificate
+        }
+        Error::PeerIncompatible(_) | Error::NoApplicationProtocol => HandshakeFault::Incompatible,
+        Error::InvalidMessage(_)
+        | Error::InappropriateMessage { .. }
+        | Error::InappropriateHandshakeMessage { .. }
+        | Error::PeerMisbehaved(_)
+        | Error::PeerSentOversizedRecord
+        | Error::DecryptError
+        // What our own reader refuses before rustls sees it, and a close_notify.
+        | Error::General(_) => HandshakeFault::Protocol,
+        _ => HandshakeFault::Internal,
     }
 }
 

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
 use http::uri::Scheme;
 use rustls_pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
@@ -25,6 +24,7 @@ use eyelet_config::{Host, HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls}
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::dialled;
 use eyelet_resolve::names::Names;
+use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
 use eyelet_tls::client::{ClientConfigs, Spoken};
 
 /// How often an upstream that is not there is dialled again while it is waited for.
@@ -61,9 +61,7 @@ pub struct DialFailure {
     /// Whom we dialled.
     pub name: Arc<str>,
     /// Why not.
-    pub reason: String,
-    /// The answer that says so.
-    pub status: StatusCode,
+    pub reason: Reason,
 }
 
 /// What may be spoken on a new connection. A connection that is to switch protocols speaks
@@ -114,14 +112,14 @@ async fn dial_once(
         }
         let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let begun = two::Connection::begin(socket, name.clone(), scheme, descriptor);
-        begun.await.map(Dialled::Two).map_err(|error| (error, StatusCode::BAD_GATEWAY))
+        begun.await.map(Dialled::Two)
     };
-    let (reason, status) = match timeout(wait, begun).await {
+    let reason = match timeout(wait, begun).await {
         Ok(Ok(dialled)) => return Ok(dialled),
         Ok(Err(failure)) => failure,
-        Err(_) => ("connect_timeout".into(), StatusCode::GATEWAY_TIMEOUT),
+        Err(_) => Reason::Timeout(Limit::Connect, None),
     };
-    Err(DialFailure { name, reason, status })
+    Err(DialFailure { name, reason })
 }
 
 /// A socket on which HTTP may begin, and whether it is HTTP/2.
@@ -131,16 +129,15 @@ async fn connect(
     spoken: Spoken,
     preface: &[u8],
     name: &mut Arc<str>,
-) -> Result<(Socket, bool), (String, StatusCode)> {
+) -> Result<(Socket, bool), Reason> {
     let by_knowledge = spoken == Spoken::Two;
-    let unreachable = |reason: String| (reason, StatusCode::SERVICE_UNAVAILABLE);
-    let text = |error: io::Error| unreachable(error.to_string());
+    let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
     let host_port = match &to.address {
         HttpAddress::Unix(path) => {
-            let mut unix = UnixStream::connect(path).await.map_err(text)?;
-            unix.write_all(preface).await.map_err(text)?;
+            let mut unix = UnixStream::connect(path).await.map_err(failed)?;
+            unix.write_all(preface).await.map_err(failed)?;
             let plain = unix.into_std().and_then(|unix| Plain::new(&dialler.engine, unix.into()));
-            return Ok((Socket::Plain(plain.map_err(text)?), by_knowledge));
+            return Ok((Socket::Plain(plain.map_err(failed)?), by_knowledge));
         }
         HttpAddress::Tcp(host_port) => host_port,
     };
@@ -148,21 +145,21 @@ async fn connect(
         Host::Ip(ip) => vec![*ip],
         Host::Name(name) => {
             let found = dialled::addresses(&dialler.names, None, name).await;
-            found.map_err(|error| unreachable(format!("DNS: {error}")))?
+            found.map_err(|error| Reason::Dns(Detail::of(error)))?
         }
     };
     let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, host_port.port));
     let dialled = connect_any(addresses.take(ATTEMPTS_MAX).collect()).await;
-    let (address, mut tcp) = dialled.map_err(text)?;
+    let (address, mut tcp) = dialled?;
     *name = address.to_string().into();
     // A relay's writes are the client's: without this a small one would wait for an answer.
-    tcp.set_nodelay(true).map_err(text)?;
-    tcp.write_all(preface).await.map_err(text)?;
+    tcp.set_nodelay(true).map_err(failed)?;
+    tcp.write_all(preface).await.map_err(failed)?;
     let plain =
-        tcp.into_std().and_then(|tcp| Plain::new(&dialler.engine, tcp.into())).map_err(text)?;
+        tcp.into_std().and_then(|tcp| Plain::new(&dialler.engine, tcp.into())).map_err(failed)?;
     let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge)) };
     let begun = secure(dialler, tls, spoken, plain).await;
-    begun.map_err(|reason| unreachable(format!("TLS: {reason}")))
+    begun.map_err(|error| Reason::UpstreamTls(Detail::of(error)))
 }
 
 async fn secure(
@@ -185,10 +182,10 @@ async fn secure(
 
 /// Tries the addresses in turn, a new one each time the last has failed or [`ATTEMPT_DELAY`] has
 /// passed; the first that connects wins (RFC 8305).
-async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpStream)> {
+async fn connect_any(addresses: Vec<SocketAddr>) -> Result<(SocketAddr, TcpStream), Reason> {
     let mut waiting = addresses.into_iter();
     let mut attempts = Vec::new();
-    let mut last = io::Error::other("the name has no address");
+    let mut last = Reason::NoAddress;
     loop {
         match waiting.next() {
             Some(address) => attempts.push(Box::pin(attempt(address))),
@@ -212,7 +209,7 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpS
             Some((_, Ok(connected))) => return Ok(connected),
             Some((at, Err(error))) => {
                 drop(attempts.remove(at));
-                last = error;
+                last = Reason::Io(Peer::Upstream, (&error).into());
             }
         }
     }

@@ -6,6 +6,7 @@ use http::request;
 use crate::fault::ResponseFault;
 use crate::fields::Told;
 use crate::head::Length;
+use eyelet_telemetry::reason::Reason;
 
 /// A request as an upstream is asked it.
 #[derive(Clone, Copy)]
@@ -30,7 +31,7 @@ pub struct Question<'a> {
 #[derive(Debug)]
 pub enum NoAnswer {
     /// It broke the protocol.
-    Broken(String),
+    Broken(Reason),
     /// It was closed before the first byte of a response.
     Dead,
     /// The response is none.

@@ -26,7 +26,9 @@ use crate::head::{
     Length, RESPONSE_FIELDS_MAX, RESPONSE_HEAD_BYTES_MAX, Response, content_length, has_no_body,
 };
 use crate::io::Queue;
+use crate::reason::http2;
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
+use eyelet_telemetry::reason::{Detail, Peer, Reason as EndReason};
 
 /// Streams of ours on one connection, if its upstream takes so many.
 const STREAMS_MAX: usize = 100;
@@ -66,8 +68,8 @@ impl Connection {
         name: Arc<str>,
         scheme: Scheme,
         descriptor: Descriptor,
-    ) -> Result<Rc<Self>, String> {
-        let text = |error: h2::Error| format!("HTTP/2: {error}");
+    ) -> Result<Rc<Self>, EndReason> {
+        let failed = |error: h2::Error| http2(Peer::Upstream, &error);
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -83,10 +85,13 @@ impl Connection {
         let state = State::new(budget.clone());
         let socket = Rc::new(RefCell::new(socket));
         let listened = Listened { socket: socket.clone(), state: state.clone() };
-        let (send, mut driven) = builder.handshake::<_, Bytes>(listened).await.map_err(text)?;
+        let (send, mut driven) = builder.handshake::<_, Bytes>(listened).await.map_err(failed)?;
         poll_fn(|task| match Pin::new(&mut driven).poll(task) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(text(error))),
-            Poll::Ready(Ok(())) => Poll::Ready(Err("HTTP/2: closed before its SETTINGS".into())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(failed(error))),
+            Poll::Ready(Ok(())) => {
+                let detail = Detail::of("HTTP/2: closed before its SETTINGS");
+                Poll::Ready(Err(EndReason::Response(detail)))
+            }
             Poll::Pending if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         })
@@ -318,7 +323,7 @@ fn no_answer(error: h2::Error) -> NoAnswer {
             NoAnswer::OneWanted
         }
         error if error.is_io() => NoAnswer::Dead,
-        error => NoAnswer::Broken(format!("HTTP/2: {error}")),
+        error => NoAnswer::Broken(http2(Peer::Upstream, &error)),
     }
 }
 

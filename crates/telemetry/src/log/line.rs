@@ -1,6 +1,7 @@
 //! One access line, written straight into the batch: constant pieces, numbers, and strings, which
 //! hardly ever need an escape. It must not know when the batch is handed over, or who reads it.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
@@ -83,7 +84,7 @@ impl Line<'_> {
         out.extend_from_slice(br#","rule":"#);
         or_null(out, self.decided.rule.map(|rule| self.config.rules.at(rule).name), text);
         out.extend_from_slice(br#","reason":"#);
-        text(out, &self.end.reason);
+        display(out, &self.end.reason);
     }
 
     fn write_hello(&self, out: &mut Vec<u8>) {
@@ -243,6 +244,17 @@ fn plain(out: &mut Vec<u8>, text: &str) {
 /// Any string.
 fn text(out: &mut Vec<u8>, text: &str) {
     if is_plain(text.as_bytes()) { plain(out, text) } else { escaped(out, text) }
+}
+
+/// The text of a value. It is written in place, and again if a byte of it asks for an escape.
+fn display(out: &mut Vec<u8>, value: &impl Display) {
+    let at = out.len();
+    // Writing into a Vec cannot fail.
+    let _ = write!(out, "\"{value}\"");
+    if !is_plain(&out[at + 1..out.len() - 1]) {
+        out.truncate(at);
+        escaped(out, &value.to_string());
+    }
 }
 
 #[cold]

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
+use crate::reason::{Detail, Reason};
 
 /// The line as serde has it: every field in its order, as docs/access-log.md lists them.
 #[derive(Serialize)]
@@ -23,7 +24,7 @@ struct Serial<'a> {
     destination: Option<SocketAddr>,
     outcome: Outcome,
     rule: Option<&'a str>,
-    reason: &'a str,
+    reason: String,
     sni: Option<&'a str>,
     alpn: Option<Vec<Cow<'a, str>>>,
     tls_version: Option<&'static str>,
@@ -63,7 +64,7 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         destination: decided.destination,
         outcome: end.outcome,
         rule: decided.rule.map(rule),
-        reason: &end.reason,
+        reason: end.reason.to_string(),
         sni: decided.sni.as_deref(),
         alpn: decided.alpn.as_ref().map(|alpn| alpn.names().collect()),
         tls_version: decided.tls_version.and_then(version_name),
@@ -237,7 +238,7 @@ proptest! {
         reason in string(),
         http in option::of(told()),
     ) {
-        let end = End { outcome, reason: reason.into() };
+        let end = End { outcome, reason: Reason::Response(Detail::of(reason)) };
         let (mut written, mut expected) = (Vec::new(), Vec::new());
         let mut opening = Opening::default();
         for measured in &measured {

@@ -1,0 +1,28 @@
+//! The typed reasons of what requests and HTTP/2's library fail by.
+
+use eyelet_telemetry::reason::{Detail, Http2Failure, Limit, Peer, Reason};
+
+use super::fault::RequestFault;
+
+impl From<RequestFault> for Reason {
+    fn from(fault: RequestFault) -> Self {
+        match fault {
+            RequestFault::SlowBody => Self::Timeout(Limit::RequestBody, None),
+            RequestFault::SlowHead => Self::Timeout(Limit::Head, None),
+            other => Self::Request(other.status().as_u16(), Detail::of(other)),
+        }
+    }
+}
+
+/// What ended a peer's HTTP/2 connection or stream.
+pub fn http2(peer: Peer, error: &h2::Error) -> Reason {
+    match (error.get_io(), error.reason(), peer) {
+        (Some(error), _, Peer::Client) => Reason::client_io(error, None),
+        (Some(error), _, Peer::Upstream) => Reason::upstream_io(error),
+        (None, Some(code), _) => {
+            let failure = Http2Failure { code: code.into(), received: error.is_remote() };
+            Reason::Http2(peer, failure)
+        }
+        (None, None, _) => Reason::Internal("HTTP/2's library was misused"),
+    }
+}

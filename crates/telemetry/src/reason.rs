@@ -1,0 +1,287 @@
+//! Why a connection or a request ended, as one typed value. Counters, the access log, TLS alerts
+//! and HTTP statuses are derived from it. Its text is for people: nothing is decided by it.
+
+mod error;
+mod parts;
+mod text;
+
+use eyelet_record::{Fault, Whose};
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::connect::ConnectFault;
+use eyelet_wire::hello::{Malformed, NotTls, SniFault};
+use eyelet_wire::proxy::ProxyFault;
+
+pub use error::{Detail, Http2Failure, IoFailure};
+pub use parts::{
+    Class, Guarded, HandshakeFault, Limit, Loop, NotConnect, Party, Peer, SecondHello, ServerFault,
+    Shed, Stage, StreamFlood, When,
+};
+
+/// Why a connection or a request ended. docs/access-log.md has a table of all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The request was answered without an upstream.
+    Answered,
+    /// The client sent this alert behind its handshake.
+    ClientAlert(u8),
+    /// The client ended its stream.
+    ClientClosed(Option<When>),
+    /// The client reset the connection.
+    ClientReset(Option<When>),
+    /// The connection was closed behind a response.
+    ClosedAfterResponse,
+    /// A response's body could not be coded.
+    CodingFailed,
+    /// The request got its whole response.
+    Complete,
+    /// What the rule names, a certificate or a key, cannot be used.
+    Configuration(Detail),
+    /// The last exchange was cut; its own entry says why.
+    Cut,
+    /// The upstream's name has no answer.
+    Dns(Detail),
+    /// The process ends.
+    Drained(Option<When>),
+    /// The client's name or request leads to an inside address.
+    Guarded(Box<Guarded>),
+    /// The handshake failed.
+    Handshake(HandshakeFault, Detail),
+    /// A peer's HTTP/2 connection or stream ended by an error code.
+    Http2(Peer, Http2Failure),
+    /// A fault of this program.
+    Internal(&'static str),
+    /// A peer's socket failed.
+    Io(Peer, IoFailure),
+    /// A refusal by rules that lacked facts.
+    LacksFacts(Box<LacksFacts>),
+    /// The connection would come back to this edge.
+    Loop(Loop),
+    /// A CONNECT request that cannot be read.
+    MalformedConnect(ConnectFault),
+    /// A ClientHello that cannot be read.
+    MalformedHello(Malformed),
+    /// A name in a ClientHello that cannot be read.
+    MalformedName(SniFault),
+    /// A PROXY header that cannot be read.
+    MalformedProxyHeader(ProxyFault),
+    /// The request is for a host that leads to another rule.
+    Misdirected(Box<str>),
+    /// The upstream is not of the address family of the client whose address it is dialled from.
+    MixedFamilies,
+    /// The upstream's name has no address.
+    NoAddress,
+    /// The rule splices to a destination or name that the connection does not have.
+    NoDestination,
+    /// There is no PROXY header where the source must send one.
+    NoProxyHeader,
+    /// There is no CONNECT request where one was expected.
+    NotConnect(NotConnect),
+    /// There is no TLS where a ClientHello was expected.
+    NotTls(NotTls),
+    /// The client broke the record layer's protocol, or the keys are used up.
+    Record(Fault),
+    /// The client was sent on to https://.
+    Redirected,
+    /// A rule refused it, or none matched: the rule's matcher.
+    Refused(&'static str),
+    /// The request is broken: the status that says so, and how.
+    Request(u16, Detail),
+    /// The upstream's response is broken.
+    Response(Detail),
+    /// A second hello of a spliced connection may not pass.
+    SecondHello(Box<SecondHello>),
+    /// What the server of a spliced connection says may not pass.
+    Server(ServerFault),
+    /// Memory is short.
+    Shed(Shed),
+    /// The client begins and drops streams.
+    StreamFlood(StreamFlood),
+    /// The client reset the stream before it was served.
+    StreamReset,
+    /// The upstream switched protocols, as the client had asked.
+    SwitchedProtocols,
+    /// A time limit passed.
+    Timeout(Limit, Option<When>),
+    /// The request is a TRACE, which shows what a proxy adds.
+    Trace,
+    /// The client ended its stream without close_notify (RFC 8446 section 6.1).
+    Truncated,
+    /// The kernel takes no more descriptors to watch.
+    Unwatched(IoFailure),
+    /// The upstream ended its stream.
+    UpstreamClosed,
+    /// The upstream reset the connection.
+    UpstreamReset,
+    /// TLS with the upstream failed.
+    UpstreamTls(Detail),
+    /// The upstream says that it has not looked at the request.
+    UpstreamUnread,
+    /// The upstream wants to be asked by HTTP/1.1.
+    UpstreamWantsHttp1,
+}
+
+/// A refusal that may come from facts that could not be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LacksFacts {
+    /// What the rules said without them.
+    pub refusal: Reason,
+    /// Why the destination is not known.
+    pub no_destination: Option<Reason>,
+    /// Which evidence is not known, and why.
+    pub unknown: Box<[Box<str>]>,
+}
+
+/// The status of an upstream that gave no usable answer.
+const BAD_GATEWAY: u16 = 502;
+/// The status of an upstream, or of memory, that is not there now.
+const SERVICE_UNAVAILABLE: u16 = 503;
+/// The status of an upstream that was too slow.
+const GATEWAY_TIMEOUT: u16 = 504;
+
+impl Reason {
+    /// A failed read or write of the client's socket.
+    pub fn client_io(error: &std::io::Error, when: Option<When>) -> Self {
+        match IoFailure::from(error) {
+            failure if failure.is_reset() => Self::ClientReset(when),
+            failure => Self::Io(Peer::Client, failure),
+        }
+    }
+
+    /// A failed read or write of an upstream that was connected.
+    pub fn upstream_io(error: &std::io::Error) -> Self {
+        match IoFailure::from(error) {
+            failure if failure.is_reset() => Self::UpstreamReset,
+            failure => Self::Io(Peer::Upstream, failure),
+        }
+    }
+
+    /// The kind of this end.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Answered
+            | Self::ClientClosed(_)
+            | Self::ClosedAfterResponse
+            | Self::Complete
+            | Self::Cut
+            | Self::Record(Fault::SequenceExhausted)
+            | Self::Redirected
+            | Self::SwitchedProtocols
+            | Self::Truncated
+            | Self::UpstreamClosed => Class::Closed,
+            Self::Configuration(_) | Self::MixedFamilies | Self::NoDestination => {
+                Class::Configuration
+            }
+            Self::Drained(_) => Class::Drained,
+            Self::CodingFailed | Self::Internal(_) | Self::Unwatched(_) => Class::Internal,
+            Self::Handshake(HandshakeFault::Internal, _) => Class::Internal,
+            Self::Record(fault) if fault.whose() == Whose::Ours => Class::Internal,
+            Self::ClientAlert(_)
+            | Self::Handshake(..)
+            | Self::Http2(..)
+            | Self::MalformedConnect(_)
+            | Self::MalformedHello(_)
+            | Self::MalformedName(_)
+            | Self::MalformedProxyHeader(_)
+            | Self::NoProxyHeader
+            | Self::NotConnect(_)
+            | Self::NotTls(_)
+            | Self::Record(_)
+            | Self::Request(..)
+            | Self::Response(_)
+            | Self::SecondHello(_)
+            | Self::StreamFlood(_)
+            | Self::UpstreamWantsHttp1 => Class::Protocol,
+            Self::Server(ServerFault::Malformed(_) | ServerFault::ThirdHello) => Class::Protocol,
+            Self::Guarded(_)
+            | Self::Loop(_)
+            | Self::Misdirected(_)
+            | Self::Refused(_)
+            | Self::Server(_)
+            | Self::Trace => Class::Refused,
+            Self::LacksFacts(lacks) => lacks.refusal.class(),
+            Self::ClientReset(_) | Self::StreamReset | Self::UpstreamReset => Class::Reset,
+            Self::Io(Peer::Client, _) => Class::Reset,
+            Self::Shed(_) => Class::Shed,
+            Self::Timeout(..) => Class::Timeout,
+            Self::Dns(_)
+            | Self::Io(Peer::Upstream, _)
+            | Self::NoAddress
+            | Self::UpstreamTls(_)
+            | Self::UpstreamUnread => Class::Unreachable,
+        }
+    }
+
+    /// Who can change it.
+    pub fn whose(&self) -> Party {
+        match self {
+            Self::Http2(peer, _) | Self::Io(peer, _) => match peer {
+                Peer::Client => Party::Client,
+                Peer::Upstream => Party::Upstream,
+            },
+            Self::ClientClosed(Some(_)) | Self::Truncated => Party::Client,
+            Self::LacksFacts(lacks) => lacks.refusal.whose(),
+            Self::Unwatched(_) => Party::Operator,
+            Self::Misdirected(_) | Self::Trace | Self::Shed(Shed::Greedy) => Party::Client,
+            Self::Response(_)
+            | Self::Server(_)
+            | Self::UpstreamReset
+            | Self::UpstreamWantsHttp1 => Party::Upstream,
+            Self::Timeout(limit, _) => limit.whose(),
+            other => match other.class() {
+                Class::Closed => Party::Nobody,
+                Class::Configuration | Class::Drained | Class::Refused | Class::Shed => {
+                    Party::Operator
+                }
+                Class::Internal => Party::Eyelet,
+                Class::Protocol | Class::Reset => Party::Client,
+                // Each limit says whose it is, above.
+                Class::Timeout => Party::Nobody,
+                Class::Unreachable => Party::Upstream,
+            },
+        }
+    }
+
+    /// The alert that says so to a client before its handshake is done. `None`: it would not
+    /// understand one, or is not there. A refuse rule may have an alert of its own.
+    pub fn alert(&self) -> Option<AlertDescription> {
+        match self {
+            Self::MalformedHello(malformed) => Some(malformed.why.alert()),
+            Self::NotTls(NotTls::SslV2) => Some(AlertDescription::ProtocolVersion),
+            Self::NotTls(NotTls::Http | NotTls::Ssh | NotTls::ProxyHeader) => None,
+            Self::NotConnect(NotConnect::Method | NotConnect::NotHttp) => None,
+            // RFC 8446 section 5: an unexpected record type is answered so.
+            Self::NotTls(_) | Self::NotConnect(NotConnect::Tls) => {
+                Some(AlertDescription::UnexpectedMessage)
+            }
+            // The client is not told in TLS: it is this edge, or has sent nothing yet.
+            Self::Loop(Loop::Dialled | Loop::Own | Loop::ToListener) => None,
+            Self::MalformedName(_) => Some(AlertDescription::DecodeError),
+            Self::Record(fault) => AlertDescription::from_code(fault.alert()),
+            // RFC 8446 section 4.1.2: the second hello is the first but for a few fields.
+            Self::SecondHello(_) => Some(AlertDescription::IllegalParameter),
+            other => match other.class() {
+                Class::Closed | Class::Reset => None,
+                Class::Refused => Some(AlertDescription::AccessDenied),
+                _ => Some(AlertDescription::InternalError),
+            },
+        }
+    }
+
+    /// The status of a request that ended so before it had one.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Misdirected(_) => 421,
+            Self::Request(status, _) => *status,
+            Self::Trace => 405,
+            Self::Timeout(Limit::Head | Limit::RequestBody, _) => 408,
+            _ => match self.class() {
+                Class::Shed | Class::Unreachable => SERVICE_UNAVAILABLE,
+                Class::Timeout => GATEWAY_TIMEOUT,
+                _ => BAD_GATEWAY,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

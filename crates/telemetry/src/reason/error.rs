@@ -1,0 +1,107 @@
+//! Errors of sockets and libraries as values that telemetry can hold without knowing the library.
+
+use std::fmt;
+use std::io;
+
+/// A library's own words about an error. They are for people: this type can be written, and
+/// nothing can be decided by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail(Box<str>);
+
+impl Detail {
+    /// The words of an error.
+    pub fn of(error: impl fmt::Display) -> Self {
+        Self(error.to_string().into())
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An `io::Error` that can be compared and copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IoFailure {
+    /// A kind and nothing else.
+    Kind(io::ErrorKind),
+    /// An error number of the system.
+    Os(i32),
+    /// A library's error behind a kind. Boxed, so that a reason stays small.
+    Other(Box<(io::ErrorKind, Detail)>),
+}
+
+impl IoFailure {
+    /// Its kind.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Kind(kind) => *kind,
+            Self::Os(code) => io::Error::from_raw_os_error(*code).kind(),
+            Self::Other(other) => other.0,
+        }
+    }
+
+    /// Whether the peer reset the connection.
+    pub fn is_reset(&self) -> bool {
+        matches!(self.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl From<&io::Error> for IoFailure {
+    fn from(error: &io::Error) -> Self {
+        match (error.raw_os_error(), error.get_ref()) {
+            (Some(code), _) => Self::Os(code),
+            (None, Some(inner)) => Self::Other(Box::new((error.kind(), Detail::of(inner)))),
+            (None, None) => Self::Kind(error.kind()),
+        }
+    }
+}
+
+impl fmt::Display for IoFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(kind) => write!(f, "{}", io::Error::from(*kind)),
+            Self::Os(code) => write!(f, "{}", io::Error::from_raw_os_error(*code)),
+            Self::Other(other) => write!(f, "{}", other.1),
+        }
+    }
+}
+
+/// An HTTP/2 connection or stream that ended by an error code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2Failure {
+    /// The code (RFC 9113 section 7).
+    pub code: u32,
+    /// Whether the peer sent it. Otherwise it was detected here.
+    pub received: bool,
+}
+
+/// The names of RFC 9113 section 7, by code.
+const HTTP2_CODES: [&str; 14] = [
+    "NO_ERROR",
+    "PROTOCOL_ERROR",
+    "INTERNAL_ERROR",
+    "FLOW_CONTROL_ERROR",
+    "SETTINGS_TIMEOUT",
+    "STREAM_CLOSED",
+    "FRAME_SIZE_ERROR",
+    "REFUSED_STREAM",
+    "CANCEL",
+    "COMPRESSION_ERROR",
+    "CONNECT_ERROR",
+    "ENHANCE_YOUR_CALM",
+    "INADEQUATE_SECURITY",
+    "HTTP_1_1_REQUIRED",
+];
+
+impl fmt::Display for Http2Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HTTP/2: ")?;
+        match HTTP2_CODES.get(self.code as usize) {
+            Some(name) => f.write_str(name)?,
+            None => write!(f, "error {:#x}", self.code)?,
+        }
+        f.write_str(if self.received { " received" } else { " detected" })
+    }
+}

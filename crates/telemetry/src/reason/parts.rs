@@ -1,0 +1,427 @@
+//! What reasons are made of: who is at fault, the kind of an end, and the details of one.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use eyelet_wire::hello::{Malformed, NotTls, SniFault};
+
+/// Who can change that a connection ends so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Party {
+    /// The client, or something between it and us.
+    Client,
+    /// This program: report it.
+    Eyelet,
+    /// Nobody: this is how connections end.
+    Nobody,
+    /// The operator: rules, limits, certificates, a restart.
+    Operator,
+    /// The upstream, its name, or the way to it.
+    Upstream,
+}
+
+impl Party {
+    /// Its name in documents and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Eyelet => "eyelet",
+            Self::Nobody => "nobody",
+            Self::Operator => "operator",
+            Self::Upstream => "upstream",
+        }
+    }
+}
+
+/// The kind of an end. Counters are by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// As connections end.
+    Closed,
+    /// The configuration cannot be carried out.
+    Configuration,
+    /// The process ends.
+    Drained,
+    /// A fault of this program.
+    Internal,
+    /// A peer broke a protocol, or speaks another one.
+    Protocol,
+    /// Refused by a rule or a limit of the configuration.
+    Refused,
+    /// A connection was reset, or its socket failed.
+    Reset,
+    /// Memory is short.
+    Shed,
+    /// A time limit passed.
+    Timeout,
+    /// The upstream cannot be reached.
+    Unreachable,
+}
+
+impl Class {
+    /// Its name in documents and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Configuration => "configuration",
+            Self::Drained => "drained",
+            Self::Internal => "internal",
+            Self::Protocol => "protocol",
+            Self::Refused => "refused",
+            Self::Reset => "reset",
+            Self::Shed => "shed",
+            Self::Timeout => "timeout",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+/// One of the two peers of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Who connected.
+    Client,
+    /// Who was dialled.
+    Upstream,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "client",
+            Self::Upstream => "upstream",
+        })
+    }
+}
+
+/// What a connection was about to do, or doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Sending the 200.
+    ConnectAnswer,
+    /// Reading the head of a CONNECT.
+    ConnectRequest,
+    /// Asking where the client wanted to go.
+    Destination,
+    /// Dialling the upstream.
+    Dial,
+    /// Resolving the upstream's name.
+    Dns,
+    /// Gathering evidence for the name.
+    Evidence,
+    /// Shaking hands.
+    Handshake,
+    /// Reading the ClientHello.
+    Hello,
+    /// Reading the PROXY header.
+    ProxyHeader,
+    /// Reading or serving a request.
+    Request,
+    /// Reading a request's head.
+    RequestHead,
+    /// Sending the response.
+    Response,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectAnswer => "the answer to CONNECT",
+            Self::ConnectRequest => "the CONNECT request",
+            Self::Destination => "the search for the destination",
+            Self::Dial => "the dial",
+            Self::Dns => "DNS",
+            Self::Evidence => "the evidence",
+            Self::Handshake => "the handshake",
+            Self::Hello => "the hello",
+            Self::ProxyHeader => "the PROXY header",
+            Self::Request => "a request",
+            Self::RequestHead => "a request's head",
+            Self::Response => "the response",
+        })
+    }
+}
+
+/// Where a connection was when it stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Nothing of the stage had come.
+    Before(Stage),
+    /// The stage had begun.
+    During(Stage),
+}
+
+impl When {
+    /// Reading something of which `received` has come.
+    pub const fn reading(stage: Stage, received: &[u8]) -> Self {
+        if received.is_empty() { Self::Before(stage) } else { Self::During(stage) }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Before(stage) => write!(f, "before {stage}"),
+            Self::During(stage) => write!(f, "during {stage}"),
+        }
+    }
+}
+
+/// The time limit that passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// `http.body_timeout`, for a response.
+    Body,
+    /// `limits.connect_timeout`.
+    Connect,
+    /// `limits.handshake_timeout`.
+    Handshake,
+    /// `http.head_timeout`.
+    Head,
+    /// `limits.hello_timeout`.
+    Hello,
+    /// `http.http2_idle_timeout`.
+    Http2Idle,
+    /// `limits.idle_timeout`.
+    Idle,
+    /// `http.body_timeout`, for what the client sends.
+    RequestBody,
+    /// The client did not take what it was sent in the time of its request.
+    Taking,
+    /// `http.upstream_timeout`.
+    Upstream,
+    /// `http.body_timeout`, for what the upstream does not take.
+    UpstreamBody,
+}
+
+impl Limit {
+    /// Who was too slow.
+    pub const fn whose(self) -> Party {
+        match self {
+            Self::Handshake | Self::Head | Self::Hello | Self::RequestBody | Self::Taking => {
+                Party::Client
+            }
+            Self::Connect | Self::Upstream | Self::UpstreamBody => Party::Upstream,
+            // A body that rests may be either peer's doing.
+            Self::Body | Self::Http2Idle | Self::Idle => Party::Nobody,
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Body => "body_timeout",
+            Self::Connect => "upstream: connect_timeout",
+            Self::Handshake => "handshake_timeout",
+            Self::Head => "head_timeout",
+            Self::Hello => "hello_timeout",
+            Self::Http2Idle => "http2_idle_timeout",
+            Self::Idle => "idle_timeout",
+            Self::RequestBody => "request: body_timeout",
+            Self::Taking => "client was too slow",
+            Self::Upstream => "upstream: upstream_timeout",
+            Self::UpstreamBody => "upstream: body_timeout",
+        })
+    }
+}
+
+/// Who had to go when memory was short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shed {
+    /// A new connection of a source that holds more than its share.
+    Greedy,
+    /// The connection that was idle for longest.
+    Idle,
+    /// A new connection.
+    New,
+    /// A request with a long head.
+    RequestHead,
+    /// A response with a long head.
+    ResponseHead,
+    /// An exchange whose bodies did not move.
+    Stalled,
+    /// A stream that nobody had looked at.
+    Stream,
+    /// The oldest connection that was not done.
+    Unfinished(When),
+    /// A parked connection whose peer did not take what it was sent.
+    Untaken,
+}
+
+impl fmt::Display for Shed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("shed: memory_max")?;
+        f.write_str(match self {
+            Self::Greedy => ", and this source holds more than its share",
+            Self::Idle => ", idle for longest",
+            Self::New => "",
+            Self::RequestHead => ", a request's head",
+            Self::ResponseHead => ", a response's head",
+            Self::Stalled => ", and no body moved",
+            Self::Stream => ", a stream",
+            Self::Unfinished(when) => return write!(f, ", {when}"),
+            Self::Untaken => ", and what was sent was not taken",
+        })
+    }
+}
+
+/// How a connection would come back to this edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loop {
+    /// The client dialled a listener that only takes redirected connections.
+    Dialled,
+    /// The upstream is a listener, and the connection came from this edge.
+    Handed(Box<SocketAddr>),
+    /// The upstream is a listener.
+    Listener(Box<SocketAddr>),
+    /// This edge dialled it.
+    Own,
+    /// This edge sent its hello.
+    Returned,
+    /// It was meant for a listener before it was intercepted.
+    ToListener,
+}
+
+impl fmt::Display for Loop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dialled => "it was not redirected here, but dialled this listener",
+            Self::Handed(address) => {
+                return write!(
+                    f,
+                    "{address} is a listener of this edge, and it came from this edge"
+                );
+            }
+            Self::Listener(address) => return write!(f, "{address} is a listener of this edge"),
+            Self::Own => "this edge dialled it itself, and was redirected to itself",
+            Self::Returned => "this edge sent this hello itself, and it came back",
+            Self::ToListener => "it was meant for a listener of this edge",
+        })
+    }
+}
+
+/// Why a second hello of a spliced connection may not pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecondHello {
+    /// It cannot be read.
+    Malformed(Malformed),
+    /// Its name cannot be read.
+    MalformedName(SniFault),
+    /// It has another name.
+    Name(Box<str>),
+    /// It has no name, and the first has one.
+    Nameless,
+    /// It is none.
+    NotTls(NotTls),
+}
+
+impl fmt::Display for SecondHello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(why) => write!(f, "malformed second hello: {why}"),
+            Self::MalformedName(why) => write!(f, "malformed name in the second hello: {why}"),
+            Self::Name(name) => write!(f, "the second hello is for {name}"),
+            Self::Nameless => f.write_str("the second hello is for no name"),
+            Self::NotTls(why) => write!(f, "second hello: {why}"),
+        }
+    }
+}
+
+/// Why what the server of a spliced connection says may not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerFault {
+    /// It chose TLS compression where a rule forbids that.
+    Compression,
+    /// Its hello cannot be read.
+    Malformed(Malformed),
+    /// It speaks no TLS where a rule forbids TLS compression.
+    NotTls,
+    /// It asks for a third hello (RFC 8446 section 4.1.4 allows a second).
+    ThirdHello,
+}
+
+impl fmt::Display for ServerFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Compression => "the server chose TLS compression",
+            Self::Malformed(why) => return write!(f, "malformed hello of the server: {why}"),
+            Self::NotTls => "the server speaks no TLS",
+            Self::ThirdHello => "the server asks for a third hello",
+        })
+    }
+}
+
+/// What came instead of a CONNECT request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotConnect {
+    /// An HTTP request with another method.
+    Method,
+    /// Neither HTTP nor TLS.
+    NotHttp,
+    /// A TLS record.
+    Tls,
+}
+
+impl fmt::Display for NotConnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Method => "another method than CONNECT",
+            Self::NotHttp => "not HTTP where CONNECT was expected",
+            Self::Tls => "TLS where CONNECT was expected",
+        })
+    }
+}
+
+/// What kind of fault ended a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeFault {
+    /// The client sent this alert.
+    Alert(u8),
+    /// The client's certificate is missing or not accepted.
+    Certificate,
+    /// Client and rule have nothing in common: version, suite, group or protocol.
+    Incompatible,
+    /// The client broke TLS.
+    Protocol,
+    /// Not the client's doing.
+    Internal,
+}
+
+/// Streams that a client begins and drops (CVE-2023-44487).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamFlood {
+    /// Malformed, or dropped before their response was whole.
+    Dropped,
+    /// Reset before they were served.
+    Reset,
+}
+
+impl fmt::Display for StreamFlood {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("client: HTTP/2: ENHANCE_YOUR_CALM: ")?;
+        f.write_str(match self {
+            Self::Dropped => "too many streams were dropped",
+            Self::Reset => "streams were reset before they were served",
+        })
+    }
+}
+
+/// An inside address that a client's name or request leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guarded {
+    /// The address.
+    pub ip: IpAddr,
+    /// The name that resolves to it, unless the client asked for the address.
+    pub name: Option<Box<str>>,
+}
+
+impl fmt::Display for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("upstream: ")?;
+        if let Some(name) = &self.name {
+            write!(f, "{name} resolves to ")?;
+        }
+        write!(f, "{}, which upstream_allow lacks", self.ip)
+    }
+}

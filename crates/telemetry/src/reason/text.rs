@@ -1,0 +1,97 @@
+//! The texts of reasons, as the access log has them.
+
+use std::fmt;
+
+use eyelet_wire::alert::AlertDescription;
+
+use super::{LacksFacts, Reason};
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Answered => "answered by Eyelet",
+            Self::ClosedAfterResponse => "closed after a response",
+            Self::CodingFailed => "the coding failed",
+            Self::Complete => "complete",
+            Self::Cut => "the last exchange was cut",
+            Self::MixedFamilies => "upstream: it is not of the client's address family",
+            Self::NoAddress => "upstream: the name has no address",
+            Self::NoDestination => "no destination to splice to",
+            Self::NoProxyHeader => "no PROXY header",
+            Self::Redirected => "http_redirect",
+            Self::Refused(by) => by,
+            Self::StreamReset => "client: reset before the request was served",
+            Self::SwitchedProtocols => "switched protocols",
+            Self::Trace => "TRACE is not passed on",
+            Self::Truncated => "client closed without close_notify",
+            Self::UpstreamClosed => "upstream closed",
+            Self::UpstreamReset => "upstream reset",
+            Self::UpstreamUnread => "upstream: the request was not taken",
+            Self::UpstreamWantsHttp1 => "upstream: it wants HTTP/1.1",
+            other => return write_detailed(other, f),
+        };
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for Reason {}
+
+fn write_detailed(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (text, when) = match reason {
+        Reason::ClientClosed(when) => ("client closed", when),
+        Reason::ClientReset(when) => ("client reset", when),
+        Reason::Drained(when) => ("drained", when),
+        other => return write_error(other, f),
+    };
+    f.write_str(text)?;
+    when.map_or(Ok(()), |when| write!(f, " {when}"))
+}
+
+fn write_error(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reason {
+        Reason::ClientAlert(code) => match AlertDescription::from_code(*code) {
+            Some(alert) => write!(f, "client sent alert {alert}"),
+            None => write!(f, "client sent alert {code}"),
+        },
+        Reason::Configuration(error) => write!(f, "configuration: {error}"),
+        Reason::Dns(error) => write!(f, "upstream: DNS: {error}"),
+        Reason::Guarded(guarded) => write!(f, "{guarded}"),
+        Reason::Handshake(_, error) => write!(f, "handshake: {error}"),
+        Reason::Http2(peer, error) => write!(f, "{peer}: {error}"),
+        Reason::Internal(what) => write!(f, "internal error: {what}"),
+        Reason::Io(peer, error) => write!(f, "{peer}: {error}"),
+        Reason::LacksFacts(lacks) => write_lacks_facts(lacks, f),
+        Reason::Loop(how) => write!(f, "loop: {how}"),
+        Reason::MalformedConnect(fault) => write!(f, "malformed CONNECT: {fault}"),
+        Reason::MalformedHello(fault) => write!(f, "malformed hello: {fault}"),
+        Reason::MalformedName(fault) => write!(f, "malformed name: {fault}"),
+        Reason::MalformedProxyHeader(fault) => write!(f, "malformed PROXY header: {fault}"),
+        Reason::Misdirected(host) => write!(f, "{host} does not lead to this rule"),
+        Reason::NotConnect(what) => write!(f, "{what}"),
+        Reason::NotTls(what) => write!(f, "{what}"),
+        Reason::Record(fault) => write!(f, "client: {fault}"),
+        Reason::Request(_, fault) => write!(f, "request: {fault}"),
+        Reason::Response(fault) => write!(f, "upstream: {fault}"),
+        Reason::SecondHello(fault) => write!(f, "{fault}"),
+        Reason::Server(fault) => write!(f, "{fault}"),
+        Reason::Shed(who) => write!(f, "{who}"),
+        Reason::StreamFlood(flood) => write!(f, "{flood}"),
+        Reason::Timeout(limit, None) => write!(f, "{limit}"),
+        Reason::Timeout(limit, Some(when)) => write!(f, "{limit} {when}"),
+        Reason::Unwatched(error) => write!(f, "cannot be watched: {error}"),
+        Reason::UpstreamTls(error) => write!(f, "upstream: TLS: {error}"),
+        // The texts of all others are constant.
+        _ => Ok(()),
+    }
+}
+
+fn write_lacks_facts(lacks: &LacksFacts, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}", lacks.refusal)?;
+    if let Some(why) = &lacks.no_destination {
+        write!(f, "; no destination: {why}")?;
+    }
+    if !lacks.unknown.is_empty() {
+        write!(f, " (unknown: {})", lacks.unknown.join(", "))?;
+    }
+    Ok(())
+}
