@@ -167,7 +167,7 @@ async fn connect(
         HttpAddress::Unix(path) => {
             let mut unix = UnixStream::connect(path).await.map_err(text)?;
             unix.write_all(preface).await.map_err(text)?;
-            let plain = unix.into_std().and_then(|unix| Plain::new(worker, unix.into()));
+            let plain = unix.into_std().and_then(|unix| Plain::new(worker.engine(), unix.into()));
             return Ok((Socket::Plain(plain.map_err(text)?), by_knowledge));
         }
         HttpAddress::Tcp(host_port) => host_port,
@@ -186,7 +186,8 @@ async fn connect(
     // A relay's writes are the client's: without this a small one would wait for an answer.
     tcp.set_nodelay(true).map_err(text)?;
     tcp.write_all(preface).await.map_err(text)?;
-    let plain = tcp.into_std().and_then(|tcp| Plain::new(worker, tcp.into())).map_err(text)?;
+    let plain =
+        tcp.into_std().and_then(|tcp| Plain::new(worker.engine(), tcp.into())).map_err(text)?;
     let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge)) };
     let begun = secure(worker, tls, spoken, plain).await;
     begun.map_err(|reason| unreachable(format!("TLS: {reason}")))
@@ -367,5 +368,92 @@ impl AsyncWrite for Socket {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(task),
             Self::Tls(socket) => Pin::new(socket).poll_shutdown(task),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::task::Waker;
+
+    use eyelet_engine::worker::Worker;
+    use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
+
+    use super::super::plain::tests::{connected, look, worker};
+    use super::*;
+
+    /// Moves what the server's session has to send and to read now.
+    fn serve(server: &mut ServerConnection, stream: &mut UnixStream) {
+        while server.wants_write() {
+            server.write_tls(stream).unwrap();
+        }
+        while server.read_tls(stream).is_ok() {
+            server.process_new_packets().unwrap();
+        }
+        while server.wants_write() {
+            server.write_tls(stream).unwrap();
+        }
+    }
+
+    /// A connection whose handshake is done, and whose tickets were read.
+    fn shaken(worker: &Rc<Worker>) -> (ServerConnection, UnixStream, Socket) {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let issued = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(issued.cert.der().clone()).unwrap();
+        let key = rustls_pki_types::PrivatePkcs8KeyDer::from(issued.signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![issued.cert.der().clone()], key.into())
+            .unwrap();
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut server = ServerConnection::new(Arc::new(config)).unwrap();
+        let (mut stream, plain) = connected(worker);
+        let name = ServerName::try_from("app.test").unwrap();
+        let mut connect = pin!(TlsConnector::from(Arc::new(client)).connect(name, plain));
+        let mut task = Context::from_waker(Waker::noop());
+        // A handshake takes three flights, and tickets one more.
+        let tls = (0..8).find_map(|_| {
+            look(worker);
+            let polled = connect.as_mut().poll(&mut task);
+            serve(&mut server, &mut stream);
+            match polled {
+                Poll::Ready(tls) => Some(tls.unwrap()),
+                Poll::Pending => None,
+            }
+        });
+        let mut socket = Socket::Tls(Box::new(tls.unwrap()));
+        look(worker);
+        assert!(socket.is_silent(false), "a ticket is no response");
+        (server, stream, socket)
+    }
+
+    /// Records that were not read yet may hold the end, so a look does not call them silence.
+    #[test]
+    fn an_end_by_tls_is_seen_before_its_event() {
+        let worker = worker();
+        let (mut server, mut stream, mut socket) = shaken(&worker);
+        assert!(socket.is_silent(true), "nothing came");
+        server.send_close_notify();
+        serve(&mut server, &mut stream);
+        assert!(socket.is_silent(false), "epoll has told nothing");
+        assert!(!socket.is_silent(true), "the kernel was asked");
+        look(&worker);
+        assert!(!socket.is_silent(false), "its event was noted");
+
+        let (mut server, mut stream, mut socket) = shaken(&worker);
+        server.writer().write_all(b"an answer to nothing").unwrap();
+        serve(&mut server, &mut stream);
+        assert!(!socket.is_silent(true), "the kernel was asked");
+        look(&worker);
+        assert!(!socket.is_silent(true), "its event was noted");
     }
 }
