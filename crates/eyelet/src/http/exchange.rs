@@ -14,7 +14,7 @@ use super::coding::{begin, first, known};
 use super::failure::{Failure, NoHead};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
-use super::front::{Front, Record, Telling};
+use super::front::{Front, Record, Telling, Written};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back, lists};
 use super::io::Gone;
 use super::page::page;
@@ -50,10 +50,10 @@ pub async fn exchange(
     length: Length,
 ) -> Done {
     let mut telling = Telling::new(front, Record::new(front, &request), stream.sent());
-    let record = &mut telling.record;
+    let Telling { record, written, .. } = &mut telling;
     // As they came: joining cookies makes them fewer, and keeps the memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
-    let done = match serve(front, stream, &mut request, length, record).await {
+    let done = match serve(front, stream, &mut request, length, record, written).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
         Err(failure) => Box::pin(fail(front, stream, &request.method, failure, record)).await,
@@ -61,7 +61,6 @@ pub async fn exchange(
     if spare {
         give_back(request.headers);
     }
-    front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
     telling.end();
     done
 }
@@ -195,6 +194,7 @@ async fn serve(
     request: &mut request::Parts,
     length: Length,
     record: &mut Record,
+    written: &Written<'_>,
 ) -> Result<Done, Failure> {
     let host = check(front, request)?;
     let host = host.as_str();
@@ -218,13 +218,13 @@ async fn serve(
     let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
     let _counted = room::take_request(front, stream, request)?;
     let Answered { mut upstream, mut upload, response } =
-        ask(front, stream, question, record).await?;
+        ask(front, stream, question, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
     let _counted = room::take_response(front, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Box::pin(switched(front, stream, parts, upstream, chosen, record)).await;
+        return Box::pin(switched(front, stream, parts, upstream, chosen, record, written)).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // For HTTP/2's client success would mean that the protocols were switched.
@@ -250,7 +250,6 @@ async fn serve(
     others_first().await;
     respond(stream, parts, length, record)?;
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
-    record.bytes_to_upstream += upload.written;
     record.told.coded = download.told();
     let passed = passed?;
     if upload.done {
@@ -333,21 +332,22 @@ fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> 
 }
 
 /// An upstream that has answered.
-struct Answered {
+struct Answered<'a> {
     upstream: Upstream,
-    upload: Upload,
+    upload: Upload<'a>,
     response: Response,
 }
 
 /// Finds a connection, sends the request and waits for the response's head. Where the upstream
 /// has certainly not looked at the request, or a kept connection was dead already and nothing can
 /// have been done twice, the next one is asked.
-async fn ask(
+async fn ask<'a>(
     front: &Front,
     stream: &mut Stream<'_>,
     mut question: Question<'_>,
     record: &mut Record,
-) -> Result<Answered, Failure> {
+    written: &'a Written<'_>,
+) -> Result<Answered<'a>, Failure> {
     // Before a connection is chosen: what its upstream says meanwhile, its end among it, is seen.
     others_first().await;
     let Question { parts, length, .. } = question;
@@ -357,14 +357,10 @@ async fn ask(
         front.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
         let (head, chunked) = (upstream.head(&question), upstream.is_chunked());
-        let mut upload = Upload::new(&front.worker, head, length, chunked);
+        let mut upload = Upload::new(&front.worker, written, head, length, chunked);
         let method = &parts.method;
         let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
-        let waited = waited.await;
-        if waited.is_err() {
-            record.bytes_to_upstream += upload.written;
-        }
-        let why = match waited {
+        let why = match waited.await {
             Ok(response) => return Ok(Answered { upstream, upload, response }),
             Err(NoHead::Failure(failure)) => return Err(failure),
             Err(NoHead::Upstream(why)) => why,
@@ -462,7 +458,7 @@ async fn wait_for_head(
     front: &Front,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
-    upload: &mut Upload,
+    upload: &mut Upload<'_>,
     method: &Method,
     record: &mut Record,
 ) -> Result<Response, NoHead> {
@@ -536,7 +532,7 @@ fn poll_too_late(
     task: &mut Context<'_>,
     front: &Front,
     stream: &mut Stream<'_>,
-    upload: &Upload,
+    upload: &Upload<'_>,
     upstream: &Upstream,
     moved: Instant,
 ) -> Poll<NoHead> {
@@ -590,7 +586,7 @@ async fn pass_down(
     front: &Front,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
-    upload: &mut Upload,
+    upload: &mut Upload<'_>,
     download: &mut Download,
 ) -> Result<Passed, Failure> {
     // Most responses are here already, and to look at the clock costs.
@@ -637,6 +633,7 @@ async fn switched(
     upstream: Upstream,
     chosen: Option<http::HeaderValue>,
     record: &mut Record,
+    written: &Written<'_>,
 ) -> Result<Done, Failure> {
     // HTTP/2 has no 101 (RFC 9113 8.6).
     let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
@@ -645,7 +642,7 @@ async fn switched(
     record.told.status = Some(head.status.as_u16());
     record.reason = "switched protocols".into();
     let Some(one) = stream.as_one() else {
-        return over_two(front, stream, head, upstream, record).await;
+        return over_two(front, stream, head, upstream, record, written).await;
     };
     let connection = http::HeaderValue::from_static("upgrade");
     head.headers.insert(header::CONNECTION, connection);
@@ -661,10 +658,10 @@ async fn over_two(
     mut head: response::Parts,
     upstream: Box<one::Connection>,
     record: &mut Record,
+    written: &Written<'_>,
 ) -> Result<Done, Failure> {
     websocket::to_ok(&mut head);
     respond(stream, head, Length::UntilClose, record)?;
-    let written = &mut record.bytes_to_upstream;
     match websocket::copy(front, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(Done::default()),
         Err(websocket::End::Client(trouble)) => Err(trouble.into()),
