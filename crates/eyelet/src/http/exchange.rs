@@ -464,8 +464,6 @@ async fn wait_for_head(
 ) -> Result<Response, NoHead> {
     let upstream_timeout = front.worker.edge.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
-    // At most INTERIM_MAX.
-    let mut interim = Vec::new();
     stream.due_in(front.patience());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
@@ -493,21 +491,27 @@ async fn wait_for_head(
             record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
-        if stream.takes_interim()
-            && room::take_interim(front, stream, &response.parts, &mut interim)
-        {
-            let mut head = response.parts;
-            fields::to_client(&mut head);
-            stream.inform(head)?;
-            // Its clock runs on.
-            poll_fn(|task| match stream.poll_flush(task) {
-                Poll::Ready(flushed) => Poll::Ready(flushed),
-                Poll::Pending => stream.poll_late(task).map(|stop| Err(Gone::Stop(stop).into())),
-            })
-            .await?;
+        if stream.takes_interim() {
+            inform(front, stream, response.parts).await?;
+            // The upstream's clock runs on: a hundred interim heads get it no more time.
+            let left = upstream_timeout.saturating_sub(began.elapsed());
+            stream.due_in(if upload.done { left } else { front.patience() });
         }
     }
     Err(Failure::from(ResponseFault::Interim).into())
+}
+
+/// Passes an interim response on. It is written before the next head is read, so a client that does
+/// not read makes one head wait, not a hundred.
+async fn inform(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    mut head: response::Parts,
+) -> Result<(), Failure> {
+    let _counted = room::wait_for_interim(front, stream, &head).await?;
+    fields::to_client(&mut head);
+    stream.inform(head)?;
+    flush(front, stream).await
 }
 
 /// The next response's head, interim ones too.
