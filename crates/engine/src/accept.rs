@@ -184,3 +184,43 @@ impl Worker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::TcpStream;
+
+    use eyelet_sys::socket::Listen;
+
+    use super::*;
+    use crate::shed::tests::worker;
+
+    /// A queue is taken in to its end while there is time, and behind that one batch at most: new
+    /// connections may come as fast as they are taken in.
+    #[test]
+    fn the_last_look_at_a_queue_ends_with_its_time() {
+        const QUEUED: usize = 3 * ACCEPTS;
+        let how = || Listen {
+            reuse_port: false,
+            keepalive_idle: KEEPALIVE_IDLE,
+            transparent: false,
+            defer: None,
+        };
+        let now = Instant::now();
+        for (end, expected) in [(now, ACCEPTS), (now + Duration::from_secs(600), QUEUED)] {
+            let socket = socket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), how()).unwrap();
+            socket::listen(&socket, BACKLOG).unwrap();
+            let address = socket::local_address(&socket).unwrap();
+            let clients: Vec<_> =
+                (0..QUEUED).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let worker = worker();
+            let listener = ListenerSocket { listener: 0, socket, drops: 0 };
+            let mut accepting = Accepting::new(vec![listener]);
+            worker.accept_last(&mut accepting, end);
+            assert_eq!(worker.counters.accepted.value(), expected as u64);
+            assert!(accepting.sockets.is_empty(), "the listener is closed");
+            assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+            drop(clients);
+        }
+    }
+}

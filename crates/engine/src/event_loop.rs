@@ -141,6 +141,8 @@ impl Worker {
             // If a listener is told of again more wait than was guessed.
             left = self.look(events, accepting, 2)?;
         }
+        // Those that a task has shed.
+        self.end_shed();
         let again = std::mem::take(&mut *self.again.borrow_mut());
         let more = left || !again.is_empty();
         for key in again {
@@ -209,12 +211,27 @@ impl Worker {
         }
     }
 
+    /// Resumes a connection, and then those that it has shed.
+    pub(crate) fn guarded(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
+        self.caught(key, wake);
+        self.end_shed();
+    }
+
     /// A fault of ours costs the connection that met it, not its neighbours. (What a task does from
     /// its first wait on is caught by tokio.)
-    fn guarded(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
+    fn caught(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
             tracing::error!("internal error: one connection is closed");
             park::abandon(self, key);
+        }
+    }
+
+    /// Resumes the futures of connections that were shed, which end and free their memory.
+    fn end_shed(self: &Rc<Self>) {
+        loop {
+            let shed = self.ending.borrow_mut().pop();
+            let Some(key) = shed else { break };
+            self.caught(key, || self.go_on(key));
         }
     }
 

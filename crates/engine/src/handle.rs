@@ -11,7 +11,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::{socket, transparent};
 
-use crate::lot::{Role, Waits};
+use crate::lot::{LARGE_BYTES, Phase, Role, Waits};
 use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
@@ -116,6 +116,9 @@ impl Handle {
     pub async fn recv(&self, into: &mut CountedBuffer, max: usize) -> Result<usize, Stop> {
         loop {
             self.ready(&[CLIENT], READ).await?;
+            if into.len() > LARGE_BYTES {
+                self.worker.enters(self.key, Phase::Large);
+            }
             // What is beyond the share of an active connection needs room as a new one does.
             if into.len() > HELLO_BYTES && !self.worker.relieve(max) {
                 return Err(Stop::Shed);

@@ -117,11 +117,18 @@ pub enum Waits {
     Task(Waker),
 }
 
+/// A half-open connection that has sent more than this of a message without its end makes room
+/// before smaller ones, however new it is. A hello with two post-quantum key shares and ECH takes
+/// some 4 KiB, a certificate chain with RSA keys 5 KiB.
+pub const LARGE_BYTES: usize = 8 << 10;
+
 /// How far an active connection is, for who has to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Its handshake, or the head of its request, is not done.
     HalfOpen,
+    /// The same, and it has sent more than [`LARGE_BYTES`] of a message whose end has not come.
+    Large,
     /// HTTP/2 without a stream.
     Idle,
     /// It is being served.

@@ -1,7 +1,7 @@
-//! Making room when memory is short, in a fixed order: half-open connections by age, HTTP/2 ones
-//! without a stream by idleness, then new ones of sources that hold more than their share, then
-//! other new ones. Parked ones that hold nothing stay, but for `shed_idle`; those that hold bytes
-//! for a slow peer are ended after a while.
+//! Making room when memory is short, in a fixed order: half-open connections that hold much, by
+//! age, then the other half-open ones by age, HTTP/2 ones without a stream by idleness, then new
+//! ones of sources that hold more than their share, then other new ones. Parked ones that hold
+//! nothing stay, but for `shed_idle`; those that hold bytes for a slow peer end after a while.
 //! It must not know what bytes are counted as.
 
 use std::collections::hash_map::Entry as Served;
@@ -117,6 +117,7 @@ impl Worker {
         }
         match to {
             Phase::HalfOpen => queue(&self.half_open, key, place),
+            Phase::Large => queue(&self.large, key, place),
             Phase::Idle => queue(&self.unused, key, place),
             Phase::Busy => {}
         }
@@ -200,8 +201,12 @@ impl Worker {
     /// Has the oldest half-open connection end, or one that waits to be served as long and holds
     /// what came already; else the HTTP/2 one that is without a stream for longest. `false`: there
     /// is none.
+    ///
+    /// Those that hold much go first: by age alone a flood of long hellos without an end would
+    /// make the whole queue of its own, faster than a newcomer's handshake, and end the newcomer.
     fn shed_oldest(self: &Rc<Self>, spared: Option<Key>) -> bool {
-        self.shed_first(&self.half_open, Phase::HalfOpen, spared)
+        self.shed_first(&self.large, Phase::Large, spared)
+            || self.shed_first(&self.half_open, Phase::HalfOpen, spared)
             || self.shed_first(&self.unused, Phase::Idle, spared)
     }
 
@@ -241,13 +246,16 @@ impl Worker {
         if *shed || *phase != of {
             return false;
         }
-        // Its memory counts as free from now on: it ends in the next turn.
+        // This counts as free from now on, and what it has received once its future is resumed.
         (*late, *shed) = (true, true);
         self.process.budget.give(Account::Connections, ACTIVE_BYTES);
         match waits {
             Waits::No => {}
             // Not at once: this may be asked for in the midst of another's story.
-            Waits::Here(_) => self.go_on_later(key),
+            Waits::Here(_) => {
+                self.ending.borrow_mut().push(key);
+                self.has_again.notify_one();
+            }
             Waits::Task(waker) => waker.wake_by_ref(),
         }
         true
@@ -263,6 +271,7 @@ impl Worker {
 
     /// What is to be done in each tick, whose cost does not grow with the number of connections.
     pub fn tidy_queues(self: &Rc<Self>) {
+        self.tidy(&self.large, Phase::Large);
         self.tidy(&self.half_open, Phase::HalfOpen);
         self.tidy(&self.unused, Phase::Idle);
         self.has_looked.set(false);
@@ -313,24 +322,26 @@ impl Drop for Serving {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    use eyelet_memory::budget::Budget;
+    use eyelet_memory::budget::{Budget, Counted, CountedBuffer};
     use eyelet_telemetry::info::Decided;
 
     use super::*;
+    use crate::lot::LARGE_BYTES;
     use crate::queues::STALE_MAX;
     use crate::ready::CLIENT;
     use crate::relay::splice::Spliced;
     use crate::relay::{Flow, Relay};
     use crate::worker::{Process, Settings};
 
-    fn worker() -> Rc<Worker> {
+    /// A worker without a program.
+    pub fn worker() -> Rc<Worker> {
         let process = Process {
             settings: Settings {
                 idle_timeout: Duration::from_secs(300),
@@ -360,6 +371,65 @@ mod tests {
         lot.entry(key).unwrap().role = Role::Parked { story, relay };
         worker.queue_holder(key, since);
         key
+    }
+
+    /// A half-open connection whose future holds so many counted bytes.
+    fn half_open(worker: &Rc<Worker>, bytes: usize) -> Key {
+        let mut held = CountedBuffer::of(&worker.process.budget, Account::Received);
+        held.edit(|buffer| buffer.reserve_exact(bytes));
+        let client = OwnedFd::from(UnixStream::pair().unwrap().0);
+        let mut lot = worker.lot.borrow_mut();
+        let key = lot.insert(client, false);
+        let entry = lot.entry(key).unwrap();
+        queue(&worker.half_open, key, &mut entry.place);
+        if let Role::Active { waits, .. } = &mut entry.role {
+            *waits = Waits::Here(Box::pin(async move { drop(held) }));
+        }
+        worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
+        key
+    }
+
+    fn is_shed(worker: &Worker, key: Key) -> bool {
+        let mut lot = worker.lot.borrow_mut();
+        matches!(lot.entry(key).unwrap().role, Role::Active { shed: true, .. })
+    }
+
+    #[test]
+    fn who_holds_much_makes_room_before_who_is_older() {
+        let worker = worker();
+        let [oldest, large, newest] = [1, LARGE_BYTES, 1].map(|bytes| half_open(&worker, bytes));
+        worker.enters(large, Phase::Large);
+        for expected in [large, oldest, newest] {
+            assert!(!is_shed(&worker, expected));
+            assert!(worker.shed_oldest(None));
+            assert!(is_shed(&worker, expected));
+        }
+        assert!(!worker.shed_oldest(None), "nobody is left");
+    }
+
+    /// Whoever is resumed next finds the memory of those that were shed, and need shed no others.
+    #[test]
+    fn what_was_shed_is_freed_before_another_connection_goes_on() {
+        const MANY: usize = 64;
+        const STEPS: usize = 8;
+        const STEP: usize = ACTIVE_BYTES;
+        let worker = worker();
+        let budget = worker.process.budget.clone();
+        // One of them holds more than all steps ask for.
+        let all: Vec<Key> = (0..MANY).map(|_| half_open(&worker, 2 * STEPS * STEP)).collect();
+        let asks = half_open(&worker, 1);
+        let (mut counted, mut bytes) = (Counted::new(&budget, 0), 0);
+        while !budget.is_over(STEP) {
+            bytes += STEP;
+            counted.set(bytes);
+        }
+        for _ in 0..STEPS {
+            worker.guarded(asks, || assert!(worker.relieve(STEP)));
+            bytes += STEP;
+            counted.set(bytes);
+        }
+        let shed = all.iter().filter(|key| is_shed(&worker, **key)).count();
+        assert_eq!(shed, 1, "for {STEPS} steps");
     }
 
     /// Memory is not short, so the first holder stays where it is, and all others behind it.

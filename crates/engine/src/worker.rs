@@ -134,6 +134,8 @@ pub struct Worker {
     pub shared: RefCell<Shared>,
     /// Its numbers.
     pub counters: Arc<Counters>,
+    /// Half-open connections that hold much, oldest first, and some that do not any more.
+    pub large: Queue,
     /// Active connections, oldest first, and some that are not active any more.
     pub half_open: Queue,
     /// HTTP/2 connections without a stream, longest first, and some that have one again.
@@ -160,6 +162,9 @@ pub struct Worker {
     /// Connections that go on in the next turn without an event: parked ones that used up their
     /// share of this one, and stories that must end.
     pub(crate) again: RefCell<Vec<Key>>,
+    /// Connections that were shed, whose futures are in their slots and free what they hold when
+    /// they are resumed: before the next connection is, so that its need does not shed others.
+    pub(crate) ending: RefCell<Vec<Key>>,
     /// Has that turn come.
     pub(crate) has_again: Notify,
     /// Stories that lie in their entries and whose wait is over.
@@ -189,6 +194,7 @@ impl Worker {
             shared,
             counters,
             again: RefCell::default(),
+            ending: RefCell::default(),
             has_again: Notify::new(),
             stories: RefCell::default(),
             later: RefCell::default(),
@@ -198,6 +204,7 @@ impl Worker {
             idle_cursor: Cell::default(),
             drain_cursor: Cell::default(),
             idle: RefCell::default(),
+            large: Queue::default(),
             half_open: Queue::default(),
             unused: Queue::default(),
             serving: RefCell::default(),

@@ -327,10 +327,7 @@ fn hellos_without_an_end() {
     hello.pop();
     let flood = || scene.half_open(sized(5_000), &hello, 0);
     let (held, newcomers) = scene.withstands("hellos without an end", flood);
-    // Not 95 % as elsewhere: half-open connections are ended by age, and this flood makes the whole
-    // queue of them new faster than a debug build's handshake. A newcomer is half-open as well,
-    // and nothing tells it from the flood until its hello is whole. Seen: 13 of 15.
-    assert!(2 * newcomers.served >= newcomers.came, "newcomers are served: {newcomers:?}");
+    newcomers.are_served();
     drop(held);
     scene.accounts();
 }

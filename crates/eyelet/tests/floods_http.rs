@@ -34,6 +34,8 @@ const SERVED: Duration = Duration::from_secs(5);
 const RECORDS: usize = 2_500;
 /// Clients that are slow, more than the last eighth has room for: 16 KiB each.
 const SLOW: usize = 500;
+/// Clients that say nothing, more than the whole budget has room for.
+const SILENT: usize = 3_000;
 /// 127.0.0.50 to 127.0.0.249.
 const SLOW_SOURCES: usize = 200;
 
@@ -82,8 +84,13 @@ impl Scene {
     }
 
     fn new(manner: Manner) -> Self {
+        Self::between(Manner::Page, manner)
+    }
+
+    /// With what the upstream does of those who behave.
+    fn between(calm: Manner, manner: Manner) -> Self {
         let pki = Pki::new();
-        let (calm, flooded) = (Multitude::start(Manner::Page), Multitude::start(manner));
+        let (calm, flooded) = (Multitude::start(calm), Multitude::start(manner));
         let terminate = |name: &str, upstream: &Multitude| {
             let rule = pki.terminate(&format!("http://{}", upstream.address), "");
             rule.replace("app.test", name).replace("\"app\"", &format!("\"{name}\""))
@@ -278,9 +285,21 @@ fn preface(window: u32) -> Vec<u8> {
 
 /// HEADERS of a request, by the static table (RFC 7541 appendix A) but for :authority.
 fn request(method: u8, flags: u8, stream: u32) -> Vec<u8> {
-    let fields = [&[method, 0x87, 0x84, 0x41, 8][..], b"app.test"].concat();
-    frame(1, 4 | flags, stream, &fields)
+    request_of(method, flags, stream, b"app.test")
 }
+
+/// The same for another authority.
+fn request_of(method: u8, flags: u8, stream: u32, authority: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(authority.len()).unwrap();
+    let fields = [&[method, 0x87, 0x84, 0x41, length][..], authority].concat();
+    frame(HEADERS, 4 | flags, stream, &fields)
+}
+
+/// Types of frames (RFC 9113 section 6).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
 const GET: u8 = 0x82;
 const POST: u8 = 0x83;
 const END_STREAM: u8 = 1;
@@ -382,6 +401,103 @@ fn long_heads_that_nobody_reads_by_http2() {
     let scene = Scene::strict(Manner::Say(page.into_bytes().leak()));
     let flood = || scene.open_at(PAUSE, &scene.two, sized(30), &gets(100));
     drop(scene.withstands("long heads by h2", flood));
+}
+
+/// The same with interim heads: nobody has read the one when the final head comes.
+#[test]
+fn long_interim_heads_that_nobody_reads_by_http2() {
+    let _alone = alone();
+    let mut page = "HTTP/1.1 103 Early Hints\r\n".to_owned();
+    (0..15).for_each(|n| page.push_str(&format!("X-Long-{n}: {}\r\n", "x".repeat(4_000))));
+    page.push_str("\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes");
+    let scene = Scene::strict(Manner::Say(page.into_bytes().leak()));
+    let flood = || scene.open_at(PAUSE, &scene.two, sized(30), &gets(100));
+    drop(scene.withstands("long interim heads by h2", flood));
+}
+
+/// The upstream's own interim responses go to a client that behaves whatever a flood does: RFC
+/// 9110 15.2 has a proxy pass them on, and a client may wait for its 100.
+#[test]
+fn interim_heads_are_passed_on_while_memory_is_short() {
+    let _alone = alone();
+    let page = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n\
+                 HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes";
+    let scene = Scene::between(Manner::Say(page), Manner::Stalled);
+    let hinted = Hinted::start(&scene);
+    // Each counts 16 KiB until it is shed, and their sources may begin the last eighth too.
+    let source = |n: usize| From::loopback(u8::try_from(50 + n % SLOW_SOURCES).unwrap());
+    let flood = || many(SILENT, |n| source(n).connect(scene.edge.address()).ok());
+    drop(scene.withstands("silent clients, and hints for others", flood));
+    let (answers, hints) = hinted.finish();
+    eprintln!("{answers} answers by h2, {hints} of them behind an interim head");
+    assert!(answers > 0 && hints == answers, "{hints} of {answers}");
+}
+
+/// A client that asks by HTTP/2 all the time, and counts interim heads.
+struct Hinted {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(usize, usize)>,
+}
+
+impl Hinted {
+    fn start(scene: &Scene) -> Self {
+        let (address, config) = (scene.edge.address(), scene.two.clone());
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let (mut answers, mut hints) = (0, 0);
+            while !stopped.load(Ordering::Relaxed) {
+                let Ok(mut client) = From::loopback(1).tls(address, &config, "calm.app.test")
+                else {
+                    continue;
+                };
+                let _ = client.sock.set_read_timeout(Some(SERVED));
+                let mut says = preface(1 << 20);
+                // One that is refused or shed comes again.
+                for stream in (1..).step_by(2) {
+                    says.extend(request_of(GET, END_STREAM, stream, b"calm.app.test"));
+                    let sent = client.write_all(&std::mem::take(&mut says));
+                    let Some(heads) = sent.ok().and_then(|()| heads(&mut client, stream)) else {
+                        break;
+                    };
+                    (answers, hints) = (answers + 1, hints + usize::from(heads == 2));
+                    if stopped.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+            (answers, hints)
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) -> (usize, usize) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// How many heads a stream has up to its end. `None`: it was reset, or the connection has ended.
+fn heads(client: &mut Tls, of: u32) -> Option<usize> {
+    let mut heads = 0;
+    loop {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).ok()?;
+        let [high, middle, low, kind, flags, stream @ ..] = head;
+        let length = u32::from_be_bytes([0, high, middle, low]);
+        client.read_exact(&mut vec![0; length as usize]).ok()?;
+        match kind {
+            DATA | HEADERS if u32::from_be_bytes(stream) == of => {
+                heads += usize::from(kind == HEADERS);
+                if flags & END_STREAM != 0 {
+                    return Some(heads);
+                }
+            }
+            RST_STREAM | GOAWAY => return None,
+            _ => {}
+        }
+    }
 }
 
 /// A hundred requests with heads of 58 kB. The first puts a field into the table, and all of them

@@ -167,6 +167,17 @@ fn requests_that_a_drain_cuts_have_their_lines() {
             let sent = line["bytes_to_client"].as_u64().unwrap();
             assert!(sent > 0 || answer.is_empty(), "{line}");
         }
+        let written = |of_requests: bool| -> Vec<u64> {
+            let of = lines.iter().filter(|line| line["http"].is_null() != of_requests);
+            of.map(|line| line["bytes_to_upstream"].as_u64().unwrap()).collect()
+        };
+        let [of_requests, of_connections] = [written(true), written(false)];
+        // The application has read the head of each.
+        let least = "GET /one HTTP/1.1\r\nhost: app.test\r\n\r\n".len() as u64;
+        assert!(of_requests.iter().all(|&bytes| bytes >= least), "{lines:#?}");
+        let [requests, connections] =
+            [of_requests, of_connections].map(|bytes| bytes.iter().sum::<u64>());
+        assert_eq!(requests, connections, "{lines:#?}");
         assert_eq!(lines.len(), 5, "and one for each connection: {lines:#?}");
         assert!(edge.log().contains("0 access lines lost"), "{}", edge.log());
     }

@@ -15,7 +15,7 @@ use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
 use super::framing::lists;
-use super::front::{Front, Record, Telling};
+use super::front::{Front, Record, Telling, Written};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::Gone;
 use super::page::page;
@@ -53,10 +53,10 @@ pub async fn exchange(
     length: Length,
 ) -> Done {
     let mut telling = Telling::new(front, Record::new(front, &request), stream.sent());
-    let record = &mut telling.record;
+    let Telling { record, written, .. } = &mut telling;
     // As they came: joining cookies makes them fewer, and keeps the memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
-    let done = match serve(front, stream, &mut request, length, record).await {
+    let done = match serve(front, stream, &mut request, length, record, written).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
         Err(failure) => Box::pin(fail(front, stream, &request.method, failure, record)).await,
@@ -64,7 +64,6 @@ pub async fn exchange(
     if spare {
         give_back(request.headers);
     }
-    front.bytes_to_upstream.update(|bytes| bytes + record.bytes_to_upstream);
     telling.end();
     done
 }
@@ -198,6 +197,7 @@ async fn serve(
     request: &mut request::Parts,
     length: Length,
     record: &mut Record,
+    written: &Written<'_>,
 ) -> Result<Done, Failure> {
     let host = check(front, request)?;
     let host = host.as_str();
@@ -221,13 +221,13 @@ async fn serve(
     let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
     let _counted = room::take_request(front, stream, request)?;
     let Answered { mut upstream, mut upload, response } =
-        ask(front, stream, question, record).await?;
+        ask(front, stream, question, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
     let _counted = room::take_response(front, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Box::pin(switched(front, stream, parts, upstream, chosen, record)).await;
+        return Box::pin(switched(front, stream, parts, upstream, chosen, record, written)).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // For HTTP/2's client success would mean that the protocols were switched.
@@ -253,7 +253,6 @@ async fn serve(
     others_first().await;
     respond(stream, parts, length, record)?;
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
-    record.bytes_to_upstream += upload.written;
     record.told.coded = download.told();
     let passed = passed?;
     if upload.done {
@@ -335,21 +334,22 @@ fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> 
 }
 
 /// An upstream that has answered.
-struct Answered {
+struct Answered<'a> {
     upstream: Upstream,
-    upload: Upload,
+    upload: Upload<'a>,
     response: Response,
 }
 
 /// Finds a connection, sends the request and waits for the response's head. Where the upstream
 /// has certainly not looked at the request, or a kept connection was dead already and nothing can
 /// have been done twice, the next one is asked.
-async fn ask(
+async fn ask<'a>(
     front: &Front,
     stream: &mut Stream<'_>,
     mut question: Question<'_>,
     record: &mut Record,
-) -> Result<Answered, Failure> {
+    written: &'a Written<'_>,
+) -> Result<Answered<'a>, Failure> {
     // Before a connection is chosen: what its upstream says meanwhile, its end among it, is seen.
     others_first().await;
     let Question { parts, length, .. } = question;
@@ -359,14 +359,10 @@ async fn ask(
         front.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
         let (head, chunked) = (upstream.head(&question), upstream.is_chunked());
-        let mut upload = Upload::new(&front.worker, head, length, chunked);
+        let mut upload = Upload::new(&front.worker, written, head, length, chunked);
         let method = &parts.method;
         let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
-        let waited = waited.await;
-        if waited.is_err() {
-            record.bytes_to_upstream += upload.written;
-        }
-        let why = match waited {
+        let why = match waited.await {
             Ok(response) => return Ok(Answered { upstream, upload, response }),
             Err(NoHead::Failure(failure)) => return Err(failure),
             Err(NoHead::Upstream(why)) => why,
@@ -464,14 +460,12 @@ async fn wait_for_head(
     front: &Front,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
-    upload: &mut Upload,
+    upload: &mut Upload<'_>,
     method: &Method,
     record: &mut Record,
 ) -> Result<Response, NoHead> {
     let upstream_timeout = front.worker.shared.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
-    // At most INTERIM_MAX.
-    let mut interim = Vec::new();
     stream.due_in(front.patience());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
@@ -499,21 +493,27 @@ async fn wait_for_head(
             record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
-        if stream.takes_interim()
-            && room::take_interim(front, stream, &response.parts, &mut interim)
-        {
-            let mut head = response.parts;
-            fields::to_client(&mut head);
-            stream.inform(head)?;
-            // Its clock runs on.
-            poll_fn(|task| match stream.poll_flush(task) {
-                Poll::Ready(flushed) => Poll::Ready(flushed),
-                Poll::Pending => stream.poll_late(task).map(|stop| Err(Gone::Stop(stop).into())),
-            })
-            .await?;
+        if stream.takes_interim() {
+            inform(front, stream, response.parts).await?;
+            // The upstream's clock runs on: a hundred interim heads get it no more time.
+            let left = upstream_timeout.saturating_sub(began.elapsed());
+            stream.due_in(if upload.done { left } else { front.patience() });
         }
     }
     Err(Failure::from(ResponseFault::Interim).into())
+}
+
+/// Passes an interim response on. It is written before the next head is read, so a client that does
+/// not read makes one head wait, not a hundred.
+async fn inform(
+    front: &Front,
+    stream: &mut Stream<'_>,
+    mut head: response::Parts,
+) -> Result<(), Failure> {
+    let _counted = room::wait_for_interim(front, stream, &head).await?;
+    fields::to_client(&mut head);
+    stream.inform(head)?;
+    flush(front, stream).await
 }
 
 /// The next response's head, interim ones too.
@@ -538,7 +538,7 @@ fn poll_too_late(
     task: &mut Context<'_>,
     front: &Front,
     stream: &mut Stream<'_>,
-    upload: &Upload,
+    upload: &Upload<'_>,
     upstream: &Upstream,
     moved: Instant,
 ) -> Poll<NoHead> {
@@ -587,7 +587,7 @@ async fn pass_down(
     front: &Front,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
-    upload: &mut Upload,
+    upload: &mut Upload<'_>,
     download: &mut Download,
 ) -> Result<Passed, Failure> {
     // Most responses are here already, and to look at the clock costs.
@@ -634,6 +634,7 @@ async fn switched(
     upstream: Upstream,
     chosen: Option<http::HeaderValue>,
     record: &mut Record,
+    written: &Written<'_>,
 ) -> Result<Done, Failure> {
     // HTTP/2 has no 101 (RFC 9113 8.6).
     let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
@@ -642,7 +643,7 @@ async fn switched(
     record.told.status = Some(head.status.as_u16());
     record.reason = Reason::SwitchedProtocols;
     let Some(one) = stream.as_one() else {
-        return over_two(front, stream, head, upstream, record).await;
+        return over_two(front, stream, head, upstream, record, written).await;
     };
     let connection = http::HeaderValue::from_static("upgrade");
     head.headers.insert(header::CONNECTION, connection);
@@ -658,10 +659,10 @@ async fn over_two(
     mut head: response::Parts,
     upstream: Box<one::Connection>,
     record: &mut Record,
+    written: &Written<'_>,
 ) -> Result<Done, Failure> {
     websocket::to_ok(&mut head);
     respond(stream, head, Length::UntilClose, record)?;
-    let written = &mut record.bytes_to_upstream;
     match websocket::copy(front, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(Done::default()),
         Err(websocket::End::Client(trouble)) => Err(trouble.into()),

@@ -257,14 +257,32 @@ pub struct Telling<'a> {
     /// Bytes sent by the client's side of the exchange, and how many of them were before it.
     sent: Rc<Cell<u64>>,
     sent_before: u64,
+    /// Bytes written to upstreams for it.
+    pub written: Written<'a>,
     is_over: bool,
+}
+
+/// Bytes written to upstreams for one request. They count for its connection too, and when they
+/// are written: a task that is dropped before it ends has counted all of its bytes.
+pub struct Written<'a> {
+    front: &'a Front,
+    bytes: Cell<u64>,
+}
+
+impl Written<'_> {
+    /// Counts bytes that a socket has taken.
+    pub fn add(&self, bytes: usize) {
+        self.bytes.update(|written| written + bytes as u64);
+        self.front.bytes_to_upstream.update(|written| written + bytes as u64);
+    }
 }
 
 impl<'a> Telling<'a> {
     /// For a request that begins; `sent` counts what its client is sent.
     pub fn new(front: &'a Front, record: Record, sent: Rc<Cell<u64>>) -> Self {
         let sent_before = sent.get();
-        Self { front, record, sent, sent_before, is_over: false }
+        let written = Written { front, bytes: Cell::new(0) };
+        Self { front, record, sent, sent_before, written, is_over: false }
     }
 
     /// The request has come to its end.
@@ -284,6 +302,7 @@ impl Drop for Telling<'_> {
             self.record.reason = DROPPED;
         }
         self.record.bytes_to_client = self.sent.get() - self.sent_before;
+        self.record.bytes_to_upstream = self.written.bytes.get();
         self.front.tell(&self.record);
     }
 }

@@ -59,6 +59,8 @@ struct Served {
     /// Its task has run.
     has_run: bool,
     left: Option<Left>,
+    /// The library has an interim response of it that is not written yet.
+    has_interim: bool,
     /// The most that its trailers take in the library.
     trailers: usize,
     waker: Option<Waker>,
@@ -190,8 +192,43 @@ impl Load {
         while !bytes.is_empty() {
             let (passed, ended) = self.written.borrow_mut().pass(bytes);
             bytes = &bytes[passed..];
-            if let Some(ended) = ended.filter(|ended| ended.stream_too) {
+            let Some(ended) = ended else { continue };
+            if ended.head {
+                self.has_informed(ended.stream);
+            }
+            if ended.stream_too {
                 self.leaves_library(ended.stream, Left::Written);
+            }
+        }
+    }
+
+    /// Notes that the library was given an interim response.
+    pub fn informs(&self, id: u32) {
+        let mut streams = self.streams.borrow_mut();
+        if let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) {
+            stream.has_interim = true;
+        }
+    }
+
+    /// Notes that a head was written: the stream's final one waits for the interim one.
+    fn has_informed(&self, id: u32) {
+        let mut streams = self.streams.borrow_mut();
+        let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) else { return };
+        if std::mem::take(&mut stream.has_interim)
+            && let Some(waker) = stream.waker.take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Waits until the library holds no interim response of a stream any more.
+    pub fn poll_informed(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
+        let streams = self.streams.borrow();
+        match streams.iter().find(|stream| stream.id == id) {
+            Some(Served { has_interim: false, left: None, .. }) => Poll::Ready(Left::Written),
+            _ => {
+                drop(streams);
+                self.poll_left(id, task)
             }
         }
     }
@@ -202,6 +239,7 @@ impl Load {
             id,
             has_run: false,
             left: None,
+            has_interim: false,
             trailers: 0,
             waker: None,
         });

@@ -14,7 +14,7 @@ use super::io::{Client, Gone, READ_BYTES};
 use super::stream::Stream;
 use super::upgrade;
 use eyelet_engine::handle::Stop;
-use eyelet_engine::lot::Phase;
+use eyelet_engine::lot::{LARGE_BYTES, Phase};
 use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::shed::Serving;
@@ -136,7 +136,9 @@ async fn next(client: &mut Client, front: &Front) -> Next {
             client.handle.due_in(http.head_timeout);
         }
         // Until its head is whole it is one of those that make room for others.
-        front.worker.engine.enters(client.handle.key(), Phase::HalfOpen);
+        let is_large = client.plain.len() > LARGE_BYTES;
+        let phase = if is_large { Phase::Large } else { Phase::HalfOpen };
+        front.worker.engine.enters(client.handle.key(), phase);
         if client.plain.len() > HELLO_BYTES && !front.worker.engine.relieve(client.plain.len()) {
             return Next::Gone(Gone::Stop(Stop::Shed));
         }

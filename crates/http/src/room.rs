@@ -1,12 +1,18 @@
 //! Room for heads: how much memory a long one takes, and whether it is there.
 //! It must not know what a head says.
 
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Instant;
+
 use http::{request, response};
 
 use super::failure::Failure;
 use super::front::Front;
 use super::head_bytes::{map_bytes, request_bytes, text_bytes};
-use super::stream::Stream;
+use super::io::Gone;
+use super::stream::{Stream, Trouble};
+use eyelet_engine::handle::Stop;
 use eyelet_memory::budget::Counted;
 use eyelet_telemetry::reason::Shed;
 
@@ -37,7 +43,8 @@ pub fn take_request(
     Ok(Counted::new(budget, bytes.saturating_sub(HEAD_BYTES_COUNTED)))
 }
 
-/// Counts a response's head if there is room for it.
+/// Counts a response's head if there is room for it, an interim one too: the library or the queue
+/// has one of them at a time, and what is ordinary is counted with the connection or the stream.
 pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counted, Failure> {
     let budget = &front.worker.engine.process.budget;
     let bytes = map_bytes(&response.headers) + text_bytes(&response.headers);
@@ -48,25 +55,31 @@ pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counte
     Ok(Counted::new(budget, bytes))
 }
 
-/// Counts the head of an interim response until the final one has come. HTTP/2's library keeps it
-/// until its client reads. `false`: there is no room, and it is left out. By HTTP/1.1 it is written
-/// before the next one is read.
-pub fn take_interim(
+/// Waits for room for an interim response's head, as long as for a body that does not move, and
+/// counts it. Only a long one waits. RFC 9110 15.2 has a proxy pass it on, so it is never left out.
+pub async fn wait_for_interim(
     front: &Front,
     stream: &mut Stream<'_>,
     head: &response::Parts,
-    kept: &mut Vec<Counted>,
-) -> bool {
-    if stream.as_one().is_some() {
-        return true;
-    }
-    let budget = &front.worker.engine.process.budget;
-    let bytes = map_bytes(&head.headers) + text_bytes(&head.headers);
-    if budget.is_tight(bytes) {
-        return false;
-    }
-    kept.push(Counted::new(budget, bytes));
-    true
+) -> Result<Counted, Failure> {
+    let began = Instant::now();
+    poll_fn(|task| {
+        let failure = match take_response(front, head) {
+            Err(failure) if began.elapsed() < front.patience() => failure,
+            taken => return Poll::Ready(taken),
+        };
+        front.worker.engine.wants_memory(task);
+        if let Poll::Ready(trouble) = stream.poll_gone(task) {
+            return Poll::Ready(Err(trouble.into()));
+        }
+        match stream.poll_late(task) {
+            // The wait has an end of its own, which names the cause.
+            Poll::Pending | Poll::Ready(Stop::Late) => Poll::Pending,
+            Poll::Ready(Stop::Shed) => Poll::Ready(Err(failure)),
+            Poll::Ready(stop) => Poll::Ready(Err(Trouble::Gone(Gone::Stop(stop)).into())),
+        }
+    })
+    .await
 }
 
 /// What the head of an HTTP/2 request takes beyond what its stream is counted as.

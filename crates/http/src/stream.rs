@@ -246,7 +246,10 @@ impl<'a> Stream<'a> {
             }
             Self::Two(two) => {
                 let head = http::Response::from_parts(head, ());
-                two.respond.send_informational(head).map_err(|error| two.why_reset(error))
+                let sent = two.respond.send_informational(head);
+                sent.map_err(|error| two.why_reset(error))?;
+                two.load.informs(two.id);
+                Ok(())
             }
         }
     }
@@ -329,8 +332,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Writes all that is queued. Behind the end of a response nothing of it is left in HTTP/2's
-    /// library either. Until when is [`Stream::poll_late`]'s to say.
+    /// Writes all that is queued. Behind an interim response and the end of one nothing of it is
+    /// left in HTTP/2's library either. Until when is [`Stream::poll_late`]'s to say.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         match self {
             Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
@@ -579,21 +582,16 @@ impl Two {
     /// Waits until the client's socket has taken the response. Until then it is in the library,
     /// and the stream has not ended.
     fn poll_left(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
-        Poll::Ready(match ready!(self.load.poll_left(self.id, task)) {
-            Left::Written => Ok(()),
-            Left::Reset => Err(Trouble::Reset(h2::Reason::CANCEL.into())),
-            Left::Closed => {
-                let error = std::io::ErrorKind::ConnectionReset.into();
-                Err(Gone::Stop(Stop::Io(error)).into())
-            }
-        })
+        self.load.poll_left(self.id, task).map(written)
     }
 
     fn poll_flush_all(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         if self.ended {
             return Poll::Ready(Ok(()));
         }
-        let Some(send) = &mut self.send else { return Poll::Ready(Ok(())) };
+        let Some(send) = &mut self.send else {
+            return self.load.poll_informed(self.id, task).map(written);
+        };
         if let Poll::Ready(reset) = send.poll_reset(task) {
             let error = reset.map_or_else(|error| error, h2::Error::from);
             return Poll::Ready(Err(Trouble::Reset(error)));
@@ -638,6 +636,18 @@ impl Two {
             Poll::Ready(why) => why.map_or_else(|error| error, h2::Error::from),
             Poll::Pending => error,
         })
+    }
+}
+
+/// Whether what the library had was written.
+fn written(left: Left) -> Result<(), Trouble> {
+    match left {
+        Left::Written => Ok(()),
+        Left::Reset => Err(Trouble::Reset(h2::Reason::CANCEL.into())),
+        Left::Closed => {
+            let error = std::io::ErrorKind::ConnectionReset.into();
+            Err(Gone::Stop(Stop::Io(error)).into())
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
 use super::fault::ResponseFault;
+use super::front::Written;
 use super::head::Length;
 use super::io::Queue;
 use super::stream::{Stream, Trouble};
@@ -34,7 +35,7 @@ const SMALL_BYTES: usize = 2 << 10;
 const FIRST_BYTES: usize = 4 << 10;
 
 /// The request on its way up.
-pub struct Upload {
+pub struct Upload<'a> {
     queue: Queue,
     encoder: Encoder,
     /// All of it is written.
@@ -46,13 +47,20 @@ pub struct Upload {
     pub taken: bool,
     /// Bytes written.
     pub written: u64,
+    counts: &'a Written<'a>,
     worker: Rc<Http>,
     counted: Counted,
 }
 
-impl Upload {
+impl<'a> Upload<'a> {
     /// A request with its head, and a body of that length; chunked if nothing else frames it.
-    pub fn new(worker: &Rc<Http>, head: BytesMut, length: Length, chunked: bool) -> Self {
+    pub fn new(
+        worker: &Rc<Http>,
+        counts: &'a Written<'a>,
+        head: BytesMut,
+        length: Length,
+        chunked: bool,
+    ) -> Self {
         let mut queue = Queue::default();
         queue.push_head(head);
         let chunked = chunked && length == Length::Chunked;
@@ -67,6 +75,7 @@ impl Upload {
             read,
             taken: false,
             written: 0,
+            counts,
             worker: worker.clone(),
             counted,
         }
@@ -148,6 +157,7 @@ impl Upload {
             let sent = upstream.poll_send(task, &mut self.queue);
             let written = before - self.queue.len();
             self.written += written as u64;
+            self.counts.add(written);
             stream.release(written);
             if ready!(sent).is_err() {
                 // It may have answered before it closed: that is read.

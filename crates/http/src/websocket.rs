@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode, request, response};
 
-use super::front::Front;
+use super::front::{Front, Written};
 use super::head::Length;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
@@ -57,16 +57,16 @@ pub async fn copy(
     front: &Front,
     stream: &mut Stream<'_>,
     mut upstream: Upstream,
-    written: &mut u64,
+    written: &Written<'_>,
 ) -> Result<(), End> {
     let idle_timeout = front.worker.shared.config.limits.idle_timeout;
-    let mut up = Upload::new(&front.worker, BytesMut::new(), Length::UntilClose, false);
+    let mut up = Upload::new(&front.worker, written, BytesMut::new(), Length::UntilClose, false);
     let mut down = Download::new(&front.worker, Length::UntilClose);
     let mut told = false;
     let mut moved = Instant::now();
     let patience = front.patience().min(idle_timeout);
     stream.due_in(patience);
-    let ended = poll_fn(|task| {
+    poll_fn(|task| {
         let before = (up.written, down.taken);
         if let Poll::Ready(Err(trouble)) = up.poll(task, stream, &mut upstream) {
             return Poll::Ready(Err(End::Client(trouble)));
@@ -103,7 +103,5 @@ pub async fn copy(
         }
         Poll::Pending
     })
-    .await;
-    *written += up.written;
-    ended
+    .await
 }

@@ -184,3 +184,94 @@ impl AsyncWrite for Plain {
         }
     }
 }
+
+#[cfg(test)]
+pub mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use eyelet_engine::ready::Token;
+    use eyelet_engine::worker::{Process, Settings};
+    use eyelet_memory::budget::Budget;
+    use eyelet_sys::epoll::Events;
+
+    use super::*;
+
+    /// An event loop that nobody runs: epoll tells nothing before [`look`].
+    pub fn worker() -> Rc<Worker> {
+        let settings = Settings {
+            idle_timeout: Duration::from_secs(300),
+            shed_idle: false,
+            drain_timeout: Duration::from_secs(1),
+        };
+        let process = Process {
+            settings,
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(64 << 20, 0)),
+            descriptors: AtomicUsize::new(0),
+            connections_max: 10,
+            descriptors_max: 10,
+        };
+        Rc::new(Worker::new(0, Arc::new(process), Arc::default()).unwrap())
+    }
+
+    /// An upstream and the socket to it.
+    pub fn connected(worker: &Rc<Worker>) -> (UnixStream, Plain) {
+        let (upstream, socket) = UnixStream::pair().unwrap();
+        upstream.set_nonblocking(true).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        (upstream, Plain::new(worker, socket.into()).unwrap())
+    }
+
+    /// Notes what epoll tells.
+    pub fn look(worker: &Worker) {
+        let mut events = Events::with_capacity(8);
+        let mut lot = worker.lot.borrow_mut();
+        lot.epoll.poll(&mut events).unwrap();
+        for event in events.iter() {
+            if let Token::Watched(key) = Token::decode(event.token) {
+                lot.note_watched(key, event.ready);
+            }
+        }
+    }
+
+    /// A kept connection whose upstream has spoken or closed must not get a request, also where
+    /// the event loop has not come to its event yet.
+    #[test]
+    fn what_came_before_its_event_is_seen_by_a_look() {
+        let says = |upstream: &mut UnixStream| upstream.write_all(b"a byte").unwrap();
+        let ends = |upstream: &mut UnixStream| {
+            upstream.shutdown(std::net::Shutdown::Write).unwrap();
+        };
+        for (name, acts) in [("a byte", says as fn(&mut UnixStream)), ("an end", ends)] {
+            let worker = worker();
+            let (mut upstream, socket) = connected(&worker);
+            assert!(socket.is_silent(false) && socket.is_silent(true), "{name}: nothing came");
+            acts(&mut upstream);
+            assert!(socket.is_silent(false), "{name}: epoll has told nothing");
+            assert!(!socket.is_silent(true), "{name}: the kernel was asked");
+            look(&worker);
+            assert!(!socket.is_silent(false), "{name}: its event was noted");
+            assert!(!socket.is_silent(true), "{name}: both");
+        }
+    }
+
+    /// An event says that something may be there. Once that was read, silence is silence.
+    #[test]
+    fn what_was_read_is_no_noise() {
+        let worker = worker();
+        let (mut upstream, socket) = connected(&worker);
+        upstream.write_all(b"a byte").unwrap();
+        look(&worker);
+        let mut task = Context::from_waker(Waker::noop());
+        let mut read = BytesMut::new();
+        assert!(matches!(socket.poll_recv(&mut task, &mut read, 6), Poll::Ready(Ok(6))));
+        assert!(socket.has_event(), "a read of all that was asked for may have left some");
+        assert!(socket.is_silent(false) && socket.is_silent(true));
+    }
+}

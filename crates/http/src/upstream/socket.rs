@@ -175,3 +175,95 @@ impl AsyncWrite for Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::future::Future;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::pin::pin;
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    use eyelet_engine::worker::Worker;
+    use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
+    use rustls_pki_types::ServerName;
+    use tokio_rustls::TlsConnector;
+
+    use super::super::plain::tests::{connected, look, worker};
+    use super::*;
+
+    /// Moves what the server's session has to send and to read now.
+    fn serve(server: &mut ServerConnection, stream: &mut UnixStream) {
+        while server.wants_write() {
+            server.write_tls(stream).unwrap();
+        }
+        while server.read_tls(stream).is_ok() {
+            server.process_new_packets().unwrap();
+        }
+        while server.wants_write() {
+            server.write_tls(stream).unwrap();
+        }
+    }
+
+    /// A connection whose handshake is done, and whose tickets were read.
+    fn shaken(worker: &Rc<Worker>) -> (ServerConnection, UnixStream, Socket) {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let issued = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(issued.cert.der().clone()).unwrap();
+        let key = rustls_pki_types::PrivatePkcs8KeyDer::from(issued.signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![issued.cert.der().clone()], key.into())
+            .unwrap();
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut server = ServerConnection::new(Arc::new(config)).unwrap();
+        let (mut stream, plain) = connected(worker);
+        let name = ServerName::try_from("app.test").unwrap();
+        let mut connect = pin!(TlsConnector::from(Arc::new(client)).connect(name, plain));
+        let mut task = Context::from_waker(Waker::noop());
+        // A handshake takes three flights, and tickets one more.
+        let tls = (0..8).find_map(|_| {
+            look(worker);
+            let polled = connect.as_mut().poll(&mut task);
+            serve(&mut server, &mut stream);
+            match polled {
+                Poll::Ready(tls) => Some(tls.unwrap()),
+                Poll::Pending => None,
+            }
+        });
+        let mut socket = Socket::Tls(Box::new(tls.unwrap()));
+        look(worker);
+        assert!(socket.is_silent(false), "a ticket is no response");
+        (server, stream, socket)
+    }
+
+    /// Records that were not read yet may hold the end, so a look does not call them silence.
+    #[test]
+    fn an_end_by_tls_is_seen_before_its_event() {
+        let worker = worker();
+        let (mut server, mut stream, mut socket) = shaken(&worker);
+        assert!(socket.is_silent(true), "nothing came");
+        server.send_close_notify();
+        serve(&mut server, &mut stream);
+        assert!(socket.is_silent(false), "epoll has told nothing");
+        assert!(!socket.is_silent(true), "the kernel was asked");
+        look(&worker);
+        assert!(!socket.is_silent(false), "its event was noted");
+
+        let (mut server, mut stream, mut socket) = shaken(&worker);
+        server.writer().write_all(b"an answer to nothing").unwrap();
+        serve(&mut server, &mut stream);
+        assert!(!socket.is_silent(true), "the kernel was asked");
+        look(&worker);
+        assert!(!socket.is_silent(true), "its event was noted");
+    }
+}
