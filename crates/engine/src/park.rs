@@ -423,8 +423,10 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
 /// Ends a parked connection from our side, politely.
 fn close(worker: &Rc<Worker>, key: Key, reason: &'static str) {
     let mut lot = worker.lot.borrow_mut();
-    let Some(Entry { client, role, .. }) = lot.entry(key) else { return };
+    let Some(Entry { client, upstream, role, .. }) = lot.entry(key) else { return };
     let Role::Parked { relay, .. } = role else { return };
+    // Bytes that are still held are lost: neither side may take what it has got for whole.
+    let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = match relay {
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
@@ -436,7 +438,8 @@ fn close(worker: &Rc<Worker>, key: Key, reason: &'static str) {
         }
     };
     drop(lot);
-    end_parked(worker, key, &End { outcome, reason: reason.into() }, Last::Close);
+    let last = if is_cut { Last::Reset } else { Last::Close };
+    end_parked(worker, key, &End { outcome, reason: reason.into() }, last);
 }
 
 /// Ends the parked connections that are idle while the process drains. What a spliced pair is

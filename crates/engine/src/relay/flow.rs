@@ -235,6 +235,7 @@ impl Flow {
             pending.to_client.is_empty()
                 && pending.to_upstream.is_empty()
                 && pending.partial.is_empty()
+                && !pending.watching.as_ref().is_some_and(|watching| watching.holds())
         })
     }
 
