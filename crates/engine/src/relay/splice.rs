@@ -64,8 +64,12 @@ pub fn run(
     buffers: &mut Buffers,
 ) -> Progress {
     let up = direction(spliced, sockets, CLIENT, buffers, story);
-    // Even where the upstream cannot be written any more, what it said before goes to the client.
-    let down = direction(spliced, sockets, UPSTREAM, buffers, story);
+    let down = if spliced.flow.is_refused() {
+        Ok(More::No)
+    } else {
+        // Even where the upstream cannot be written any more, the client gets what it said before.
+        direction(spliced, sockets, UPSTREAM, buffers, story)
+    };
     let flow = &mut spliced.flow;
     match (up, down) {
         (Ok(up), Ok(down)) => conclude(flow, up, down, Outcome::Spliced),

@@ -106,6 +106,12 @@ impl Flow {
         }
     }
 
+    /// Whether [`Flow::pass`] has said that nothing may go on.
+    pub(super) fn is_refused(&self) -> bool {
+        let watching = self.pending.as_ref().and_then(|pending| pending.watching.as_ref());
+        watching.is_some_and(|watching| watching.never.is_some())
+    }
+
     /// Why nothing may go on, after [`Flow::pass`] has said so.
     pub fn never_reason(&mut self) -> Cow<'static, str> {
         let watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
