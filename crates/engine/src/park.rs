@@ -227,9 +227,6 @@ fn uncount(worker: &Worker, story: &Parked, relay: &mut Relay) {
     worker.holds(size_of::<Entry>(), 0);
     worker.keeps(relay.held_bytes(), 0);
     worker.sources.remove(story.client_ip(), relay.held_bytes());
-    for _ in 0..relay.flow().pipes() {
-        worker.buffers.borrow_mut().lost_pipe();
-    }
 }
 
 /// Ends a connection in whose wake a fault of ours showed.

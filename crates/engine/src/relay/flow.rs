@@ -3,8 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use eyelet_sys::pipe::Pipe;
-
+use super::buffers::LentPipe;
 use super::watching::Watching;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 
@@ -84,7 +83,7 @@ pub struct Rest {
 pub struct Held {
     pub(super) bytes: Vec<u8>,
     pub(super) sent: usize,
-    pub(super) pipe: Option<(Pipe, usize)>,
+    pub(super) pipe: Option<(LentPipe, usize)>,
     /// The tick since which there are bytes in memory that the socket has not taken.
     pub(super) since: Option<NonZeroU32>,
 }
@@ -219,14 +218,6 @@ impl Flow {
     /// Notes that it is not queued any more.
     pub fn leaves_queue(&mut self) {
         self.flags &= !QUEUED;
-    }
-
-    /// Pipes that are not empty, of both directions.
-    pub fn pipes(&self) -> usize {
-        self.pending.as_ref().map_or(0, |pending| {
-            let held = [&pending.to_client, &pending.to_upstream];
-            held.into_iter().filter(|held| held.pipe.is_some()).count()
-        })
     }
 
     /// Whether nothing is on its way.

@@ -158,15 +158,15 @@ impl Sockets<'_> {
                 if held.is_sent() {
                     (held.bytes, held.sent, held.since) = (Vec::new(), 0, None);
                 }
-            } else if let Some((pipe, left)) = held.pipe.take() {
+            } else if let Some((lent, left)) = held.pipe.take() {
                 let emptied = match self.socket(to) {
-                    Some(socket) => pipe.empty(socket, left),
+                    Some(socket) => lent.pipe.empty(socket, left),
                     None => return Ok(false),
                 };
                 let left = left - self.note_write(to, emptied)?;
                 match left {
-                    0 => buffers.give_back(pipe),
-                    _ => held.pipe = Some((pipe, left)),
+                    0 => buffers.give_back(lent),
+                    _ => held.pipe = Some((lent, left)),
                 }
             }
         }

@@ -175,24 +175,24 @@ fn pump(
     let to = UPSTREAM - from;
     let bulk = if from == CLIENT { BULK_UP } else { BULK_DOWN };
     let flow = &mut spliced.flow;
-    let (Some(source), Some(pipe)) = (sockets.socket(from), buffers.pipe()) else {
+    let (Some(source), Some(lent)) = (sockets.socket(from), buffers.pipe()) else {
         // Out of descriptors for pipes: copying still works.
         flow.flags &= !bulk;
         return copy(spliced, sockets, from, buffers, room, story);
     };
-    let filled = pipe.fill(source, PIPE_BYTES);
+    let filled = lent.pipe.fill(source, PIPE_BYTES);
     // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.
     let filled = sockets.note_read(from, filled, 0)?;
     match filled {
         // Drained, and still bulk: what comes next need not begin with a copy.
-        None | Some(0) => buffers.give_back(pipe),
+        None | Some(0) => buffers.give_back(lent),
         Some(filled) => {
             if filled < BULK_BYTES_MIN {
                 flow.flags &= !bulk;
             }
             let pending = flow.pending();
             let held = if to == CLIENT { &mut pending.to_client } else { &mut pending.to_upstream };
-            held.pipe = Some((pipe, filled));
+            held.pipe = Some((lent, filled));
         }
     }
     Ok(filled)
