@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_sys::epoll::ENDED;
-use eyelet_sys::socket;
 
 use crate::accept::KEEPALIVE_IDLE;
 use crate::lot::{Entry, Phase, Role, Waits};
 use crate::queues;
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
+use crate::socket;
 use crate::wheel::TICK_MS;
 use crate::worker::Handle;
 use crate::worker::Worker;

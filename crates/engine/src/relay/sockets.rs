@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use eyelet_sys::socket;
 use eyelet_telemetry::info::{End, Outcome};
 
 use super::buffers::{Buffers, TIGHT_BYTES};
 use super::flow::{CLIENT_ENDED, CLIENT_TOLD, Flow, UPSTREAM_ENDED, UPSTREAM_TOLD, WRITTEN_ONCE};
 use crate::ready::{CLIENT, READ, Ready, Side, UPSTREAM, WRITE};
+use crate::socket;
 
 /// The two sockets of a connection and what is known of their readiness.
 pub struct Sockets<'a> {

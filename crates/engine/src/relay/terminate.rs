@@ -8,12 +8,12 @@ use eyelet_record::{
     CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Session,
     alert,
 };
-use eyelet_sys::socket;
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::flow::{CLIENT_ENDED, CLIENT_FIN, Flow, TRUNCATED, UPSTREAM_ENDED};
 use super::sockets::{Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, UPSTREAM};
+use crate::socket;
 use eyelet_telemetry::info::{End, Outcome, Parked};
 
 /// A terminated connection between two wakes.
