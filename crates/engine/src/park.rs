@@ -494,7 +494,8 @@ mod tests {
     /// What an idle connection costs in this process: its entry, and four bytes for the entry's
     /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline
     /// wheel (16), the story (64), and the relay: secrets and sequence numbers of both directions
-    /// (2 x (48 + 8)) with 16 bytes of state, a pointer to what is on its way (8) and flags.
+    /// (2 x (48 + 8)) with 16 bytes of state, a pointer to what is on its way (8)
+    /// and the states of both directions (8).
     #[test]
     fn an_entry_is_small() {
         assert_eq!(size_of::<Parked>(), 64);

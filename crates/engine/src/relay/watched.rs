@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 
-use super::flow::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
+use super::direction::{Direction, Mode};
+use super::flow::Flow;
 use super::watching::{HELLO_BYTES_MAX, Never, Watching};
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::watch::{Pass, Watch};
@@ -12,15 +13,22 @@ use eyelet_telemetry::info::Parked;
 impl Flow {
     /// Has the first flights watched.
     pub fn watch(&mut self, forbid_compression: bool) {
-        self.flags |= WATCH_UP | WATCH_DOWN;
-        if forbid_compression {
-            self.flags |= FORBID_COMPRESSION;
-        }
+        self.up = Direction::Open(Mode::Inspect { forbid_compression });
+        self.down = Direction::Open(Mode::Inspect { forbid_compression });
     }
 
     /// Whether what comes from a side is watched.
     pub fn is_watched(&self, from: Side) -> bool {
-        self.has(flag(from))
+        match from {
+            CLIENT => matches!(self.up, Direction::Open(Mode::Inspect { .. })),
+            _ => matches!(self.down, Direction::Open(Mode::Inspect { .. })),
+        }
+    }
+
+    fn end_inspection(&mut self, from: Side) {
+        if let Some(mode @ Mode::Inspect { .. }) = self.mode(from) {
+            *mode = Mode::Copy;
+        }
     }
 
     /// How many of the bytes that have come from a side may go on at once. What may not is held
@@ -50,10 +58,10 @@ impl Flow {
         };
         let all = before + bytes.len();
         let (passed, done) = match pass {
-            Pass::Some(passed) => (passed, 0),
-            Pass::Down => (all, WATCH_DOWN),
-            Pass::All if from == CLIENT => (all, WATCH_UP),
-            Pass::All => (all, WATCH_UP | WATCH_DOWN),
+            Pass::Some(passed) => (passed, &[][..]),
+            Pass::Down => (all, &[UPSTREAM][..]),
+            Pass::All if from == CLIENT => (all, &[CLIENT][..]),
+            Pass::All => (all, &[CLIENT, UPSTREAM][..]),
             Pass::Never(why) => {
                 // These did not come to be counted.
                 watching.held(from).truncate(before);
@@ -62,7 +70,7 @@ impl Flow {
                 return Err(Never);
             }
         };
-        self.flags &= !done;
+        done.iter().for_each(|side| self.end_inspection(*side));
         let at_once = if before == 0 {
             watching.held(from).extend_from_slice(&bytes[passed..]);
             passed
@@ -71,7 +79,7 @@ impl Flow {
             self.hold(UPSTREAM - from, &let_go);
             0
         };
-        if self.flags & (WATCH_UP | WATCH_DOWN) == 0 {
+        if !self.is_watched(CLIENT) && !self.is_watched(UPSTREAM) {
             self.hold(UPSTREAM, &watching.from_client);
         } else if !(watching.watch.is_idle()
             && watching.from_client.is_empty()
@@ -92,13 +100,16 @@ impl Flow {
     ) -> Pass {
         match from {
             CLIENT => watch.client(held, sni, HELLO_BYTES_MAX),
-            _ => watch.server(held, self.has(FORBID_COMPRESSION), || *chosen = true),
+            _ => {
+                let forbid = Direction::Open(Mode::Inspect { forbid_compression: true });
+                watch.server(held, self.down == forbid, || *chosen = true)
+            }
         }
     }
 
     /// Lets go what is held back of a side whose stream has ended: there is no more to wait for.
     pub fn let_go(&mut self, from: Side) {
-        self.flags &= !flag(from);
+        self.end_inspection(from);
         let watching = self.pending.as_mut().and_then(|pending| pending.watching.as_mut());
         if let Some(watching) = watching {
             let held = std::mem::take(watching.held(from));
@@ -126,8 +137,4 @@ impl Flow {
         story.bytes_to_client -= watching.from_server.len() as u64;
         watching.never
     }
-}
-
-const fn flag(from: Side) -> u16 {
-    if from == CLIENT { WATCH_UP } else { WATCH_DOWN }
 }

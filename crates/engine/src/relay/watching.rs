@@ -2,6 +2,7 @@
 //! It must not know what is watched for.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 
 use crate::ready::{CLIENT, Side};
 use crate::watch::Watch;
@@ -16,6 +17,8 @@ pub struct Watching {
     pub(super) from_client: Vec<u8>,
     pub(super) from_server: Vec<u8>,
     pub(super) never: Option<Cow<'static, str>>,
+    /// The tick since which bytes are held back.
+    pub(super) since: Option<NonZeroU32>,
 }
 
 /// None of it may pass.
