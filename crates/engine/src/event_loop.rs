@@ -135,7 +135,11 @@ impl Worker {
     }
 
     /// One turn: what is ready, and then what used up its share last time; whether there is more.
-    fn turn(self: &Rc<Self>, events: &mut Events, accepting: &mut Accepting) -> io::Result<bool> {
+    pub(crate) fn turn(
+        self: &Rc<Self>,
+        events: &mut Events,
+        accepting: &mut Accepting,
+    ) -> io::Result<bool> {
         let mut left = self.look(events, accepting, 1)?;
         if left {
             // If a listener is told of again more wait than was guessed.
@@ -235,8 +239,9 @@ impl Worker {
         }
     }
 
-    fn tick(self: &Rc<Self>, accepting: &mut Accepting) {
-        let now = (self.clock.elapsed().as_millis() as u64 / TICK_MS) as u32;
+    /// A tick has passed. The worker's clock has run for `elapsed`.
+    pub(crate) fn tick(self: &Rc<Self>, accepting: &mut Accepting, elapsed: Duration) {
+        let now = (elapsed.as_millis() as u64 / TICK_MS) as u32;
         loop {
             let due = self.lot.borrow_mut().next_due(now);
             let Some(key) = due else { break };
@@ -391,7 +396,7 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            _ = ticks.tick() => worker.tick(&mut accepting),
+            _ = ticks.tick() => worker.tick(&mut accepting, worker.clock.elapsed()),
             ready = watched.readable() => {
                 let mut ready = ready?;
                 let more = worker.turn(&mut events, &mut accepting)?;

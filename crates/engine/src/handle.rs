@@ -9,10 +9,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
-use eyelet_sys::{socket, transparent};
+use eyelet_sys::transparent;
 
 use crate::lot::{LARGE_BYTES, Phase, Role, Waits};
 use crate::ready::{CLIENT, READ, Side, WRITE};
+use crate::socket;
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
 use eyelet_telemetry::reason::{Limit, Reason, Shed, When};

@@ -17,3 +17,11 @@ pub mod source;
 pub mod watch;
 pub mod wheel;
 pub mod worker;
+
+#[cfg(test)]
+mod sim;
+/// The calls that move bytes: the kernel's, and in tests the simulator's.
+#[cfg(not(test))]
+pub(crate) use eyelet_sys::{pipe, socket};
+#[cfg(test)]
+pub(crate) use sim::kernel::{pipe, socket};

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_sys::epoll::ENDED;
-use eyelet_sys::socket;
 
 use crate::accept::KEEPALIVE_IDLE;
 use crate::lot::{Entry, Phase, Role, Waits};
 use crate::queues;
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
+use crate::socket;
 use crate::wheel::TICK_MS;
 use crate::worker::Handle;
 use crate::worker::Worker;
@@ -227,9 +227,6 @@ fn uncount(worker: &Worker, story: &Parked, relay: &mut Relay) {
     worker.holds(size_of::<Entry>(), 0);
     worker.keeps(relay.held_bytes(), 0);
     worker.sources.remove(story.client_ip(), relay.held_bytes());
-    for _ in 0..relay.flow().pipes() {
-        worker.buffers.borrow_mut().lost_pipe();
-    }
 }
 
 /// Ends a connection in whose wake a fault of ours showed.
@@ -423,8 +420,10 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
 /// Ends a parked connection from our side, politely.
 fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut lot = worker.lot.borrow_mut();
-    let Some(Entry { client, role, .. }) = lot.entry(key) else { return };
+    let Some(Entry { client, upstream, role, .. }) = lot.entry(key) else { return };
     let Role::Parked { relay, .. } = role else { return };
+    // Bytes that are still held are lost: neither side may take what it has got for whole.
+    let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = match relay {
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
@@ -436,7 +435,8 @@ fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
         }
     };
     drop(lot);
-    end_parked(worker, key, &End { outcome, reason }, Last::Close);
+    let last = if is_cut { Last::Reset } else { Last::Close };
+    end_parked(worker, key, &End { outcome, reason }, last);
 }
 
 /// Ends the parked connections that are idle while the process drains. What a spliced pair is
@@ -494,7 +494,8 @@ mod tests {
     /// What an idle connection costs in this process: its entry, and four bytes for the entry's
     /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline
     /// wheel (16), the story (64), and the relay: secrets and sequence numbers of both directions
-    /// (2 x (48 + 8)) with 16 bytes of state, a pointer to what is on its way (8) and flags.
+    /// (2 x (48 + 8)) with 16 bytes of state, a pointer to what is on its way (8)
+    /// and the states of both directions (8).
     #[test]
     fn an_entry_is_small() {
         assert_eq!(size_of::<Parked>(), 64);

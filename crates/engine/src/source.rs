@@ -5,6 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr};
 
+// A seed of the simulator gives the same run each time.
+#[cfg(test)]
+use foldhash::fast::FixedState as RandomState;
+#[cfg(not(test))]
 use foldhash::fast::RandomState;
 
 /// A host: an IPv4 address, or an IPv6 /64, from which a host takes its addresses as it likes
@@ -96,6 +100,12 @@ impl Sources {
         let occupied = self.occupied.get() + u64::from(was_empty);
         self.occupied.set(occupied - u64::from(rows[0][cells[0]] == 0));
         self.all.update(|all| all.wrapping_add(after.into()).wrapping_sub(before.into()));
+    }
+
+    /// Whether no connection is counted.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.all.get() == 0 && self.occupied.get() == 0
     }
 
     /// Whether the host holds more than its share. One source alone has no share to exceed.

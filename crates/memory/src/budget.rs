@@ -110,6 +110,11 @@ impl Budget {
         self.used.sums.iter().map(|account| account.load(Relaxed)).sum()
     }
 
+    /// Bytes that are counted now for one kind.
+    pub fn used_by(&self, account: Account) -> usize {
+        self.used.sums[account as usize].load(Relaxed)
+    }
+
     /// Whether `more` bytes would be beyond the bound.
     pub fn is_over(&self, more: usize) -> bool {
         self.used().saturating_add(more) > self.bytes_max
@@ -160,7 +165,7 @@ impl fmt::Display for Budget {
         for ((account, name), before) in
             ACCOUNTS.iter().zip(iter::once(": ").chain(iter::repeat(", ")))
         {
-            write!(f, "{before}{name} {}", self.used.sums[*account as usize].load(Relaxed))?;
+            write!(f, "{before}{name} {}", self.used_by(*account))?;
         }
         Ok(())
     }

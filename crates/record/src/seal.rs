@@ -80,6 +80,14 @@ impl Session {
             && (key_is_old || self.flags & DUE != 0)
     }
 
+    /// Makes a KeyUpdate due that asks the peer for its own (RFC 8446 section 4.6.3). TLS 1.2 has
+    /// none.
+    pub fn request_key_update(&mut self) {
+        if self.version == Version::Tls13 {
+            self.flags |= flag::ASK_KEY_UPDATE;
+        }
+    }
+
     /// Seals the record that is due, and switches keys behind a KeyUpdate. `out` has room for
     /// [`crate::CONTROL_BYTES_MAX`]. Returns the record's length, 0 if none is due.
     ///

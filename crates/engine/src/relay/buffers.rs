@@ -1,16 +1,20 @@
 //! The buffers and pipes of a worker, lent to one connection at a time.
 //! It must not know connections.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use eyelet_record::SLOT_BYTES;
-use eyelet_sys::pipe::Pipe;
+
+use crate::pipe::Pipe;
 
 /// TLS records sealed at once: 256 KiB of payload, which stays in a core's own cache.
 pub(super) const SLOTS: usize = 16;
 /// Bytes read at once.
 pub(super) const INPUT_BYTES: usize = SLOTS * SLOT_BYTES;
 /// Bytes that one direction may move in one wake, so that a bulk transfer leaves the others
-/// their turn.
-pub(super) const SHARE_BYTES: usize = 1 << 20;
+/// their turn. Less in tests: a Unix socket has no room for so much.
+pub(super) const SHARE_BYTES: usize = if cfg!(test) { 96 << 10 } else { 1 << 20 };
 /// Empty pipes kept for the next bulk transfer, two descriptors each.
 pub(super) const PIPES_KEPT: usize = 16;
 /// Bytes read at once when memory is short: the payload of a record, which fits a send buffer
@@ -33,7 +37,22 @@ pub struct Buffers {
     pub piece: Option<usize>,
     pipes: Vec<Pipe>,
     /// Pipes that are not here: those that slow receivers hold.
-    pipes_lent: usize,
+    pipes_lent: Rc<Cell<usize>>,
+}
+
+/// A pipe that a connection has borrowed. To drop it, with what is in it, ends the loan as well.
+pub struct LentPipe {
+    pub(super) pipe: Pipe,
+    _loan: Loan,
+}
+
+/// One of [`PIPES_MAX`], as long as it lives.
+struct Loan(Rc<Cell<usize>>);
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.0.update(|lent| lent - 1);
+    }
 }
 
 impl Default for Buffers {
@@ -45,30 +64,31 @@ impl Default for Buffers {
             output: vec![0; SLOTS * SLOT_BYTES].into_boxed_slice(),
             piece: None,
             pipes: Vec::new(),
-            pipes_lent: 0,
+            pipes_lent: Rc::default(),
         }
     }
 }
 
 impl Buffers {
-    pub(super) fn pipe(&mut self) -> Option<Pipe> {
-        if self.pipes_lent == PIPES_MAX {
+    pub(super) fn pipe(&mut self) -> Option<LentPipe> {
+        if self.pipes_lent.get() == PIPES_MAX {
             return None;
         }
         let pipe = self.pipes.pop().or_else(|| Pipe::new(PIPE_BYTES).ok())?;
-        self.pipes_lent += 1;
-        Some(pipe)
+        self.pipes_lent.update(|lent| lent + 1);
+        Some(LentPipe { pipe, _loan: Loan(self.pipes_lent.clone()) })
     }
 
-    /// Notes that a connection ended with a pipe that was not empty.
-    pub fn lost_pipe(&mut self) {
-        self.pipes_lent -= 1;
+    /// Pipes that are not here.
+    #[cfg(test)]
+    pub fn pipes_lent(&self) -> usize {
+        self.pipes_lent.get()
     }
 
-    pub(super) fn give_back(&mut self, pipe: Pipe) {
-        self.pipes_lent -= 1;
+    /// Takes an empty pipe back.
+    pub(super) fn give_back(&mut self, lent: LentPipe) {
         if self.pipes.len() < PIPES_KEPT {
-            self.pipes.push(pipe);
+            self.pipes.push(lent.pipe);
         }
     }
 }

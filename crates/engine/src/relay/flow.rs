@@ -3,8 +3,8 @@
 
 use std::num::NonZeroU32;
 
-use eyelet_sys::pipe::Pipe;
-
+use super::buffers::LentPipe;
+use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
 use super::watching::Watching;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use eyelet_telemetry::reason::Reason;
@@ -13,44 +13,19 @@ use eyelet_telemetry::reason::Reason;
 #[derive(Default)]
 pub struct Flow {
     pub(super) pending: Option<Box<Pending>>,
-    pub(super) flags: u16,
-    /// The tick since which the beginning of a record or of a watched flight is held.
-    pub(super) begun_since: Option<NonZeroU32>,
+    /// From the client to the upstream.
+    pub(super) up: Direction<ClientEnd>,
+    /// From the upstream to the client.
+    pub(super) down: Direction<UpstreamEnd>,
+    /// The last bytes that moved went to the upstream: it may be about to answer.
+    is_asked: bool,
+    /// The upstream's socket has not TCP_NODELAY yet: it was written once.
+    pub(super) is_written_once: bool,
+    /// It holds what came before it is served, and has a position in the queue of half-open ones.
+    is_half_open: bool,
+    /// It has a position in the queue of those that hold bytes: see [`Flow::holds_since`].
+    is_queued: bool,
 }
-
-/// The client's stream has ended, and everything of it was read.
-pub(super) const CLIENT_ENDED: u16 = 1;
-/// The upstream's stream has ended, and everything of it was read.
-pub(super) const UPSTREAM_ENDED: u16 = 1 << 1;
-/// The end was passed on to the upstream.
-pub(super) const UPSTREAM_TOLD: u16 = 1 << 2;
-/// The end was passed on to the client.
-pub(super) const CLIENT_TOLD: u16 = 1 << 3;
-/// The upstream's end came first.
-pub(super) const UPSTREAM_FIRST: u16 = 1 << 4;
-/// The client's stream ended without close_notify.
-pub(super) const TRUNCATED: u16 = 1 << 5;
-/// Much is coming from the client.
-pub(super) const BULK_UP: u16 = 1 << 6;
-/// Much is coming from the upstream.
-pub(super) const BULK_DOWN: u16 = 1 << 7;
-/// The last bytes that moved went to the upstream: it may be about to answer.
-pub(super) const ASKED: u16 = 1 << 8;
-/// What the client sends behind its hello is watched.
-pub(super) const WATCH_UP: u16 = 1 << 9;
-/// What the server sends first is watched.
-pub(super) const WATCH_DOWN: u16 = 1 << 10;
-/// A server that chooses TLS compression is not passed on.
-pub(super) const FORBID_COMPRESSION: u16 = 1 << 11;
-/// The client's FIN was read: nothing can follow.
-pub(super) const CLIENT_FIN: u16 = 1 << 12;
-/// It holds what came before it is served, and is one of those that make room.
-pub(super) const WAITS: u16 = 1 << 13;
-/// The upstream's socket has not TCP_NODELAY yet: it was written once.
-pub(super) const WRITTEN_ONCE: u16 = 1 << 14;
-
-/// It is in the queue of those that hold bytes: see [`Flow::holds_since`].
-pub(super) const QUEUED: u16 = 1 << 15;
 
 /// Bytes that were read and could not be written yet, or not be opened yet.
 #[derive(Default)]
@@ -60,11 +35,19 @@ pub struct Pending {
     /// For the client: sealed, where TLS ends here.
     pub to_client: Held,
     /// The beginning of a TLS record.
-    pub partial: Vec<u8>,
+    pub(super) partial: Partial,
     /// A PROXY header for an upstream that is dialled later.
     pub preface: Vec<u8>,
     /// The part of a watched flight that has come.
     pub watching: Option<Box<Watching>>,
+}
+
+/// The beginning of a TLS record.
+#[derive(Default)]
+pub(super) struct Partial {
+    pub(super) bytes: Vec<u8>,
+    /// The tick since which the beginning of a record is held.
+    pub(super) since: Option<NonZeroU32>,
 }
 
 /// The same of a connection whose upstream was not dialled.
@@ -85,7 +68,7 @@ pub struct Rest {
 pub struct Held {
     pub(super) bytes: Vec<u8>,
     pub(super) sent: usize,
-    pub(super) pipe: Option<(Pipe, usize)>,
+    pub(super) pipe: Option<(LentPipe, usize)>,
     /// The tick since which there are bytes in memory that the socket has not taken.
     pub(super) since: Option<NonZeroU32>,
 }
@@ -102,8 +85,20 @@ impl Held {
 }
 
 impl Flow {
-    pub(super) fn has(&self, flag: u16) -> bool {
-        self.flags & flag != 0
+    /// Whether more may come from a side.
+    pub(super) fn is_open(&self, from: Side) -> bool {
+        match from {
+            CLIENT => self.up.is_open(),
+            _ => self.down.is_open(),
+        }
+    }
+
+    /// How what comes from a side is moved. `None`: nothing comes any more.
+    pub(super) fn mode(&mut self, from: Side) -> Option<&mut Mode> {
+        match from {
+            CLIENT => self.up.mode(),
+            _ => self.down.mode(),
+        }
     }
 
     pub(super) fn pending(&mut self) -> &mut Pending {
@@ -134,7 +129,7 @@ impl Flow {
 
     /// Notes that the upstream was sent its first bytes by the dial, but for these.
     pub fn begin(&mut self, unsent: &[u8]) {
-        self.flags |= WRITTEN_ONCE;
+        self.is_written_once = true;
         self.hold(UPSTREAM, unsent);
     }
 
@@ -156,15 +151,27 @@ impl Flow {
 
     /// Holds the beginning of a TLS record until the rest has come.
     pub fn hold_partial(&mut self, bytes: &[u8]) {
+        self.hold_partial_since(bytes, None);
+    }
+
+    pub(super) fn hold_partial_since(&mut self, bytes: &[u8], since: Option<NonZeroU32>) {
         if !bytes.is_empty() {
-            self.pending().partial = bytes.to_vec();
+            self.pending().partial = Partial { bytes: bytes.to_vec(), since };
         }
+    }
+
+    /// Takes what is held of a record, to be gone on with.
+    pub(super) fn take_partial(&mut self) -> Partial {
+        self.pending
+            .as_mut()
+            .map(|pending| std::mem::take(&mut pending.partial))
+            .unwrap_or_default()
     }
 
     /// What a task needs that takes the connection over.
     pub fn into_rest(self) -> Rest {
         self.pending.map_or_else(Rest::default, |pending| Rest {
-            partial: pending.partial,
+            partial: pending.partial.bytes,
             to_upstream: pending.to_upstream.bytes,
             to_client: pending.to_client.bytes[pending.to_client.sent..].to_vec(),
             preface: pending.preface,
@@ -177,7 +184,7 @@ impl Flow {
             size_of::<Pending>()
                 + pending.to_client.bytes.capacity()
                 + pending.to_upstream.bytes.capacity()
-                + pending.partial.capacity()
+                + pending.partial.bytes.capacity()
                 + pending.preface.capacity()
                 + pending.watching.as_ref().map_or(0, |watching| watching.held_bytes())
         })
@@ -190,44 +197,34 @@ impl Flow {
         let note = |holds: bool, since: &mut Option<NonZeroU32>| {
             *since = holds.then(|| since.unwrap_or(now));
         };
-        let Some(pending) = &mut self.pending else {
-            self.begun_since = None;
-            return None;
-        };
+        let pending = self.pending.as_mut()?;
         for held in [&mut pending.to_client, &mut pending.to_upstream] {
             note(!held.is_sent(), &mut held.since);
         }
-        let is_held_back = pending.watching.as_ref().is_some_and(|watching| watching.holds());
-        let has_begun = !pending.partial.is_empty() || is_held_back;
-        note(has_begun, &mut self.begun_since);
+        note(!pending.partial.bytes.is_empty(), &mut pending.partial.since);
+        if let Some(watching) = &mut pending.watching {
+            note(watching.holds(), &mut watching.since);
+        }
         self.holds_since()
     }
 
     /// The same without noting anything.
     pub fn holds_since(&self) -> Option<u32> {
         let pending = self.pending.as_ref()?;
-        let all = [pending.to_client.since, pending.to_upstream.since, self.begun_since];
+        let flight = pending.watching.as_ref().and_then(|watching| watching.since);
+        let begun = pending.partial.since;
+        let all = [pending.to_client.since, pending.to_upstream.since, begun, flight];
         all.into_iter().flatten().min().map(|since| since.get() - 1)
     }
 
     /// Whether it was not queued as one that holds bytes; it is from now on.
     pub fn begins_to_hold(&mut self) -> bool {
-        let was = self.has(QUEUED);
-        self.flags |= QUEUED;
-        !was
+        !std::mem::replace(&mut self.is_queued, true)
     }
 
     /// Notes that it is not queued any more.
     pub fn leaves_queue(&mut self) {
-        self.flags &= !QUEUED;
-    }
-
-    /// Pipes that are not empty, of both directions.
-    pub fn pipes(&self) -> usize {
-        self.pending.as_ref().map_or(0, |pending| {
-            let held = [&pending.to_client, &pending.to_upstream];
-            held.into_iter().filter(|held| held.pipe.is_some()).count()
-        })
+        self.is_queued = false;
     }
 
     /// Whether nothing is on its way.
@@ -235,65 +232,85 @@ impl Flow {
         self.pending.as_ref().is_none_or(|pending| {
             pending.to_client.is_empty()
                 && pending.to_upstream.is_empty()
-                && pending.partial.is_empty()
+                && pending.partial.bytes.is_empty()
+                && !pending.watching.as_ref().is_some_and(|watching| watching.holds())
         })
     }
 
     /// Whether anything of a request has come that is not on its way to an upstream. What the
     /// client leaves unread of our own is no request.
     pub(super) fn has_begun(&self) -> bool {
-        self.pending
-            .as_ref()
-            .is_some_and(|pending| !pending.to_upstream.is_empty() || !pending.partial.is_empty())
+        self.pending.as_ref().is_some_and(|pending| {
+            !pending.to_upstream.is_empty() || !pending.partial.bytes.is_empty()
+        })
     }
 
     /// Whether the upstream was told something and has not answered yet.
     pub fn is_asked(&self) -> bool {
-        self.has(ASKED)
+        self.is_asked
     }
 
     /// Notes that it rests before it is served; whether it holds something from now on that makes
     /// it one of those that make room.
     pub fn begins_to_wait(&mut self) -> bool {
-        let (did, does) = (self.has(WAITS), self.has_begun());
-        self.flags = if does { self.flags | WAITS } else { self.flags & !WAITS };
+        let does = self.has_begun();
+        let did = std::mem::replace(&mut self.is_half_open, does);
         does && !did
     }
 
     /// Whether it is one of those.
     pub fn waits(&self) -> bool {
-        self.has(WAITS) && self.has_begun()
+        self.is_half_open && self.has_begun()
     }
 
     pub(super) fn note_moved(&mut self, to: Side) {
-        if to == CLIENT {
-            self.flags &= !ASKED;
-        } else {
-            self.flags |= ASKED;
+        self.is_asked = to == UPSTREAM;
+    }
+
+    /// Notes that a side has ended its stream by a FIN.
+    pub(super) fn note_fin(&mut self, from: Side) {
+        match from {
+            CLIENT => self.up.end(ClientEnd::Fin),
+            _ => self.note_upstream_end(),
         }
     }
 
-    pub(super) fn note_end(&mut self, from: Side) {
-        if from == CLIENT {
-            self.flags |= CLIENT_ENDED;
-        } else {
-            if !self.has(CLIENT_ENDED) {
-                self.flags |= UPSTREAM_FIRST;
-            }
-            self.flags |= UPSTREAM_ENDED;
+    pub(super) fn note_upstream_end(&mut self) {
+        let is_first = self.up.is_open();
+        self.down.end(if is_first { UpstreamEnd::First } else { UpstreamEnd::Second });
+    }
+
+    /// Whether the end of what goes to a side is still to be passed on.
+    pub(super) fn is_end_due(&self, to: Side) -> bool {
+        match to {
+            CLIENT => self.down.is_end_due(),
+            _ => self.up.is_end_due(),
         }
     }
 
-    pub(super) fn note_fin(&mut self) {
-        self.flags |= CLIENT_FIN;
-        self.note_end(CLIENT);
+    /// Notes that it was passed on.
+    pub(super) fn pass_end(&mut self, to: Side) {
+        match to {
+            CLIENT => self.down.pass_end(),
+            _ => self.up.pass_end(),
+        }
+    }
+
+    /// Whether both ends were passed on.
+    pub(super) fn is_over(&self) -> bool {
+        self.up.is_passed() && self.down.is_passed()
+    }
+
+    /// Whether the client may still send what nobody reads.
+    pub(super) fn may_client_send(&self) -> bool {
+        matches!(self.up.how_ended(), None | Some(ClientEnd::CloseNotify))
     }
 
     pub(super) fn drop_empty(&mut self) {
         if let Some(pending) = &self.pending
             && pending.to_client.is_empty()
             && pending.to_upstream.is_empty()
-            && pending.partial.is_empty()
+            && pending.partial.bytes.is_empty()
             && pending.preface.is_empty()
             && pending.watching.is_none()
         {
@@ -303,10 +320,10 @@ impl Flow {
 
     /// Why it ended, once both directions have.
     pub(super) fn end_reason(&self) -> Reason {
-        match (self.has(UPSTREAM_FIRST), self.has(TRUNCATED)) {
-            (true, _) => Reason::UpstreamClosed,
-            (false, true) => Reason::Truncated,
-            (false, false) => Reason::ClientClosed(None),
+        match (self.down.how_ended(), self.up.how_ended()) {
+            (Some(UpstreamEnd::First), _) => Reason::UpstreamClosed,
+            (_, Some(ClientEnd::Truncated)) => Reason::Truncated,
+            _ => Reason::ClientClosed(None),
         }
     }
 }

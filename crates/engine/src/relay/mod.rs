@@ -4,6 +4,7 @@
 use eyelet_telemetry::info::Parked;
 
 mod buffers;
+mod direction;
 mod flow;
 mod sockets;
 pub mod splice;

@@ -4,13 +4,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use eyelet_sys::socket;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::Reason;
 
 use super::buffers::{Buffers, TIGHT_BYTES};
-use super::flow::{CLIENT_ENDED, CLIENT_TOLD, Flow, UPSTREAM_ENDED, UPSTREAM_TOLD, WRITTEN_ONCE};
+use super::flow::Flow;
 use crate::ready::{CLIENT, READ, Ready, Side, UPSTREAM, WRITE};
+use crate::socket;
 
 /// The two sockets of a connection and what is known of their readiness.
 pub struct Sockets<'a> {
@@ -109,10 +109,10 @@ impl Sockets<'_> {
     /// Before the second write to an upstream, which would wait until the first is acknowledged.
     pub(super) fn no_delay(&self, flow: &mut Flow, to: Side) {
         if to == UPSTREAM
-            && flow.has(WRITTEN_ONCE)
+            && flow.is_written_once
             && let Some(upstream) = self.upstream
         {
-            flow.flags &= !WRITTEN_ONCE;
+            flow.is_written_once = false;
             // Where it cannot be set the write is late, not lost.
             let _ = socket::no_delay(upstream);
         }
@@ -153,15 +153,15 @@ impl Sockets<'_> {
                 if held.is_sent() {
                     (held.bytes, held.sent, held.since) = (Vec::new(), 0, None);
                 }
-            } else if let Some((pipe, left)) = held.pipe.take() {
+            } else if let Some((lent, left)) = held.pipe.take() {
                 let emptied = match self.socket(to) {
-                    Some(socket) => pipe.empty(socket, left),
+                    Some(socket) => lent.pipe.empty(socket, left),
                     None => return Ok(false),
                 };
                 let left = left - self.note_write(to, emptied)?;
                 match left {
-                    0 => buffers.give_back(pipe),
-                    _ => held.pipe = Some((pipe, left)),
+                    0 => buffers.give_back(lent),
+                    _ => held.pipe = Some((lent, left)),
                 }
             }
         }
@@ -181,16 +181,12 @@ impl Sockets<'_> {
 
     /// Passes the end of one direction on, once everything before it is written.
     pub(super) fn tell_end(&mut self, flow: &mut Flow, to: Side) -> Result<(), Failed> {
-        let (ended, told) = match to {
-            CLIENT => (UPSTREAM_ENDED, CLIENT_TOLD),
-            _ => (CLIENT_ENDED, UPSTREAM_TOLD),
-        };
-        if !flow.has(ended) || flow.has(told) || flow.held(to).is_some() {
+        if !flow.is_end_due(to) || flow.held(to).is_some() {
             return Ok(());
         }
-        flow.flags |= told;
+        flow.pass_end(to);
         // Where the other direction has ended too the close that follows says it.
-        if flow.flags & (CLIENT_TOLD | UPSTREAM_TOLD) == CLIENT_TOLD | UPSTREAM_TOLD {
+        if flow.is_over() {
             return Ok(());
         }
         let Some(socket) = self.socket(to) else { return Ok(()) };
@@ -206,7 +202,7 @@ impl Sockets<'_> {
 /// What to do after both directions were tried.
 pub(super) fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) -> Progress {
     flow.drop_empty();
-    if flow.has(CLIENT_TOLD) && flow.has(UPSTREAM_TOLD) {
+    if flow.is_over() {
         return Progress::Closed(End { outcome, reason: flow.end_reason() });
     }
     match (up, down) {

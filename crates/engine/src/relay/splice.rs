@@ -5,7 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::buffers::{Buffers, PIPE_BYTES, SHARE_BYTES};
-use super::flow::{BULK_DOWN, BULK_UP, CLIENT_ENDED, Flow, UPSTREAM_ENDED};
+use super::direction::Mode;
+use super::flow::Flow;
 use super::sockets::{Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, Side, UPSTREAM};
 use eyelet_memory::interner::{Heap, Name};
@@ -64,8 +65,12 @@ pub fn run(
     buffers: &mut Buffers,
 ) -> Progress {
     let up = direction(spliced, sockets, CLIENT, buffers, story);
-    // Even where the upstream cannot be written any more, what it said before goes to the client.
-    let down = direction(spliced, sockets, UPSTREAM, buffers, story);
+    let down = if spliced.flow.is_refused() {
+        Ok(More::No)
+    } else {
+        // Even where the upstream cannot be written any more, the client gets what it said before.
+        direction(spliced, sockets, UPSTREAM, buffers, story)
+    };
     let flow = &mut spliced.flow;
     match (up, down) {
         (Ok(up), Ok(down)) => conclude(flow, up, down, Outcome::Spliced),
@@ -89,19 +94,20 @@ fn direction(
         return Ok(More::No);
     }
     let to = UPSTREAM - from;
-    let (ended, bulk) =
-        if from == CLIENT { (CLIENT_ENDED, BULK_UP) } else { (UPSTREAM_ENDED, BULK_DOWN) };
     let mut share = SHARE_BYTES;
     loop {
         let flow = &mut spliced.flow;
-        if !sockets.flush(flow, to, buffers)? || flow.has(ended) || !sockets.ready.any(from, READ) {
+        if !sockets.flush(flow, to, buffers)?
+            || !flow.is_open(from)
+            || !sockets.ready.any(from, READ)
+        {
             break;
         }
         if share == 0 {
             return Ok(More::Again);
         }
         let Some(room) = sockets.room(to, buffers) else { return Ok(More::Later) };
-        let read = if flow.has(bulk) {
+        let read = if let Some(Mode::Bulk) = flow.mode(from) {
             pump(spliced, sockets, from, buffers, room, story)?
         } else {
             copy(spliced, sockets, from, buffers, room, story)?
@@ -110,7 +116,7 @@ fn direction(
             None => {}
             Some(0) => {
                 spliced.flow.let_go(from);
-                spliced.flow.note_end(from);
+                spliced.flow.note_fin(from);
             }
             Some(read) => {
                 match from {
@@ -154,8 +160,10 @@ fn copy(
         let sent = sockets.send(to, bytes)?;
         flow.hold(to, &bytes[sent..]);
     }
-    if read == COPY_BYTES && !flow.is_watched(from) {
-        flow.flags |= if from == CLIENT { BULK_UP } else { BULK_DOWN };
+    if read == COPY_BYTES
+        && let Some(mode @ Mode::Copy) = flow.mode(from)
+    {
+        *mode = Mode::Bulk;
     }
     Ok(Some(read))
 }
@@ -169,29 +177,34 @@ fn pump(
     story: &mut Parked,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
-    let bulk = if from == CLIENT { BULK_UP } else { BULK_DOWN };
     let flow = &mut spliced.flow;
-    let (Some(source), Some(pipe)) = (sockets.socket(from), buffers.pipe()) else {
+    let (Some(source), Some(lent)) = (sockets.socket(from), buffers.pipe()) else {
         // Out of descriptors for pipes: copying still works.
-        flow.flags &= !bulk;
+        end_bulk(flow, from);
         return copy(spliced, sockets, from, buffers, room, story);
     };
-    let filled = pipe.fill(source, PIPE_BYTES);
+    let filled = lent.pipe.fill(source, PIPE_BYTES);
     // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.
     let filled = sockets.note_read(from, filled, 0)?;
     match filled {
         // Drained, and still bulk: what comes next need not begin with a copy.
-        None | Some(0) => buffers.give_back(pipe),
+        None | Some(0) => buffers.give_back(lent),
         Some(filled) => {
             if filled < BULK_BYTES_MIN {
-                flow.flags &= !bulk;
+                end_bulk(flow, from);
             }
             let pending = flow.pending();
             let held = if to == CLIENT { &mut pending.to_client } else { &mut pending.to_upstream };
-            held.pipe = Some((pipe, filled));
+            held.pipe = Some((lent, filled));
         }
     }
     Ok(filled)
+}
+
+fn end_bulk(flow: &mut Flow, from: Side) {
+    if let Some(mode @ Mode::Bulk) = flow.mode(from) {
+        *mode = Mode::Copy;
+    }
 }
 
 #[cfg(test)]

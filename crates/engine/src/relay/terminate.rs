@@ -8,12 +8,13 @@ use eyelet_record::{
     CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Session,
     alert,
 };
-use eyelet_sys::socket;
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
-use super::flow::{CLIENT_ENDED, CLIENT_FIN, Flow, TRUNCATED, UPSTREAM_ENDED};
+use super::direction::ClientEnd;
+use super::flow::{Flow, Partial};
 use super::sockets::{Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, UPSTREAM};
+use crate::socket;
 use eyelet_telemetry::info::{End, Outcome, Parked};
 use eyelet_telemetry::reason::Reason;
 
@@ -73,7 +74,7 @@ pub fn run(
     }
     match conclude(&mut terminated.flow, up, down, Outcome::Terminated) {
         // Its close_notify came without a FIN.
-        Progress::Closed(end) if !terminated.flow.has(CLIENT_FIN) => Progress::Linger(end),
+        Progress::Closed(end) if terminated.flow.may_client_send() => Progress::Linger(end),
         progress => progress,
     }
 }
@@ -133,7 +134,10 @@ fn upward(
 ) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
     // What the handshake or the last wake left is opened before anything is read.
-    let (mut filled, mut fresh) = take_partial(&mut terminated.flow, buffers);
+    let Partial { bytes, mut since } = terminated.flow.take_partial();
+    let mut filled = bytes.len();
+    buffers.input[..filled].copy_from_slice(&bytes);
+    let mut fresh = filled > 0;
     let more = loop {
         // What waits for the client does not hold up what comes from it: each direction has its
         // own pace, or a client that writes before it reads would never be done.
@@ -144,24 +148,16 @@ fn upward(
             break More::Again;
         }
         if !fresh {
-            if terminated.flow.has(CLIENT_ENDED) || !sockets.ready.any(CLIENT, READ) {
+            if !terminated.flow.is_open(CLIENT) || !sockets.ready.any(CLIENT, READ) {
                 break More::No;
             }
-            let Some(room) = sockets.room(UPSTREAM, buffers) else { break More::Later };
-            let mut room = (filled + room).min(buffers.input.len());
-            if buffers.piece.is_none() {
-                match whole_records(sockets.client, &mut buffers.input[..], filled) {
-                    Some(whole) => room = whole,
-                    None => break More::Later,
-                }
-            }
-            match sockets.recv(CLIENT, &mut buffers.input[filled..room])? {
+            let Some(end) = read_end(sockets, buffers, filled) else { break More::Later };
+            match sockets.recv(CLIENT, &mut buffers.input[filled..end])? {
                 None => continue,
                 Some(0) => {
-                    if !terminated.session.read_closed() {
-                        terminated.flow.flags |= TRUNCATED;
-                    }
-                    terminated.flow.note_fin();
+                    let is_whole = terminated.session.read_closed();
+                    let end = if is_whole { ClientEnd::Fin } else { ClientEnd::Truncated };
+                    terminated.flow.up.end(end);
                     filled = 0;
                     break More::No;
                 }
@@ -170,6 +166,10 @@ fn upward(
         }
         fresh = false;
         let (rest, plain) = open(terminated, keys, &mut buffers.input[..filled])?;
+        if rest > 0 {
+            // What is left begins another record.
+            since = None;
+        }
         let bytes = &buffers.input[plain.clone()];
         if !bytes.is_empty() {
             let sent = sockets.send(UPSTREAM, bytes)?;
@@ -182,17 +182,27 @@ fn upward(
         filled -= rest;
         reply(terminated, keys, sockets, buffers)?;
     };
-    terminated.flow.hold_partial(&buffers.input[..filled]);
+    terminated.flow.hold_partial_since(&buffers.input[..filled], since);
     if terminated.session.read_closed() {
-        terminated.flow.note_end(CLIENT);
+        terminated.flow.up.end(ClientEnd::CloseNotify);
     }
     sockets.tell_end(&mut terminated.flow, UPSTREAM)?;
     let is_dialled = sockets.upstream.is_some() || terminated.flow.held(UPSTREAM).is_some();
-    if !is_dialled && terminated.flow.has(CLIENT_ENDED) {
-        terminated.flow.note_end(UPSTREAM);
+    if !is_dialled && !terminated.flow.is_open(CLIENT) {
+        terminated.flow.note_upstream_end();
         finish_client(terminated, keys, sockets, buffers)?;
     }
     Ok(more)
+}
+
+/// Up to where the buffer may be filled, `filled` bytes of which were read. `None`: there is no
+/// memory for what might have to be held.
+fn read_end(sockets: &Sockets<'_>, buffers: &mut Buffers, filled: usize) -> Option<usize> {
+    let room = sockets.room(UPSTREAM, buffers)?;
+    match buffers.piece {
+        Some(_) => Some((filled + room).min(buffers.input.len())),
+        None => whole_records(sockets.client, &mut buffers.input, filled),
+    }
 }
 
 /// Where the last whole record ends of those that have come, `filled` bytes of which were read:
@@ -217,13 +227,6 @@ pub fn whole_records(client: BorrowedFd<'_>, input: &mut [u8], filled: usize) ->
         end += 5 + fragment;
     }
     (end > filled).then_some(end)
-}
-
-fn take_partial(flow: &mut Flow, buffers: &mut Buffers) -> (usize, bool) {
-    let Some(pending) = &mut flow.pending else { return (0, false) };
-    let partial = std::mem::take(&mut pending.partial);
-    buffers.input[..partial.len()].copy_from_slice(&partial);
-    (partial.len(), !partial.is_empty())
 }
 
 /// Opens the records in `input`. Gives where the unfinished last one begins, and where the
@@ -253,10 +256,6 @@ fn open(
         if at == input.len() {
             break;
         }
-    }
-    if at > 0 {
-        // What is left begins another record.
-        terminated.flow.begun_since = None;
     }
     Ok((at, plain))
 }
@@ -292,7 +291,7 @@ fn downward(
     // One record's worth first: most answers are small, and a single read is cheaper.
     let mut slots = 1;
     while sockets.flush(&mut terminated.flow, CLIENT, buffers)?
-        && !terminated.flow.has(UPSTREAM_ENDED)
+        && terminated.flow.is_open(UPSTREAM)
         && sockets.upstream.is_some()
         && sockets.ready.any(UPSTREAM, READ)
     {
@@ -305,7 +304,7 @@ fn downward(
         let room = slots * PAYLOAD_BYTES_MAX;
         match recv_slots(&terminated.session, sockets, buffers, room)? {
             None => {}
-            Some(0) => terminated.flow.note_end(UPSTREAM),
+            Some(0) => terminated.flow.note_upstream_end(),
             Some(read) => {
                 let sealed = seal_slots(&mut terminated.session, keys, &mut buffers.output, read)?;
                 send_sealed(&mut terminated.flow, sockets, buffers, sealed)?;
@@ -331,7 +330,7 @@ fn finish_client(
     buffers: &mut Buffers,
 ) -> Result<(), Broken> {
     let Terminated { session, flow } = terminated;
-    if flow.has(UPSTREAM_ENDED) && flow.held(CLIENT).is_none() {
+    if !flow.is_open(UPSTREAM) && flow.held(CLIENT).is_none() {
         if !session.write_closed() {
             seal_alert(session, keys, alert::CLOSE_NOTIFY, flow);
             sockets.flush(flow, CLIENT, buffers)?;

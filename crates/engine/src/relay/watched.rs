@@ -1,7 +1,8 @@
 //! What a spliced connection holds back while its first flights are watched: nothing, unless one
 //! comes in pieces. It must not know what is watched for.
 
-use super::flow::{FORBID_COMPRESSION, Flow, WATCH_DOWN, WATCH_UP};
+use super::direction::{Direction, Mode};
+use super::flow::Flow;
 use super::watching::{HELLO_BYTES_MAX, Never, Watching};
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::watch::{Pass, Watch};
@@ -11,15 +12,22 @@ use eyelet_telemetry::reason::Reason;
 impl Flow {
     /// Has the first flights watched.
     pub fn watch(&mut self, forbid_compression: bool) {
-        self.flags |= WATCH_UP | WATCH_DOWN;
-        if forbid_compression {
-            self.flags |= FORBID_COMPRESSION;
-        }
+        self.up = Direction::Open(Mode::Inspect { forbid_compression });
+        self.down = Direction::Open(Mode::Inspect { forbid_compression });
     }
 
     /// Whether what comes from a side is watched.
     pub fn is_watched(&self, from: Side) -> bool {
-        self.has(flag(from))
+        match from {
+            CLIENT => matches!(self.up, Direction::Open(Mode::Inspect { .. })),
+            _ => matches!(self.down, Direction::Open(Mode::Inspect { .. })),
+        }
+    }
+
+    fn end_inspection(&mut self, from: Side) {
+        if let Some(mode @ Mode::Inspect { .. }) = self.mode(from) {
+            *mode = Mode::Copy;
+        }
     }
 
     /// How many of the bytes that have come from a side may go on at once. What may not is held
@@ -49,10 +57,10 @@ impl Flow {
         };
         let all = before + bytes.len();
         let (passed, done) = match pass {
-            Pass::Some(passed) => (passed, 0),
-            Pass::Down => (all, WATCH_DOWN),
-            Pass::All if from == CLIENT => (all, WATCH_UP),
-            Pass::All => (all, WATCH_UP | WATCH_DOWN),
+            Pass::Some(passed) => (passed, &[][..]),
+            Pass::Down => (all, &[UPSTREAM][..]),
+            Pass::All if from == CLIENT => (all, &[CLIENT][..]),
+            Pass::All => (all, &[CLIENT, UPSTREAM][..]),
             Pass::Never(why) => {
                 // These did not come to be counted.
                 watching.held(from).truncate(before);
@@ -61,7 +69,7 @@ impl Flow {
                 return Err(Never);
             }
         };
-        self.flags &= !done;
+        done.iter().for_each(|side| self.end_inspection(*side));
         let at_once = if before == 0 {
             watching.held(from).extend_from_slice(&bytes[passed..]);
             passed
@@ -70,7 +78,7 @@ impl Flow {
             self.hold(UPSTREAM - from, &let_go);
             0
         };
-        if self.flags & (WATCH_UP | WATCH_DOWN) == 0 {
+        if !self.is_watched(CLIENT) && !self.is_watched(UPSTREAM) {
             self.hold(UPSTREAM, &watching.from_client);
         } else if !(watching.watch.is_idle()
             && watching.from_client.is_empty()
@@ -91,18 +99,27 @@ impl Flow {
     ) -> Pass {
         match from {
             CLIENT => watch.client(held, sni, HELLO_BYTES_MAX),
-            _ => watch.server(held, self.has(FORBID_COMPRESSION), || *chosen = true),
+            _ => {
+                let forbid = Direction::Open(Mode::Inspect { forbid_compression: true });
+                watch.server(held, self.down == forbid, || *chosen = true)
+            }
         }
     }
 
     /// Lets go what is held back of a side whose stream has ended: there is no more to wait for.
     pub fn let_go(&mut self, from: Side) {
-        self.flags &= !flag(from);
+        self.end_inspection(from);
         let watching = self.pending.as_mut().and_then(|pending| pending.watching.as_mut());
         if let Some(watching) = watching {
             let held = std::mem::take(watching.held(from));
             self.hold(UPSTREAM - from, &held);
         }
+    }
+
+    /// Whether [`Flow::pass`] has said that nothing may go on.
+    pub(super) fn is_refused(&self) -> bool {
+        let watching = self.pending.as_ref().and_then(|pending| pending.watching.as_ref());
+        watching.is_some_and(|watching| watching.never.is_some())
     }
 
     /// Why nothing may go on, after [`Flow::pass`] has said so.
@@ -120,8 +137,4 @@ impl Flow {
         story.bytes_to_client -= watching.from_server.len() as u64;
         watching.never
     }
-}
-
-const fn flag(from: Side) -> u16 {
-    if from == CLIENT { WATCH_UP } else { WATCH_DOWN }
 }

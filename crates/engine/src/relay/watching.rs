@@ -1,6 +1,8 @@
 //! A watched flight that has come in part.
 //! It must not know what is watched for.
 
+use std::num::NonZeroU32;
+
 use crate::ready::{CLIENT, Side};
 use crate::watch::Watch;
 use eyelet_telemetry::reason::Reason;
@@ -15,6 +17,8 @@ pub struct Watching {
     pub(super) from_client: Vec<u8>,
     pub(super) from_server: Vec<u8>,
     pub(super) never: Option<Reason>,
+    /// The tick since which bytes are held back.
+    pub(super) since: Option<NonZeroU32>,
 }
 
 /// None of it may pass.

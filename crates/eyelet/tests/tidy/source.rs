@@ -30,7 +30,7 @@ impl File {
 
     /// Whether it is built for tests, examples or benchmarks only.
     pub fn is_test(&self) -> bool {
-        const TEST_PARTS: &[&str] = &["benches", "examples", "testing", "tests"];
+        const TEST_PARTS: &[&str] = &["benches", "examples", "sim", "testing", "tests"];
         self.path.split(['/', '.']).any(|part| TEST_PARTS.contains(&part))
     }
 

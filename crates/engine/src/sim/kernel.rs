@@ -1,0 +1,138 @@
+//! The calls on the edge's sockets as the simulator has them: the kernel's own on Unix socket
+//! pairs, with short writes and with TCP's resets, which Unix sockets do not have.
+//! It must not know connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+/// One socket of the edge, as its peer controls and sees it.
+#[derive(Debug, Default)]
+pub struct Link {
+    /// The peer has reset the connection: the edge learns it behind the bytes that came before.
+    is_reset: Cell<bool>,
+    /// The edge has asked for a reset instead of a FIN at its close.
+    is_cut: Cell<bool>,
+    /// Bytes that the socket takes until its peer reads. `None`: as many as the kernel takes.
+    room: Cell<Option<usize>>,
+}
+
+impl Link {
+    /// The peer resets. It closes its socket behind this.
+    pub fn reset(&self) {
+        self.is_reset.set(true);
+    }
+
+    /// Whether the end that the peer has read is a reset.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.get()
+    }
+
+    /// Sets how many bytes the socket takes from now on. Only a peer that is about to read may do
+    /// so: a full socket tells of new room when its peer has read (epoll(7)).
+    pub fn set_room(&self, room: Option<usize>) {
+        self.room.set(room);
+    }
+
+    fn take_room(&self, wanted: usize) -> std::io::Result<usize> {
+        match self.room.get() {
+            Some(0) => Err(std::io::ErrorKind::WouldBlock.into()),
+            Some(room) => Ok(room.min(wanted)),
+            None => Ok(wanted),
+        }
+    }
+
+    fn note_sent(&self, sent: usize) {
+        self.room.update(|room| room.map(|room| room.saturating_sub(sent)));
+    }
+}
+
+thread_local! {
+    /// By descriptor. A number that is used again has a new link.
+    static LINKS: RefCell<HashMap<RawFd, Rc<Link>>> = RefCell::default();
+}
+
+fn link(fd: impl AsFd) -> Option<Rc<Link>> {
+    LINKS.with_borrow(|links| links.get(&fd.as_fd().as_raw_fd()).cloned())
+}
+
+/// A socket for the edge, its link, and the peer's end.
+pub fn pair() -> (OwnedFd, Rc<Link>, OwnedFd) {
+    let (edge, peer) = eyelet_sys::socket::pair().expect("descriptors for a socket pair");
+    let link = Rc::<Link>::default();
+    LINKS.with_borrow_mut(|links| links.insert(edge.as_raw_fd(), link.clone()));
+    (edge, link, peer)
+}
+
+/// What stands for `eyelet_sys::socket` in the tests of this crate.
+pub mod socket {
+    use std::io::{self, IoSliceMut};
+    use std::os::fd::AsFd;
+
+    pub use eyelet_sys::socket::{is_connected, keepalive, local_address, no_delay, peek};
+    pub use eyelet_sys::socket::{shutdown_write, unsent};
+
+    use super::link;
+
+    pub fn recv(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+        or_reset(&fd, eyelet_sys::socket::recv(&fd, buffer))
+    }
+
+    pub fn recv_vectored(fd: impl AsFd, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        or_reset(&fd, eyelet_sys::socket::recv_vectored(&fd, buffers))
+    }
+
+    pub fn send(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+        let Some(link) = link(&fd) else { return eyelet_sys::socket::send(fd, bytes) };
+        let room = link.take_room(bytes.len())?;
+        let sent = eyelet_sys::socket::send(fd, &bytes[..room])?;
+        link.note_sent(sent);
+        Ok(sent)
+    }
+
+    pub fn reset_on_close(fd: impl AsFd) -> io::Result<()> {
+        if let Some(link) = link(&fd) {
+            link.is_cut.set(true);
+        }
+        eyelet_sys::socket::reset_on_close(fd)
+    }
+
+    /// Behind the last bytes of a peer that has reset there is an error once, and then the end.
+    pub(super) fn or_reset(fd: impl AsFd, read: io::Result<usize>) -> io::Result<usize> {
+        match link(fd) {
+            Some(link) if matches!(read, Ok(0)) && link.is_reset.take() => {
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+            _ => read,
+        }
+    }
+}
+
+/// What stands for `eyelet_sys::pipe` in the tests of this crate.
+pub mod pipe {
+    use std::io;
+    use std::os::fd::AsFd;
+
+    use super::{link, socket};
+
+    #[derive(Debug)]
+    pub struct Pipe(eyelet_sys::pipe::Pipe);
+
+    impl Pipe {
+        pub fn new(capacity: usize) -> io::Result<Self> {
+            eyelet_sys::pipe::Pipe::new(capacity).map(Self)
+        }
+
+        pub fn fill(&self, from: impl AsFd, len: usize) -> io::Result<usize> {
+            socket::or_reset(&from, self.0.fill(&from, len))
+        }
+
+        pub fn empty(&self, to: impl AsFd, len: usize) -> io::Result<usize> {
+            let Some(link) = link(&to) else { return self.0.empty(to, len) };
+            let sent = self.0.empty(to, link.take_room(len)?)?;
+            link.note_sent(sent);
+            Ok(sent)
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The program that the simulated event loop serves: it peeks, dials scripted upstreams, refuses,
+//! parks, and keeps the log entries. It must not know what the peers are about to do.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use eyelet_memory::budget::{Account, Counted, CountedBuffer};
+use eyelet_record::Session;
+use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
+use fastrand::Rng;
+
+use super::peer::Peer;
+use super::stream::Stream;
+use crate::handle::Stop;
+use crate::park;
+use crate::ready::{CLIENT, Side, UPSTREAM};
+use crate::relay::splice::Spliced;
+use crate::relay::terminate::{Terminated, say_goodbye};
+use crate::relay::{Flow, Relay};
+use crate::worker::{Handle, Program, Task};
+use std::time::Duration;
+
+/// How long a client may be silent at first.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that are peeked at before the connection is parked, at most.
+const PEEKED_BYTES_MAX: usize = 700;
+/// unrecognized_name, in a TLS 1.2 record.
+pub const REFUSAL: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// What the program does with a connection.
+#[derive(Debug)]
+pub enum Plan {
+    Splice {
+        /// The first flights are inspected. `true`: a server that compresses is refused.
+        inspect: Option<bool>,
+    },
+    Terminate {
+        session: Option<Box<Session>>,
+        /// The upstream is dialled when the client has said something.
+        late: bool,
+        /// What the upstream gets before the client's bytes.
+        preface: Vec<u8>,
+    },
+    Refuse,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    pub plan: Plan,
+    /// What the upstream gets before the client's bytes.
+    pub preface_bytes: usize,
+    /// Whether the program reads before it parks.
+    pub peeks: bool,
+    /// What an upstream is to say and to hear.
+    pub streams: (Stream, Stream),
+    pub client: Peer,
+    pub upstream: Option<Peer>,
+    /// Whether the upstream can be dialled.
+    pub is_reachable: bool,
+    pub log: Vec<Entry>,
+    /// The peers are stalled until the end.
+    pub is_stalled: bool,
+    /// Who ends its stream only when it has read the other's end. `None`: nobody waits.
+    pub waits: Option<Side>,
+}
+
+impl Connection {
+    /// Both peers end their streams, unless they wait for each other.
+    pub fn finish(&mut self) {
+        let Self { client, upstream, .. } = self;
+        if self.waits != Some(CLIENT) || client.is_ended() || upstream.is_none() {
+            client.finish(false);
+        }
+        if let Some(upstream) = upstream
+            && (self.waits != Some(UPSTREAM) || upstream.is_ended())
+        {
+            upstream.finish(false);
+        }
+    }
+
+    /// The peers that there are.
+    pub fn peers(&mut self) -> impl Iterator<Item = &mut Peer> {
+        [Some(&mut self.client), self.upstream.as_mut()].into_iter().flatten()
+    }
+
+    /// Whether the client hears an alert that is not its upstream's.
+    pub fn expects_refusal(&self) -> bool {
+        match self.plan {
+            Plan::Refuse => true,
+            Plan::Splice { .. } => !self.is_reachable,
+            Plan::Terminate { .. } => false,
+        }
+    }
+}
+
+/// A log entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub outcome: Outcome,
+    pub reason: Reason,
+    pub bytes_to_upstream: usize,
+    pub bytes_to_client: usize,
+}
+
+pub struct Simulated {
+    pub rng: RefCell<Rng>,
+    /// By the client's port.
+    pub connections: RefCell<Vec<Connection>>,
+}
+
+impl Simulated {
+    async fn serve(&self, handle: &Handle, info: &mut Story) -> Result<(), End> {
+        handle.due_in(HELLO_TIMEOUT);
+        let budget = &handle.worker.process.budget;
+        let index = usize::from(info.client.port());
+        let peeks = self.connections.borrow()[index].peeks;
+        let mut peeked = CountedBuffer::of(budget, Account::Received);
+        if peeks && handle.recv(&mut peeked, PEEKED_BYTES_MAX).await.map_err(failed)? == 0 {
+            return Err(End::failed(Reason::ClientClosed(Some(BEFORE_HELLO))));
+        }
+        let relay = match &mut self.connections.borrow_mut()[index].plan {
+            Plan::Refuse => {
+                park::last_words(handle, &REFUSAL);
+                return Err(End { outcome: Outcome::Refused, reason: Reason::Refused("by rule") });
+            }
+            Plan::Splice { inspect } => Relay::Splice(Spliced::new(
+                {
+                    let mut flow = Flow::default();
+                    inspect.iter().for_each(|forbid| flow.watch(*forbid));
+                    flow
+                },
+                &mut info.decided,
+            )),
+            Plan::Terminate { session, preface, .. } => {
+                let mut flow = Flow::default();
+                flow.hold_partial(&peeked);
+                flow.hold_preface(std::mem::take(preface));
+                let session = session.take().expect("a session for each connection");
+                Relay::Terminate(Terminated { session: *session, flow })
+            }
+        };
+        let is_late =
+            matches!(self.connections.borrow()[index].plan, Plan::Terminate { late: true, .. });
+        let relay = if is_late { relay } else { self.dial(handle, index, relay)? };
+        let relay = match relay {
+            Relay::Splice(mut spliced) if !peeked.is_empty() => {
+                info.bytes_to_upstream += peeked.len() as u64;
+                let sent = handle.send(UPSTREAM, &peeked).unwrap_or(0);
+                spliced.flow.begin(&peeked[sent..]);
+                Relay::Splice(spliced)
+            }
+            relay => relay,
+        };
+        park::park(handle, info, relay);
+        Ok(())
+    }
+
+    fn dial(&self, handle: &Handle, index: usize, mut relay: Relay) -> Result<Relay, End> {
+        let connection = &mut self.connections.borrow_mut()[index];
+        if !connection.is_reachable {
+            let goodbye = match &mut relay {
+                Relay::Terminate(terminated) => say_goodbye(terminated, 80),
+                Relay::Splice(_) => REFUSAL.to_vec(),
+            };
+            park::last_words(handle, &goodbye);
+            return Err(End::failed(Reason::NoAddress));
+        }
+        let (said, heard) = std::mem::take(&mut connection.streams);
+        let (peer, socket) = Peer::new("upstream", said, heard);
+        connection.upstream = Some(peer);
+        handle.set_connected(socket);
+        if let Relay::Terminate(terminated) = &mut relay {
+            terminated.flow.preface_first();
+        }
+        Ok(relay)
+    }
+
+    async fn serve_woken(
+        &self,
+        handle: &Handle,
+        info: &mut Story,
+        relay: Relay,
+    ) -> Result<(), End> {
+        let pauses = self.rng.borrow_mut().usize(..4);
+        for _ in 0..pauses {
+            tokio::task::yield_now().await;
+        }
+        handle.in_time().map_err(failed)?;
+        let relay = self.dial(handle, usize::from(info.client.port()), relay)?;
+        park::park(handle, info, relay);
+        Ok(())
+    }
+}
+
+fn failed(stop: Stop) -> End {
+    End::failed(stop.reason(Limit::Hello, BEFORE_HELLO))
+}
+
+const BEFORE_HELLO: When = When::Before(Stage::Hello);
+
+impl Program for Simulated {
+    fn accepted(self: Rc<Self>, handle: Handle, mut info: Story) -> Task {
+        Box::pin(async move {
+            if let Err(end) = self.serve(&handle, &mut info).await {
+                handle.worker.tell(&info, &end);
+            }
+        })
+    }
+
+    fn woken(
+        self: Rc<Self>,
+        handle: Handle,
+        mut info: Story,
+        relay: Relay,
+        counted: Counted,
+    ) -> Task {
+        Box::pin(async move {
+            if let Err(end) = self.serve_woken(&handle, &mut info, relay).await {
+                handle.worker.tell(&info, &end);
+            }
+            drop(counted);
+        })
+    }
+
+    fn is_logging(&self) -> bool {
+        true
+    }
+
+    fn log(&self, info: &Story, end: &End) {
+        let connection = &mut self.connections.borrow_mut()[usize::from(info.client.port())];
+        connection.log.push(Entry {
+            outcome: end.outcome,
+            reason: end.reason.clone(),
+            bytes_to_upstream: info.bytes_to_upstream as usize,
+            bytes_to_client: info.bytes_to_client as usize,
+        });
+    }
+
+    fn flush_log(&self, _: i64) {}
+    fn tick(&self) {}
+    fn release_caches(&self) {}
+    fn close(&self) {}
+
+    fn is_resting(&self) -> bool {
+        false
+    }
+}

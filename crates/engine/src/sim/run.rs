@@ -1,0 +1,455 @@
+//! One run: connections that come, peers that act, a clock that is moved, memory that is short,
+//! and at the end nothing that is left. It must not know how the edge moves bytes.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use eyelet_memory::budget::{Account, Budget};
+use eyelet_policy::sketch::HelloSketch;
+use eyelet_sys::epoll::Events;
+use fastrand::Rng;
+
+use super::peer::Peer;
+use super::program::{Connection, Entry, Plan, REFUSAL, Simulated};
+use super::stream::Stream;
+use super::{tls, verdict};
+use crate::accept::{Accepted, Accepting};
+use crate::park;
+use crate::ready::{CLIENT, UPSTREAM};
+use crate::wheel::TICK_MS;
+use crate::worker::{Process, Settings, Worker};
+
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The budget has 5/8 of this: pieces are as large as they can be until memory is short.
+const MEMORY_BYTES: usize = 64 << 20;
+/// Hosts that the clients are on.
+const SOURCES: u8 = 4;
+const CONNECTIONS_MAX: usize = 6;
+const ACTIONS_MAX: usize = 120;
+/// Bytes that a peer says at most in one go with others: enough for several pipes.
+const BULK_BYTES_MAX: usize = 1 << 20;
+/// Polls of each task between two turns of the event loop.
+const POLLS: usize = 6;
+/// Rounds in which peers read, until they must have read whatever was written.
+const SETTLE_ROUNDS: usize = 20;
+/// Rounds in which all peers write and read whatever they can, until all must have ended.
+const ROUNDS_MAX: usize = 300;
+
+/// What may happen in a run. A run in which little may happen is the sharper one: more of its
+/// connections must end whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    pub resets: bool,
+    pub faults: bool,
+    pub short_memory: bool,
+    pub long_pauses: bool,
+    pub drains: bool,
+    pub stalls: bool,
+    pub bulk: bool,
+}
+
+/// What happened in a run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    ends: BTreeMap<String, usize>,
+    key_updates: usize,
+    pipes: usize,
+    log: Vec<Entry>,
+}
+
+/// What happened in all runs.
+#[derive(Default)]
+pub struct Seen {
+    ends: BTreeMap<String, usize>,
+    bytes: usize,
+    key_updates: usize,
+    pipes: usize,
+}
+
+impl Seen {
+    pub fn add(&mut self, report: &Report) {
+        for (end, count) in &report.ends {
+            *self.ends.entry(end.clone()).or_default() += count;
+        }
+        let bytes = report.log.iter().map(|entry| entry.bytes_to_client + entry.bytes_to_upstream);
+        self.bytes += bytes.sum::<usize>();
+        self.key_updates += report.key_updates;
+        self.pipes += report.pipes;
+    }
+
+    /// Panics where the runs did not reach an end of a connection that the relay knows.
+    pub fn check_coverage(&self) {
+        for end in verdict::ENDS {
+            assert!(self.ends.keys().any(|seen| seen.starts_with(end)), "no run has {end:?}");
+        }
+        assert!(self.key_updates > 0 && self.pipes > 0);
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes, ", self.bytes)?;
+        write!(f, "{} key updates, {} loans of pipes", self.key_updates, self.pipes)?;
+        self.ends.iter().try_for_each(|(end, count)| write!(f, "\n{count:>8} {end}"))
+    }
+}
+
+/// Runs a seed. Panics where something is lost.
+pub fn run(seed: u64) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    let mut simulation = Simulation::new(seed);
+    let report = tasks.block_on(&runtime, simulation.run());
+    let budget = simulation.worker.process.budget.clone();
+    drop(tasks);
+    verdict::check_worker(simulation.worker);
+    verdict::check_budget(&budget);
+    report
+}
+
+struct Simulation {
+    rng: Rng,
+    weather: Weather,
+    worker: Rc<Worker>,
+    program: Rc<Simulated>,
+    events: Events,
+    accepting: Accepting,
+    now: Duration,
+    /// Bytes that others hold, so that memory is short.
+    held: usize,
+    report: Report,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let weather = Weather {
+            resets: rng.u8(..3) == 0,
+            faults: rng.u8(..3) == 0,
+            short_memory: rng.u8(..3) == 0,
+            long_pauses: rng.u8(..4) == 0,
+            drains: rng.u8(..6) == 0,
+            stalls: rng.u8(..5) == 0,
+            bulk: rng.u8(..4) == 0,
+        };
+        let process = Process {
+            settings: Settings {
+                idle_timeout: IDLE_TIMEOUT,
+                shed_idle: rng.bool(),
+                drain_timeout: Duration::from_secs(1),
+            },
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(MEMORY_BYTES, 0)),
+            descriptors: AtomicUsize::new(0),
+            connections_max: 1_000,
+            descriptors_max: 1_000,
+        };
+        // Not the first worker, which unmaps what of the program's code is not needed any more.
+        let worker = Rc::new(Worker::new(1, Arc::new(process), Arc::default()).unwrap());
+        let program =
+            Rc::new(Simulated { rng: RefCell::new(rng.fork()), connections: RefCell::default() });
+        worker.serve(&program);
+        Self {
+            rng,
+            weather,
+            worker,
+            program,
+            events: Events::with_capacity(64),
+            accepting: Accepting::new(Vec::new()),
+            now: Duration::ZERO,
+            held: 0,
+            report: Report::default(),
+        }
+    }
+
+    async fn run(&mut self) -> Report {
+        let connections = self.rng.usize(1..=CONNECTIONS_MAX);
+        for _ in 0..self.rng.usize(1..=connections) {
+            self.open();
+        }
+        for _ in 0..self.rng.usize(ACTIONS_MAX / 4..ACTIONS_MAX) {
+            match self.rng.u8(..100) {
+                0..=3 if self.program.connections.borrow().len() < connections => self.open(),
+                4..=7 => self.pass_time(),
+                8..=11 => self.press(),
+                12..=35 => self.step().await,
+                _ => self.act(),
+            }
+        }
+        self.settle().await;
+        self.finish().await;
+        self.conclude();
+        std::mem::take(&mut self.report)
+    }
+
+    /// One turn of the event loop, and whatever it has woken.
+    async fn step(&mut self) {
+        self.worker.turn(&mut self.events, &mut self.accepting).unwrap();
+        for _ in 0..POLLS {
+            tokio::task::yield_now().await;
+        }
+        self.report.pipes += self.worker.buffers.borrow().pipes_lent();
+    }
+
+    fn tick(&mut self, ticks: u64) {
+        self.now += Duration::from_millis(ticks * TICK_MS);
+        self.worker.tick(&mut self.accepting, self.now);
+    }
+
+    fn pass_time(&mut self) {
+        let ticks = if self.weather.long_pauses && self.rng.u8(..8) == 0 {
+            self.rng.u64(..2_000)
+        } else {
+            self.rng.u64(1..20)
+        };
+        self.tick(ticks);
+    }
+
+    /// Makes memory short, by a little or by much, or gives it back.
+    fn press(&mut self) {
+        if !self.weather.short_memory {
+            return;
+        }
+        let budget = &self.worker.process.budget;
+        budget.give(Account::Http, self.held);
+        let eighth = MEMORY_BYTES / 8 * 5 / 8;
+        self.held = match self.rng.u8(..5) {
+            0 => 0,
+            1 => eighth * 6,
+            2 => eighth * 7 - self.rng.usize(..2 << 20),
+            3 => eighth * 7,
+            _ => eighth * 8,
+        };
+        budget.take(Account::Http, self.held);
+    }
+
+    /// A client connects.
+    fn open(&mut self) {
+        let (connection, client) = self.plan();
+        let mut connections = self.program.connections.borrow_mut();
+        let source = [192, 0, 2, 1 + self.rng.u8(..SOURCES)];
+        let peer = SocketAddr::from((source, connections.len() as u16));
+        connections.push(connection);
+        drop(connections);
+        // As `accept` does.
+        self.worker.process.open.fetch_add(1, Relaxed);
+        self.worker.uses_descriptors(2);
+        self.accepting.waiting.push(Accepted { listener: 0, client, peer });
+        self.worker.begin_all(&mut self.accepting);
+    }
+
+    fn plan(&mut self) -> (Connection, std::os::fd::OwnedFd) {
+        let rng = &mut self.rng;
+        let mut stream = || Stream { flights: Vec::new(), offset: rng.usize(..60_000) };
+        let [mut up, mut down] = [stream(), stream()];
+        let mut client_tls = None;
+        let mut heard_up = up.clone();
+        let mut preface_bytes = 0;
+        let plan = match rng.u8(..20) {
+            0 => Plan::Refuse,
+            1..=6 => Plan::Splice { inspect: None },
+            7..=9 => {
+                up.flights = flight(rng, true);
+                down.flights = flight(rng, false);
+                heard_up = up.clone();
+                Plan::Splice { inspect: Some(rng.bool()) }
+            }
+            _ => {
+                let (session, client) = tls::pair(rng);
+                client_tls = Some(client);
+                let preface: Vec<u8> = match rng.bool() {
+                    true => (0..rng.usize(1..100)).map(|_| rng.u8(..)).collect(),
+                    false => Vec::new(),
+                };
+                heard_up = up.behind(preface.clone());
+                preface_bytes = preface.len();
+                Plan::Terminate { session: Some(Box::new(session)), late: rng.bool(), preface }
+            }
+        };
+        let peeks = !matches!(plan, Plan::Splice { inspect: Some(_) }) && rng.u8(..4) > 0;
+        let (mut client, socket) = Peer::new("client", up, down.clone());
+        client.tls = client_tls;
+        let mut connection = Connection {
+            plan,
+            preface_bytes,
+            peeks,
+            streams: (down, heard_up),
+            client,
+            upstream: None,
+            is_reachable: !self.weather.faults || rng.u8(..8) > 0,
+            log: Vec::new(),
+            is_stalled: self.weather.stalls && rng.bool(),
+            waits: *rng.choice(&[None, Some(CLIENT), Some(UPSTREAM)]).unwrap(),
+        };
+        if connection.expects_refusal() {
+            connection.client.expected.flights = REFUSAL.to_vec();
+        }
+        (connection, socket)
+    }
+
+    /// A peer does something.
+    fn act(&mut self) {
+        let Self { rng, weather, program, report, .. } = self;
+        let connections = &mut *program.connections.borrow_mut();
+        let connection = rng.choice(connections).unwrap();
+        let is_client = rng.bool();
+        let peer = match (&mut connection.upstream, is_client) {
+            (Some(upstream), false) => upstream,
+            _ => &mut connection.client,
+        };
+        match rng.u8(..40) {
+            0..=1 if weather.bulk && peer.said < BULK_BYTES_MAX => {
+                peer.say(rng.usize(100_000..300_000), rng);
+                peer.write(usize::MAX);
+            }
+            0..=9 => peer.say(amount(rng, weather.bulk), rng),
+            10..=21 => peer.write(amount(rng, weather.bulk)),
+            22..=34 => {
+                let room = rng.bool().then(|| 1 + amount(rng, false));
+                peer.read(amount(rng, weather.bulk), room);
+            }
+            35 => peer.finish(false),
+            36 if rng.bool() => peer.close_notify(),
+            36 if rng.bool() => peer.finish(true),
+            36 => {
+                peer.update_keys();
+                report.key_updates += 1;
+            }
+            37 if weather.resets => peer.leave(rng.bool()),
+            38 if weather.faults => match rng.u8(..3) {
+                0 => peer.truncate(),
+                1 => peer.garble(rng),
+                _ => peer.alert(*rng.choice(&[20, 42, 90, 255]).unwrap()),
+            },
+            _ => {}
+        }
+    }
+
+    /// Memory is not short any more, and peers that read get all that was written, although
+    /// nobody writes again.
+    async fn settle(&mut self) {
+        self.worker.process.budget.give(Account::Http, std::mem::take(&mut self.held));
+        for _ in 0..SETTLE_ROUNDS {
+            for connection in &mut *self.program.connections.borrow_mut() {
+                if !connection.is_stalled {
+                    connection.peers().for_each(|peer| peer.read(usize::MAX, None));
+                }
+            }
+            self.step().await;
+            self.tick(1);
+        }
+        for (index, connection) in self.program.connections.borrow_mut().iter_mut().enumerate() {
+            connection.peers().for_each(|peer| peer.read(usize::MAX, None));
+            verdict::check_settled(index, connection);
+        }
+    }
+
+    /// All peers say what they have to say, read whatever comes, and end their streams; but those
+    /// that are stalled. Then every connection must end without a deadline.
+    async fn finish(&mut self) {
+        if self.weather.drains {
+            self.worker.draining.set(true);
+        }
+        for round in 0.. {
+            let mut left = 0;
+            for connection in &mut *self.program.connections.borrow_mut() {
+                if connection.is_stalled || !connection.log.is_empty() {
+                    continue;
+                }
+                left += 1;
+                connection.finish();
+                for peer in connection.peers() {
+                    peer.write(usize::MAX);
+                    peer.read(usize::MAX, None);
+                }
+            }
+            if left == 0 {
+                break;
+            }
+            assert!(round < ROUNDS_MAX, "{left} connections do not end: {}", self.unended());
+            self.step().await;
+            self.tick(1);
+        }
+        self.give_up().await;
+    }
+
+    /// What is left is given up by deadlines, or is cut at the end of a drain.
+    async fn give_up(&mut self) {
+        if self.weather.drains && self.rng.bool() {
+            self.worker.is_cutting.set(true);
+            park::cut_all(&self.worker);
+        }
+        // A deadline may be set anew once: when a connection turns out to stay.
+        for _ in 0..8 {
+            self.step().await;
+            self.tick((IDLE_TIMEOUT.as_millis() as u64 / TICK_MS) / 2);
+        }
+        self.step().await;
+    }
+
+    fn unended(&self) -> String {
+        let connections = self.program.connections.borrow();
+        let unended = connections.iter().enumerate().filter(|(_, one)| one.log.is_empty());
+        unended.map(|(index, one)| format!("{index}: {one:?}\n")).collect()
+    }
+
+    /// The peers read what is still there, and each connection is judged.
+    fn conclude(&mut self) {
+        for (index, connection) in self.program.connections.borrow_mut().iter_mut().enumerate() {
+            for peer in connection.peers() {
+                peer.read(usize::MAX, None);
+            }
+            verdict::check(index, connection, &self.weather);
+            let entry = connection.log[0].clone();
+            *self.report.ends.entry(entry.reason.to_string()).or_default() += 1;
+            self.report.log.push(entry);
+        }
+    }
+}
+
+/// How much is said, written or read at once: often a byte, at times more than a buffer.
+fn amount(rng: &mut Rng, bulk: bool) -> usize {
+    match rng.u8(..10) {
+        0..=2 => 1,
+        3..=6 => rng.usize(1..200),
+        7..=8 => rng.usize(1..20_000),
+        _ if bulk => rng.usize(1..200_000),
+        _ => rng.usize(1..4_000),
+    }
+}
+
+/// What a peer may say at first to an edge that inspects it.
+fn flight(rng: &mut Rng, client: bool) -> Vec<u8> {
+    let alert = [21, 3, 3, 0, 2, 1, 112];
+    match (rng.u8(..5), client) {
+        (0, _) => Vec::new(),
+        (1, _) => alert.to_vec(),
+        (2, true) => [&[20, 3, 3, 0, 1, 1][..], &nameless()].concat(),
+        (3, true) => HelloSketch::named("other.example").to_records(),
+        (_, true) => nameless(),
+        (2, false) => server_hello(1, false),
+        (3, false) => [server_hello(0, true), server_hello(0, false)].concat(),
+        (_, false) => [&alert[..], &server_hello(0, false)].concat(),
+    }
+}
+
+/// A hello with the name of the first one, which has none.
+fn nameless() -> Vec<u8> {
+    HelloSketch { sni: None, ..HelloSketch::named("") }.to_records()
+}
+
+fn server_hello(compression: u8, retry: bool) -> Vec<u8> {
+    let random =
+        if retry { eyelet_wire::server_hello::HELLO_RETRY_REQUEST_RANDOM } else { [9; 32] };
+    let versions: &[u8] = if retry { &[0, 6, 0, 43, 0, 2, 3, 4] } else { &[] };
+    let body = [&[3, 3][..], &random, &[0, 0xc0, 0x2f, compression], versions].concat();
+    let message = [&[2, 0, 0, body.len() as u8][..], &body].concat();
+    [&[22, 3, 3, 0, message.len() as u8][..], &message].concat()
+}

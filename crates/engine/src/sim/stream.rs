@@ -1,0 +1,69 @@
+//! The bytes that a peer says: known by their position, so that each one that arrives is checked.
+//! It must not know who says them.
+
+use std::fmt;
+
+/// Bytes until the stream repeats: a prime, so that no power of two hides a shift.
+const PERIOD: usize = 65_521;
+
+thread_local! {
+    static NOISE: Vec<u8> = {
+        let mut noise = fastrand::Rng::with_seed(PERIOD as u64);
+        let period: Vec<u8> = (0..PERIOD).map(|_| noise.u8(..)).collect();
+        // Twice, so that no piece has to be cut where it repeats.
+        period.repeat(2)
+    };
+}
+
+/// A stream without an end.
+#[derive(Clone, Default)]
+pub struct Stream {
+    /// What comes first: flights that the edge inspects.
+    pub flights: Vec<u8>,
+    /// Where in the noise the rest begins.
+    pub offset: usize,
+}
+
+impl Stream {
+    /// Gives `len` bytes from a position on, in pieces.
+    pub fn bytes(&self, mut at: usize, len: usize, mut take: impl FnMut(&[u8])) {
+        let end = at + len;
+        if let Some(flights) = self.flights.get(at..) {
+            let len = flights.len().min(len);
+            take(&flights[..len]);
+            at += len;
+        }
+        NOISE.with(|noise| {
+            while at < end {
+                let from = (self.offset + at) % PERIOD;
+                let len = (end - at).min(PERIOD);
+                take(&noise[from..from + len]);
+                at += len;
+            }
+        });
+    }
+
+    /// The same stream behind other bytes.
+    pub fn behind(&self, flights: Vec<u8>) -> Self {
+        let offset = (self.offset + PERIOD - flights.len() % PERIOD) % PERIOD;
+        Self { flights, offset }
+    }
+
+    /// Panics unless `bytes` are those that come at a position.
+    pub fn check(&self, at: usize, bytes: &[u8], who: &str) {
+        let mut seen = 0;
+        self.bytes(at, bytes.len(), |expected| {
+            let got = &bytes[seen..seen + expected.len()];
+            if let Some(wrong) = (0..got.len()).find(|n| got[*n] != expected[*n]) {
+                panic!("{who}: byte {} is not the one that was sent", at + seen + wrong);
+            }
+            seen += expected.len();
+        });
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of flights", self.flights.len())
+    }
+}

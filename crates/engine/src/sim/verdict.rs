@@ -1,0 +1,147 @@
+//! What must hold at the end of a run. It must not know how it came to that end.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use eyelet_memory::budget::{Account, Budget};
+use eyelet_telemetry::info::Outcome;
+use eyelet_telemetry::reason::{self, Limit, Reason};
+
+use super::peer::{End, Peer};
+use super::program::{Connection, Entry, Plan};
+use super::run::Weather;
+use super::tls::Said;
+use crate::worker::Worker;
+
+/// Ends that the runs of the test suite must reach, by how their reasons begin.
+pub const ENDS: &[&str] = &[
+    "by rule",
+    "client closed",
+    "client closed before the hello",
+    "client closed without close_notify",
+    "client reset",
+    "client sent alert",
+    "client: ",
+    "drained",
+    "hello_timeout",
+    "idle_timeout",
+    "shed: memory_max",
+    "shed: memory_max, and what was sent was not taken",
+    "shed: memory_max, idle for longest",
+    "shed: memory_max, before a request",
+    "shed: memory_max, before the hello",
+    "the second hello is for",
+    "the server",
+    "upstream closed",
+    "upstream reset",
+    "upstream: the name has no address",
+];
+
+const ACCOUNTS: [Account; 5] =
+    [Account::Connections, Account::Received, Account::Relayed, Account::Texts, Account::Http];
+
+/// Panics unless the connection ended as it should.
+pub fn check(index: usize, connection: &Connection, weather: &Weather) {
+    let who = || format!("connection {index}: {connection:?}");
+    let [entry] = &connection.log[..] else { panic!("not one log entry: {}", who()) };
+    assert!(is_excused(entry, connection, weather), "no cause: {}", who());
+    let client = &connection.client;
+    let upstream = connection.upstream.as_ref();
+    let heard_up =
+        upstream.map_or(0, |upstream| upstream.heard.saturating_sub(connection.preface_bytes));
+    let heard_down = if connection.expects_refusal() { 0 } else { client.heard };
+    // None is invented.
+    assert!(heard_up <= entry.bytes_to_upstream, "too much: {}", who());
+    assert!(heard_down <= entry.bytes_to_client, "too much: {}", who());
+    assert!(entry.bytes_to_upstream <= client.said, "too much: {}", who());
+    assert!(entry.bytes_to_client <= upstream.map_or(0, |one| one.said), "too much: {}", who());
+    // Who is told of an end by a FIN, or by close_notify, has everything that was read for it.
+    if is_told_whole(client) {
+        assert_eq!(heard_down, entry.bytes_to_client, "cut without a reset: {}", who());
+    }
+    if let Some(upstream) = upstream.filter(|upstream| is_told_whole(upstream)) {
+        let whole = connection.preface_bytes + entry.bytes_to_upstream;
+        assert_eq!(upstream.heard, whole, "cut without a reset: {}", who());
+    }
+    if matches!(
+        entry.reason,
+        Reason::ClientClosed(None) | Reason::Truncated | Reason::UpstreamClosed
+    ) {
+        let has_gone = client.is_gone || upstream.is_some_and(|upstream| upstream.is_gone);
+        assert!(has_gone || client.is_faulty || is_told_whole(client), "not told: {}", who());
+        assert!(has_gone || upstream.is_none_or(is_told_whole), "not told: {}", who());
+        if !client.is_faulty {
+            assert_eq!(entry.bytes_to_upstream, client.said, "lost: {}", who());
+        }
+        assert_eq!(entry.bytes_to_client, upstream.map_or(0, |one| one.said), "lost: {}", who());
+    }
+    let mut peers = [Some(client), upstream].into_iter().flatten();
+    assert!(peers.all(Peer::is_closed_by_edge), "still open: {}", who());
+}
+
+/// Panics if bytes that a peer has written stay in the edge, although the other one reads.
+pub fn check_settled(index: usize, connection: &Connection) {
+    let Connection { client, upstream: Some(upstream), plan, .. } = connection else { return };
+    let is_inspected = matches!(plan, Plan::Splice { inspect: Some(_) });
+    if is_inspected || connection.is_stalled || !connection.log.is_empty() {
+        return;
+    }
+    if client.has_written_all() && !upstream.is_gone {
+        let whole = connection.preface_bytes + client.said;
+        assert_eq!(upstream.heard, whole, "stays: connection {index}: {connection:?}");
+    }
+    if upstream.has_written_all() && !client.is_gone && !client.is_faulty {
+        assert_eq!(client.heard, upstream.said, "stays: connection {index}: {connection:?}");
+    }
+}
+
+fn is_told_whole(peer: &Peer) -> bool {
+    match peer.tls {
+        Some(_) => peer.said_at_end() == Some(Said::CloseNotify),
+        None => peer.end == Some(End::Fin),
+    }
+}
+
+/// Whether anything has happened that ends a connection so.
+fn is_excused(entry: &Entry, connection: &Connection, weather: &Weather) -> bool {
+    let Connection { plan, client, upstream, .. } = connection;
+    match &entry.reason {
+        Reason::ClientClosed(None) | Reason::UpstreamClosed => true,
+        Reason::Truncated => client.tls.is_some(),
+        Reason::ClientReset(_) => client.is_gone,
+        Reason::UpstreamReset => upstream.as_ref().is_some_and(|upstream| upstream.is_gone),
+        Reason::Refused(_) => matches!(plan, Plan::Refuse),
+        Reason::NoAddress => !connection.is_reachable,
+        Reason::Drained(_) => weather.drains,
+        Reason::Timeout(Limit::Hello, _) | Reason::ClientClosed(Some(_)) => connection.peeks,
+        Reason::Timeout(Limit::Idle, None) => weather.long_pauses || connection.is_stalled,
+        Reason::Shed(_) => weather.short_memory,
+        Reason::ClientAlert(_) => client.is_faulty,
+        Reason::Record(_) | Reason::Io(reason::Peer::Client, _) => {
+            client.is_faulty || client.is_gone
+        }
+        _ => matches!(plan, Plan::Splice { inspect: Some(_) }) && entry.outcome == Outcome::Refused,
+    }
+}
+
+/// Panics unless nothing is left in a worker.
+pub fn check_worker(worker: Rc<Worker>) {
+    assert!(worker.lot.borrow().is_empty(), "a connection stays");
+    assert_eq!(worker.process.open.load(Relaxed), 0, "connections");
+    assert_eq!(worker.process.descriptors.load(Relaxed), 0, "descriptors");
+    assert_eq!(worker.counters.connections.value(), 0, "connections");
+    assert_eq!(worker.counters.parked.value(), 0, "parked connections");
+    assert_eq!(worker.counters.parked_bytes.value(), 0, "bytes of parked connections");
+    assert_eq!(worker.buffers.borrow().pipes_lent(), 0, "pipes");
+    assert!(worker.shared.borrow().is_empty(), "texts of parked connections");
+    assert!(worker.sources.is_empty(), "sources of parked connections");
+    assert_eq!(Rc::strong_count(&worker), 1, "the worker is kept");
+}
+
+/// Panics unless everything was given back. The worker is gone.
+pub fn check_budget(budget: &Arc<Budget>) {
+    for account in ACCOUNTS {
+        assert_eq!(budget.used_by(account), 0, "{account:?}");
+    }
+}
