@@ -3,62 +3,77 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::fast::RandomState;
+use quick_cache::{Equivalent, OptionsBuilder, Weighter, sync};
 use tokio::sync::watch;
 
 /// Parts with a lock each. A lock is held for a look-up, some 100 ns; with as many parts as a
 /// large machine has cores two workers seldom want the same one.
 const SHARDS: usize = 64;
-/// Flights of one part: 4,096 in all. Beyond, evidence cannot be had, and fails closed.
-const FLIGHTS_MAX: usize = 64;
+/// Flights at once. Beyond, evidence cannot be had, and fails closed.
+const FLIGHTS_MAX: usize = 4096;
 /// What an entry costs beyond its value: slot, index entry and the allocations' heads.
 const ENTRY_BYTES: usize = 160;
+/// The part of a table that is kept for entries that were read again. Entries that nobody reads
+/// replace each other in the rest, so a flood of new names leaves this part alone.
+const HOT_PART: f64 = 0.5;
 
-/// A table of at most so many bytes; what was not looked at for longest goes first, roughly.
+/// A table of at most so many bytes. Entries that nobody reads go first.
 pub struct Cache<K, V> {
-    shards: Box<[Mutex<Shard<K, V>>]>,
+    entries: sync::Cache<Keyed<K>, Weighted<V>, Bytes, RandomState>,
+    flights: Mutex<Flights<K, V>>,
     hasher: RandomState,
 }
 
-struct Shard<K, V> {
-    /// By hash. Of two keys with one hash (2^-64) the later has the place.
-    index: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
-    slots: Vec<Slot<K, V>>,
-    /// Where the next search for something to drop begins.
-    hand: usize,
-    bytes: usize,
-    bytes_max: usize,
-    flights: HashMap<u64, (K, watch::Receiver<Option<V>>)>,
-}
+/// By the key's hash: the key, and where the outcome will be.
+type Flights<K, V> = HashMap<u64, (K, watch::Receiver<Option<V>>)>;
 
-struct Slot<K, V> {
+/// A key with its hash, which the caller may have made of parts of a key.
+#[derive(PartialEq, Eq)]
+struct Keyed<K> {
     hash: u64,
     key: K,
-    value: V,
-    bytes: usize,
-    /// Looked at since the hand last passed.
-    used: bool,
 }
 
-/// The keys of an index are hashes already, with a secret that nobody else has.
-#[derive(Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
+impl<K> Hash for Keyed<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
     }
+}
 
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0 << 8 | u64::from(*byte);
-        }
+/// Finds an entry for a caller that has the parts of a key, but no key.
+struct Probe<F> {
+    hash: u64,
+    is_key: F,
+}
+
+impl<F> Hash for Probe<F> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
     }
+}
 
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
+impl<K, F: Fn(&K) -> bool> Equivalent<Keyed<K>> for Probe<F> {
+    fn equivalent(&self, known: &Keyed<K>) -> bool {
+        self.hash == known.hash && (self.is_key)(&known.key)
+    }
+}
+
+#[derive(Clone)]
+struct Weighted<V> {
+    value: V,
+    bytes: usize,
+}
+
+#[derive(Clone)]
+struct Bytes;
+
+impl<K, V> Weighter<Keyed<K>, Weighted<V>> for Bytes {
+    fn weight(&self, _: &Keyed<K>, kept: &Weighted<V>) -> u64 {
+        kept.bytes as u64
     }
 }
 
@@ -83,17 +98,18 @@ pub struct Landing<K: Eq, V> {
 impl<K: Eq + Clone, V: Clone> Cache<K, V> {
     /// A table of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
-        let shard = || {
-            Mutex::new(Shard {
-                index: HashMap::default(),
-                slots: Vec::new(),
-                hand: 0,
-                bytes: 0,
-                bytes_max: bytes_max / SHARDS,
-                flights: HashMap::new(),
-            })
-        };
-        Self { shards: (0..SHARDS).map(|_| shard()).collect(), hasher: RandomState::new() }
+        let options = OptionsBuilder::new()
+            .shards(SHARDS)
+            .estimated_items_capacity(bytes_max / ENTRY_BYTES)
+            .weight_capacity((bytes_max / SHARDS * SHARDS) as u64)
+            .hot_allocation(HOT_PART)
+            // Keys of dropped entries would take memory that the weights do not count.
+            .ghost_allocation(0.0)
+            .build()
+            .unwrap_or_else(|_| unreachable!("both capacities are set"));
+        let (hasher, lifecycle) = (RandomState::default(), sync::DefaultLifecycle::default());
+        let entries = sync::Cache::with_options(options, Bytes, hasher.clone(), lifecycle);
+        Self { entries, flights: Mutex::default(), hasher }
     }
 
     /// The hash of a key, by whatever parts of it the caller has at hand: always the same ones.
@@ -101,107 +117,54 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         self.hasher.hash_one(key)
     }
 
-    /// What `read` makes of the entry. It runs under the lock: it must be short.
+    /// What `read` makes of the entry.
     pub fn read<R>(
         &self,
         hash: u64,
         is_key: impl Fn(&K) -> bool,
         read: impl FnOnce(&V) -> R,
     ) -> Option<R> {
-        let mut shard = self.shard(hash);
-        let at = *shard.index.get(&hash)?;
-        let slot = shard.slots.get_mut(at).filter(|slot| is_key(&slot.key))?;
-        slot.used = true;
-        Some(read(&slot.value))
+        self.entries.get(&Probe { hash, is_key }).map(|kept| read(&kept.value))
     }
 
     /// Keeps a value of so many bytes, and drops others for it.
     pub fn keep(&self, hash: u64, key: K, value: V, bytes: usize) {
         let bytes = bytes + ENTRY_BYTES;
-        let mut shard = self.shard(hash);
-        shard.drop_entry(hash);
-        if bytes > shard.bytes_max {
-            return;
-        }
-        while shard.bytes + bytes > shard.bytes_max {
-            shard.drop_one();
-        }
-        let at = shard.slots.len();
-        shard.slots.push(Slot { hash, key, value, bytes, used: false });
-        shard.index.insert(hash, at);
-        shard.bytes += bytes;
+        self.entries.insert(Keyed { hash, key }, Weighted { value, bytes });
     }
 
     /// The flight for a key, if there is one.
     pub fn flight(&self, hash: u64, key: &K) -> Option<watch::Receiver<Option<V>>> {
-        let shard = self.shard(hash);
-        let (_, receiver) = shard.flights.get(&hash).filter(|(known, _)| known == key)?;
+        let flights = self.flights();
+        let (_, receiver) = flights.get(&hash).filter(|(known, _)| known == key)?;
         Some(receiver.clone())
     }
 
     /// Joins the flight for a key, or begins it.
     pub fn join(self: &Arc<Self>, hash: u64, key: &K) -> Flight<K, V> {
-        let mut shard = self.shard(hash);
-        match shard.flights.get(&hash) {
+        let mut flights = self.flights();
+        match flights.get(&hash) {
             Some((known, receiver)) if known == key => return Flight::Shared(receiver.clone()),
             Some(_) => return Flight::Busy,
-            None if shard.flights.len() >= FLIGHTS_MAX => return Flight::Busy,
+            None if flights.len() >= FLIGHTS_MAX => return Flight::Busy,
             None => {}
         }
         let (sender, receiver) = watch::channel(None);
-        shard.flights.insert(hash, (key.clone(), receiver.clone()));
+        flights.insert(hash, (key.clone(), receiver.clone()));
         let landing = Landing { cache: self.clone(), hash, key: key.clone(), sender };
         Flight::Mine(landing, receiver)
     }
 
     /// Entries, and the bytes they take.
     pub fn size(&self) -> (usize, usize) {
-        let shards = self.shards.iter().map(|shard| lock(shard));
-        shards.fold((0, 0), |(n, bytes), shard| (n + shard.slots.len(), bytes + shard.bytes))
+        (self.entries.len(), self.entries.weight() as usize)
     }
 }
 
 impl<K, V> Cache<K, V> {
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
-        // The upper bits: a hash table inside uses the lower ones.
-        lock(&self.shards[(hash >> 32) as usize % SHARDS])
-    }
-}
-
-fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing under the lock is left half done.
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl<K, V> Shard<K, V> {
-    /// Drops the first entry from the hand on that was not looked at since it last passed.
-    fn drop_one(&mut self) {
-        while let Some(slot) = self.slots.get_mut(self.hand) {
-            if !std::mem::replace(&mut slot.used, false) {
-                let hash = slot.hash;
-                self.drop_entry(hash);
-                // The last entry, the newest, has its place now: it is not the next to go.
-                self.hand = (self.hand + 1) % self.slots.len().max(1);
-                return;
-            }
-            self.hand = (self.hand + 1) % self.slots.len();
-        }
-        self.hand = 0;
-        if self.slots.is_empty() {
-            self.bytes = 0;
-        }
-    }
-
-    fn drop_entry(&mut self, hash: u64) {
-        let Some(at) = self.index.remove(&hash) else { return };
-        let dropped = self.slots.swap_remove(at);
-        self.bytes -= dropped.bytes;
-        if let Some(moved) = self.slots.get(at) {
-            self.index.insert(moved.hash, at);
-        }
-        if self.hand >= self.slots.len() {
-            self.hand = 0;
-        }
+    fn flights(&self) -> MutexGuard<'_, Flights<K, V>> {
+        // Nothing under the lock is left half done.
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -220,7 +183,7 @@ impl<K: Eq + Clone, V: Clone> Landing<K, V> {
 
 impl<K: Eq, V> Drop for Landing<K, V> {
     fn drop(&mut self) {
-        self.cache.shard(self.hash).flights.remove(&self.hash);
+        self.cache.flights().remove(&self.hash);
     }
 }
 
@@ -285,6 +248,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_flood_of_new_names_leaves_what_was_read_again() {
+        let cache = cache(16);
+        cache.keep(cache.hash(0_u32), 0, 1, 40);
+        assert_eq!(read(&cache, 0), Some(1));
+        for key in 1..10_000 {
+            cache.keep(cache.hash(key), key, 1, 40);
+        }
+        assert_eq!(read(&cache, 0), Some(1));
+    }
+
+    #[test]
+    fn two_keys_with_one_hash_are_two_entries() {
+        let cache = cache(16);
+        cache.keep(5, 1, 10, 40);
+        cache.keep(5, 2, 20, 40);
+        let of = |key| cache.read(5, |known| *known == key, |value| *value);
+        assert_eq!((of(1), of(2), of(3)), (Some(10), Some(20), None));
+        assert_eq!(cache.size().0, 2);
+    }
+
     #[tokio::test(flavor = "current_thread")]
     async fn one_flight_a_key_and_a_bound_on_all() {
         let cache = cache(8);
@@ -300,7 +284,7 @@ mod tests {
             .map(|key| cache.join(cache.hash(key), &key))
             .filter(|flight| matches!(flight, Flight::Mine(..)))
             .collect();
-        assert_eq!(flights.len(), SHARDS * FLIGHTS_MAX);
+        assert_eq!(flights.len(), FLIGHTS_MAX);
         drop(flights);
         assert!(matches!(cache.join(hash, &1), Flight::Mine(..)), "all have ended");
     }
