@@ -7,30 +7,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::support::client::{Offer, TLS12, TLS13};
-use crate::support::web::{answer, head, hear};
-use crate::support::{A_WHILE, Edge, Pki, Tls, Upstream, need};
+use crate::support::web::{Web, answer, head, hear};
+use crate::support::{A_WHILE, Tls, Upstream, need};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-
-/// An edge in front of an application that the test plays.
-struct Web {
-    edge: Edge,
-    app: Upstream,
-    pki: Pki,
-}
-
-impl Web {
-    fn new() -> Self {
-        let (pki, app) = (Pki::new(), Upstream::by_hand());
-        let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
-        Self { edge, app, pki }
-    }
-
-    /// The access line of the only request with that path.
-    fn request_line(&self, path: &str) -> serde_json::Value {
-        self.edge.line(path, |line| line["http"]["path"] == path)
-    }
-}
 
 /// When a client ends its stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,7 +31,7 @@ fn end(client: &mut Tls, says_goodbye: bool) {
 /// RFC 9112 section 9.8: its request is whole, and it can still read.
 #[test]
 fn a_client_that_ends_its_stream_behind_a_request_is_answered() {
-    let web = Web::new();
+    let web = Web::new(Upstream::by_hand());
     for versions in [TLS12, TLS13] {
         for says_goodbye in [false, true] {
             for when in
@@ -100,7 +80,7 @@ fn answered(web: &Web, client: &mut Tls, says_goodbye: bool, when: When) {
 /// What is cut is no request.
 #[test]
 fn a_body_that_is_cut_is_no_request() {
-    let web = Web::new();
+    let web = Web::new(Upstream::by_hand());
     let mut client = Offer::new(&web.pki).connect(web.edge.address(), "app.test");
     let fields = "Host: app.test\r\nContent-Length: 3";
     write!(client, "POST /cut HTTP/1.1\r\n{fields}\r\n\r\nhi").unwrap();
@@ -115,7 +95,7 @@ fn ncat_is_answered() {
     if !need("ncat") {
         return;
     }
-    let web = Web::new();
+    let web = Web::new(Upstream::by_hand());
     let mut ncat = Command::new("ncat")
         .args(["--ssl", "--ssl-servername", "app.test", "127.0.0.1"])
         .arg(web.edge.port().to_string())

@@ -14,47 +14,21 @@ use rustix::net::sockopt;
 use rustls::client::Resumption;
 
 use crate::support;
-use crate::support::client::{Offer, TLS13};
+use crate::support::client::TLS13;
 use crate::support::crowd::{From, each, light, many};
-use crate::support::edge::LISTENER;
 use crate::support::frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, PING, SETTINGS, WINDOW_UPDATE, frame, next,
 };
 use crate::support::memory::{Watch, mib};
 use crate::support::two::{self, say};
-use crate::support::web::{ask, get, hear};
-use crate::support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, noise};
+use crate::support::web::{Web, ask, get, hear};
+use crate::support::{A_WHILE, SOON, Tls, Upstream, noise};
 
 /// One way.
 const DELAY: Duration = Duration::from_millis(25);
 
 /// Requests with heads of 32 KiB: more than a socket has room for.
 const WIDE: usize = 8;
-
-struct Web {
-    pki: Pki,
-    edge: Edge,
-    app: Upstream,
-}
-
-impl Web {
-    fn new(app: Upstream) -> Self {
-        Self::with(app, "")
-    }
-
-    fn with(app: Upstream, limits: &str) -> Self {
-        let pki = Pki::new();
-        let more = "upstream_http2 = \"on\"\ncompress = \"off\"";
-        let rule = pki.terminate(&format!("http://{}", app.address), more);
-        let config = format!("workers = 1\n{LISTENER}\n{rule}{limits}");
-        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-        Self { pki, edge, app }
-    }
-
-    fn connect(&self) -> Tls {
-        Offer::new(&self.pki).connect(self.edge.address(), "app.test")
-    }
-}
 
 /// Whatever is written to it comes out a little later.
 fn late(mut from: TcpStream, mut to: TcpStream) {
@@ -102,6 +76,15 @@ fn library(bytes: &[u8]) -> Upstream {
     })
 }
 
+/// An edge that speaks HTTP/2 to its application and codes nothing.
+fn web_with(app: Upstream, limits: &str) -> Web {
+    Web::with(app, "upstream_http2 = \"on\"\ncompress = \"off\"", limits)
+}
+
+fn web(app: Upstream) -> Web {
+    web_with(app, "")
+}
+
 /// Has the upstream's windows grow.
 fn widen(web: &Web, bytes: &[u8]) {
     let mut client = web.connect();
@@ -122,7 +105,7 @@ const WIDEN_TRIES: usize = 6;
 fn a_burst_behind_wide_windows_stays_within_memory() {
     let bytes = noise(8 << 20, 5);
     let near = library(&bytes);
-    let web = Web::with(far(&near), &format!("[limits]\nmemory_max = {MEMORY_MAX}\n"));
+    let web = web_with(far(&near), &format!("[limits]\nmemory_max = {MEMORY_MAX}\n"));
     widen(&web, &bytes);
     let watch = Watch::start(web.edge.pid());
     let config = light(TLS13, Resumption::disabled());
@@ -155,7 +138,7 @@ const MEMORY_MAX: u64 = 64 << 20;
 fn a_long_way_takes_its_time_once() {
     let bytes = noise(8 << 20, 5);
     let near = library(&bytes);
-    let web = Web::new(far(&near));
+    let web = web(far(&near));
     widen(&web, &bytes);
     // A wider window is not everybody's.
     let before = web.edge.rss_bytes();
@@ -277,7 +260,7 @@ const USED: usize = (4 << 20) / 10 * 3;
 /// that, and must get the rest.
 #[test]
 fn a_window_that_became_narrow_opens_again() {
-    let web = Web::with(Upstream::by_hand(), "[limits]\nmemory_max = \"1GiB\"\n");
+    let web = web_with(Upstream::by_hand(), "[limits]\nmemory_max = \"1GiB\"\n");
     let request = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";
     let ask = || {
         let mut client = web.connect();
@@ -330,7 +313,7 @@ fn chunk(client: &mut Tls) -> usize {
 
 #[test]
 fn an_idle_connection_that_is_dead_is_found() {
-    let web = Web::new(Upstream::by_hand());
+    let web = web(Upstream::by_hand());
     let mut client = web.connect();
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(get(&mut client, "/").status, 200));
@@ -355,7 +338,7 @@ fn an_idle_connection_that_is_dead_is_found() {
 
 #[test]
 fn a_request_on_a_dead_connection_is_asked_elsewhere() {
-    let web = Web::new(Upstream::by_hand());
+    let web = web(Upstream::by_hand());
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(get(&mut web.connect(), "/").status, 200));
         let mut one = web.app.take();
@@ -393,7 +376,7 @@ fn a_request_on_a_dead_connection_is_asked_elsewhere() {
 /// An application may be at something for a while; its machine takes what is sent.
 #[test]
 fn a_busy_application_keeps_its_requests_and_gets_no_more() {
-    let web = &Web::new(Upstream::by_hand());
+    let web = &web(Upstream::by_hand());
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(get(&mut web.connect(), "/").status, 200));
         let mut one = web.app.take();

@@ -5,35 +5,13 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
+use crate::support::Upstream;
 use crate::support::client::Offer;
-use crate::support::edge::LISTENER;
 use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, next};
-use crate::support::web::{answer, ask, get, head};
-use crate::support::{Edge, Pki, Tls, Upstream};
+use crate::support::web::{Web, answer, ask, get, head};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const POST: &str = "POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 2\r\n\r\nhi";
-
-struct Web {
-    edge: Edge,
-    app: Upstream,
-    pki: Pki,
-}
-
-impl Web {
-    fn new(app: Upstream) -> Self {
-        let pki = Pki::new();
-        let rule = pki.terminate(&format!("http://{}", app.address), "");
-        // One worker, one pool.
-        let config = format!("workers = 1\n{LISTENER}{rule}");
-        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-        Self { edge, app, pki }
-    }
-
-    fn connect(&self) -> Tls {
-        Offer::new(&self.pki).connect(self.edge.address(), "app.test")
-    }
-}
 
 /// Answers every request on every connection with these fields more.
 fn application(fields: &'static str) -> Upstream {

@@ -9,47 +9,15 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::client::Offer;
-use crate::support::edge::LISTENER;
 use crate::support::pki::Kind;
-use crate::support::web::{answer, ask, chunks, get, head, hear, rest};
+use crate::support::web::{Web, answer, ask, chunks, get, head, hear, rest};
 use crate::support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, noise, settled, until};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// An edge in front of an application that the test plays.
-struct Web {
-    edge: Edge,
-    app: Upstream,
-    pki: Pki,
-}
-
-impl Web {
-    fn new(more: &str) -> Self {
-        Self::with(Upstream::by_hand(), more, "")
-    }
-
-    fn with(app: Upstream, more: &str, whole: &str) -> Self {
-        let pki = Pki::new();
-        let rule = pki.terminate(&format!("http://{}", app.address), more);
-        // One worker, one pool.
-        let config = format!("workers = 1\n{LISTENER}{whole}\n{rule}");
-        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-        Self { edge, app, pki }
-    }
-
-    fn connect(&self) -> Tls {
-        Offer::new(&self.pki).connect(self.edge.address(), "app.test")
-    }
-
-    /// The access line of the only request with that path.
-    fn request_line(&self, path: &str) -> serde_json::Value {
-        self.edge.line(path, |line| line["http"]["path"] == path)
-    }
-}
-
 #[test]
 fn upstream_connections_are_kept_and_shared() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     let mut one = web.connect();
     let asked = thread::scope(|scope| {
         let app = scope.spawn(|| {
@@ -80,7 +48,7 @@ fn upstream_connections_are_kept_and_shared() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let web = Web::with(Upstream::http(), "", "");
+    let web = Web::new(Upstream::http());
     let mut client = web.connect();
     let one = "GET /a HTTP/1.1\r\nHost: app.test\r\n\r\n";
     let two = "POST /b HTTP/1.1\r\nHost: app.test\r\nContent-Length: 5\r\n\r\nhello";
@@ -96,7 +64,7 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn a_dead_kept_connection_is_no_answer() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     let mut client = web.connect();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -122,7 +90,7 @@ fn a_dead_kept_connection_is_no_answer() {
 
 #[test]
 fn bodies_go_both_ways_as_they_come() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     let mut client = web.connect();
     let head_of = "POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.write_all(head_of.as_bytes()).unwrap();
@@ -149,7 +117,7 @@ fn bodies_go_both_ways_as_they_come() {
 
 #[test]
 fn continue_is_the_upstreams_to_say() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     let mut client = web.connect();
     let post = "POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 2\r\n\
                 Expect: 100-continue\r\n\r\n";
@@ -169,7 +137,7 @@ fn continue_is_the_upstreams_to_say() {
 
 #[test]
 fn large_bodies_cost_little_memory() {
-    let web = Web::new("compress = \"off\"");
+    let web = Web::with(Upstream::by_hand(), "compress = \"off\"", "");
     let sent = noise(32 << 20, 31);
     let mut client = web.connect();
     // The program's own pages come in first: they are resident too.
@@ -212,7 +180,7 @@ fn large_bodies_cost_little_memory() {
 
 #[test]
 fn responses_without_a_body() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     let mut client = web.connect();
     for (method, said, status, length) in [
         ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", 200, Some("9")),
@@ -234,7 +202,7 @@ fn responses_without_a_body() {
 
 #[test]
 fn a_response_until_close_is_whole_or_cut() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     for version in ["1.1", "1.0"] {
         let mut client = web.connect();
         let get = format!("GET / HTTP/{version}\r\nHost: app.test\r\n\r\n");
@@ -266,7 +234,7 @@ fn a_response_until_close_is_whole_or_cut() {
 
 #[test]
 fn an_upgrade_becomes_a_pair_in_the_lot() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     let mut client = web.connect();
     let ask = "GET /chat HTTP/1.1\r\nHost: app.test\r\nConnection: Upgrade\r\n\
                Upgrade: websocket\r\n\r\n";
@@ -362,7 +330,7 @@ fn an_upstream_that_is_not_there_is_told_or_waited_for() {
 
 #[test]
 fn a_client_that_leaves_takes_its_request_along() {
-    let web = Web::new("");
+    let web = Web::new(Upstream::by_hand());
     for polite in [false, true] {
         let mut client = web.connect();
         client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
@@ -438,7 +406,7 @@ fn https_upstreams_are_verified() {
 
 #[test]
 fn told_upstreams_are_one_clients_own() {
-    let web = Web::new("proxy_protocol = \"v2\"");
+    let web = Web::with(Upstream::by_hand(), "proxy_protocol = \"v2\"", "");
     let (mut one, mut two) = (web.connect(), web.connect());
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -534,7 +502,7 @@ fn a_client_that_pauses_is_not_cut() {
         answer(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n");
         let _ = stream.write_all(&vec![7; 64 << 20]);
     });
-    let web = Web::with(app, "", "");
+    let web = Web::new(app);
     let mut paused = web.connect();
     paused.write_all(b"GET /paused HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     head(&mut paused);
@@ -553,7 +521,7 @@ fn a_response_that_pauses_while_draining_is_not_cut() {
         thread::sleep(Duration::from_millis(3600));
         let _ = stream.write_all(b"later");
     });
-    let web = Web::with(app, "", "");
+    let web = Web::new(app);
     let mut client = web.connect();
     client.write_all(b"GET /paused HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     head(&mut client);
@@ -565,7 +533,7 @@ fn a_response_that_pauses_while_draining_is_not_cut() {
 
 #[test]
 fn keys_are_updated_between_requests() {
-    let web = Web::with(Upstream::http(), "", "");
+    let web = Web::new(Upstream::http());
     let mut client = web.connect();
     for round in 0..10 {
         client.conn.refresh_traffic_keys().unwrap();
@@ -625,7 +593,7 @@ fn an_upgrade_behind_tls_is_copied() {
 /// At rest nothing is held for a client but its socket.
 #[test]
 fn an_idle_connection_holds_no_upstream() {
-    let web = Web::with(Upstream::http(), "", "");
+    let web = Web::new(Upstream::http());
     // Workers open their sockets when they begin.
     let rest = settled(|| web.edge.sockets());
     let mut clients: Vec<Tls> = (0..20).map(|_| web.connect()).collect();

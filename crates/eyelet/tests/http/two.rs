@@ -16,33 +16,14 @@ use crate::support::frames::{
     next,
 };
 use crate::support::two::{Two, body, get, run};
-use crate::support::web::{answer, chunks, head};
-use crate::support::{A_WHILE, Edge, Pki, SOON, Upstream};
-
-struct Web {
-    edge: Edge,
-    app: Upstream,
-    pki: Pki,
-}
-
-impl Web {
-    fn new(app: Upstream, whole: &str) -> Self {
-        let pki = Pki::new();
-        let rule = pki.terminate(&format!("http://{}", app.address), "");
-        let edge = Edge::start(&pki.folder, &format!("{whole}\n{rule}"));
-        Self { edge, app, pki }
-    }
-
-    async fn connect(&self) -> Two {
-        Two::connect(&self.pki, self.edge.address()).await
-    }
-}
+use crate::support::web::{Web, answer, chunks, head};
+use crate::support::{A_WHILE, SOON, Upstream};
 
 #[test]
 fn streams_are_served_side_by_side() {
-    let web = Web::new(Upstream::http(), "");
+    let web = Web::new(Upstream::http());
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         let mut waiting = Vec::new();
         for number in 0..50 {
             let (response, _) = two.send.send_request(get(&format!("/{number}")), true).unwrap();
@@ -66,7 +47,7 @@ fn streams_are_served_side_by_side() {
 
 #[test]
 fn bodies_and_trailers_go_both_ways() {
-    let web = Web::new(Upstream::by_hand(), "");
+    let web = Web::new(Upstream::by_hand());
     thread::scope(|scope| {
         let app = scope.spawn(|| {
             let mut app = web.app.take();
@@ -77,7 +58,7 @@ fn bodies_and_trailers_go_both_ways() {
             app
         });
         run(async {
-            let mut two = web.connect().await;
+            let mut two = web.connect_two().await;
             let post = Request::post("https://app.test/").body(()).unwrap();
             let (response, mut send) = two.send.send_request(post, false).unwrap();
             send.send_data("hello".into(), false).unwrap();
@@ -97,24 +78,21 @@ fn bodies_and_trailers_go_both_ways() {
 /// RFC 9530: they are of the bytes as the application sent them.
 #[test]
 fn digests_do_not_follow_a_coded_body() {
-    let web = Web::new(
-        Upstream::serve(|mut stream| {
-            while stream.peek(&mut [0]).is_ok_and(|more| more > 0) {
-                head(&mut stream);
-                let text = "<p>a page of text".repeat(200);
-                let response = format!(
-                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\
+    let web = Web::new(Upstream::serve(|mut stream| {
+        while stream.peek(&mut [0]).is_ok_and(|more| more > 0) {
+            head(&mut stream);
+            let text = "<p>a page of text".repeat(200);
+            let response = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\
                      Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{text}\r\n0\r\n\
                      Repr-Digest: sha-256=:x:\r\nContent-MD5: x\r\nX-Sum: 7\r\n\r\n",
-                    text.len()
-                );
-                stream.write_all(response.as_bytes()).unwrap();
-            }
-        }),
-        "",
-    );
+                text.len()
+            );
+            stream.write_all(response.as_bytes()).unwrap();
+        }
+    }));
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         for (accepted, expected) in
             [("gzip", &["x-sum"][..]), ("identity", &["content-md5", "repr-digest", "x-sum"])]
         {
@@ -137,21 +115,18 @@ fn digests_do_not_follow_a_coded_body() {
 /// A cut is one for the client too, behind what came before it.
 #[test]
 fn what_came_before_a_cut_is_passed_on() {
-    let web = Web::new(
-        Upstream::serve(|mut stream| {
-            let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-            // More than is waited for to choose a coding by.
-            let hello = format!("1f40\r\n{}\r\n", "x".repeat(8_000));
-            let said = match head(&mut stream).split(' ').nth(1) {
-                Some("/malformed") => "zz\r\n",
-                _ => "",
-            };
-            let _ = stream.write_all(format!("{chunked}{hello}{said}").as_bytes());
-        }),
-        "",
-    );
+    let web = Web::new(Upstream::serve(|mut stream| {
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        // More than is waited for to choose a coding by.
+        let hello = format!("1f40\r\n{}\r\n", "x".repeat(8_000));
+        let said = match head(&mut stream).split(' ').nth(1) {
+            Some("/malformed") => "zz\r\n",
+            _ => "",
+        };
+        let _ = stream.write_all(format!("{chunked}{hello}{said}").as_bytes());
+    }));
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         for _ in 0..10 {
             for path in ["/cut", "/malformed"] {
                 two.send = two.send.clone().ready().await.unwrap();
@@ -177,7 +152,7 @@ fn what_came_before_a_cut_is_passed_on() {
 /// The access line says that the client left, not which of our frames came too late for it.
 #[test]
 fn a_client_that_leaves_is_told_as_such() {
-    let web = Web::new(Upstream::http(), "");
+    let web = Web::new(Upstream::http());
     let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
     let mut whole = PREFACE.to_vec();
     whole.extend(frame(SETTINGS, 0, 0, &[]));
@@ -208,7 +183,7 @@ const LEAVERS: usize = 200;
 /// HTTP/2 ends a request with its head; by HTTP/1.1 a POST says that it has no body.
 #[test]
 fn a_post_without_a_body_has_a_length() {
-    let web = Web::new(Upstream::http(), "");
+    let web = Web::new(Upstream::http());
     run(async {
         let mut client = Two::connect(&web.pki, web.edge.address()).await;
         let post = Request::post("https://app.test/").body(()).unwrap();
@@ -223,15 +198,12 @@ fn a_post_without_a_body_has_a_length() {
 
 #[test]
 fn a_large_body_waits_for_its_window() {
-    let web = Web::new(
-        Upstream::serve(|mut stream| {
-            answer(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 16777216\r\n\r\n");
-            let _ = stream.write_all(&vec![7; 16 << 20]);
-        }),
-        "",
-    );
+    let web = Web::new(Upstream::serve(|mut stream| {
+        answer(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 16777216\r\n\r\n");
+        let _ = stream.write_all(&vec![7; 16 << 20]);
+    }));
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         let before = web.edge.rss_bytes();
         let (response, _) = two.send.send_request(get("/"), true).unwrap();
         let response = response.await.unwrap();
@@ -244,21 +216,18 @@ fn a_large_body_waits_for_its_window() {
 
 #[test]
 fn what_fails_fails_alone() {
-    let web = Web::new(
-        Upstream::serve(|mut stream| {
-            let asked = head(&mut stream);
-            let said = match asked.split(' ').nth(1) {
-                Some("/cut") => "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhel",
-                Some("/bad") => "what?\r\n\r\n",
-                _ => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
-            };
-            let _ = stream.write_all(said.as_bytes());
-            thread::sleep(A_WHILE / 3);
-        }),
-        "",
-    );
+    let web = Web::new(Upstream::serve(|mut stream| {
+        let asked = head(&mut stream);
+        let said = match asked.split(' ').nth(1) {
+            Some("/cut") => "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhel",
+            Some("/bad") => "what?\r\n\r\n",
+            _ => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        };
+        let _ = stream.write_all(said.as_bytes());
+        thread::sleep(A_WHILE / 3);
+    }));
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         assert!(two.get("/cut").await.unwrap_err().is_reset());
         assert_eq!(two.get("/bad").await.unwrap().0, 502);
         assert_eq!(two.get("/ok").await.unwrap(), (200, "ok".into()));
@@ -277,25 +246,22 @@ fn what_fails_fails_alone() {
 /// RFC 8441.
 #[test]
 fn a_websocket_is_a_stream_of_its_connection() {
-    let web = Web::new(
-        Upstream::serve(|mut stream| {
-            let asked = head(&mut stream);
-            assert!(asked.starts_with("GET /chat HTTP/1.1\r\n"), "{asked}");
-            let lower = asked.to_ascii_lowercase();
-            assert!(lower.contains("upgrade: websocket\r\n"), "{asked}");
-            assert!(lower.contains("sec-websocket-key: "), "{asked}");
-            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+    let web = Web::new(Upstream::serve(|mut stream| {
+        let asked = head(&mut stream);
+        assert!(asked.starts_with("GET /chat HTTP/1.1\r\n"), "{asked}");
+        let lower = asked.to_ascii_lowercase();
+        assert!(lower.contains("upgrade: websocket\r\n"), "{asked}");
+        assert!(lower.contains("sec-websocket-key: "), "{asked}");
+        let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
                             Upgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\nwelcome";
-            stream.write_all(switched.as_bytes()).unwrap();
-            let mut ping = [0; 4];
-            while stream.read_exact(&mut ping).is_ok() {
-                stream.write_all(b"pong").unwrap();
-            }
-        }),
-        "",
-    );
+        stream.write_all(switched.as_bytes()).unwrap();
+        let mut ping = [0; 4];
+        while stream.read_exact(&mut ping).is_ok() {
+            stream.write_all(b"pong").unwrap();
+        }
+    }));
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         let mut looks = 0;
         while !two.send.is_extended_connect_protocol_enabled() {
             assert!(looks < 1000, "its SETTINGS do not say so");
@@ -323,9 +289,9 @@ fn a_websocket_is_a_stream_of_its_connection() {
 
 #[test]
 fn a_stream_that_is_reset_lets_its_upstream_go() {
-    let web = Web::new(Upstream::by_hand(), "");
+    let web = Web::new(Upstream::by_hand());
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         let (response, mut send) = two.send.send_request(get("/"), false).unwrap();
         let pause = || tokio::time::sleep(SOON / 1000);
         while web.app.accepted() == 0 {
@@ -351,11 +317,11 @@ fn a_stream_that_is_reset_lets_its_upstream_go() {
 /// CVE-2023-44487.
 #[test]
 fn a_flood_of_resets_costs_the_connection_and_no_other() {
-    let web = Web::new(Upstream::http(), "");
+    let web = Web::new(Upstream::http());
     run(async {
-        let mut good = web.connect().await;
+        let mut good = web.connect_two().await;
         assert_eq!(good.get("/").await.unwrap().0, 200);
-        let mut flood = web.connect().await;
+        let mut flood = web.connect_two().await;
         let mut ended = false;
         for _ in 0..20_000 {
             let Ok(ready) = flood.send.clone().ready().await else {
@@ -379,9 +345,9 @@ fn a_flood_of_resets_costs_the_connection_and_no_other() {
 
 #[test]
 fn an_idle_connection_is_sent_away() {
-    let web = Web::new(Upstream::http(), "[http]\nhttp2_idle_timeout = \"500ms\"\n");
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"500ms\"\n");
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         assert_eq!(two.get("/").await.unwrap().0, 200);
         let began = std::time::Instant::now();
         let ended = two.driven.await.unwrap();
@@ -393,16 +359,13 @@ fn an_idle_connection_is_sent_away() {
 
 #[test]
 fn a_drain_lets_streams_end() {
-    let mut web = Web::new(
-        Upstream::serve(|mut stream| {
-            head(&mut stream);
-            thread::sleep(A_WHILE * 2);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-        }),
-        "",
-    );
+    let mut web = Web::new(Upstream::serve(|mut stream| {
+        head(&mut stream);
+        thread::sleep(A_WHILE * 2);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }));
     run(async {
-        let mut two = web.connect().await;
+        let mut two = web.connect_two().await;
         let (response, _) = two.send.send_request(get("/"), true).unwrap();
         tokio::time::sleep(A_WHILE).await;
         web.edge.signal(rustix::process::Signal::TERM);
@@ -420,7 +383,7 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
 
 #[test]
 fn what_is_no_request_is_answered_by_nobody() {
-    let web = Web::new(Upstream::http(), "");
+    let web = Web::new(Upstream::http());
     let get =
         [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "app.test")];
     let with = |more: &[(&'static str, &'static str)]| [&get[..], more].concat();

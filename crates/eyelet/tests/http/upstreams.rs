@@ -18,37 +18,14 @@ use crate::support::edge::LISTENER;
 use crate::support::frames::{GOAWAY, HEADERS, SETTINGS, frame, next};
 use crate::support::pki::Kind;
 use crate::support::two::{self, Asked, Two, body, get, run, say};
-use crate::support::web::{ask, hear, rest};
+use crate::support::web::{Web, ask, hear, rest};
 use crate::support::{A_WHILE, Edge, Pki, Talk, Tls, Upstream, built, need, noise, settled, until};
 
 const ON: &str = "upstream_http2 = \"on\"";
 
-struct Web {
-    edge: Edge,
-    app: Upstream,
-    pki: Pki,
-}
-
-impl Web {
-    /// One worker, one pool; the application is spoken to by prior knowledge.
-    fn new(app: Upstream, more: &str, whole: &str) -> Self {
-        Self::at(Pki::new(), "http", app, &format!("{ON}\n{more}"), whole)
-    }
-
-    fn at(pki: Pki, scheme: &str, app: Upstream, more: &str, whole: &str) -> Self {
-        let rule = pki.terminate(&format!("{scheme}://{}", app.address), more);
-        let config = format!("workers = 1\n{LISTENER}{whole}\n{rule}");
-        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-        Self { edge, app, pki }
-    }
-
-    fn connect(&self) -> Tls {
-        Offer::new(&self.pki).connect(self.edge.address(), "app.test")
-    }
-
-    async fn connect_two(&self) -> Two {
-        Two::connect(&self.pki, self.edge.address()).await
-    }
+/// The application is spoken to by prior knowledge.
+fn web_with(app: Upstream, more: &str, whole: &str) -> Web {
+    Web::with(app, &format!("{ON}\n{more}"), whole)
 }
 
 /// Answers with the request as it came, its body and trailers too.
@@ -139,7 +116,7 @@ fn an_upstream_may_choose_http_1() {
     assert_eq!(support::web::get(&mut web.connect(), "/").status, 503);
     let line = web.edge.line("a request", |line| line["http"]["path"] == "/");
     assert!(line["reason"].as_str().unwrap().contains("h2 was not chosen"), "{line}");
-    let web = Web::new(Upstream::http(), "", "");
+    let web = web_with(Upstream::http(), "", "");
     assert_eq!(support::web::get(&mut web.connect(), "/").status, 502);
     let line = web.edge.line("a request", |line| line["http"]["path"] == "/");
     assert!(line["reason"].as_str().unwrap().contains("HTTP/2: "), "{line}");
@@ -164,7 +141,7 @@ fn bodies_trailers_and_interim_responses_go_both_ways() {
             send.send_trailers(trailers).unwrap();
         })
     });
-    let web = Web::new(app, "", "");
+    let web = web_with(app, "", "");
     run(async {
         let mut client = web.connect_two().await;
         let post = Request::post("https://app.test/").body(()).unwrap();
@@ -213,7 +190,7 @@ fn who_does_not_read_stops_nobody_else() {
             let _ = send.send_data(Bytes::new(), true);
         })
     });
-    let web = Web::new(app, "compress = \"off\"", "");
+    let web = web_with(app, "compress = \"off\"", "");
     let before = web.edge.rss_bytes();
     let mut stalled: Vec<Tls> = (0..30)
         .map(|_| {
@@ -264,7 +241,7 @@ fn an_upstream_that_takes_few_streams_gets_few() {
             say(&mut respond, "ok");
         })
     });
-    let web = Web::new(app, "", "");
+    let web = web_with(app, "", "");
     run(async {
         let mut client = web.connect_two().await;
         for answer in client.all(vec!["/".to_owned(); 12]).await {
@@ -295,7 +272,7 @@ fn what_was_refused_is_asked_again() {
             }
         })
     });
-    let web = Web::new(app, "", "");
+    let web = web_with(app, "", "");
     let mut client = web.connect();
     // Certainly not processed, so it does not matter what it does.
     let post =
@@ -333,7 +310,7 @@ fn ok(stream: &mut TcpStream, id: u32) {
 
 #[test]
 fn what_goaway_leaves_out_is_asked_elsewhere() {
-    let web = Web::new(Upstream::by_hand(), "", "");
+    let web = web_with(Upstream::by_hand(), "", "");
     thread::scope(|scope| {
         let app = scope.spawn(|| {
             let mut one = web.app.take();
@@ -390,7 +367,7 @@ fn an_upstream_that_dies_in_a_body_is_seen() {
             }
         })
     });
-    let web = Web::new(app, "", "");
+    let web = web_with(app, "", "");
     for path in ["/known", "/cancel", "/no-error", "/reset"] {
         let mut client = web.connect();
         client
@@ -407,7 +384,7 @@ fn an_upstream_that_dies_in_a_body_is_seen() {
         assert_eq!(line["outcome"], "failed", "{line}");
     }
     // With the whole connection.
-    let web = Web::new(Upstream::by_hand(), "", "");
+    let web = web_with(Upstream::by_hand(), "", "");
     let mut client = web.connect();
     client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     let mut app = web.app.take();
@@ -433,7 +410,7 @@ fn an_answer_may_come_before_the_requests_end() {
             drop(request);
         })
     });
-    let web = Web::new(app, "", "");
+    let web = web_with(app, "", "");
     let mut client = web.connect();
     let put = "PUT / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 100000\r\n\r\n";
     client.write_all(put.as_bytes()).unwrap();
@@ -446,7 +423,7 @@ fn an_answer_may_come_before_the_requests_end() {
 
 #[test]
 fn told_connections_are_one_clients_own() {
-    let web = Web::new(Upstream::by_hand(), "proxy_protocol = \"v2\"", "");
+    let web = web_with(Upstream::by_hand(), "proxy_protocol = \"v2\"", "");
     let serve = |mut app: TcpStream| {
         let mut signature = [0; 16];
         app.read_exact(&mut signature).unwrap();
@@ -499,7 +476,7 @@ fn clients_that_leave_do_not_ruin_a_shared_connection() {
             }
         })
     });
-    let web = Web::new(app, "", "");
+    let web = web_with(app, "", "");
     run(async {
         for _ in 0..3 {
             let mut client = web.connect_two().await;

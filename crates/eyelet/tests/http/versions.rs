@@ -9,34 +9,8 @@ use crate::support::frames::{
     DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
     literal, next, status,
 };
-use crate::support::web::{ask, hear};
+use crate::support::web::{Web, ask, hear};
 use crate::support::{Edge, Pki, Tls, Upstream};
-
-struct Web {
-    edge: Edge,
-    _app: Upstream,
-    pki: Pki,
-}
-
-impl Web {
-    fn new() -> Self {
-        let (pki, app) = (Pki::new(), Upstream::http());
-        let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
-        Self { edge, _app: app, pki }
-    }
-
-    fn one(&self) -> Tls {
-        Offer::new(&self.pki).connect(self.edge.address(), "app.test")
-    }
-
-    fn two(&self) -> Tls {
-        let offer = Offer { alpn: &["h2"], ..Offer::new(&self.pki) };
-        let mut client = offer.connect(self.edge.address(), "app.test");
-        client.write_all(PREFACE).unwrap();
-        client.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
-        client
-    }
-}
 
 /// How a request on a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,6 +29,14 @@ fn ask_two(client: &mut Tls, stream: u32, path: &str, more: &[(&str, &str)]) -> 
     block.extend(literal(":authority", "app.test"));
     block.extend(more.iter().flat_map(|(name, value)| literal(name, value)));
     send_two(client, stream, &block)
+}
+
+fn two(web: &Web) -> Tls {
+    let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
+    let mut client = offer.connect(web.edge.address(), "app.test");
+    client.write_all(PREFACE).unwrap();
+    client.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+    client
 }
 
 fn send_two(client: &mut Tls, stream: u32, block: &[u8]) -> Ended {
@@ -96,13 +78,13 @@ const TABLE: &[(&str, Fields, u16)] = &[
 
 #[test]
 fn what_origins_read_in_different_ways_is_refused_by_both_versions() {
-    let web = Web::new();
+    let web = Web::new(Upstream::http());
     for (path, fields, expected) in TABLE {
         let lines: String = fields.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
         let request = format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n{lines}\r\n");
-        let heard = ask(&mut web.one(), &request);
+        let heard = ask(&mut web.connect(), &request);
         assert_eq!(heard.status, *expected, "{path} {fields:?}: {heard:?}");
-        let mut client = web.two();
+        let mut client = two(&web);
         let answer = ask_two(&mut client, 1, path, fields);
         assert_eq!(answer, Ended::Status(*expected), "{path} {fields:?}");
         assert_eq!(ask_two(&mut client, 3, "/", &[]), Ended::Status(200), "{path} {fields:?}");
@@ -110,21 +92,21 @@ fn what_origins_read_in_different_ways_is_refused_by_both_versions() {
     // By HTTP/1.1 the upper case is the same name.
     for field in ["Content_Length: 5", "TRANSFER_ENCODING: chunked", "Content_length: 0"] {
         let request = format!("GET / HTTP/1.1\r\nHost: app.test\r\n{field}\r\n\r\n");
-        assert_eq!(ask(&mut web.one(), &request).status, 400, "{field}");
+        assert_eq!(ask(&mut web.connect(), &request).status, 400, "{field}");
     }
 }
 
 #[test]
 fn a_hundred_fields_are_taken_and_more_are_not() {
-    let web = Web::new();
+    let web = Web::new(Upstream::http());
     let numbered: Vec<String> = (0..101).map(|number| format!("x-{number}")).collect();
     // By HTTP/1.1 Host is one of them.
     for (count, expected) in [(99, 200), (100, 431)] {
         let lines: String = numbered[..count].iter().map(|name| format!("{name}: y\r\n")).collect();
         let request = format!("GET / HTTP/1.1\r\nHost: app.test\r\n{lines}\r\n");
-        assert_eq!(ask(&mut web.one(), &request).status, expected, "{count}");
+        assert_eq!(ask(&mut web.connect(), &request).status, expected, "{count}");
     }
-    let mut client = web.two();
+    let mut client = two(&web);
     let mut fields: Vec<(&str, &str)> = numbered.iter().map(|name| (name.as_str(), "y")).collect();
     assert_eq!(ask_two(&mut client, 1, "/", &fields), Ended::Status(431));
     fields.truncate(100);
@@ -135,7 +117,7 @@ fn a_hundred_fields_are_taken_and_more_are_not() {
     assert_eq!(ask_two(&mut client, 5, "/", &fields), Ended::Status(200));
     fields.push(("x-100", "y"));
     fields.push(("x-101", "y"));
-    assert_eq!(ask_two(&mut web.two(), 1, "/", &fields), Ended::Status(431));
+    assert_eq!(ask_two(&mut two(&web), 1, "/", &fields), Ended::Status(431));
 }
 
 /// CGI makes `HTTP_PROXY` of it, and libraries ask that proxy (httpoxy).
@@ -155,8 +137,8 @@ fn proxy_is_not_passed_on() {
 
 #[test]
 fn an_authority_with_the_default_port_is_the_same() {
-    let web = Web::new();
-    let mut client = web.two();
+    let web = Web::new(Upstream::http());
+    let mut client = two(&web);
     for (number, (authority, host, expected)) in [
         ("app.test", "app.test:443", 200),
         ("app.test:443", "app.test", 200),
@@ -180,7 +162,7 @@ fn an_authority_with_the_default_port_is_the_same() {
 /// crate takes for an error of HPACK, which ends the connection (docs/conformance.md).
 #[test]
 fn a_malformed_request_costs_its_stream() {
-    let web = Web::new();
+    let web = Web::new(Upstream::http());
     let get = [(":method", "GET"), (":scheme", "https"), (":path", "/")];
     let with = |more: &[(&'static str, &'static str)]| [&get[..], more].concat();
     let app = (":authority", "app.test");
@@ -202,7 +184,7 @@ fn a_malformed_request_costs_its_stream() {
         ([&get[..2], &[app]].concat(), Ended::Stream),
         ([&get[..2], &[("host", "app.test")]].concat(), Ended::Status(400)),
     ];
-    let mut client = web.two();
+    let mut client = two(&web);
     for (number, (fields, expected)) in of_streams.iter().enumerate() {
         let stream = u32::try_from(number).unwrap() * 4 + 1;
         let block: Vec<u8> = fields.iter().flat_map(|(n, v)| literal(n, v)).collect();
@@ -220,15 +202,15 @@ fn a_malformed_request_costs_its_stream() {
         vec![(":method", "G T"), (":scheme", "https"), (":path", "/"), app],
     ] {
         let block: Vec<u8> = fields.iter().flat_map(|(n, v)| literal(n, v)).collect();
-        assert_eq!(send_two(&mut web.two(), 1, &block), Ended::Connection, "{fields:?}");
+        assert_eq!(send_two(&mut two(&web), 1, &block), Ended::Connection, "{fields:?}");
     }
 }
 
 /// What the h2 crate drops before we see it (docs/conformance.md): nobody gets it.
 #[test]
 fn what_the_library_drops_reaches_nobody() {
-    let web = Web::new();
-    let mut client = web.two();
+    let web = Web::new(Upstream::http());
+    let mut client = two(&web);
     assert_eq!(ask_two(&mut client, 1, "/fragment#x", &[]), Ended::Status(200));
     web.edge.line("the path before #", |line| line["http"]["path"] == "/fragment");
 
