@@ -22,6 +22,11 @@ const SPARE_DESCRIPTORS: u64 = 400;
 /// entries and the kernel's idea of a page are most.
 const KEPT_BYTES_MAX: u64 = 8 << 20;
 
+/// How long a good client may wait behind a flood, and how many times what it takes without the
+/// flood: other processes may hold both cores.
+const WAITS_MAX: Duration = Duration::from_secs(10);
+const WAITS_IN_THE_FLOOD: u32 = 200;
+
 /// How many connections a test may hold that has the process's descriptors to itself.
 fn many(wanted: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
@@ -74,7 +79,9 @@ fn ten_thousand_half_hellos_at_once() {
     // The queue of the kernel is shorter than this flood, and the clients are on the same
     // two cores: the timeout is long enough for all to be there at the same time.
     let scene = Scene::new("[limits]\nhello_timeout = \"15s\"");
-    drop(scene.tls());
+    let began = Instant::now();
+    echo(&mut scene.tls(), b"before the flood");
+    let waits_max = WAITS_MAX.max(WAITS_IN_THE_FLOOD * began.elapsed());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
     let (descriptors, rss) = (scene.edge.descriptors_at_rest(), scene.edge.rss_bytes());
     let wanted = many(10_000);
@@ -91,7 +98,7 @@ fn ten_thousand_half_hellos_at_once() {
         done.store(true, Ordering::SeqCst);
         (held, watched.join().unwrap())
     });
-    assert!(longest < Duration::from_secs(10), "a good client waited {longest:?}");
+    assert!(longest < waits_max, "a good client waited {longest:?} of {waits_max:?}");
     let peak = scene.edge.rss_bytes().saturating_sub(rss);
     until("each half hello's line", || {
         let late = |line: &&serde_json::Value| {
