@@ -1,14 +1,14 @@
 //! The 36 odd connections that today's proxies were asked about, one by one, and what comes of
 //! each here: the table in docs/conformance.md. Must not know the engine; it plays both ends.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::hello::server_flight;
 use crate::support::{
-    A_WHILE, Edge, End, Folder, Hello, SOON, Upstream, alert_of, ending, records, reset,
+    A_WHILE, Edge, End, Folder, Hello, SOON, Upstream, alert_of, ending, expect, records, reset,
 };
 
 /// Two names, each with a server of its own, so that routing by name shows.
@@ -108,12 +108,6 @@ fn refused(client: &mut TcpStream, sent: Instant) -> Came {
         None if got.starts_with(b"HTTP/1.1 400 ") => Came::Http400,
         None => panic!("{}", got.escape_ascii()),
     }
-}
-
-fn expect(stream: &mut TcpStream, bytes: &[u8]) {
-    let mut got = vec![0; bytes.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert!(got == bytes, "{} other bytes than were sent", bytes.len());
 }
 
 fn named(name: impl AsRef<[u8]>) -> Vec<u8> {

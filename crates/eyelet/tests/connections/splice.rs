@@ -1,7 +1,7 @@
 //! Spliced connections: every byte as it was sent, every end as it was meant, names resolved and
 //! checked. Must not know the engine; both ends are the test's own sockets.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support;
 use crate::support::hello::server_flight;
 use crate::support::upstream::{dns, nobody};
 use crate::support::{
-    A_WHILE, Edge, End, Folder, Hello, SOON, Upstream, alert_of, ending, noise, records,
+    A_WHILE, Edge, End, Folder, Hello, SOON, Upstream, alert_of, ending, expect, noise, records,
 };
 
 fn rule(upstream: &str, more: &str) -> String {
@@ -48,12 +48,6 @@ impl Pair {
         expect(&mut client, &server_flight());
         (client, upstream)
     }
-}
-
-fn expect(stream: &mut TcpStream, bytes: &[u8]) {
-    let mut got = vec![0; bytes.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert!(got == bytes, "{} other bytes than were sent", bytes.len());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The explicit CONNECT proxy: what it answers in HTTP, what it peeks at inside, and whom it
 //! lets be reached. Must not know the engine; both ends are the test's own sockets, or curl.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::thread;
@@ -14,7 +14,7 @@ use crate::support::hello::server_flight;
 use crate::support::pki::Kind;
 use crate::support::upstream::{dns, nobody};
 use crate::support::{
-    Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, need, output,
+    Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output,
 };
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
@@ -30,13 +30,6 @@ fn edge(folder: &Folder, rules: &str) -> Edge {
 
 fn head(target: impl std::fmt::Display) -> Vec<u8> {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes()
-}
-
-fn expect(stream: &mut TcpStream, bytes: &[u8]) {
-    let mut got = vec![0; bytes.len()];
-    stream.read_exact(&mut got).unwrap();
-    let shown = String::from_utf8_lossy(&got);
-    assert!(got == bytes, "{} other bytes than were sent: {shown:?}", bytes.len());
 }
 
 /// Sends, reads to the end: the status line, the body, and the access line.

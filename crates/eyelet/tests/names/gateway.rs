@@ -1,7 +1,7 @@
 //! Intercepted connections for real: netfilter redirects them or delivers them by TPROXY, over
 //! IPv4 and IPv6, and they go where they were meant to. Needs root, and says so where it is not.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::process::Command;
@@ -11,8 +11,8 @@ use crate::support::hello::server_flight;
 use crate::support::namespaces::{CLIENT, GATEWAY, GATEWAY_OUT, SERVER, socket_address};
 use crate::support::upstream::{dns, nobody};
 use crate::support::{
-    A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, Upstream, alert_of, ending, output, reset,
-    until,
+    A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, Upstream, alert_of, ending, expect,
+    output, reset, until,
 };
 
 const REDIRECT: &str = r#"
@@ -59,12 +59,6 @@ sni = "host.test"
 action = "splice"
 upstream = "destination"
 "#;
-
-fn expect(stream: &mut TcpStream, bytes: &[u8]) {
-    let mut got = vec![0; bytes.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert!(got == bytes, "{} other bytes than were sent", bytes.len());
-}
 
 /// One connection from the client to the server's port 443, there and back; the address that
 /// the server sees.

@@ -2,7 +2,7 @@
 //! they ask for, and evidence. Must not know how evidence is gathered.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,7 @@ use serde_json::{Value, json};
 use crate::support::dns::{Dns, Says};
 use crate::support::gate::{Gate, HOME, LIES_REFUSED, addresses, dns_table, sink};
 use crate::support::upstream::nobody;
-use crate::support::{Edge, End, Folder, Hello, SOON, Upstream, ending, noise, until};
-
-fn expect(stream: &mut TcpStream, bytes: &[u8]) {
-    let mut got = vec![0; bytes.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert!(got == bytes, "{} other bytes than were sent", bytes.len());
-}
+use crate::support::{Edge, End, Folder, Hello, SOON, Upstream, ending, expect, noise, until};
 
 /// A rule in shadow that asks for the hello, above a list that does not.
 const IN_SHADOW: &str =
