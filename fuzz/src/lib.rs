@@ -5,6 +5,10 @@
 #[path = "../../crates/config/tests/any_text/property.rs"]
 pub mod config;
 
+/// Files of certificates and keys.
+#[path = "../../crates/config/tests/any_text/certificate.rs"]
+pub mod certificate;
+
 /// Files of the dictionary store.
 #[path = "../../crates/http/src/compress"]
 pub mod dictionaries {

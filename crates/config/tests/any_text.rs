@@ -1,11 +1,15 @@
-//! Any text is a checked configuration or a list of mistakes with places in it. The fuzz target
-//! `config` asserts the same of other texts. Must not know keys.
+//! Any text is a checked configuration or a list of mistakes with places in it, and any file of
+//! certificates is read or refused. The fuzz targets `config` and `certificate` assert the same of
+//! other bytes. Must not know keys of a configuration.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "any_text/certificate.rs"]
+mod certificate;
 #[path = "any_text/property.rs"]
 mod property;
 
+use certificate::file_is_read_or_refused;
 use property::text_is_checked;
 
 const EXAMPLES: [&str; 4] = [
@@ -44,5 +48,19 @@ fn excerpts_end_with_their_line() {
         for end in ["", "\n", "\r\n"] {
             text_is_checked(&format!("{}{end}", "\u{e9}".repeat(length)));
         }
+    }
+}
+
+#[test]
+fn certificates_with_slips() {
+    let made = rcgen::generate_simple_self_signed(["app.example".into(), "*.Example".into()]);
+    let made = made.unwrap();
+    let whole = made.cert.pem() + &made.signing_key.serialize_pem();
+    file_is_read_or_refused(whole.as_bytes());
+    for at in (0..whole.len()).step_by(7) {
+        file_is_read_or_refused(&whole.as_bytes()[..at]);
+        let mut changed = whole.clone().into_bytes();
+        changed[at] ^= 1;
+        file_is_read_or_refused(&changed);
     }
 }

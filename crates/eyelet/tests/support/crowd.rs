@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -32,10 +33,14 @@ const SEGMENT: u32 = 536;
 /// What an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
 
-/// One test of a binary at a time: descriptors are the process's, and so is what is measured.
+/// Allows one test of a binary at a time to hold thousands of connections: descriptors belong to
+/// the process, and so does what is measured. Raises the limit of descriptors as far as it goes.
 pub fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    guard
 }
 
 /// Where a client connects from, and with which buffers.

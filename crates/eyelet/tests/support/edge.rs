@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
@@ -21,6 +21,7 @@ pub struct Edge {
     addresses: Vec<SocketAddr>,
     lines: Arc<Mutex<Vec<Value>>>,
     log: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Edge {
@@ -49,14 +50,15 @@ impl Edge {
         command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take().unwrap());
-        let mut edge =
-            Self { child, addresses: Vec::new(), lines: Arc::default(), log: Arc::default() };
-        let lines = Arc::clone(&edge.lines);
+        let (lines, log) = (Arc::default(), Arc::default());
+        let mut readers = Vec::new();
         if let Some(stdout) = stdout {
-            thread::spawn(move || collect_lines(stdout, &lines));
+            let lines = Arc::clone(&lines);
+            readers.push(thread::spawn(move || collect_lines(stdout, &lines)));
         }
-        let log = Arc::clone(&edge.log);
-        thread::spawn(move || collect_log(stderr, &log));
+        let to = Arc::clone(&log);
+        readers.push(thread::spawn(move || collect_log(stderr, &to)));
+        let mut edge = Self { child, addresses: Vec::new(), lines, log, readers };
         edge.addresses = until("the edge to listen", || {
             if let Some(status) = edge.child.try_wait().unwrap() {
                 panic!("the edge ended with {status}:\n{}", edge.log());
@@ -198,9 +200,19 @@ impl Edge {
         rustix::process::kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Waits for the end.
+    /// Waits for the end. Afterwards `lines` and `log` have everything that was written.
     pub fn wait_exit(&mut self) -> ExitStatus {
-        until("the edge to end", || self.child.try_wait().unwrap())
+        let status = until("the edge to end", || self.child.try_wait().unwrap());
+        self.wait_readers();
+        status
+    }
+
+    /// Waits until the pipes of a process that ended are read to their end.
+    fn wait_readers(&self) {
+        let began = std::time::Instant::now();
+        while !self.readers.iter().all(JoinHandle::is_finished) && began.elapsed() < SOON {
+            thread::sleep(super::POLL);
+        }
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -216,6 +228,7 @@ impl Drop for Edge {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.wait_readers();
         let log = self.log();
         if thread::panicking() {
             let lines = self.lines();

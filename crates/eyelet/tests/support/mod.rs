@@ -20,7 +20,7 @@ pub mod upstream;
 pub mod web;
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,6 +101,14 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Reads as many bytes, which must be these.
+pub fn expect(stream: &mut impl Read, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    stream.read_exact(&mut got).unwrap();
+    let begin = got[..got.len().min(200)].escape_ascii();
+    assert!(got == bytes, "{} other bytes than were sent, from {begin}", bytes.len());
 }
 
 /// Bytes that do not repeat within any window that a proxy could confuse, the same each run.

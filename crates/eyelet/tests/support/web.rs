@@ -4,7 +4,50 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::{SOON, Tls, ending};
+use super::client::Offer;
+use super::edge::LISTENER;
+use super::two::Two;
+use super::{Edge, Pki, SOON, Tls, Upstream, ending};
+
+/// An edge that terminates app.test for one HTTP upstream. It has one worker, and so one pool.
+pub struct Web {
+    pub edge: Edge,
+    pub app: Upstream,
+    pub pki: Pki,
+}
+
+impl Web {
+    pub fn new(app: Upstream) -> Self {
+        Self::with(app, "", "")
+    }
+
+    /// With `rule` in its rule and `whole` beside it.
+    pub fn with(app: Upstream, rule: &str, whole: &str) -> Self {
+        Self::at(Pki::new(), "http", app, rule, whole)
+    }
+
+    pub fn at(pki: Pki, scheme: &str, app: Upstream, rule: &str, whole: &str) -> Self {
+        let rule = pki.terminate(&format!("{scheme}://{}", app.address), rule);
+        let config = format!("workers = 1\n{LISTENER}{whole}\n{rule}");
+        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+        Self { edge, app, pki }
+    }
+
+    /// A client of HTTP/1.1.
+    pub fn connect(&self) -> Tls {
+        Offer::new(&self.pki).connect(self.edge.address(), "app.test")
+    }
+
+    /// A client of HTTP/2.
+    pub async fn connect_two(&self) -> Two {
+        Two::connect(&self.pki, self.edge.address()).await
+    }
+
+    /// The access line of the only request with that path.
+    pub fn request_line(&self, path: &str) -> serde_json::Value {
+        self.edge.line(path, |line| line["http"]["path"] == path)
+    }
+}
 
 /// A response as it came.
 #[derive(Debug)]

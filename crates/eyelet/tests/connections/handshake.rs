@@ -1,0 +1,350 @@
+//! What must not come in a TLS handshake: each gets the alert that its RFC names, and the edge goes
+//! on. Must not know the engine; the clients are rustls with bytes slipped in, and raw hellos.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+
+use crate::support::client::{Offer, TLS12, TLS13, Versions, echo};
+use crate::support::edge::connect;
+use crate::support::pki::Kind;
+use crate::support::{
+    Edge, End, Hello, Pki, SOON, Tls, Upstream, alert_of, ending, noise, records,
+};
+
+const UNEXPECTED_MESSAGE: u8 = 10;
+const BAD_RECORD_MAC: u8 = 20;
+const RECORD_OVERFLOW: u8 = 22;
+const ILLEGAL_PARAMETER: u8 = 47;
+const DECODE_ERROR: u8 = 50;
+const PROTOCOL_VERSION: u8 = 70;
+const MISSING_EXTENSION: u8 = 109;
+
+/// An edge that terminates app.test in front of an echo.
+struct Front {
+    edge: Edge,
+    _upstream: Upstream,
+    pki: Pki,
+}
+
+impl Front {
+    fn new() -> Self {
+        let (pki, upstream) = (Pki::new(), Upstream::echo());
+        let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+        let edge = Edge::start(&pki.folder, &rule);
+        Self { edge, _upstream: upstream, pki }
+    }
+
+    /// The alert that a client gets for these bytes in the place of its second flight.
+    fn alert_for(&self, versions: Versions, slipped_in: &[u8]) -> u8 {
+        let config = Offer { versions, ..Offer::new(&self.pki) }.config();
+        let mut client = ClientConnection::new(config, "app.test".try_into().unwrap()).unwrap();
+        let mut socket = self.edge.connect();
+        let address = socket.local_addr().unwrap();
+        client.write_tls(&mut socket).unwrap();
+        // In TLS 1.3 its compatible ChangeCipherSpec is ready before its Finished.
+        while !client.wants_write() || (versions == TLS13 && client.is_handshaking()) {
+            assert_ne!(client.read_tls(&mut socket).unwrap(), 0);
+            client.process_new_packets().unwrap();
+        }
+        socket.write_all(slipped_in).unwrap();
+        let alert = loop {
+            assert_ne!(client.read_tls(&mut socket).unwrap(), 0, "no alert for {slipped_in:x?}");
+            match client.process_new_packets() {
+                Ok(_) => {}
+                Err(rustls::Error::AlertReceived(alert)) => break u8::from(alert),
+                Err(error) => panic!("{error} for {slipped_in:x?}"),
+            }
+        };
+        assert_eq!(ending(&mut socket, SOON), (Vec::new(), End::Fin));
+        let line = self.edge.line_of(address);
+        assert!(line["reason"].as_str().unwrap().starts_with("handshake: "), "{line}");
+        alert
+    }
+
+    /// What a raw hello gets, to the end.
+    fn answer(&self, hello: &[u8]) -> Vec<u8> {
+        let mut socket = self.edge.connect();
+        socket.write_all(hello).unwrap();
+        ending(&mut socket, SOON).0
+    }
+
+    fn still_serves(&self) {
+        let mut client = Offer::new(&self.pki).connect(self.edge.address(), "app.test");
+        echo(&mut client, b"still there");
+        let log = self.edge.log();
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+/// The alert that ends a handshake, as a rustls client reads it.
+fn alert_to(client: &mut ClientConnection, socket: &mut TcpStream) -> u8 {
+    loop {
+        assert_ne!(client.read_tls(socket).unwrap(), 0, "no alert");
+        match client.process_new_packets() {
+            Ok(_) => {}
+            Err(rustls::Error::AlertReceived(alert)) => return u8::from(alert),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn record(kind: u8, fragment: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(fragment.len()).unwrap().to_be_bytes();
+    [&[kind, 3, 3], &length[..], fragment].concat()
+}
+
+/// rustls has no alert for it, and must not be asked for one: that was a panic.
+#[test]
+fn a_message_is_not_interleaved() {
+    let front = Front::new();
+    let key_exchange = [16, 0, 0, 33, 32, 1, 2, 3, 4, 5];
+    let slipped_in = [record(22, &key_exchange), record(23, b"x")].concat();
+    assert_eq!(front.alert_for(TLS12, &slipped_in), UNEXPECTED_MESSAGE);
+    front.still_serves();
+}
+
+#[test]
+fn a_malformed_message_has_its_alert() {
+    let front = Front::new();
+    for key_exchange in [&[16, 0, 0, 0][..], &[16, 0, 0, 3, 32, 1, 2], &[16, 0xff, 0xff, 0xff]] {
+        assert_eq!(front.alert_for(TLS12, &record(22, key_exchange)), DECODE_ERROR);
+    }
+    front.still_serves();
+}
+
+#[test]
+fn a_record_that_must_not_come_has_its_alert() {
+    let front = Front::new();
+    for versions in [TLS12, TLS13] {
+        for (kind, fragment) in
+            [(24, &[1][..]), (0, &[]), (255, &[1, 2]), (20, &[2]), (20, &[]), (20, &[1, 1])]
+        {
+            let alert = front.alert_for(versions, &record(kind, fragment));
+            assert_eq!(alert, UNEXPECTED_MESSAGE, "type {kind}: {fragment:?}");
+        }
+    }
+    // What is not sealed, once we have sealed.
+    assert_eq!(front.alert_for(TLS13, &record(22, &[20, 0, 0, 0])), UNEXPECTED_MESSAGE);
+    front.still_serves();
+}
+
+#[test]
+fn a_record_that_is_too_long_has_its_alert() {
+    let front = Front::new();
+    assert_eq!(front.alert_for(TLS13, &[23, 3, 3, 0x41, 0x01]), RECORD_OVERFLOW);
+    assert_eq!(front.alert_for(TLS12, &[22, 3, 3, 0x48, 0x01]), RECORD_OVERFLOW);
+    front.still_serves();
+}
+
+#[test]
+fn a_tls13_hello_must_have_its_extensions() {
+    let front = Front::new();
+    for kind in [10, 13, 51] {
+        let answer = front.answer(&Hello::named("app.test").without(kind).bytes());
+        assert_eq!(alert_of(&answer), Some(MISSING_EXTENSION), "extension {kind}: {answer:x?}");
+    }
+    front.still_serves();
+}
+
+/// Without supported_versions a version that nobody knows is TLS 1.2 (RFC 8446 section 4.2.1).
+#[test]
+fn a_version_to_come_is_answered_with_tls12() {
+    let front = Front::new();
+    for version in [[4, 0], [0xff, 0xff]] {
+        let mut message = Hello::named("app.test").without(43).message();
+        message[4..6].copy_from_slice(&version);
+        let mut socket = front.edge.connect();
+        socket.write_all(&records(&message, &[])).unwrap();
+        let mut server_hello = [0; 11];
+        socket.read_exact(&mut server_hello).unwrap();
+        assert!(
+            matches!(server_hello, [22, 3, 3, _, _, 2, _, _, _, 3, 3]),
+            "{server_hello:x?} for {version:x?}"
+        );
+    }
+    front.still_serves();
+}
+
+/// RFC 8446 appendix D.5, whatever supported_versions says.
+#[test]
+fn an_ssl30_hello_is_of_no_version() {
+    let front = Front::new();
+    for hello in [Hello::named("app.test"), Hello::named("app.test").tls12()] {
+        let mut message = hello.message();
+        message[4..6].copy_from_slice(&[3, 0]);
+        let answer = front.answer(&records(&message, &[]));
+        assert_eq!(alert_of(&answer), Some(PROTOCOL_VERSION), "{answer:x?}");
+    }
+    front.still_serves();
+}
+
+/// RFC 8446 section 4.2.11: `opaque PskBinderEntry<32..255>`.
+#[test]
+fn a_binder_must_have_the_length_of_a_hash() {
+    let front = Front::new();
+    for length in [0, 31] {
+        let binders = [&[0, length + 1, length][..], &vec![7; usize::from(length)]].concat();
+        let offer = [&[0, 7, 0, 1, 7, 0, 0, 0, 0][..], &binders].concat();
+        let answer = front.answer(&Hello::named("app.test").extension(41, &offer).bytes());
+        assert_eq!(alert_of(&answer), Some(DECODE_ERROR), "{answer:x?}");
+    }
+    front.still_serves();
+}
+
+/// What rustls makes of extensions that we have no use for: docs/conformance.md has them.
+#[test]
+fn rustls_decodes_extensions_that_nobody_uses() {
+    let front = Front::new();
+    for (kind, body, alert) in [
+        (58, &[1][..], DECODE_ERROR),
+        (0xfd00, &[0], DECODE_ERROR),
+        (27, &[4, 0, 2, 0, 2], ILLEGAL_PARAMETER),
+    ] {
+        let answer = front.answer(&Hello::named("app.test").extension(kind, body).bytes());
+        assert_eq!(alert_of(&answer), Some(alert), "extension {kind}: {answer:x?}");
+    }
+    front.still_serves();
+}
+
+/// RFC 5246 section 7.4.2, RFC 8446 section 4.4.2: no certificate of a chain is empty.
+#[test]
+fn a_chain_has_no_empty_certificate() {
+    let (pki, upstream) = (Pki::new(), Upstream::echo());
+    let rule = pki.terminate(&format!("tcp://{}", upstream.address), "client_ca = \"ca.pem\"");
+    let edge = Edge::start(&pki.folder, &rule);
+    let leaf = pki.client("client");
+    let mut offer = Offer { certificate: Some(&leaf), ..Offer::new(&pki) };
+    echo(&mut offer.connect(edge.address(), "app.test"), b"a chain of one");
+    for versions in [TLS12, TLS13] {
+        offer.versions = versions;
+        let mut config = Arc::unwrap_or_clone(offer.config());
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key).unwrap();
+        let chain = vec![leaf.certificate.clone(), Vec::new().into()];
+        config.client_auth_cert_resolver =
+            Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)));
+        let name = "app.test".try_into().unwrap();
+        let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut socket = edge.connect();
+        while client.is_handshaking() || client.wants_write() {
+            while client.wants_write() {
+                client.write_tls(&mut socket).unwrap();
+            }
+            if !client.is_handshaking() {
+                break;
+            }
+            assert_ne!(client.read_tls(&mut socket).unwrap(), 0);
+            if let Err(error) = client.process_new_packets() {
+                assert_eq!(versions.len(), 1);
+                assert_eq!(error, rustls::Error::AlertReceived(DECODE_ERROR.into()));
+                break;
+            }
+        }
+        if client.is_handshaking() {
+            continue;
+        }
+        assert_eq!(alert_to(&mut client, &mut socket), DECODE_ERROR);
+    }
+}
+
+/// RFC 8446 section 5.2: a record that does not decrypt is `bad_record_mac`, also where it is a
+/// part of a message, and where early data was announced and is not skipped any more.
+#[test]
+fn a_finished_whose_second_record_does_not_decrypt() {
+    let front = Front::new();
+    let other = other_server(&front.pki);
+    for has_early_data in [false, true] {
+        let mut config = Arc::unwrap_or_clone(Offer::new(&front.pki).config());
+        config.enable_early_data = true;
+        // The shortest that rustls takes: a Finished is cut in two.
+        config.max_fragment_size = Some(32);
+        let config = Arc::new(config);
+        if has_early_data {
+            stream(&config, other).read_exact(&mut [0]).unwrap();
+        }
+        let name = "app.test".try_into().unwrap();
+        let mut client = ClientConnection::new(config, name).unwrap();
+        let mut socket = front.edge.connect();
+        if has_early_data {
+            client.early_data().unwrap().write_all(b"early").unwrap();
+        }
+        while client.wants_write() {
+            client.write_tls(&mut socket).unwrap();
+        }
+        while client.is_handshaking() {
+            assert_ne!(client.read_tls(&mut socket).unwrap(), 0);
+            client.process_new_packets().unwrap();
+        }
+        let mut flight = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut flight).unwrap();
+        }
+        *flight.last_mut().unwrap() ^= 1;
+        socket.write_all(&flight).unwrap();
+        let alert = alert_to(&mut client, &mut socket);
+        assert_eq!(alert, BAD_RECORD_MAC, "early data: {has_early_data}");
+    }
+    front.still_serves();
+}
+
+/// A client that holds another server's ticket sends early data for that one (RFC 8446 section
+/// 4.2.10): up to 2^14 bytes are skipped, however they are cut.
+#[test]
+fn early_data_for_another_server_is_skipped() {
+    let front = Front::new();
+    let other = other_server(&front.pki);
+    for cuts in [&[4096][..], &[8000], &[4000, 4000], &[16_000], &[1000; 16]] {
+        let mut config = Arc::unwrap_or_clone(Offer::new(&front.pki).config());
+        config.enable_early_data = true;
+        let config = Arc::new(config);
+        let mut told = stream(&config, other);
+        // The ticket comes before the greeting.
+        told.read_exact(&mut [0]).unwrap();
+
+        let mut client = stream(&config, front.edge.address());
+        for &length in cuts {
+            client.conn.early_data().unwrap().write_all(&noise(length, 7)).unwrap();
+        }
+        echo(&mut client, b"behind it");
+        assert!(!client.conn.is_early_data_accepted());
+    }
+    front.still_serves();
+}
+
+fn stream(config: &Arc<ClientConfig>, address: SocketAddr) -> Tls {
+    let client = ClientConnection::new(config.clone(), "app.test".try_into().unwrap()).unwrap();
+    Tls::new(client, connect(address))
+}
+
+/// Another server of that name, which takes early data and greets each client with a byte.
+fn other_server(pki: &Pki) -> SocketAddr {
+    let leaf = pki.server("other", &["app.test"], Kind::P256);
+    let mut config = ServerConfig::builder_with_provider(Arc::new(
+        rustls::crypto::aws_lc_rs::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .unwrap()
+    .with_no_client_auth()
+    .with_single_cert(vec![leaf.certificate], leaf.key)
+    .unwrap();
+    config.max_early_data_size = 1 << 14;
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            greet(config.clone(), socket.unwrap());
+        }
+    });
+    address
+}
+
+fn greet(config: Arc<ServerConfig>, socket: TcpStream) {
+    let mut server = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
+    let _ = server.write_all(b"!");
+    let _ = server.flush();
+}

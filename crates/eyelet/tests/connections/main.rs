@@ -1,0 +1,22 @@
+//! Connections end to end, whatever they carry: hellos, handshakes, splicing, refusing, parking,
+//! starting and draining. Each file is a module. Knows the program only by its sockets and logs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod clients;
+mod half_close;
+mod handshake;
+mod hellos;
+mod life;
+mod liveness;
+mod probes;
+mod proxy;
+mod refuse;
+mod splice;
+mod terminate;
+mod waiting;
+mod watched;

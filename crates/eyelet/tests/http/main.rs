@@ -1,0 +1,20 @@
+//! HTTP end to end, by both versions, towards clients and upstreams. Each file is a module. Knows
+//! the program only by its sockets and logs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod coded;
+mod compress;
+mod early;
+mod far;
+mod flushes;
+mod kept;
+mod requests;
+mod strict;
+mod two;
+mod two_floods;
+mod upstreams;
+mod versions;

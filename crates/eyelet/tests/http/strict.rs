@@ -1,0 +1,625 @@
+//! Requests that two readers could read in two ways: refused, answered, and never seen upstream.
+//! Must not know the engine; the client says bytes, the upstream listens.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+
+use crate::support;
+use crate::support::client::Offer;
+use crate::support::web::{get, hear, rest};
+use crate::support::{Edge, Pki, Upstream};
+
+/// What reached the application, byte for byte.
+type Seen = Arc<Mutex<Vec<u8>>>;
+
+/// An application that notes what it gets and answers each head and each end of a body.
+fn listener() -> (Upstream, Seen) {
+    let seen = Seen::default();
+    let noted = seen.clone();
+    let app = Upstream::serve(move |mut stream: TcpStream| {
+        let mut piece = [0; 4096];
+        let mut open = Vec::new();
+        while let Ok(length @ 1..) = stream.read(&mut piece) {
+            noted.lock().unwrap().extend_from_slice(&piece[..length]);
+            open.extend_from_slice(&piece[..length]);
+            if let Some(end) = open.windows(4).position(|four| four == b"\r\n\r\n") {
+                open.drain(..end + 4);
+                let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                if stream.write_all(ok).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (app, seen)
+}
+
+const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: app.test\r\n\r\n";
+
+/// Heads (behind `POST / HTTP/1.1`), what follows them, and the answer.
+const TABLE: &[(&str, &str, u16)] = &[
+    // Lengths.
+    ("Host: app.test\r\nContent-Length: 5\r\nContent-Length: 0", "hello", 400),
+    ("Host: app.test\r\nContent-Length: 0\r\nContent-Length: 0", "", 400),
+    ("Host: app.test\r\nContent-Length: 0, 0", "", 400),
+    ("Host: app.test\r\nContent-Length: +0", "", 400),
+    ("Host: app.test\r\nContent-Length: -1", "", 400),
+    ("Host: app.test\r\nContent-Length: 0x5", "hello", 400),
+    ("Host: app.test\r\nContent-Length: 5 ", "hello", 200),
+    ("Host: app.test\r\nContent-Length: 5;", "hello", 400),
+    ("Host: app.test\r\nContent-Length:", "", 400),
+    ("Host: app.test\r\nContent-Length: 99999999999999999999", "", 400),
+    ("Host: app.test\r\nContent-Length : 5", "hello", 400),
+    ("Host: app.test\r\nContent-Length\t: 5", "hello", 400),
+    ("Host: app.test\r\n Content-Length: 5", "hello", 400),
+    ("Host: app.test\r\nX: y\r\n Content-Length: 5", "hello", 400),
+    ("Host: app.test\r\nX: y\nContent-Length: 5", "hello", 400),
+    ("Host: app.test\r\nX: y\rContent-Length: 5", "hello", 400),
+    // Codings.
+    ("Host: app.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked\r\nContent-Length: 5", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: x\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked, chunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked, identity", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: identity", "", 400),
+    ("Host: app.test\r\nTransfer-Encoding: xchunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked;q=1", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: \"chunked\"", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: 'chunked'", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding:\x0bchunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding : chunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding\r\n : chunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nX: \r\n Transfer-Encoding: chunked", "0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer_Encoding: chunked", "", 400),
+    ("Host: app.test\r\nContent_Length: 5", "", 400),
+    ("Host: app.test\r\ncontent_LENGTH: 0", "", 400),
+    ("Host: app.test\r\nTransfer-Encoding:\tchunked", "0\r\n\r\n", 200),
+    ("Host: app.test\r\ntRANSFER-eNCODING: CHUNKED", "0\r\n\r\n", 200),
+    ("Host: app.test\r\nTransfer-Encoding: gzip, chunked", "0\r\n\r\n", 501),
+    // Chunks.
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "0x0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "-0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5\r\nhello0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5\r\nhello\n0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5 \r\nhello\r\n0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x=\"y\" ; z\r\nhello\r\n0\r\n\r\n", 200),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;\r\nhello\r\n0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;bad=[x\r\nhello\r\n0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x=\"\r\nhello\r\n0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;\nx\r\nhello\r\n0\r\n\r\n", 400),
+    (
+        "Host: app.test\r\nTransfer-Encoding: chunked",
+        "100000000000000005\r\nhello\r\n0\r\n\r\n",
+        400,
+    ),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "FFFFFFFFFFFFFFFF\r\nhello\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "8000000000000000\r\nhello\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x\ry\r\nhello\r\n0\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\nX: y\r\n z\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\nX : y\r\n\r\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\n\n", 400),
+    ("Host: app.test\r\nTransfer-Encoding: chunked", "\r\n0\r\n\r\n", 400),
+    // Hosts and fields.
+    ("X: y", "", 400),
+    ("Host: app.test\r\nHost: app.test", "", 400),
+    ("Host: app.test\r\nHost: b.test", "", 400),
+    ("Host: app.test, b.test", "", 400),
+    ("Host: app.test@b.test", "", 400),
+    ("Host: app.test/", "", 400),
+    ("Host: app.test\r\nX\0Y: z", "", 400),
+    ("Host: app.test\r\nX: \0", "", 400),
+    ("Host: app.test\r\n: z", "", 400),
+    ("Host: app.test\r\nno colon", "", 400),
+];
+
+#[test]
+fn what_could_be_read_in_two_ways_is_nobodys_request() {
+    let pki = Pki::new();
+    let (app, seen) = listener();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (fields, body, status) in TABLE {
+        seen.lock().unwrap().clear();
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        // What follows would be another's request if the first were read otherwise.
+        let request = format!("POST /first HTTP/1.1\r\n{fields}\r\n\r\n{body}{SMUGGLED}");
+        client.write_all(request.as_bytes()).unwrap();
+        let heard = hear(&mut client, "POST");
+        assert_eq!(heard.status, *status, "{fields:?} {body:?}: {heard:?}");
+        if *status == 200 {
+            assert_eq!(hear(&mut client, "GET").status, 200, "{fields:?} {body:?}");
+            continue;
+        }
+        assert_eq!(heard.field("connection"), Some("close"), "{fields:?}: {heard:?}");
+        assert_eq!(rest(&mut client), b"", "{fields:?} {body:?}: the connection ends");
+        let seen = String::from_utf8_lossy(&seen.lock().unwrap()).into_owned();
+        assert!(!seen.contains("smuggled"), "{fields:?} {body:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn request_lines_that_are_none() {
+    let pki = Pki::new();
+    let (app, seen) = listener();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (line, status) in [
+        ("GET / HTTP/1.1\nHost: app.test\r\n\r\n", 400),
+        ("GET  / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET / HTTP/1.1 \r\nHost: app.test\r\n\r\n", 400),
+        ("GET\t/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET / HTTP/2.0\r\nHost: app.test\r\n\r\n", 505),
+        ("GET / HTTP/3\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\r\n\r\n", 400),
+        ("GET / HTTP/0.9\r\nHost: app.test\r\n\r\n", 505),
+        ("GET / HTTP/1.10\r\nHost: app.test\r\n\r\n", 400),
+        ("GET / http/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /a b HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\x01 HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\u{e9} HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http://app.test/\u{e9} HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\x7f HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\0 HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET /\r/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("G\0T / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET * HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET app.test HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET ftp://app.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http://u@app.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http:// HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http://app.test/ HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n Host: app.test\r\n\r\n", 400),
+        (" GET / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http://app.test/#x HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
+        ("GET http://b.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 421),
+        ("CONNECT app.test:443 HTTP/1.1\r\nHost: app.test\r\n\r\n", 405),
+        ("TRACE / HTTP/1.1\r\nHost: app.test\r\n\r\n", 405),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("\x16\x03\x01\x02\x00\x01\x00", 400),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(line.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        assert_eq!(heard.status, status, "{line:?}: {heard:?}");
+    }
+    assert_eq!(seen.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn heads_have_limits_and_deadlines() {
+    let pki = Pki::new();
+    let (app, _) = listener();
+    let rule = pki.terminate(&format!("http://{}", app.address), "");
+    let http = "[http]\nhead_timeout = \"300ms\"\nbody_timeout = \"300ms\"\n\
+                head_bytes_max = \"8KiB\"\n";
+    let edge = Edge::start(&pki.folder, &format!("{http}{rule}"));
+    let connect = || Offer::new(&pki).connect(edge.address(), "app.test");
+    let long = "x".repeat(9000);
+    let fields = "X: y\r\n".repeat(101);
+    for (request, status) in [
+        (format!("GET / HTTP/1.1\r\nHost: app.test\r\nX: {long}\r\n\r\n"), 431),
+        (format!("GET /{long} HTTP/1.1\r\nHost: app.test\r\n\r\n"), 414),
+        (format!("GET / HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n"), 431),
+        ("GET / HTTP/1.1\r\nHost: app.te".to_owned(), 408),
+        ("POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 9\r\n\r\nhel".to_owned(), 408),
+    ] {
+        let mut client = connect();
+        client.write_all(request.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        // The application may answer before the body has come.
+        let answered = heard.status == 200 && status == 408 && request.starts_with("POST");
+        assert!(heard.status == status || answered, "{request:.60}: {heard:?}");
+        assert_eq!(heard.field("connection"), Some("close"));
+        assert_eq!(rest(&mut client), b"");
+    }
+    // Others are not disturbed.
+    assert_eq!(get(&mut connect(), "/").status, 200);
+}
+
+/// What an upstream says that could be read in two ways is no answer, and poisons no other.
+#[test]
+fn responses_are_read_as_strictly() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for response in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2, 3\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: \0\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: y\rz\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 99 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        "\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nok\n0\n\n",
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        support::web::answer(&mut app.take(), response);
+        assert_eq!(hear(&mut client, "GET").status, 502, "{response:?}");
+    }
+    // More than was asked for: the answer is good, the connection is not kept.
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for _ in 0..2 {
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let two = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".repeat(2);
+        let mut app = app.take();
+        support::web::answer(&mut app, &two);
+        assert_eq!(hear(&mut client, "GET").text(), "ok");
+    }
+}
+
+/// What a gateway must make of a request (RFC 9110 7.6, RFC 9112 3.2): its line, its fields besides
+/// Host, what the application gets, and what it must not get.
+const SAID: &[(&str, &str, &str, &str)] = &[
+    ("GET / HTTP/1.1", "", "via: 1.1 eyelet\r\n", "x-mine"),
+    ("\r\nGET / HTTP/1.1", "", "GET / HTTP/1.1\r\n", "\r\n\r\nGET"),
+    ("GET / HTTP/1.2", "", "GET / HTTP/1.1\r\n", "1.2"),
+    ("get / HTTP/1.1", "", "get / HTTP/1.1\r\n", "GET"),
+    ("FROB / HTTP/1.1", "", "FROB / HTTP/1.1\r\n", "GET"),
+    (
+        "GET https://APP.test/x?y HTTP/1.1",
+        "",
+        "GET /x?y HTTP/1.1\r\nhost: APP.test\r\n",
+        "app.test",
+    ),
+    ("OPTIONS * HTTP/1.1", "", "OPTIONS * HTTP/1.1\r\n", "OPTIONS /"),
+    ("OPTIONS http://app.test HTTP/1.1", "", "OPTIONS * HTTP/1.1\r\n", "OPTIONS /"),
+    ("OPTIONS / HTTP/1.1", "Max-Forwards: 5\r\n", "max-forwards: 4\r\n", "5"),
+    ("GET / HTTP/1.1", "Max-Forwards: 5\r\n", "max-forwards: 5\r\n", "4\r\n"),
+    ("GET / HTTP/1.1", "Connection: X-Mine, close\r\nX-Mine: 1\r\n", "via: ", "x-mine"),
+    ("GET / HTTP/1.1", "TE: trailers\r\nConnection: TE\r\n", "via: ", "\r\nte:"),
+    ("GET / HTTP/1.1", "Upgrade: websocket\r\n", "via: ", "upgrade"),
+    ("GET / HTTP/1.1", "Upgrade: h2c\r\nConnection: Upgrade\r\n", "via: ", "upgrade"),
+    ("GET / HTTP/1.1", "Keep-Alive: 5\r\n", "via: ", "keep-alive"),
+    ("GET / HTTP/1.1", "HTTP2-Settings: AAMAAABk\r\n", "via: ", "settings"),
+    ("GET / HTTP/1.1", "Proxy-Connection: x\r\n", "via: ", "proxy"),
+    ("GET / HTTP/1.1", "Proxy: http://evil.example\r\n", "via: ", "proxy"),
+    ("POST / HTTP/1.1", "", "content-length: 0\r\n", "transfer-encoding"),
+    ("POST / HTTP/1.1", "Content-Length: 00\r\n", "content-length: 0\r\n", "00"),
+    (
+        "PUT / HTTP/1.1",
+        "Connection: Content-Length\r\nContent-Length: 0\r\n",
+        "length: 0\r\n",
+        "conn",
+    ),
+    (
+        "PUT / HTTP/1.0",
+        "Content-Length: 0\r\nExpect: 100-continue\r\n",
+        "via: 1.0 eyelet\r\n",
+        "expect",
+    ),
+    ("GET / HTTP/1.1", "X: caf\u{e9}\tx\r\n", "x: caf\u{e9}\tx\r\n", "?"),
+    ("GET / HTTP/1.1", "X:\t y \t\r\n", "x: y\r\n", "y "),
+    ("GET / HTTP/1.1", "Forwarded: for=liar\r\n", "forwarded: for=127.0.0.1;", "liar"),
+    ("GET / HTTP/1.1", "X_Forwarded_For: liar\r\n", "x-forwarded-for: 127.0.0.1\r\n", "liar"),
+    ("GET / HTTP/1.1", "Connection: x-forwarded-for\r\n", "x-forwarded-for: 127.0.0.1\r\n", "conn"),
+];
+
+#[test]
+fn requests_go_on_as_a_gateway_says_them() {
+    let pki = Pki::new();
+    let app = Upstream::http();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (line, fields, told, untold) in SAID {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let request = format!("{line}\r\nHost: app.test\r\n{fields}\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        assert_eq!(heard.status, 200, "{request:?}: {heard:?}");
+        let seen = heard.text();
+        assert!(seen.contains(told), "{request:?}: {seen:?}");
+        assert!(!seen.contains(untold), "{request:?}: {seen:?}");
+    }
+    // As far as it may go.
+    let before = app.accepted();
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let last = "OPTIONS / HTTP/1.1\r\nHost: app.test\r\nMax-Forwards: 0\r\n\r\n";
+    let heard = support::web::ask(&mut client, last);
+    assert_eq!((heard.status, heard.text().as_str()), (200, ""), "{heard:?}");
+    assert!(heard.field("allow").is_some(), "{heard:?}");
+    assert_eq!(app.accepted(), before);
+}
+
+/// HTTP/1.0 (RFC 9112 C.2): kept only where the client asks for it, and never chunked.
+#[test]
+fn old_clients_are_answered_as_they_understand() {
+    let pki = Pki::new();
+    let app = Upstream::serve(|mut stream| {
+        while let Ok(1..) = stream.peek(&mut [0]) {
+            let chunked = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\
+                           Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+            let known = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            let asked = support::web::head(&mut stream);
+            let said = if asked.contains("/chunked") { chunked } else { known };
+            if stream.write_all(said.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (path, fields, kept) in [
+        ("/known", "Connection: keep-alive\r\n", true),
+        ("/known", "", false),
+        ("/known", "Connection: keep-alive, close\r\n", false),
+        ("/chunked", "Connection: keep-alive\r\n", false),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let get = format!("GET {path} HTTP/1.0\r\n{fields}\r\n");
+        let heard = support::web::ask(&mut client, &get);
+        assert_eq!((heard.status, heard.text().as_str()), (200, "ok"), "{get:?}");
+        let connection = if kept { "keep-alive" } else { "close" };
+        assert_eq!(heard.field("connection"), Some(connection), "{get:?}: {heard:?}");
+        assert!(heard.field("transfer-encoding").is_none(), "{heard:?}");
+        if kept {
+            assert_eq!(support::web::ask(&mut client, &get).text(), "ok");
+        } else if path == "/known" {
+            assert_eq!(rest(&mut client), b"");
+        }
+    }
+}
+
+/// What a gateway must make of a response: the method, what the application says, what the client
+/// gets, and what it must not get.
+const ANSWERED: &[(&str, &str, u16, &str, &str)] = &[
+    ("GET", "200 OK\r\nContent-Length: 2\r\nX : y\r\n\r\nok", 200, "x: y\r\n", "x :"),
+    (
+        "GET",
+        "200 OK\r\nContent-Length: 2\r\nConnection: x-mine\r\nX-Mine: 1\r\n\r\nok",
+        200,
+        "date",
+        "mine",
+    ),
+    (
+        "GET",
+        "200 OK\r\nContent-Length: 2\r\nConnection: content-length\r\n\r\nok",
+        200,
+        "length: 2",
+        "conn",
+    ),
+    ("GET", "200 OK\r\nContent-Length: 2\r\nKeep-Alive: 5\r\n\r\nok", 200, "date: ", "keep-alive"),
+    ("GET", "200 OK\r\nContent-Length: 2\r\nUpgrade: h2c\r\n\r\nok", 200, "date: ", "upgrade"),
+    ("GET", "200 OK\r\nContent-Length: 2\r\nDate: then\r\n\r\nok", 200, "date: then\r\n", "gmt"),
+    (
+        "GET",
+        "204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+        204,
+        "date: ",
+        "transfer-encoding",
+    ),
+    ("GET", "204 No Content\r\nContent-Length: 3\r\n\r\nabc", 204, "date: ", "content-length"),
+    ("GET", "304 Not Modified\r\nContent-Length: 3\r\n\r\n", 304, "content-length: 3\r\n", "close"),
+    ("HEAD", "200 OK\r\nContent-Length: 3\r\n\r\nabc", 200, "content-length: 3\r\n", "close"),
+    ("HEAD", "200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, "date: ", "close"),
+    ("GET", "100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 100, "", "date"),
+    (
+        "GET",
+        "426 No\r\nUpgrade: x/2\r\nConnection: upgrade\r\nContent-Length: 0\r\n\r\n",
+        426,
+        "upgrade: x/2\r\n",
+        "close",
+    ),
+    ("GET", "299 \r\nContent-Length: 2\r\n\r\nok", 299, "date: ", "close"),
+    ("GET", "200 OK\r\nContent-Length: 0\r\nA: b\r\nA: c\r\n\r\n", 200, "a: b\r\na: c\r\n", "b, c"),
+];
+
+#[test]
+fn responses_go_on_as_a_gateway_says_them() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (method, said, status, told, untold) in ANSWERED {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let ask = format!("{method} / HTTP/1.1\r\nHost: app.test\r\n\r\n");
+        client.write_all(ask.as_bytes()).unwrap();
+        support::web::answer(&mut app.take(), &format!("HTTP/1.1 {said}"));
+        let heard = hear(&mut client, method);
+        assert_eq!(heard.status, *status, "{said:?}");
+        let body = said.ends_with("ok") && *method == "GET";
+        assert_eq!(heard.text(), if body { "ok" } else { "" }, "{said:?}");
+        assert!(heard.head.contains(told), "{said:?}: {heard:?}");
+        assert!(!heard.head.to_lowercase().contains(untold), "{said:?}: {heard:?}");
+    }
+}
+
+/// Applications end lines in LF alone and send many fields, and the proxies that they ran behind
+/// let them. Clients get CRLF, and the fields in their order.
+#[test]
+fn heads_of_careless_applications_are_read() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let many: String = (0..200).map(|n| format!("Set-Cookie: c{n}=1\r\n")).collect();
+    for (said, fields) in [
+        ("200 OK\nServer: s\nContent-Length: 2\n\nok".to_owned(), "server: s\r\n"),
+        ("200 OK\nServer: s\nContent-Length: 2\n\r\nok".to_owned(), "server: s\r\n"),
+        (format!("200 OK\r\n{many}Content-Length: 2\r\n\r\nok"), "set-cookie: c199=1\r\n"),
+        (
+            "200 OK\r\nDate: d\r\nConnection: keep-alive\r\nServer: s\r\nKeep-Alive: timeout=5\r\n\
+             Content-Length: 2\r\nX: y\r\n\r\nok"
+                .to_owned(),
+            "\r\ndate: d\r\nserver: s\r\ncontent-length: 2\r\nx: y\r\n",
+        ),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        support::web::answer(&mut app.take(), &format!("HTTP/1.1 {said}"));
+        let heard = hear(&mut client, "GET");
+        assert_eq!((heard.status, &heard.text()[..]), (200, "ok"), "{said:.60}");
+        assert!(heard.head.contains(fields), "{said:.60}: {}", heard.head);
+    }
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let ask = "GET / HTTP/1.1\r\nX-Two: 2\r\nConnection: X-Mine\r\nHost: app.test\r\nX-One: 1\r\n\
+               TE: trailers\r\nAccept: */*\r\n\r\n";
+    client.write_all(ask.as_bytes()).unwrap();
+    let asked = support::web::answer(&mut app.take(), "HTTP/1.1 204 No\r\n\r\n");
+    assert!(asked.contains("\r\nx-two: 2\r\nx-one: 1\r\naccept: */*\r\n"), "{asked}");
+}
+
+/// A later minor version is the known one (RFC 9110 2.5), also on a kept connection.
+#[test]
+fn a_response_of_a_later_version_is_read() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let said = "HTTP/1.2 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut app = app.take();
+            support::web::answer(&mut app, said);
+            support::web::answer(&mut app, said);
+        });
+        for _ in 0..2 {
+            let heard = get(&mut client, "/");
+            assert!(heard.head.starts_with("HTTP/1.1 200 "), "{heard:?}");
+            assert_eq!(heard.text(), "ok");
+        }
+    });
+}
+
+/// Trailers that frame, route, condition or name somebody are nobody's (RFC 9110 6.5.1).
+#[test]
+fn trailers_say_nothing_that_a_head_must_say() {
+    const FORBIDDEN: &[&str] = &[
+        "Age",
+        "Authorization",
+        "Cache-Control",
+        "Connection",
+        "Content-Encoding",
+        "Content-Length",
+        "Content-Range",
+        "Content-Type",
+        "Cookie",
+        "Date",
+        "Expect",
+        "Expires",
+        "Forwarded",
+        "Host",
+        "HTTP2-Settings",
+        "If-Match",
+        "If-None-Match",
+        "If-Modified-Since",
+        "If-Unmodified-Since",
+        "If-Range",
+        "Keep-Alive",
+        "Location",
+        "Max-Forwards",
+        "Pragma",
+        "Proxy-Authenticate",
+        "Proxy-Authorization",
+        "Proxy-Connection",
+        "Range",
+        "Retry-After",
+        "Set-Cookie",
+        "TE",
+        "Trailer",
+        "Transfer-Encoding",
+        "Upgrade",
+        "Vary",
+        "Via",
+        "WWW-Authenticate",
+        "X-Forwarded-For",
+        "X_Forwarded_For",
+        "X-Real-IP",
+        "X_Real_IP",
+    ];
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for forbidden in FORBIDDEN.chunks(20) {
+        let body = format!("0\r\n{}: liar\r\nX-Sum: 7\r\n\r\n", forbidden.join(": liar\r\n"));
+        let post = "POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+        client.write_all(format!("{post}{body}").as_bytes()).unwrap();
+        let mut app = app.take();
+        support::web::head(&mut app);
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            app.read_exact(&mut byte).unwrap();
+            seen.extend(byte);
+        }
+        assert_eq!(String::from_utf8(seen).unwrap(), "0\r\nx-sum: 7\r\n\r\n");
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+        app.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        support::web::head(&mut client);
+        let mut end = [0; 15];
+        client.read_exact(&mut end).unwrap();
+        assert_eq!(&end, b"0\r\nx-sum: 7\r\n\r\n");
+    }
+}
+
+#[test]
+fn responses_that_are_none() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let switch = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+    let many = format!("200 OK\r\n{}", "X: y\r\n".repeat(257));
+    let long = format!("200 OK\r\nX: {}\r\n", "y".repeat(70_000));
+    for (fields, said) in [
+        // For another protocol than the one that was asked for, or for none.
+        (switch, "101 Switching Protocols\r\nUpgrade: other\r\n"),
+        (switch, "101 Switching Protocols\r\n"),
+        ("", "101 Switching Protocols\r\nUpgrade: websocket\r\n"),
+        // Beyond the limits of a head.
+        ("", &many),
+        ("", &long),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let ask = format!("GET / HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n");
+        client.write_all(ask.as_bytes()).unwrap();
+        support::web::answer(&mut app.take(), &format!("HTTP/1.1 {said}\r\n"));
+        assert_eq!(hear(&mut client, "GET").status, 502, "{said:.60}");
+    }
+}
+
+/// Some are passed on, and a stream of them is no response.
+#[test]
+fn interim_responses_come_to_an_end() {
+    let pki = Pki::new();
+    let app = Upstream::by_hand();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    for (count, status) in [(100, 200), (101, 502)] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let said = "HTTP/1.1 102 Processing\r\n\r\n".repeat(count);
+        let said = format!("{said}HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let mut app = app.take();
+        support::web::answer(&mut app, &said);
+        let last = loop {
+            let heard = hear(&mut client, "GET");
+            if heard.status != 102 {
+                break heard.status;
+            }
+        };
+        assert_eq!(last, status, "{count}");
+    }
+}
+
+#[test]
+fn many_requests_at_once_are_answered_in_order() {
+    let pki = Pki::new();
+    let app = Upstream::http();
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let mut all = String::new();
+    for number in 0..500 {
+        all += &format!("GET /{number} HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    }
+    client.write_all(all.as_bytes()).unwrap();
+    for number in 0..500 {
+        let heard = hear(&mut client, "GET");
+        assert!(heard.text().starts_with(&format!("GET /{number} ")), "{heard:?}");
+    }
+}

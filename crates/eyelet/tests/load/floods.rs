@@ -1,0 +1,675 @@
+//! Floods against `limits.memory_max`: the process stays below it, says whom it shed, and serves
+//! those who behave. Must not know how memory is counted, only what the kernel says of it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+
+use crate::support;
+use crate::support::client::{TLS13, echo};
+use crate::support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
+use crate::support::edge::LISTENER;
+use crate::support::memory::{Memory, Watch, is_counted, mib};
+use crate::support::{Edge, Hello, Pki, SOON, Tls, until};
+
+/// `memory_max` in all of these.
+const MEMORY_MAX: u64 = 64 << 20;
+/// A client that was served later than this was not served, or later than [`SERVED_ECHOES`] where
+/// that is longer.
+const SERVED: Duration = Duration::from_secs(5);
+/// The same as a multiple of a new client's handshake and echo before the flood: a machine that is
+/// busy with other things makes all of it slow.
+const SERVED_ECHOES: u32 = 200;
+/// Parked clients from before the flood.
+const LONG_STANDING: usize = 50;
+/// Nearly `hello_bytes_max`.
+const HELLO_BYTES: usize = 60 << 10;
+/// Who floods: 127.0.0.2 to 127.0.0.9.
+const SOURCES: usize = 8;
+
+/// Sizes are below those at which an edge without bounds failed, so that a debug build is through
+/// in a minute on a machine that is busy. Each is a multiple of what the budget has room for, and
+/// more come to the same bound. `EYELET_FLOOD=3` makes them three times as large.
+fn sized(count: usize) -> usize {
+    let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
+    count * times.unwrap_or(1)
+}
+
+/// An edge with a name for those who behave, and two that lead to a flood's upstream.
+struct Scene {
+    _pki: Pki,
+    _echo: Multitude,
+    _flooded: Multitude,
+    _deaf: Multitude,
+    edge: Edge,
+    config: Arc<ClientConfig>,
+    served: Duration,
+}
+
+impl Scene {
+    fn new(manner: Manner) -> Self {
+        Self::with(manner, "64MiB")
+    }
+
+    fn with(manner: Manner, memory_max: &str) -> Self {
+        let pki = Pki::new();
+        let (calm, flooded) = (Multitude::start(Manner::Echo), Multitude::start(manner));
+        let terminate = |name: &str, upstream: &Multitude| {
+            let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+            rule.replace("app.test", name).replace("\"app\"", &format!("\"{name}\""))
+        };
+        let deaf = Multitude::start(Manner::Deaf);
+        let rules = format!(
+            "{LISTENER}kind = \"http_redirect\"\n{}{}{}[[rule]]\nsni = \"deaf.test\"\n\
+             action = \"splice\"\nupstream = \"{}\"\n[[rule]]\nsni = \"host.test\"\n\
+             action = \"splice\"\nupstream = \"{}\"\n\
+             [limits]\nmemory_max = \"{memory_max}\"\n",
+            terminate("calm.app.test", &calm),
+            terminate("app.test", &flooded),
+            // The header that is to come is held until the upstream is dialled.
+            terminate("idle.app.test", &flooded)
+                .replace("tcp://", "http://")
+                .replace("action", "proxy_protocol = \"v2\"\naction"),
+            deaf.address,
+            flooded.address,
+        );
+        let edge = Edge::start(&pki.folder, &rules);
+        let config = light(TLS13, Resumption::disabled());
+        let served = SERVED;
+        let mut scene =
+            Self { _pki: pki, _echo: calm, _flooded: flooded, _deaf: deaf, edge, config, served };
+        let began = Instant::now();
+        echo(&mut scene.calm(From::loopback(1)).unwrap(), b"before the flood");
+        scene.served = SERVED.max(SERVED_ECHOES * began.elapsed());
+        scene
+    }
+
+    fn calm(&self, from: From) -> std::io::Result<Tls> {
+        from.tls(self.edge.address(), &self.config, "calm.app.test")
+    }
+
+    /// Runs a flood and holds what it opened: memory stays below the bound, and whoever was there
+    /// before is served all the time. Gives what the flood holds, and newcomers who were served.
+    fn withstands<T: Send>(&self, label: &str, flood: impl FnOnce() -> T) -> (T, Newcomers) {
+        let mut long_standing = many(LONG_STANDING, |_| self.calm(From::loopback(1)).unwrap());
+        for client in &mut long_standing {
+            echo(client, b"here before the flood");
+        }
+        let steady = Steady::start(self.calm(From::loopback(1)).unwrap(), self.served);
+        let newcomers = Visitors::start(self);
+        let watch = Watch::start(self.edge.pid());
+        let base = watch.base;
+        let held = flood();
+        // The flood stands for a while: deadlines, settling and trimming happen under it.
+        thread::sleep(Duration::from_secs(3));
+        let most = watch.finish();
+        let rounds = steady.finish();
+        let newcomers = newcomers.finish();
+        for client in &mut long_standing {
+            echo(client, b"and still here");
+        }
+        let Memory { resident, resident_peak, anonymous } = most;
+        eprintln!(
+            "{label}: at most {:.1} MiB resident (peak {:.1}), {:.1} anonymous; {rounds} echoes, \
+             {newcomers:?}, {} shed",
+            mib(resident),
+            mib(resident_peak),
+            mib(anonymous),
+            self.shed()
+        );
+        is_counted(label, &self.edge.log(), base, anonymous);
+        assert!(rounds > 0, "{label}: no echo came back");
+        assert!(
+            resident_peak < MEMORY_MAX && anonymous < MEMORY_MAX,
+            "{label}: {:.1} MiB resident, {:.1} MiB anonymous, of {:.0} MiB",
+            mib(resident_peak),
+            mib(anonymous),
+            mib(MEMORY_MAX)
+        );
+        (held, newcomers)
+    }
+
+    /// Access lines of those that were shed.
+    fn shed(&self) -> usize {
+        self.edge.count(|line| line["reason"].as_str().is_some_and(|r| r.starts_with("shed")))
+    }
+
+    /// Each connection has its line in the end, and each that was shed says so.
+    fn accounts(mut self) {
+        self.edge.signal(Signal::TERM);
+        let began = Instant::now();
+        while self.edge.is_running() {
+            assert!(began.elapsed() < SOON, "the edge does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.edge.wait_log(" accepted:");
+        let log = self.edge.log();
+        // "17 accepted: ..., 4 failed, 9 shed; ...", the last word of the process.
+        let said = |what: &str| -> usize {
+            let (before, _) = log.rsplit_once(what).unwrap_or_else(|| panic!("no {what}: {log}"));
+            before.rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        let (accepted, shed) = (said(" accepted:"), said(" shed;"));
+        until("the last access line", || (self.edge.count(|_| true) >= accepted).then_some(()));
+        assert_eq!(
+            (self.edge.count(|_| true), self.shed()),
+            (accepted, shed),
+            "lines, of them shed"
+        );
+    }
+}
+
+/// A client that says something each 100 ms and waits for it to come back.
+struct Steady {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Steady {
+    fn start(mut client: Tls, served: Duration) -> Self {
+        client.sock.set_read_timeout(Some(served)).unwrap();
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut rounds = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                echo(&mut client, b"well-behaved");
+                rounds += 1;
+                thread::sleep(Duration::from_millis(100));
+            }
+            rounds
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the well-behaved client is served all the time")
+    }
+}
+
+/// Who came during a flood.
+#[derive(Debug)]
+struct Newcomers {
+    came: usize,
+    served: usize,
+}
+
+/// New clients of another source, one each 200 ms.
+struct Visitors {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Newcomers>,
+}
+
+impl Visitors {
+    fn start(scene: &Scene) -> Self {
+        let (address, config) = (scene.edge.address(), scene.config.clone());
+        let in_time = scene.served;
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut seen = Newcomers { came: 0, served: 0 };
+            while !stopped.load(Ordering::Relaxed) {
+                seen.came += 1;
+                let client = From::loopback(1).tls(address, &config, "calm.app.test");
+                seen.served += usize::from(client.is_ok_and(|client| is_served(client, in_time)));
+                thread::sleep(Duration::from_millis(200));
+            }
+            seen
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) -> Newcomers {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+impl Newcomers {
+    /// Nearly all, whatever those do who were there before. A few newcomers come in a test: two of
+    /// them may come in a moment in which a flood is over its bound.
+    #[track_caller]
+    fn are_served(&self) {
+        let missed = self.came - self.served;
+        assert!(missed <= 2 || 20 * missed <= self.came, "newcomers are served: {self:?}");
+    }
+}
+
+fn is_served(mut client: Tls, in_time: Duration) -> bool {
+    let mut back = [0; 5];
+    client.sock.set_read_timeout(Some(in_time)).unwrap();
+    client.write_all(b"hello").and_then(|()| client.read_exact(&mut back)).is_ok()
+}
+
+fn source(n: usize) -> From {
+    From::loopback(2 + u8::try_from(n % SOURCES).unwrap()).small()
+}
+
+impl Scene {
+    /// Opens connections that send this and no more; whether each was answered.
+    fn half_open(&self, count: usize, bytes: &[u8], answer: usize) -> Vec<(TcpStream, bool)> {
+        self.half_open_at(0, count, bytes, answer)
+    }
+
+    /// The same at another listener.
+    fn half_open_at(
+        &self,
+        listener: usize,
+        count: usize,
+        bytes: &[u8],
+        answer: usize,
+    ) -> Vec<(TcpStream, bool)> {
+        let begin = |n: usize| -> Option<(TcpStream, bool)> {
+            let mut client = source(n).connect(self.edge.addresses()[listener]).ok()?;
+            // One that was shed already may not take it all.
+            let sent = client.write_all(bytes).is_ok();
+            let answered = sent && client.read_exact(&mut vec![0; answer]).is_ok();
+            Some((client, answered))
+        };
+        many(count, begin).into_iter().flatten().collect()
+    }
+}
+
+/// A TLS record as long as may be (RFC 8446 5.1), without its last 100 bytes.
+fn begun_record() -> Vec<u8> {
+    let mut record = vec![0x17, 3, 3, 0x40, 0x11];
+    record.extend(support::noise(16_301, 3));
+    record
+}
+
+/// 15,000 complete hellos whose senders read the flight and never answer it.
+#[test]
+fn half_open_handshakes() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("app.test").bytes();
+    let flood = || scene.half_open(sized(15_000), &hello, 6);
+    let (held, newcomers) = scene.withstands("half-open handshakes", flood);
+    let answered = held.iter().filter(|(_, answered)| *answered).count();
+    assert!(answered > 10_000, "only {answered} of 15000 hellos were answered");
+    assert!(scene.shed() > 5_000, "only {} were shed", scene.shed());
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 5,000 that begin a second flight as long as a TLS record and do not end it.
+#[test]
+fn half_open_handshakes_with_a_record_begun() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let mut bytes = Hello::named("app.test").bytes();
+    bytes.extend(begun_record());
+    let flood = || scene.half_open(sized(5_000), &bytes, 6);
+    let (held, newcomers) = scene.withstands("half-open with a record begun", flood);
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 5,000 hellos as long as may be, without their last byte.
+#[test]
+fn hellos_without_an_end() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let mut hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
+    hello.pop();
+    let flood = || scene.half_open(sized(5_000), &hello, 0);
+    let (held, newcomers) = scene.withstands("hellos without an end", flood);
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 1,000 heads of requests as long as may be, without their end, at a listener that redirects.
+#[test]
+fn heads_without_an_end_where_all_are_redirected() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let mut head = b"GET / HTTP/1.1\r\nHost: app.test\r\nX: ".to_vec();
+    head.resize(HELLO_BYTES, b'x');
+    let flood = || scene.half_open_at(1, sized(1_500), &head, 0);
+    let (held, newcomers) = scene.withstands("half heads to redirect", flood);
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 1,500 hellos as long as may be for an upstream that does not answer its SYN.
+#[test]
+fn long_hellos_for_an_upstream_that_does_not_answer() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("deaf.test").padded_to(HELLO_BYTES).bytes();
+    let flood = || scene.half_open(sized(1_500), &hello, 0);
+    let (held, newcomers) = scene.withstands("long hellos, no answer to the SYN", flood);
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 1,500 hellos as long as may be whose senders read the flight and never answer it.
+#[test]
+fn long_hellos_and_then_silence() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
+    let flood = || scene.half_open(sized(1_500), &hello, 6);
+    let (held, newcomers) = scene.withstands("long hellos, then silence", flood);
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 6,000 that are spliced and parked, each with a list of protocols of its own: what the access
+/// line keeps of it is little, and it is counted.
+#[test]
+fn protocols_that_are_a_connections_own() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Echo);
+    let begin = |n: usize| {
+        // 16 names of 255 bytes that are no UTF-8, and no two connections with the same.
+        let mut list = Vec::new();
+        for name in 0..16_u8 {
+            let mut bytes = [0x80 | name; 255];
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            list.push(255);
+            list.extend(bytes);
+        }
+        let length = u16::try_from(list.len()).unwrap().to_be_bytes();
+        let hello = Hello::named("host.test").extension(16, &[&length, &list[..]].concat()).bytes();
+        let mut client = source(n).connect(scene.edge.address()).ok()?;
+        client.write_all(&hello).ok()?;
+        client.read_exact(&mut vec![0; hello.len()]).ok()?;
+        Some(client)
+    };
+    let flood = || many(sized(6_000), begin).into_iter().flatten().collect::<Vec<_>>();
+    let (held, newcomers) = scene.withstands("protocols of their own", flood);
+    assert!(60 * held.len() > 59 * sized(6_000), "only {} are parked", held.len());
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 4,000 that were terminated and parked long ago, and begin a TLS record all at once.
+#[test]
+fn parked_clients_that_begin_a_record() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").unwrap();
+    let flood = || {
+        let mut held = many(sized(4_000), begin);
+        let bytes = begun_record();
+        each(&mut held, |client| client.sock.write_all(&bytes).unwrap());
+        held
+    };
+    let (held, newcomers) = scene.withstands("parked clients that begin a record", flood);
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// 5,000 terminated clients that read nothing of what comes without end.
+#[test]
+fn clients_that_never_read() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Endless);
+    let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
+    let (held, newcomers) =
+        scene.withstands("clients that never read", || many(sized(5_000), begin));
+    let open = held.iter().flatten().count();
+    eprintln!("{open} of 5000 got in");
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// Reads a little of each connection every 200 ms, until dropped.
+struct Sipping {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Sipping {
+    fn start(clients: Vec<TcpStream>) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut clients = clients;
+            while !stopped.load(Ordering::Relaxed) {
+                for client in &mut clients {
+                    let _ = client.read(&mut [0; 64]);
+                }
+                thread::sleep(Duration::from_millis(200));
+            }
+        });
+        Self { stop, threads: vec![thread] }
+    }
+}
+
+impl Drop for Sipping {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Scene {
+    /// A flood of clients that read a little of what comes without end, in waves. Those of whom
+    /// too much is held for too long are given up.
+    fn withstands_sippers(self, label: &str, begin: impl Fn(usize) -> Option<TcpStream> + Sync) {
+        let flood = || {
+            let mut sipping = Vec::new();
+            for _ in 0..4 {
+                let clients: Vec<_> = many(700, &begin).into_iter().flatten().collect();
+                sipping.push(Sipping::start(clients));
+                thread::sleep(Duration::from_millis(1_500));
+            }
+            sipping
+        };
+        let (held, newcomers) = self.withstands(label, flood);
+        newcomers.are_served();
+        let is_slow = "shed: memory_max, and what was sent was not taken";
+        let given_up = self.edge.count(|line| line["reason"] == is_slow);
+        assert!(given_up > 0, "{label}: none of the slow is given up");
+        drop(held);
+        self.accounts();
+    }
+}
+
+/// 2,800 terminated clients that read a little of what comes without end.
+#[test]
+fn clients_that_read_a_little() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Endless);
+    let (address, config) = (scene.edge.address(), scene.config.clone());
+    scene.withstands_sippers("clients that read a little", move |n| {
+        let client = source(n).tls(address, &config, "app.test").ok()?;
+        client.sock.set_nonblocking(true).unwrap();
+        Some(client.sock)
+    });
+}
+
+/// The same without TLS of the edge's.
+#[test]
+fn spliced_clients_that_read_a_little() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Endless);
+    let (address, hello) = (scene.edge.address(), Hello::named("host.test").bytes());
+    scene.withstands_sippers("spliced clients that read a little", move |n| {
+        let mut client = source(n).connect(address).ok()?;
+        client.write_all(&hello).ok()?;
+        client.set_nonblocking(true).unwrap();
+        Some(client)
+    });
+}
+
+/// 2,000 terminated clients that send to an upstream that never reads.
+#[test]
+fn uploads_to_a_stalled_upstream() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let begin = |n| {
+        let client = source(n).tls(scene.edge.address(), &scene.config, "app.test").ok()?;
+        client.sock.set_nonblocking(true).unwrap();
+        Some(client)
+    };
+    let flood = || {
+        let mut held: Vec<Tls> = many(sized(2_000), begin).into_iter().flatten().collect();
+        stuff(&mut held, &support::noise(16 << 10, 5));
+        held
+    };
+    let (held, newcomers) = scene.withstands("terminated uploads", flood);
+    eprintln!("{} of 2000 got in", held.len());
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// The same without TLS of the edge's.
+#[test]
+fn spliced_uploads_to_a_stalled_upstream() {
+    let _alone = alone();
+    let scene = Scene::new(Manner::Stalled);
+    let hello = Hello::named("host.test").bytes();
+    let begin = |n| {
+        let mut client = source(n).connect(scene.edge.address()).ok()?;
+        client.write_all(&hello).ok()?;
+        client.set_nonblocking(true).unwrap();
+        Some(client)
+    };
+    let flood = || {
+        let mut held: Vec<TcpStream> = many(sized(2_000), begin).into_iter().flatten().collect();
+        stuff(&mut held, &support::noise(64 << 10, 6));
+        held
+    };
+    let (held, newcomers) = scene.withstands("spliced uploads", flood);
+    eprintln!("{} of 2000 got in", held.len());
+    newcomers.are_served();
+    drop(held);
+    scene.accounts();
+}
+
+/// With `shed_idle` those that are idle for longest make room for new ones, and no others.
+#[test]
+fn idle_connections_make_room_where_they_may() {
+    let _alone = alone();
+    let scene = Scene::with(Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
+    let begin = |n: usize| source(n).tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
+    let is_idle = |line: &serde_json::Value| line["reason"] == "shed: memory_max, idle for longest";
+    let mut held = Vec::new();
+    let began = Instant::now();
+    // What came first has settled after two seconds.
+    while scene.edge.count(is_idle) == 0 {
+        assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
+        held.extend(many(500, begin).into_iter().flatten());
+    }
+    // The last ones settle too: from here on there are idle connections to end for each newcomer.
+    thread::sleep(Duration::from_millis(2_500));
+    let mut newcomers = Newcomers { came: 20, served: 0 };
+    for n in 0..newcomers.came {
+        let client = scene.calm(From::loopback(10 + n as u8));
+        newcomers.served += usize::from(client.is_ok_and(|client| is_served(client, scene.served)));
+    }
+    newcomers.are_served();
+    let was_settled = |line: &serde_json::Value| line["duration_ms"].as_u64().unwrap() >= 2_000;
+    assert_eq!(scene.edge.count(|line| is_idle(line) && !was_settled(line)), 0);
+    drop(held);
+    scene.accounts();
+}
+
+/// Nobody reads the access log: lines wait in a 16th of `memory_max`, and are lost beyond it.
+#[test]
+fn an_access_log_that_nobody_reads() {
+    let _alone = alone();
+    let folder = support::Folder::new();
+    let config = format!("{LISTENER}[limits]\nmemory_max = \"16MiB\"\n");
+    let (mut unread, stdout) = std::io::pipe().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+    command.arg("serve").arg(support::edge::write(&folder, &config));
+    let mut edge = Edge::spawn_to(command, 1, stdout.into());
+    let watch = Watch::start(edge.pid());
+    let base = watch.base;
+    // Refused by no rule. A line has about 2 KiB: 6 MiB in all.
+    let protocols = [&[1, 0, 255][..], &[0x80; 255]].concat();
+    let hello = Hello::named(["n"; 60].join(".")).extension(16, &protocols).bytes();
+    many(4_000, |n| {
+        let mut client = source(n).connect(edge.address()).unwrap();
+        client.write_all(&hello).unwrap();
+        let _ = client.read(&mut [0; 16]);
+    });
+    until("what is counted for the log", || {
+        edge.signal(Signal::USR1);
+        thread::sleep(Duration::from_millis(20));
+        let log = edge.log();
+        let (_, counted) = log.rsplit_once(" log ")?;
+        let counted: usize = counted.split(',').next()?.parse().ok()?;
+        // A 16th, and a batch of each worker and of the writer.
+        let workers = thread::available_parallelism().unwrap().get();
+        assert!(counted <= (1 << 20) + (workers + 1) * (20 << 10), "{counted} bytes of lines wait");
+        (counted > 900 << 10).then_some(())
+    });
+    let most = watch.finish();
+    is_counted("unread access log", &edge.log(), base, most.anonymous);
+    edge.signal(Signal::TERM);
+    edge.wait_exit();
+    until("the word on lost lines", || edge.log().contains("access lines lost").then_some(()));
+    let log = edge.log();
+    let said = |what: &str| -> usize {
+        let (before, _) = log.rsplit_once(what).unwrap_or_else(|| panic!("no {what}: {log}"));
+        before.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    // What the pipe took is read here. The reader gets a part of the batch that was being written.
+    let mut text = String::new();
+    unread.read_to_string(&mut text).unwrap();
+    let (whole, accepted) = (text.matches('\n').count(), said(" accepted:"));
+    let lost = said(" access lines lost");
+    assert!(lost + whole >= accepted, "{lost} lost and {whole} written of {accepted} lines");
+    assert!(lost + whole <= accepted + 100, "{lost} lost and {whole} written of {accepted} lines");
+}
+
+/// One source fills the budget with connections that stay: its own new ones are shed, and those
+/// of others are not.
+#[test]
+fn a_greedy_source_is_shed_before_others() {
+    let _alone = alone();
+    // With the least budget there is, idle connections alone fill it.
+    let scene = Scene::with(Manner::Stalled, "16MiB");
+    let greedy = From::loopback(2);
+    let begin = |_| greedy.tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
+    let _before = many(10, |n| scene.calm(From::loopback(3 + (n % 5) as u8)).unwrap());
+    let mut held = Vec::new();
+    while scene.shed() == 0 {
+        assert!(held.len() < 15_000, "{} connections fit", held.len());
+        held.extend(many(500, begin).into_iter().flatten());
+    }
+    let count = 20;
+    let mut served = 0;
+    for n in 0..count {
+        let client = scene.calm(From::loopback(3 + n % 5));
+        served += u8::from(client.is_ok_and(|client| is_served(client, scene.served)));
+        let _ = greedy.tls(scene.edge.address(), &scene.config, "calm.app.test");
+    }
+    assert_eq!(served, count, "others are served");
+    let share = |line: &serde_json::Value| {
+        let reason = line["reason"].as_str().unwrap_or_default();
+        reason == "shed: memory_max, and this source holds more than its share"
+    };
+    assert!(scene.edge.count(share) > 0, "a greedy source is told so");
+    let of_greedy =
+        |line: &serde_json::Value| line["client"].as_str().unwrap().starts_with("127.0.0.2:");
+    assert_eq!(scene.edge.count(|line| share(line) && !of_greedy(line)), 0, "nobody else is");
+    drop(held);
+    scene.accounts();
+}

@@ -1,0 +1,178 @@
+//! What an idle connection costs in memory of the edge: of each kind, as the slope between two
+//! numbers of them. Must not know the lot, only what the kernel says.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+
+use crate::support::client::{TLS12, TLS13, Versions, echo};
+use crate::support::crowd::{From, Manner, Multitude, alone, each, light, many};
+use crate::support::edge::LISTENER;
+use crate::support::memory::Memory;
+use crate::support::web::get;
+use crate::support::{Edge, Hello, Pki};
+
+/// The slope is taken from one to two and three times as many, so that the program's own memory,
+/// and what the first connections touch of it, is not counted.
+const STEP: usize = 2_000;
+
+/// Connections of one address would take ports that a minute ago were those of other tests.
+fn from(n: usize) -> From {
+    From::loopback(1 + (n % 8) as u8)
+}
+
+struct Scene {
+    edge: Edge,
+    _upstream: Multitude,
+}
+
+impl Scene {
+    fn new(scheme: &str) -> Self {
+        Self::with(scheme, Manner::Echo)
+    }
+
+    fn with(scheme: &str, manner: Manner) -> Self {
+        let pki = Pki::new();
+        let upstream = Multitude::start(manner);
+        let terminate = pki.terminate(&format!("{scheme}://{}", upstream.address), "");
+        let splice = format!(
+            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
+            upstream.address
+        );
+        let edge = Edge::start(&pki.folder, &format!("{terminate}{splice}"));
+        Self { edge, _upstream: upstream }
+    }
+
+    fn slope<T: Send>(&self, label: &str, open: impl Fn(usize) -> T + Sync) -> u64 {
+        self.slope_of(label, STEP, open)
+    }
+
+    /// Opens connections in three steps and holds them: anonymous bytes for each of the second
+    /// step or of the third, whichever are fewer. What a burst leaves in the heap comes with
+    /// either.
+    fn slope_of<T: Send>(&self, label: &str, step: usize, open: impl Fn(usize) -> T + Sync) -> u64 {
+        let mut held = Vec::new();
+        let mut rest = || {
+            held.extend(many(step, &open));
+            Memory::at_rest(self.edge.pid()).anonymous
+        };
+        let [first, second, third] = std::array::from_fn(|_| rest());
+        assert_eq!(held.len(), 3 * step);
+        let more = second.saturating_sub(first).min(third.saturating_sub(second));
+        let each = more / step as u64;
+        eprintln!("{label}: {each} anonymous bytes each");
+        each
+    }
+
+    fn terminated(&self, label: &str, versions: Versions, says: &[u8]) -> u64 {
+        let config: Arc<ClientConfig> = light(versions, Resumption::disabled());
+        self.slope(label, |n| {
+            let mut tls = from(n).tls(self.edge.address(), &config, "app.test").unwrap();
+            if !says.is_empty() {
+                echo(&mut tls, says);
+            }
+            tls
+        })
+    }
+}
+
+/// An entry of the lot, two secrets with their numbers among it, and the slab's share.
+#[test]
+fn a_terminated_connection_costs_320_bytes() {
+    let _alone = alone();
+    let scene = Scene::new("http");
+    let each = scene.terminated("terminated, TLS 1.3, http://", TLS13, b"");
+    assert!(each <= 320, "{each} bytes");
+}
+
+/// The same entry, with the upstream's descriptor in it.
+#[test]
+fn a_terminated_pair_costs_450_bytes_after_an_echo() {
+    let _alone = alone();
+    let scene = Scene::new("tcp");
+    let each = scene.terminated("terminated, TLS 1.2, pair, after an echo", TLS12, b"hello");
+    assert!(each <= 450, "{each} bytes");
+}
+
+#[test]
+fn a_spliced_pair_costs_300_bytes() {
+    let _alone = alone();
+    let scene = Scene::new("tcp");
+    let hello = Hello::named("host.test").bytes();
+    let each = scene.slope("spliced pair, after an echo", |n| {
+        let mut client = from(n).connect(scene.edge.address()).unwrap();
+        client.write_all(&hello).unwrap();
+        client.read_exact(&mut vec![0; hello.len()]).unwrap();
+        client
+    });
+    assert!(each <= 300, "{each} bytes");
+}
+
+/// What a small service holds for its connections: 200 entries of 240 bytes, and whatever their
+/// handshakes leave. What a first handshake sets up is there before it: each worker has done one.
+#[test]
+fn the_first_two_hundred_clients_cost_200_kib() {
+    let _alone = alone();
+    let pki = Pki::new();
+    let upstream = Multitude::start(Manner::Echo);
+    let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+    // Each worker has its own heap and lot: their number must not depend on the machine.
+    let edge = Edge::start_whole(&pki.folder, &format!("workers = 2\n{LISTENER}{rule}"), |_| ());
+    let config: Arc<ClientConfig> = light(TLS13, Resumption::disabled());
+    let before = Memory::at_rest(edge.pid());
+    assert!(!edge.log().contains("a connection with itself fails"), "{}", edge.log());
+    assert!(edge.lines().is_empty(), "it has a line: {:?}", edge.lines());
+    let mut clients = many(200, |n| from(n).tls(edge.address(), &config, "app.test").unwrap());
+    for _ in 0..3 {
+        each(&mut clients, |tls| echo(tls, b"hello"));
+        Memory::at_rest(edge.pid());
+    }
+    let after = Memory::at_rest(edge.pid());
+    let anonymous = after.anonymous.saturating_sub(before.anonymous);
+    let resident = after.resident.saturating_sub(before.resident);
+    eprintln!("200 clients: {anonymous} anonymous bytes more, {resident} resident");
+    assert!(anonymous <= 200 << 10, "{anonymous} bytes");
+    assert!(resident <= 200 << 10, "{resident} bytes");
+}
+
+/// The same entry again: no task, no buffer, no upstream.
+#[test]
+fn an_http_connection_costs_320_bytes_after_a_request() {
+    let _alone = alone();
+    let scene = Scene::with("http", Manner::Page);
+    let config = light(TLS13, Resumption::disabled());
+    let each = scene.slope("HTTP/1.1, after a request", |n| {
+        let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
+        get(&mut tls, "/");
+        tls
+    });
+    assert!(each <= 320, "{each} bytes");
+}
+
+/// HTTP/2's library: 16 KiB to write, 8 KiB to read, and tables for headers, none of which can be
+/// set. It is why one without a stream does not stay, and is sent away when memory is short.
+#[test]
+fn an_http2_connection_costs_32_kib_after_a_request() {
+    let _alone = alone();
+    let scene = Scene::with("http", Manner::Page);
+    let mut config = ClientConfig::clone(&light(TLS13, Resumption::disabled()));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = Arc::new(config);
+    // The preface, SETTINGS, and HEADERS of GET / by HPACK's static table.
+    let mut says = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    says.extend(b"\0\0\x0d\x01\x05\0\0\0\x01\x82\x87\x84\x41\x08app.test");
+    let each = scene.slope_of("HTTP/2, after a request", 200, |n| {
+        let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
+        tls.write_all(&says).unwrap();
+        let (mut heard, mut piece) = (Vec::new(), [0; 512]);
+        while !heard.ends_with(b"yes") {
+            let length = tls.read(&mut piece).unwrap();
+            assert!(length > 0, "closed behind {}", heard.escape_ascii());
+            heard.extend_from_slice(&piece[..length]);
+        }
+        tls
+    });
+    assert!(each <= 32 << 10, "{each} bytes");
+}

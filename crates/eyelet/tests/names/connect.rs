@@ -1,0 +1,415 @@
+//! The explicit CONNECT proxy: what it answers in HTTP, what it peeks at inside, and whom it
+//! lets be reached. Must not know the engine; both ends are the test's own sockets, or curl.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::edge::connect;
+use crate::support::hello::server_flight;
+use crate::support::pki::Kind;
+use crate::support::upstream::{dns, nobody};
+use crate::support::{
+    Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output,
+};
+
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+/// The destination of whoever says host.test inside, on loopback.
+const NAMED: &str = "[[rule]]\nname = \"named\"\nsni = \"host.test\"\naction = \"splice\"\n\
+                     upstream = \"destination\"\nupstream_allow = \"127.0.0.0/8\"\n";
+
+fn edge(folder: &Folder, rules: &str) -> Edge {
+    let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"connect\"\n";
+    Edge::start_whole(folder, &format!("{listener}{rules}"), |_| ())
+}
+
+fn head(target: impl std::fmt::Display) -> Vec<u8> {
+    format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes()
+}
+
+/// Sends, reads to the end: the status line, the body, and the access line.
+fn answer(edge: &Edge, request: &[u8]) -> (String, String, Value) {
+    let mut client = edge.connect();
+    client.write_all(request).unwrap();
+    let (got, end) = ending(&mut client, SOON);
+    assert_eq!(end, End::Fin);
+    let text = String::from_utf8(got).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let length = format!("Content-Length: {}\r\n", body.len());
+    assert!(body.is_empty() || head.contains(&length), "{head}");
+    let status = head.lines().next().unwrap_or("").to_owned();
+    (status, body.to_owned(), edge.line_of(client.local_addr().unwrap()))
+}
+
+/// A hello inside, there and back.
+fn passes(edge: &Edge, origin: &Upstream, target: &str, hello: &[u8]) -> Value {
+    let mut client = edge.connect();
+    client.write_all(&head(target)).unwrap();
+    expect(&mut client, ESTABLISHED);
+    client.write_all(hello).unwrap();
+    let mut server = origin.take();
+    expect(&mut server, hello);
+    server.write_all(&server_flight()).unwrap();
+    expect(&mut client, &server_flight());
+    let own = client.local_addr().unwrap();
+    drop((client, server));
+    edge.line_of(own)
+}
+
+#[test]
+fn the_hello_is_peeked_inside() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let edge = edge(&folder, NAMED);
+    let target = origin.address.to_string();
+    let hello = Hello::named("host.test").bytes();
+    let line = passes(&edge, &origin, &target, &hello);
+    assert_eq!(line["outcome"], "spliced", "{line}");
+    assert_eq!(line["connect"], target, "{line}");
+    assert_eq!(line["destination"], target, "{line}");
+    assert_eq!(line["upstream"], target, "{line}");
+    assert_eq!(line["sni"], "host.test", "{line}");
+    assert_eq!(line["bytes_to_upstream"], hello.len(), "the head is ours: {line}");
+    assert_eq!(line["bytes_to_client"], server_flight().len(), "so is the 200: {line}");
+}
+
+#[test]
+fn bytes_behind_the_head_are_the_beginning_of_the_hello_however_they_are_cut() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let edge = edge(&folder, NAMED);
+    let hello = Hello::named("host.test").bytes();
+    let head = head(origin.address);
+    let all = [&head[..], &hello, b"early"].concat();
+    for first in [1, 7, 8, head.len() - 1, head.len(), head.len() + 1, head.len() + 5, all.len()] {
+        let mut client = edge.connect();
+        client.write_all(&all[..first]).unwrap();
+        thread::sleep(Duration::from_millis(5));
+        client.write_all(&all[first..]).unwrap();
+        expect(&mut client, ESTABLISHED);
+        let mut server = origin.take();
+        expect(&mut server, &all[head.len()..]);
+    }
+    let mut client = edge.connect();
+    for byte in &all {
+        client.write_all(&[*byte]).unwrap();
+    }
+    expect(&mut client, ESTABLISHED);
+    expect(&mut origin.take(), &all[head.len()..]);
+}
+
+#[test]
+fn what_is_no_connect_is_told_so_in_its_own_protocol() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let edge = edge(&folder, NAMED);
+    let to = |fields: &str| format!("CONNECT a.test:443 HTTP/1.1\r\n{fields}\r\n").into_bytes();
+    let bad = "HTTP/1.1 400 Bad Request";
+    for (request, status, reason) in [
+        (to("Host: b\r\n"), bad, "malformed CONNECT: Host field is not the target"),
+        (to(""), bad, "malformed CONNECT: no Host field"),
+        (to("Host: a.test:443\r\n x\r\n"), bad, "malformed CONNECT: folded field"),
+        (to("Host: a.test:443\n"), bad, "malformed CONNECT: LF without CR"),
+        (
+            to("Host: a.test\r\nContent-Length: 4\r\n"),
+            bad,
+            "malformed CONNECT: CONNECT with content",
+        ),
+        (
+            to("Host: a.test\r\nTransfer-Encoding: chunked\r\n"),
+            bad,
+            "malformed CONNECT: CONNECT with content",
+        ),
+        (
+            [b"CONNECT ".to_vec(), vec![b'a'; 8192]].concat(),
+            bad,
+            "malformed CONNECT: head over 8192 bytes",
+        ),
+        (
+            b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n".to_vec(),
+            "HTTP/1.1 405 Method Not Allowed",
+            "another method than CONNECT",
+        ),
+        (b"SSH-2.0-x\r\n".to_vec(), "", "not HTTP where CONNECT was expected"),
+    ] {
+        let (said, body, line) = answer(&edge, &request);
+        assert_eq!((said.as_str(), &line["reason"]), (status, &reason.into()), "{line}");
+        assert_eq!(line["outcome"], "refused", "{line}");
+        assert_eq!(body.ends_with(".\n"), !status.is_empty(), "{body}");
+    }
+    let mut client = edge.connect();
+    client.write_all(&Hello::named("host.test").bytes()).unwrap();
+    assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(10), "unexpected_message");
+    let line = edge.line_of(client.local_addr().unwrap());
+    assert_eq!(line["reason"], "TLS where CONNECT was expected", "{line}");
+    assert_eq!(origin.accepted(), 0);
+}
+
+#[test]
+fn before_the_200_a_refusal_is_http_and_after_it_an_alert() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let refuse = "[[rule]]\nname = \"inside\"\nconnect = [\"*.inside.test:*\", \"*:25\"]\n\
+                  action = \"refuse\"\n";
+    let edge = edge(&folder, &format!("{refuse}{NAMED}"));
+    for target in ["a.inside.test:443", "b.test:25", "127.0.0.1:25"] {
+        let (status, body, line) = answer(&edge, &head(target));
+        assert_eq!(status, "HTTP/1.1 403 Forbidden");
+        assert_eq!(body, "This proxy refuses to connect: refused by CONNECT target.\n");
+        assert_eq!((&line["rule"], &line["connect"]), (&"inside".into(), &target.into()));
+        assert_eq!(line["outcome"], "refused", "{line}");
+    }
+    let mut client = edge.connect();
+    client.write_all(&head(origin.address)).unwrap();
+    expect(&mut client, ESTABLISHED);
+    client.write_all(&Hello::named("other.test").bytes()).unwrap();
+    assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(112), "unrecognized_name");
+    let line = edge.line_of(client.local_addr().unwrap());
+    assert_eq!(line["reason"], "no rule for this name", "{line}");
+    assert_eq!(origin.accepted(), 0);
+}
+
+/// A rule that needs no hello: it may be any protocol, and the server may speak first.
+#[test]
+fn a_target_that_is_not_tls_is_spliced_by_rule_only() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let (_held, closed) = nobody();
+    let port = origin.address.port();
+    let blind = format!(
+        "[[rule]]\nname = \"git\"\nconnect = [\"127.0.0.1:{port}\", \"127.0.0.1:{}\"]\n\
+         action = \"splice\"\nupstream = \"destination\"\nupstream_allow = \"127.0.0.1\"\n",
+        closed.port()
+    );
+    let edge = edge(&folder, &format!("[limits]\nhello_timeout = \"500ms\"\n{blind}{NAMED}"));
+    let mut client = edge.connect();
+    client.write_all(&[head(origin.address), b"SSH-2.0-c\r\n".to_vec()].concat()).unwrap();
+    let mut server = origin.take();
+    expect(&mut client, ESTABLISHED);
+    server.write_all(b"SSH-2.0-s\r\n").unwrap();
+    expect(&mut client, b"SSH-2.0-s\r\n");
+    expect(&mut server, b"SSH-2.0-c\r\n");
+    drop((client, server));
+
+    // The 200 says that the upstream has answered: a closed port is told in HTTP.
+    let (status, body, line) = answer(&edge, &head(closed));
+    assert_eq!(status, "HTTP/1.1 502 Bad Gateway");
+    assert!(body.contains("Connection refused"), "{body}");
+    assert_eq!(line["outcome"], "failed", "{line}");
+
+    // Another port: the rule for hellos waits for one, and not for ever.
+    let began = Instant::now();
+    let mut client = edge.connect();
+    client.write_all(&head("127.0.0.2:22")).unwrap();
+    expect(&mut client, ESTABLISHED);
+    assert_eq!(ending(&mut client, SOON), (vec![], End::Fin));
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    let line = edge.line_of(client.local_addr().unwrap());
+    assert_eq!(line["reason"], "hello_timeout before the hello", "{line}");
+    assert_eq!(origin.accepted(), 1);
+}
+
+#[test]
+fn silence_and_a_dripped_head_are_cut_by_the_clock() {
+    let folder = Folder::new();
+    let edge = edge(&folder, &format!("[limits]\nhello_timeout = \"400ms\"\n{NAMED}"));
+    let mut silent = edge.connect();
+    let mut drip = edge.connect();
+    for byte in head("host.test:443") {
+        if drip.write_all(&[byte]).is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(30));
+    }
+    for (client, reason) in [
+        (&mut silent, "hello_timeout before the CONNECT request"),
+        (&mut drip, "hello_timeout during the CONNECT request"),
+    ] {
+        assert_eq!(ending(client, SOON).0, b"");
+        assert_eq!(edge.line_of(client.local_addr().unwrap())["reason"], reason);
+    }
+}
+
+#[test]
+fn names_are_resolved_here_and_guarded() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let server = dns(&[
+        ("origin.test", &[[127, 0, 0, 1]]),
+        ("mixed.test", &[[1, 2, 3, 4], [10, 0, 0, 1]]),
+        ("empty.test", &[]),
+        ("many.test", &[[127, 0, 0, 1]; 70]),
+    ]);
+    let port = origin.address.port();
+    let rules = format!(
+        "[[rule]]\nname = \"blind\"\nconnect = \"*:9\"\naction = \"splice\"\n\
+         upstream = \"destination\"\n{NAMED}[[rule]]\nname = \"by address\"\n\
+         connect = \"*:{port}\"\nsni = \"a.test\"\ndestination = \"127.0.0.0/8\"\n\
+         action = \"splice\"\nupstream = \"destination\"\n\
+         upstream_allow = \"127.0.0.0/8\"\n[dns]\nservers = \"{}\"\n",
+        server.address
+    );
+    let edge = edge(&folder, &rules);
+    let target = format!("origin.test:{port}");
+    let hello = Hello::named("host.test").bytes();
+    let line = passes(&edge, &origin, &target, &hello);
+    assert_eq!(line["connect"], target, "{line}");
+    assert_eq!(line["upstream"], origin.address.to_string(), "{line}");
+    assert_eq!(line["destination"], Value::Null, "nobody asked: {line}");
+    let line = passes(&edge, &origin, &target, &Hello::named("a.test").bytes());
+    assert_eq!(line["rule"], "by address", "{line}");
+    assert_eq!(line["destination"], origin.address.to_string(), "{line}");
+    let line = passes(&edge, &origin, &format!("many.test:{port}"), &hello);
+    assert_eq!(line["upstream"], origin.address.to_string(), "{line}");
+    for (target, status, reason) in [
+        ("mixed.test:9", "403 Forbidden", "mixed.test resolves to 10.0.0.1, which upstream_allow"),
+        ("empty.test:9", "502 Bad Gateway", "DNS"),
+        ("nowhere.test:9", "502 Bad Gateway", "DNS"),
+        ("10.0.0.1:9", "403 Forbidden", "upstream: 10.0.0.1, which upstream_allow lacks"),
+        ("[::1]:9", "403 Forbidden", "upstream: ::1, which upstream_allow lacks"),
+        ("[64:ff9b::a00:1]:9", "403 Forbidden", "which upstream_allow lacks"),
+        ("169.254.169.254:9", "403 Forbidden", "which upstream_allow lacks"),
+        ("0.0.0.0:9", "403 Forbidden", "which upstream_allow lacks"),
+    ] {
+        let (said, body, line) = answer(&edge, &head(target));
+        assert_eq!(said, format!("HTTP/1.1 {status}"), "{line}");
+        assert!(line["reason"].as_str().unwrap().contains(reason), "{line}");
+        assert!(body.contains(reason), "{body}");
+    }
+}
+
+/// Who may not reach the inside does not learn by our handshakes what is open there.
+#[test]
+fn no_certificate_is_asked_for_inside() {
+    let (pki, inside) = (Pki::new(), Upstream::by_hand());
+    let (_held, closed) = nobody();
+    let server = dns(&[("inside.test", &[[127, 0, 0, 1]])]);
+    let rules = format!(
+        "[[rule]]\nname_is_true = true\nevidence = \"certificate\"\naction = \"splice\"\n\
+         upstream = \"destination\"\n[dns]\nservers = \"{}\"\n[truth]\nca = \"{}\"\n",
+        server.address,
+        pki.text("ca.pem")
+    );
+    let ask = |edge: &Edge, target: &str| {
+        let mut client = edge.connect();
+        client.write_all(&head(target)).unwrap();
+        expect(&mut client, ESTABLISHED);
+        client.write_all(&Hello::named("host.test").bytes()).unwrap();
+        client
+    };
+    let port = inside.address.port();
+    let closed_edge = edge(&pki.folder, &rules);
+    for target in [
+        inside.address.to_string(),
+        closed.to_string(),
+        format!("[::ffff:127.0.0.1]:{port}"),
+        format!("inside.test:{port}"),
+        closed_edge.address().to_string(),
+    ] {
+        let mut client = ask(&closed_edge, &target);
+        assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(49), "access_denied");
+        let line = closed_edge.line_of(client.local_addr().unwrap());
+        let unknown = "certificate: 127.0.0.1 is an inside address, which upstream_allow lacks";
+        let reason = format!("no rule for this connection (unknown: {unknown})");
+        assert_eq!(line["reason"], reason, "{target}: {line}");
+    }
+    assert_eq!(inside.accepted(), 0);
+
+    // Which rule will match is not known yet: what any of them allows is asked.
+    let other = "[[rule]]\nsni = \"other.test\"\naction = \"splice\"\n\
+                 upstream = \"destination\"\nupstream_allow = \"127.0.0.0/8\"\n";
+    let open_edge = edge(&pki.folder, &format!("{other}{rules}"));
+    let _client = ask(&open_edge, &inside.address.to_string());
+    expect(&mut inside.take(), &[22, 3]);
+}
+
+/// A resolver that never answers, or says that there is nothing: refused, and the line says why.
+#[test]
+fn a_destination_that_cannot_be_resolved_fails_closed() {
+    let folder = Folder::new();
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let empty = dns(&[]);
+    let rules = "[limits]\nconnect_timeout = \"500ms\"\nhello_timeout = \"200ms\"\n\
+                 [[rule]]\nname = \"inside\"\ndestination = \"10.0.0.0/8\"\naction = \"refuse\"\n\
+                 [[rule]]\naction = \"splice\"\nupstream = \"destination\"\n";
+    for (server, why) in [
+        (silent.local_addr().unwrap(), "upstream: connect_timeout during DNS"),
+        (empty.address, "upstream: DNS: "),
+    ] {
+        let edge = edge(&folder, &format!("{rules}[dns]\nservers = \"{server}\"\n"));
+        let (status, _, line) = answer(&edge, &head("a.test:443"));
+        assert_eq!(status, "HTTP/1.1 403 Forbidden");
+        assert_eq!(line["rule"], "inside", "{line}");
+        let reason = format!("refused by address; no destination: {why}");
+        assert!(line["reason"].as_str().unwrap().starts_with(&reason), "{line}");
+    }
+}
+
+#[test]
+fn a_proxy_is_not_its_own_target() {
+    let folder = Folder::new();
+    let blind = "[[rule]]\naction = \"splice\"\nupstream = \"destination\"\n\
+                 upstream_allow = \"127.0.0.0/8\"\n";
+    let edge = edge(&folder, blind);
+    for target in [edge.address().to_string(), format!("127.0.0.1:{}", edge.port())] {
+        let (status, _, line) = answer(&edge, &head(target));
+        assert_eq!(status, "HTTP/1.1 403 Forbidden");
+        let reason = format!("loop: {} is a listener of this edge", edge.address());
+        assert_eq!(line["reason"], reason, "{line}");
+    }
+    assert_eq!(edge.lines().len(), 2, "{:#?}", edge.lines());
+}
+
+/// A load balancer in front tells the client, and its own idea of a destination is the proxy.
+#[test]
+fn a_proxy_header_names_the_client_and_not_the_target() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"connect\"\n\
+                    proxy_protocol_from = \"127.0.0.0/8\"\n";
+    let edge = Edge::start_whole(&folder, &format!("{listener}{NAMED}"), |_| ());
+    let mut client: TcpStream = connect(edge.address());
+    client.write_all(b"PROXY TCP4 192.0.2.7 192.0.2.8 5000 3128\r\n").unwrap();
+    client.write_all(&head(origin.address)).unwrap();
+    expect(&mut client, ESTABLISHED);
+    client.write_all(&Hello::named("host.test").bytes()).unwrap();
+    let server = origin.take();
+    drop((client, server));
+    let client: SocketAddr = "192.0.2.7:5000".parse().unwrap();
+    let line = edge.line_of(client);
+    assert_eq!(line["destination"], origin.address.to_string(), "{line}");
+}
+
+#[test]
+fn clients_of_the_world_get_through() {
+    let pki = Pki::new();
+    let web = Upstream::https(pki.server("web", &["web.test"], Kind::P256));
+    let port = web.address.port();
+    let server = dns(&[("web.test", &[[127, 0, 0, 1]])]);
+    let rules = format!(
+        "{}[dns]\nservers = \"{}\"\n",
+        NAMED.replace("host.test", "web.test"),
+        server.address
+    );
+    let edge = edge(&pki.folder, &rules);
+    let (proxy, url) = (format!("http://{}", edge.address()), format!("https://web.test:{port}/"));
+    if need("curl") {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--noproxy", "", "--proxy", &proxy, &url]);
+        let said = output(curl.args(["--cacert", &pki.text("ca.pem")]));
+        assert!(said.text.contains("GET / HTTP/1.1"), "{}", said.text);
+    }
+    if need("python3") {
+        let program = format!(
+            "import http.client, ssl\n\
+             c = http.client.HTTPSConnection('127.0.0.1', {}, timeout=20, \
+             context=ssl.create_default_context(cafile='{}'))\n\
+             c.set_tunnel('web.test', {port})\nc.request('GET', '/')\n\
+             print(c.getresponse().read().decode())\n",
+            edge.port(),
+            pki.text("ca.pem")
+        );
+        let said = output(Command::new("python3").args(["-c", &program]));
+        assert!(said.text.contains("GET / HTTP/1.1"), "{}", said.text);
+    }
+    let line = edge.line("web.test", |line| line["connect"] == format!("web.test:{port}"));
+    assert_eq!(line["sni"], "web.test", "{line}");
+}
