@@ -111,7 +111,7 @@ impl Diagnostics {
         self.lines.push(None, &format!("{text}\n"));
     }
 
-    /// Waits until all lines are written, [`FINISH_TIMEOUT`] at most.
+    /// Waits until all lines are written, `FINISH_TIMEOUT` at most.
     pub fn finish(self) {
         self.lines.lock().queue = None;
         // Both ends say the same: the thread has ended, or it is stuck and ends with the process.
