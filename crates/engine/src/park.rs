@@ -441,7 +441,7 @@ fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
 
 /// Ends the parked connections that are idle while the process drains. What a spliced pair is
 /// about to say cannot be known, so it has until the drain's end. In each tick a part of them is
-/// looked at, so that those that move have their turn: all in [`DRAIN_IDLE`].
+/// looked at, so that those that move have their turn: all in `DRAIN_IDLE`.
 pub fn drain_idle(worker: &Rc<Worker>) {
     let places = worker.lot.borrow().places().div_ceil(DRAIN_PARTS);
     for _ in 0..places {

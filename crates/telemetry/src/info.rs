@@ -109,7 +109,7 @@ const ALPN_BYTES_MAX: usize = 256;
 pub struct Alpn(Box<[u8]>);
 
 impl Alpn {
-    /// The first of the names that fit into [`ALPN_BYTES_MAX`]; `None` without any.
+    /// The first of the names that fit into `ALPN_BYTES_MAX`; `None` without any.
     pub fn new<T: AsRef<[u8]>>(names: impl Iterator<Item = T>) -> Option<Self> {
         let mut list = Vec::new();
         for name in names {
