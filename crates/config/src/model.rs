@@ -123,7 +123,7 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// `action = "terminate"`. The certificates are not here but in [`RuleList::certificates`]: 10,000
+/// `action = "terminate"`. The certificates are not here but in `RuleList::certificates`: 10,000
 /// rules that differ in nothing else share this.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terminate {

@@ -5,7 +5,7 @@ use super::view::Hello;
 use crate::fault::Malformed;
 use core::fmt;
 
-/// The answer of [`HelloReader::feed`]. It depends on the bytes alone, not on how many calls they
+/// The answer of `HelloReader::feed`. It depends on the bytes alone, not on how many calls they
 /// came in; once it is not `NeedMore` it stays as it is.
 #[derive(Debug)]
 // The size is the hello's: it lives on the stack for as long as it takes to decide.
