@@ -52,11 +52,11 @@ impl Child {
     /// Why it has ended, in its own last words; None while it runs.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.process.try_wait().ok()??;
-        Some(format!("{status}: {}", self.last_words()))
+        Some(format!("{status}: {}", self.close_with()))
     }
 
     /// The last lines of its standard error.
-    pub fn last_words(&self) -> String {
+    pub fn close_with(&self) -> String {
         let text = fs::read_to_string(&self.stderr).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(LAST_LINES)..].join(" / ")

@@ -172,7 +172,7 @@ impl Lab {
                 return Err(io::Error::other(format!("{name} ended: {why}")));
             }
             if Instant::now() > patience {
-                let words = child.last_words();
+                let words = child.close_with();
                 return Err(io::Error::other(format!("{name} does not listen: {words}")));
             }
             std::thread::sleep(START_POLL);

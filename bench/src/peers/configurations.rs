@@ -76,12 +76,12 @@ impl Plan<'_> {
         };
         let matchers = evidence.map_or(String::new(), |evidence| {
             let names = names.join(", ");
-            format!("sni = [{names}]\nname_is_true = true\nevidence = \"{evidence}\"\n")
+            format!("sni = [{names}]\nsni_verified = true\nevidence = \"{evidence}\"\n")
         });
         format!(
             "[[listener]]\naddress = \"{address}\"\nproxy_protocol_from = \"127.0.0.0/8\"\n\n\
              [log]\naccess = \"{access}\"\n\n[limits]\nidle_timeout = \"1h\"\n\n\
-             [truth]\nca = \"{CERTIFICATE}\"\n\n[dns]\nservers = \"{dns}\"\n\n\
+             [evidence]\nca = \"{CERTIFICATE}\"\n\n[dns]\nservers = \"{dns}\"\n\n\
              [[rule]]\n{matchers}action = \"splice\"\nupstream = \"destination\"\n"
         )
     }

@@ -130,7 +130,7 @@ impl Post {
     fn answer(&mut self) -> io::Result<Vec<String>> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
-            let words = self.child.last_words();
+            let words = self.child.close_with();
             return Err(io::Error::other(format!("a crowd ended: {words}")));
         }
         Ok(line.split_whitespace().map(str::to_owned).collect())

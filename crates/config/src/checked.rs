@@ -1,7 +1,7 @@
 //! The whole of a checked configuration: what `serve`, `check` and `explain` read.
 //! Knows no TOML, and not how a connection is served.
 
-use crate::model::{Dictionaries, Dns, Http, Limits, Listener, Log, Truth};
+use crate::model::{Dictionaries, Dns, EvidenceSettings, Http, Limits, Listener, Log};
 use crate::rules::RuleList;
 
 /// A whole configuration, checked and indexed.
@@ -24,7 +24,7 @@ pub struct Config {
     /// Who resolves the names of upstreams.
     pub dns: Dns,
     /// How evidence for names is gathered.
-    pub truth: Truth,
+    pub evidence: EvidenceSettings,
     /// Worker threads; `None` is one a core.
     pub workers: Option<usize>,
 }

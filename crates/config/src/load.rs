@@ -70,7 +70,7 @@ pub fn parse(
         log: settings::log(&mut report, &document, folder),
         dictionaries: compression::dictionaries(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),
-        truth: settings::truth(&mut report, &document, &mut files),
+        evidence: settings::evidence(&mut report, &document, &mut files),
         workers: settings::workers(&mut report, &document),
     };
     let (diagnostics, fatal) = report.finish();

@@ -90,16 +90,16 @@ fn with_evidence(
             format!("\"{text}\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"")
         })
     });
-    match (section.flag(report, "name_is_true"), section.key_at("evidence")) {
-        (Some(wanted), Some(_)) => conditions = conditions.name_is_true(wanted, evidence),
+    match (section.flag(report, "sni_verified"), section.key_at("evidence")) {
+        (Some(wanted), Some(_)) => conditions = conditions.sni_verified(wanted, evidence),
         (Some(_), None) => {
-            let at = section.key_at("name_is_true").unwrap_or(section.at);
-            let message = "`name_is_true` needs `evidence`: \"dns\", \"certificate\" or \
+            let at = section.key_at("sni_verified").unwrap_or(section.at);
+            let message = "`sni_verified` needs `evidence`: \"dns\", \"certificate\" or \
                 \"connect\", or a list of them; one is enough";
             report.missing(at, message);
         }
-        (None, Some(at)) if section.value("name_is_true").is_none() => {
-            report.missing(at, "`evidence` needs `name_is_true`, which is missing");
+        (None, Some(at)) if section.value("sni_verified").is_none() => {
+            report.missing(at, "`evidence` needs `sni_verified`, which is missing");
         }
         (None, _) => {}
     }
@@ -133,7 +133,7 @@ fn check_destination(
     if listeners.of_rule(known).any(|listener| listener.has_destination()) {
         return;
     }
-    let keys = ["name_is_true", "certificate_valid", "certificate_names", "certificate_issuer"];
+    let keys = ["sni_verified", "certificate_valid", "certificate_names", "certificate_issuer"];
     let at = keys.iter().find_map(|key| Some((section.key_at(key)?, key)));
     let (at, key) = at.unwrap_or((section.at, &"evidence"));
     let message = format!(

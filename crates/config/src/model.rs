@@ -349,7 +349,7 @@ pub struct Dns {
 
 /// How evidence for names is gathered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Truth {
+pub struct EvidenceSettings {
     /// PEM; who may sign the certificates of destinations. `None`: the system's roots.
     pub ca: Option<PathBuf>,
     /// How long an address of a name counts after it was last resolved, and a certificate after it
@@ -359,7 +359,7 @@ pub struct Truth {
     pub timeout: Duration,
 }
 
-impl Default for Truth {
+impl Default for EvidenceSettings {
     fn default() -> Self {
         Self { ca: None, history: Duration::from_secs(3600), timeout: Duration::from_secs(3) }
     }

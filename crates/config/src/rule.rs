@@ -420,10 +420,10 @@ const COMMON_KEYS: [&str; 19] = [
     "ja4",
     "listener",
     "name",
-    "name_is_true",
     "shadow",
     "sni",
     "sni_malformed",
+    "sni_verified",
     "tls_compression",
     "tls_version_max",
 ];

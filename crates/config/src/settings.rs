@@ -10,7 +10,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use crate::files::Files;
-use crate::model::{Access, Dns, HELLO_BYTES_MAX, Http, Limits, Log, Truth};
+use crate::model::{Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, Http, Limits, Log};
 use crate::reader::{Report, Section};
 use crate::values;
 
@@ -113,24 +113,24 @@ pub(super) fn dns(report: &mut Report<'_>, document: &Section<'_, '_>) -> Dns {
     Dns { servers: servers.iter().filter_map(read).collect() }
 }
 
-pub(super) fn truth(
+pub(super) fn evidence(
     report: &mut Report<'_>,
     document: &Section<'_, '_>,
     files: &mut Files,
-) -> Truth {
-    let mut truth = Truth::default();
-    let Some(section) = document.section(report, "truth", "[truth]") else { return truth };
+) -> EvidenceSettings {
+    let mut evidence = EvidenceSettings::default();
+    let Some(section) = document.section(report, "evidence", "[evidence]") else { return evidence };
     section.check_keys(report, &TRUTH_KEYS);
-    truth.ca = section.text(report, "ca").map(|text| files.check_authorities(report, text));
+    evidence.ca = section.text(report, "ca").map(|text| files.check_authorities(report, text));
     for (key, value, range) in
-        [("history", &mut truth.history, HISTORY), ("timeout", &mut truth.timeout, SHORT)]
+        [("history", &mut evidence.history, HISTORY), ("timeout", &mut evidence.timeout, SHORT)]
     {
         if let Some(text) = section.text(report, key) {
             let read = values::duration(text.text, &range);
             *value = report.keep(text.at, read).unwrap_or(*value);
         }
     }
-    truth
+    evidence
 }
 
 pub(super) fn workers(report: &mut Report<'_>, document: &Section<'_, '_>) -> Option<usize> {
@@ -168,7 +168,7 @@ pub(super) fn bytes(
 
 /// What stands outside of any table.
 pub(super) const DOCUMENT_KEYS: [&str; 9] =
-    ["dictionary", "dns", "http", "limits", "listener", "log", "rule", "truth", "workers"];
+    ["dictionary", "dns", "evidence", "http", "limits", "listener", "log", "rule", "workers"];
 
 const LIMIT_KEYS: [&str; 9] = [
     "connect_timeout",

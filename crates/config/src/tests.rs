@@ -94,9 +94,10 @@ memory_max = \"12\"
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              compress, compress_effort, compress_event_streams, connect, destination, \
              dictionary, ech, evidence, fast_open, forbid_tls_compression, ja4, key, \
-             length_hiding, listener, name, name_is_true, offload, proxy_protocol, shadow, sni, \
-             sni_malformed, source, tls_compression, tls_version_max, tls_version_min, upstream, \
-             upstream_allow, upstream_ca, upstream_http2, upstream_name, upstream_wait)",
+             length_hiding, listener, name, offload, proxy_protocol, shadow, sni, \
+             sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
+             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_http2, \
+             upstream_name, upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",
@@ -360,7 +361,7 @@ fn evidence() {
         }
     };
     for sound in [
-        "name_is_true = false\nevidence = [\"dns\", \"certificate\"]\nshadow = true",
+        "sni_verified = false\nevidence = [\"dns\", \"certificate\"]\nshadow = true",
         "certificate_valid = false",
         "certificate_names = [\"a.example\", \"*.b.example\"]",
         "certificate_issuer = \"Let's Encrypt\"",
@@ -370,17 +371,17 @@ fn evidence() {
     }
     for (keys, expected) in [
         (
-            "name_is_true = true",
-            "6:1: `name_is_true` needs `evidence`: \"dns\", \"certificate\" or \"connect\", or a \
+            "sni_verified = true",
+            "6:1: `sni_verified` needs `evidence`: \"dns\", \"certificate\" or \"connect\", or a \
              list of them; one is enough",
         ),
-        ("evidence = \"dns\"", "6:1: `evidence` needs `name_is_true`, which is missing"),
+        ("evidence = \"dns\"", "6:1: `evidence` needs `sni_verified`, which is missing"),
         (
-            "name_is_true = true\nevidence = \"oracle\"",
+            "sni_verified = true\nevidence = \"oracle\"",
             "7:12: \"oracle\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"",
         ),
         (
-            "name_is_true = true\nevidence = \"connect\"",
+            "sni_verified = true\nevidence = \"connect\"",
             "7:1: no listener of this rule is of kind \"connect\", so it never matches",
         ),
         ("certificate_names = \"\"", "6:1: a certificate has no empty name; leave \"\" out"),
@@ -398,10 +399,10 @@ fn evidence() {
     ] {
         assert_eq!(said_of(GATE, keys), [expected], "{keys}");
     }
-    let found = said_of(GATE, "[truth]\nhistory = \"0s\"\ntimeout = \"1h\"\ncache = 1");
+    let found = said_of(GATE, "[evidence]\nhistory = \"0s\"\ntimeout = \"1h\"\ncache = 1");
     assert_eq!(found.len(), 3, "{found:#?}");
     // A direct listener knows no destination to ask about.
-    for key in ["certificate_valid = true", "name_is_true = true\nevidence = \"certificate\""] {
+    for key in ["certificate_valid = true", "sni_verified = true\nevidence = \"certificate\""] {
         let found = said_of(LISTENER, key);
         assert!(found[0].contains("asks about the destination, and no listener of this rule"));
     }

@@ -127,7 +127,7 @@ impl Worker {
         tracing::warn!("accepting pauses: {why}, {open} connections are open");
         for from in &accepting.sockets {
             // It was registered at the start; if it is not any more there is nothing to pause.
-            let _ = self.lot.borrow().epoll.remove(&from.socket);
+            let _ = self.table.borrow().epoll.remove(&from.socket);
         }
     }
 
@@ -179,7 +179,7 @@ impl Worker {
     pub fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
         for (index, from) in sockets.iter().enumerate() {
             let token = Token::Listener(index as u16).encode();
-            self.lot.borrow().epoll.add_listener(&from.socket, token)?;
+            self.table.borrow().epoll.add_listener(&from.socket, token)?;
         }
         Ok(())
     }

@@ -17,11 +17,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME, ListenerSocket};
-use crate::lot::{Role, Waiting, Waits};
+use crate::connection_table::{Role, Waiting, Waits};
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
-use crate::wheel::TICK_MS;
+use crate::timer_wheel::TICK_MS;
 use crate::worker::{Handle, Program, Worker};
 
 /// Events taken in one turn before deadlines and the log have their turn.
@@ -37,7 +37,7 @@ const RETURNS: usize = 2;
 /// How often a connection's tasks are polled, at most, to come to their end when they are cut:
 /// the task, its requests' tasks, and the library between them, each once or twice.
 const LAST_POLLS: usize = 8;
-/// Turns of the runtime for that where there are few connections.
+/// Permits of the runtime for that where there are few connections.
 const LAST_TURNS: usize = 8;
 /// Connections that make a burst worth returning the memory of while others come and go.
 const BURST: usize = 1000;
@@ -47,7 +47,7 @@ const QUIET_TICKS: u32 = 10;
 const DROPS_TICKS: u32 = 10;
 
 impl Worker {
-    /// Begins the story of a connection, if there is room for it.
+    /// Begins the future of a connection, if there is room for it.
     fn begin(self: &Rc<Self>, accepted: Accepted, is_early: bool) {
         let Accepted { listener, client, peer } = accepted;
         if !self.make_room(peer.ip()) {
@@ -55,11 +55,11 @@ impl Worker {
             self.uses_descriptors(-2);
             return self.shed_new(listener, client, peer);
         }
-        let story = self.story(listener, peer);
+        let info = self.info(listener, peer);
         let key = {
-            let mut lot = self.lot.borrow_mut();
-            let key = lot.insert(client, is_early);
-            if let Some(entry) = lot.entry(key) {
+            let mut table = self.table.borrow_mut();
+            let key = table.insert(client, is_early);
+            if let Some(entry) = table.entry(key) {
                 queues::queue(&self.half_open, key, &mut entry.place);
             }
             key
@@ -68,35 +68,35 @@ impl Worker {
         self.counters.connections.up();
         let handle = Handle::new(self.clone(), key);
         let Some(program) = self.program() else { return };
-        self.guarded(key, || self.advance(key, program.accepted(handle, story)));
+        self.guarded(key, || self.advance(key, program.accepted(handle, info)));
     }
 
-    /// Goes on with a connection's story until it must wait. Where that is for its own sockets and
+    /// Resumes a connection's future until it must wait. Where that is for its own sockets and
     /// its deadline alone it waits in its entry, and else as a task, which polls it anew.
-    fn advance(&self, key: Key, mut story: Waiting) {
+    fn advance(&self, key: Key, mut info: Waiting) {
         let used = waker::used();
-        if story.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
+        if info.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
             return;
         }
-        let mut lot = self.lot.borrow_mut();
-        match lot.entry(key).map(|entry| &mut entry.role) {
+        let mut table = self.table.borrow_mut();
+        match table.entry(key).map(|entry| &mut entry.role) {
             Some(Role::Active { waits, .. }) if waker::used() == used => {
-                *waits = Waits::Here(story);
+                *waits = Waits::Here(info);
             }
-            _ => drop(tokio::task::spawn_local(story)),
+            _ => drop(tokio::task::spawn_local(info)),
         }
     }
 
     /// Has a connection taken care of of which an event told.
     fn told(self: &Rc<Self>, key: Key) {
-        let mut lot = self.lot.borrow_mut();
-        let Some(entry) = lot.entry(key) else { return };
+        let mut table = self.table.borrow_mut();
+        let Some(entry) = table.entry(key) else { return };
         match &mut entry.role {
             // Handshakes are made behind what only moves bytes.
-            Role::Active { waits: Waits::Here(_), .. } => self.stories.borrow_mut().push(key),
+            Role::Active { waits: Waits::Here(_), .. } => self.to_resume.borrow_mut().push(key),
             Role::Active { waits, .. } => drop(waits.over()),
             Role::Parked { .. } | Role::Lingering => {
-                drop(lot);
+                drop(table);
                 park::wake(self, key);
             }
         }
@@ -104,31 +104,31 @@ impl Worker {
 
     /// Goes on with a connection, whoever does it.
     fn go_on(self: &Rc<Self>, key: Key) {
-        let mut lot = self.lot.borrow_mut();
-        let Some(entry) = lot.entry(key) else { return };
+        let mut table = self.table.borrow_mut();
+        let Some(entry) = table.entry(key) else { return };
         if let Role::Active { waits, .. } = &mut entry.role {
-            let story = waits.over();
-            drop(lot);
-            story.into_iter().for_each(|story| self.advance(key, story));
+            let info = waits.over();
+            drop(table);
+            info.into_iter().for_each(|info| self.advance(key, info));
         } else {
-            drop(lot);
+            drop(table);
             park::wake(self, key);
         }
     }
 
     /// The deadline of a connection has passed, or it must end for another reason.
     pub fn late(self: &Rc<Self>, key: Key) {
-        let mut lot = self.lot.borrow_mut();
-        let Some(entry) = lot.entry(key) else { return };
+        let mut table = self.table.borrow_mut();
+        let Some(entry) = table.entry(key) else { return };
         match &mut entry.role {
             Role::Active { waits, late, .. } => {
                 *late = true;
-                let story = waits.over();
-                drop(lot);
-                story.into_iter().for_each(|story| self.advance(key, story));
+                let info = waits.over();
+                drop(table);
+                info.into_iter().for_each(|info| self.advance(key, info));
             }
             Role::Parked { .. } | Role::Lingering => {
-                drop(lot);
+                drop(table);
                 park::late(self, key);
             }
         }
@@ -162,7 +162,7 @@ impl Worker {
         accepting: &mut Accepting,
         times: usize,
     ) -> io::Result<bool> {
-        self.lot.borrow().epoll.poll(events)?;
+        self.table.borrow().epoll.poll(events)?;
         let mut left = events.is_full();
         for event in events.iter() {
             if let Token::Listener(index) = Token::decode(event.token)
@@ -174,7 +174,7 @@ impl Worker {
         }
         for event in events.iter() {
             if let Token::Connection(key, side) = Token::decode(event.token) {
-                self.lot.borrow_mut().note(key, side, event.ready);
+                self.table.borrow_mut().note(key, side, event.ready);
             }
         }
         // What is written to one kind of peer is written together, so that each is woken once:
@@ -191,15 +191,15 @@ impl Worker {
         // Requests are read before what upstreams have answered to others.
         for event in events.iter() {
             if let Token::Watched(key) = Token::decode(event.token) {
-                let waiting = self.lot.borrow_mut().note_watched(key, event.ready);
+                let waiting = self.table.borrow_mut().note_watched(key, event.ready);
                 waiting.into_iter().for_each(Waker::wake);
             }
         }
-        let mut stories = std::mem::take(&mut *self.stories.borrow_mut());
-        for key in stories.drain(..) {
+        let mut keys = std::mem::take(&mut *self.to_resume.borrow_mut());
+        for key in keys.drain(..) {
             self.guarded(key, || self.go_on(key));
         }
-        *self.stories.borrow_mut() = stories;
+        *self.to_resume.borrow_mut() = keys;
         // Taken in first and begun last: those that were here already have not waited for their
         // handshakes.
         self.begin_all(accepting);
@@ -243,7 +243,7 @@ impl Worker {
     pub(crate) fn tick(self: &Rc<Self>, accepting: &mut Accepting, elapsed: Duration) {
         let now = (elapsed.as_millis() as u64 / TICK_MS) as u32;
         loop {
-            let due = self.lot.borrow_mut().next_due(now);
+            let due = self.table.borrow_mut().next_due(now);
             let Some(key) = due else { break };
             self.guarded(key, || self.late(key));
         }
@@ -254,7 +254,7 @@ impl Worker {
         for key in later {
             self.guarded(key, || park::wake(self, key));
         }
-        for task in std::mem::take(&mut *self.thirsty.borrow_mut()) {
+        for task in std::mem::take(&mut *self.waiting_for_memory.borrow_mut()) {
             task.wake();
         }
         let program = self.program();
@@ -308,19 +308,19 @@ impl Worker {
     }
 }
 
-/// Lets go of the stories that wait in the lot when a worker ends, however it does: each holds the
+/// Drops the futures that wait in the table when a worker ends, however it does: each holds the
 /// worker that holds it, and their sockets would stay open.
 pub struct LetGo(pub Rc<Worker>);
 
 impl Drop for LetGo {
     fn drop(&mut self) {
-        let keys = self.0.lot.borrow().keys();
+        let keys = self.0.table.borrow().keys();
         for key in keys {
-            let story = match self.0.lot.borrow_mut().entry(key).map(|entry| &mut entry.role) {
+            let info = match self.0.table.borrow_mut().entry(key).map(|entry| &mut entry.role) {
                 Some(Role::Active { waits, .. }) => waits.over(),
                 _ => None,
             };
-            drop(story);
+            drop(info);
         }
         // What was cut short has told its line when it was dropped.
         if let Some(program) = self.0.program() {
@@ -366,7 +366,7 @@ async fn cut_all(worker: &Rc<Worker>) {
     worker.is_cutting.set(true);
     let cut = park::cut_all(worker);
     for _ in 0..LAST_TURNS + cut * LAST_POLLS / TASKS {
-        if worker.lot.borrow().is_empty() {
+        if worker.table.borrow().is_empty() {
             break;
         }
         tokio::task::yield_now().await;
@@ -383,7 +383,7 @@ pub async fn run(
     let mut accepting = Accepting::new(sockets);
     let descriptor = {
         use std::os::fd::AsFd;
-        worker.lot.borrow().epoll.as_fd().try_clone_to_owned()?
+        worker.table.borrow().epoll.as_fd().try_clone_to_owned()?
     };
     // Deprecated for types that do not own their descriptor; an OwnedFd does. What replaces it is
     // unsafe, for which this crate has no room.
@@ -422,7 +422,7 @@ pub async fn run(
             }
         }
         if let Some(end) = end {
-            if worker.lot.borrow().is_empty() {
+            if worker.table.borrow().is_empty() {
                 break;
             }
             if Instant::now() >= end {

@@ -1,4 +1,4 @@
-//! An active connection: what its story may await on its sockets, each wait bounded by the
+//! An active connection: what its future may await on its sockets, each wait bounded by the
 //! connection's deadline. It must not know TLS or rules.
 
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::transparent;
 
-use crate::lot::{LARGE_BYTES, Phase, Role, Waits};
+use crate::connection_table::{LARGE_BYTES, Phase, Role, Waits};
 use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::socket;
 use crate::worker::Handle;
@@ -42,10 +42,10 @@ impl From<io::Error> for Stop {
 impl Handle {
     /// Bounds all waits from now on, also after a deadline that has passed.
     pub fn due_in(&self, wait: Duration) {
-        let mut lot = self.worker.lot.borrow_mut();
-        lot.due_in(self.key, wait);
+        let mut table = self.worker.table.borrow_mut();
+        table.due_in(self.key, wait);
         if let Some(Role::Active { late, shed, .. }) =
-            lot.entry(self.key).map(|entry| &mut entry.role)
+            table.entry(self.key).map(|entry| &mut entry.role)
         {
             // Memory was given to others already: no deadline brings it back.
             *late = *shed;
@@ -64,8 +64,8 @@ impl Handle {
         sides: &[Side],
         bits: u8,
     ) -> Poll<Result<(), Stop>> {
-        let mut lot = self.worker.lot.borrow_mut();
-        let Some(entry) = lot.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
+        let mut table = self.worker.table.borrow_mut();
+        let Some(entry) = table.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
         if sides.iter().any(|side| entry.ready.any(*side, bits)) {
             return Poll::Ready(Ok(()));
         }
@@ -78,7 +78,7 @@ impl Handle {
                     _ if task.waker().will_wake(&self.worker.nobody) => *waits = Waits::No,
                     _ => *waits = Waits::Task(task.waker().clone()),
                 }
-                match lot.watch(self.key) {
+                match table.watch(self.key) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Err(Stop::Unwatched(error))),
                 }
@@ -89,14 +89,14 @@ impl Handle {
 
     /// Whether any of `bits` was seen on a side and is not used up.
     pub fn has(&self, side: Side, bits: u8) -> bool {
-        let mut lot = self.worker.lot.borrow_mut();
-        lot.entry(self.key).is_some_and(|entry| entry.ready.any(side, bits))
+        let mut table = self.worker.table.borrow_mut();
+        table.entry(self.key).is_some_and(|entry| entry.ready.any(side, bits))
     }
 
     /// Fails once the deadline has passed, for waits on what is no socket of ours.
     pub fn in_time(&self) -> Result<(), Stop> {
-        let mut lot = self.worker.lot.borrow_mut();
-        match lot.entry(self.key).map(|entry| &entry.role) {
+        let mut table = self.worker.table.borrow_mut();
+        match table.entry(self.key).map(|entry| &entry.role) {
             Some(Role::Active { late: false, .. }) => Ok(()),
             Some(Role::Active { shed, .. }) => Err(self.why_late(*shed)),
             _ => Err(Stop::Late),
@@ -144,8 +144,8 @@ impl Handle {
 
     /// Reads what the client has sent; `None` if there is nothing now. `Some(0)` is its end.
     pub fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let mut lot = self.worker.lot.borrow_mut();
-        let entry = lot.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        let mut table = self.worker.table.borrow_mut();
+        let entry = table.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
         match socket::recv(&entry.client, buffer) {
             Ok(read) => {
                 if read < buffer.len() && !entry.ready.any(CLIENT, ENDED) {
@@ -180,8 +180,8 @@ impl Handle {
 
     /// Writes what the socket takes now.
     pub fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
-        let mut lot = self.worker.lot.borrow_mut();
-        let entry = lot.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        let mut table = self.worker.table.borrow_mut();
+        let entry = table.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
         let to = entry.socket(side).ok_or(io::ErrorKind::NotConnected)?;
         let sent = socket::send(to, bytes);
         if let Err(error) = &sent
@@ -194,37 +194,37 @@ impl Handle {
 
     /// The address that the client dialled.
     pub fn local_address(&self) -> Option<SocketAddr> {
-        let mut lot = self.worker.lot.borrow_mut();
-        let entry = lot.entry(self.key)?;
+        let mut table = self.worker.table.borrow_mut();
+        let entry = table.entry(self.key)?;
         socket::local_address(&entry.client).ok()
     }
 
     /// Whether the client has not reset its connection yet.
     pub fn is_connected(&self) -> bool {
-        let mut lot = self.worker.lot.borrow_mut();
-        lot.entry(self.key).is_some_and(|entry| socket::is_connected(&entry.client))
+        let mut table = self.worker.table.borrow_mut();
+        table.entry(self.key).is_some_and(|entry| socket::is_connected(&entry.client))
     }
 
     /// The address that the client dialled before it was redirected here, as the kernel tracks it.
     pub fn original_destination(&self, listener: IpAddr) -> Option<SocketAddr> {
-        let mut lot = self.worker.lot.borrow_mut();
-        let entry = lot.entry(self.key)?;
+        let mut table = self.worker.table.borrow_mut();
+        let entry = table.entry(self.key)?;
         transparent::original_destination(&entry.client, listener).ok()
     }
 
     /// Has the end of a connect told, as a side of this connection.
     pub fn watch_attempt(&self, socket: impl AsFd, side: Side) -> io::Result<()> {
-        self.worker.lot.borrow_mut().watch_attempt(self.key, socket, side)
+        self.worker.table.borrow_mut().watch_attempt(self.key, socket, side)
     }
 
     /// Makes a socket the upstream whose connect was told as this side.
     pub fn set_upstream(&self, socket: OwnedFd, side: Side) -> io::Result<()> {
-        self.worker.lot.borrow_mut().set_upstream(self.key, socket, side)
+        self.worker.table.borrow_mut().set_upstream(self.key, socket, side)
     }
 
     /// Makes a socket the upstream that was connected at once.
     pub fn set_connected(&self, socket: OwnedFd) {
-        self.worker.lot.borrow_mut().set_connected(self.key, socket);
+        self.worker.table.borrow_mut().set_connected(self.key, socket);
     }
 }
 

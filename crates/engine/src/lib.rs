@@ -5,17 +5,17 @@
 
 pub mod accept;
 pub mod clock;
+pub mod connection_table;
 pub mod event_loop;
 pub mod handle;
-pub mod lot;
 pub mod park;
 mod queues;
 pub mod ready;
 pub mod relay;
 pub mod shed;
 pub mod source;
+pub mod timer_wheel;
 pub mod watch;
-pub mod wheel;
 pub mod worker;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Park and wake: an idle connection is a value in the lot, and an event moves its bytes in place.
-//! It must not know rules or the handshake.
+//! Park and wake: an idle connection is a value in the table, and an event moves its bytes in
+//! place. It must not know rules or the handshake.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -9,17 +9,17 @@ use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_sys::epoll::ENDED;
 
 use crate::accept::KEEPALIVE_IDLE;
-use crate::lot::{Entry, Phase, Role, Waits};
+use crate::connection_table::{Entry, Phase, Role, Waits};
 use crate::queues;
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::socket;
-use crate::wheel::TICK_MS;
+use crate::timer_wheel::TICK_MS;
 use crate::worker::Handle;
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
 use eyelet_memory::slab::Key;
-use eyelet_telemetry::info::{End, Outcome, Parked, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
 
 /// How long a client may take to read the last words and close.
@@ -36,24 +36,24 @@ const DRAIN_PARTS: u32 = (DRAIN_IDLE.as_millis() / TICK_MS as u128) as u32;
 /// edge are over by then, and never pay for what only those that stay need.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Leaves a connection to the lot: its story's future ends, and what is left of it is one entry.
-pub fn park(active: &Handle, story: &mut Story, mut relay: Relay) {
+/// Leaves a connection to the table: its future ends, and what is left of it is one entry.
+pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
     let held = relay.held_bytes();
     let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
-        let mut lot = worker.lot.borrow_mut();
-        let Some(entry) = lot.entry(active.key()) else { return };
+        let mut table = worker.table.borrow_mut();
+        let Some(entry) = table.entry(active.key()) else { return };
         if entry.upstream.is_none() {
             worker.uses_descriptors(-1);
         }
         worker.process.budget.give(Account::Connections, entry.active_bytes());
         let rests = is_quiet && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
-        let story = story.take().park(&mut worker.shared.borrow_mut());
-        worker.sources.add(story.client_ip(), held);
-        entry.role = Role::Parked { story, relay };
-        lot.due_in(active.key(), idle_for(worker, false));
+        let info = info.take().park(&mut worker.shared.borrow_mut());
+        worker.sources.add(info.client_ip(), held);
+        entry.role = Role::Parked { info, relay };
+        table.due_in(active.key(), idle_for(worker, false));
         rests
     };
     worker.counters.parked.up();
@@ -68,7 +68,7 @@ pub fn park(active: &Handle, story: &mut Story, mut relay: Relay) {
 
 /// Has the kernel tell of what is still to come, unless that is not the case any more.
 fn watch(worker: &Rc<Worker>, key: Key) {
-    let watched = worker.lot.borrow_mut().watch(key);
+    let watched = worker.table.borrow_mut().watch(key);
     if let Err(error) = watched {
         give_up(worker, key, Reason::Unwatched((&error).into()));
     }
@@ -88,29 +88,29 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     if is_to_wait(worker, key) {
         return worker.later.borrow_mut().push(key);
     }
-    let mut lot = worker.lot.borrow_mut();
-    let now = lot.now();
-    let Some(Entry { client, upstream, ready, role, place, .. }) = lot.entry(key) else { return };
+    let mut table = worker.table.borrow_mut();
+    let now = table.now();
+    let Some(Entry { client, upstream, ready, role, place, .. }) = table.entry(key) else { return };
     let (progress, moved, blocked) = match role {
         Role::Active { .. } => return,
         Role::Lingering => {
             if lingers(worker, client, ready) {
                 return;
             }
-            let removed = lot.remove(key);
-            drop(lot);
+            let removed = table.remove(key);
+            drop(table);
             return worker.closed(removed);
         }
-        Role::Parked { story, relay } => {
-            let (held, moved) = (relay.held_bytes(), story.moved());
+        Role::Parked { info, relay } => {
+            let (held, moved) = (relay.held_bytes(), info.moved());
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
             buffers.piece = worker.process.budget.piece();
-            let progress = relay::run(relay, &mut sockets, story, buffers);
+            let progress = relay::run(relay, &mut sockets, info, buffers);
             let holds = relay.held_bytes();
             worker.keeps(held, holds);
-            worker.sources.update(story.client_ip(), held, holds);
+            worker.sources.update(info.client_ip(), held, holds);
             if let Some(since) = relay.flow().note_holding(now)
                 && upstream.is_some()
                 && relay.flow().begins_to_hold()
@@ -120,15 +120,15 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             if upstream.is_none() && progress != Progress::Dial {
                 note_waiting(worker, key, place, relay);
             }
-            let moved = (moved != story.moved()).then_some(story.is_settled());
+            let moved = (moved != info.moved()).then_some(info.is_settled());
             let is_full = |side| !ready.any(side, WRITE);
             (progress, moved, is_full(CLIENT) || upstream.is_some() && is_full(UPSTREAM))
         }
     };
     if let Some(settled) = moved {
-        lot.due_in(key, idle_for(worker, settled));
+        table.due_in(key, idle_for(worker, settled));
     }
-    drop(lot);
+    drop(table);
     let goes_on = matches!(progress, Progress::Rest | Progress::Again | Progress::Later);
     if blocked && goes_on {
         watch(worker, key);
@@ -147,15 +147,15 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    let Some((story, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
+    let Some((info, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // The others of this turn are woken before its task has run and counted what it holds.
-    let library = if story.decided.http2 { HTTP2_BYTES } else { 0 };
+    let library = if info.decided.http2 { HTTP2_BYTES } else { 0 };
     let counted = Counted::new(&worker.process.budget, library + relay.flow().held_bytes());
     let Some(program) = worker.program() else { return };
     let handle = Handle::new(worker.clone(), key);
-    tokio::task::spawn_local(program.woken(handle, story, relay, counted));
+    tokio::task::spawn_local(program.woken(handle, info, relay, counted));
 }
 
 /// Whether what a client says is to be left unread, because there is no room for the task that
@@ -165,22 +165,22 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         return false;
     }
     let (source, http2) = {
-        let mut lot = worker.lot.borrow_mut();
-        let Some(Entry { client, upstream: None, ready, role, .. }) = lot.entry(key) else {
+        let mut table = worker.table.borrow_mut();
+        let Some(Entry { client, upstream: None, ready, role, .. }) = table.entry(key) else {
             return false;
         };
-        let Role::Parked { story, relay: Relay::Terminate(_) } = role else { return false };
+        let Role::Parked { info, relay: Relay::Terminate(_) } = role else { return false };
         if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
             return false;
         }
-        (story.client_ip(), story.is_http2(&worker.shared.borrow()))
+        (info.client_ip(), info.is_http2(&worker.shared.borrow()))
     };
     let bytes = ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 };
     if worker.make_room_to_wake(key, source, bytes) {
         return false;
     }
     if let Some(Entry { role: Role::Parked { relay, .. }, place, .. }) =
-        worker.lot.borrow_mut().entry(key)
+        worker.table.borrow_mut().entry(key)
     {
         note_waiting(worker, key, place, relay);
     }
@@ -210,23 +210,23 @@ fn says_no_more(client: &impl AsFd) -> bool {
     !socket::peek(client, &mut unread).is_ok_and(|length| length == unread.len())
 }
 
-/// Takes story and relay out of an entry that gets another role.
-fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(Story, Relay)> {
-    let mut lot = worker.lot.borrow_mut();
-    let entry = lot.entry(key)?;
-    let Role::Parked { story, mut relay } = std::mem::replace(&mut entry.role, role) else {
+/// Takes info and relay out of an entry that gets another role.
+fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(ConnectionInfo, Relay)> {
+    let mut table = worker.table.borrow_mut();
+    let entry = table.entry(key)?;
+    let Role::Parked { info, mut relay } = std::mem::replace(&mut entry.role, role) else {
         return None;
     };
-    uncount(worker, &story, &mut relay);
-    Some((story.wake(&mut worker.shared.borrow_mut()), relay))
+    uncount(worker, &info, &mut relay);
+    Some((info.wake(&mut worker.shared.borrow_mut()), relay))
 }
 
 /// Counts a parked connection out.
-fn uncount(worker: &Worker, story: &Parked, relay: &mut Relay) {
+fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay) {
     worker.counters.parked.down();
     worker.holds(size_of::<Entry>(), 0);
     worker.keeps(relay.held_bytes(), 0);
-    worker.sources.remove(story.client_ip(), relay.held_bytes());
+    worker.sources.remove(info.client_ip(), relay.held_bytes());
 }
 
 /// Ends a connection in whose wake a fault of ours showed.
@@ -237,7 +237,7 @@ pub fn abandon(worker: &Rc<Worker>, key: Key) {
 fn give_up(worker: &Rc<Worker>, key: Key, reason: Reason) {
     end_parked(worker, key, &End::failed(reason), Last::Reset);
     // One that was not parked is not there any more, or has no line to come.
-    let removed = worker.lot.borrow_mut().remove(key);
+    let removed = worker.table.borrow_mut().remove(key);
     worker.closed(removed);
 }
 
@@ -255,16 +255,16 @@ enum Last {
 }
 
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
-    let mut lot = worker.lot.borrow_mut();
-    let Some(Entry { client, upstream, role, .. }) = lot.entry(key) else { return };
+    let mut table = worker.table.borrow_mut();
+    let Some(Entry { client, upstream, role, .. }) = table.entry(key) else { return };
     if !matches!(role, Role::Parked { .. }) {
         return;
     }
     // Taken out first: should the rest meet a fault of ours, nothing is counted out twice.
     let parked = std::mem::replace(role, Role::Lingering);
-    if let Role::Parked { story, mut relay } = parked {
-        uncount(worker, &story, &mut relay);
-        worker.tell_parked(&story, &relay, end);
+    if let Role::Parked { info, mut relay } = parked {
+        uncount(worker, &info, &mut relay);
+        worker.emit_parked(&info, &relay, end);
         // Pipes and bytes that are held go here, before the sockets that they were for.
     }
     match last {
@@ -275,7 +275,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
                 }
                 worker.uses_descriptors(-1);
             }
-            drop(lot);
+            drop(table);
             linger(worker, key);
         }
         Last::Close | Last::Reset => {
@@ -284,8 +284,8 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
                 let _ = socket::reset_on_close(client);
                 let _ = upstream.as_ref().map(socket::reset_on_close);
             }
-            let removed = lot.remove(key);
-            drop(lot);
+            let removed = table.remove(key);
+            drop(table);
             worker.closed(removed);
         }
     }
@@ -293,12 +293,12 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
 
 /// Sends the last bytes of an active connection and leaves it to linger. Its line is the
 /// caller's.
-pub fn last_words(active: &Handle, bytes: &[u8]) {
+pub fn close_with(active: &Handle, bytes: &[u8]) {
     let worker = &active.worker;
     active.release();
     {
-        let mut lot = worker.lot.borrow_mut();
-        let Some(entry) = lot.entry(active.key()) else { return };
+        let mut table = worker.table.borrow_mut();
+        let Some(entry) = table.entry(active.key()) else { return };
         // A client whose receive window is full at its first alert does not want to read it.
         if !bytes.is_empty() {
             let _ = socket::send(&entry.client, bytes);
@@ -311,14 +311,14 @@ pub fn last_words(active: &Handle, bytes: &[u8]) {
 }
 
 fn linger(worker: &Rc<Worker>, key: Key) {
-    let mut lot = worker.lot.borrow_mut();
-    let Some(entry) = lot.entry(key) else { return };
+    let mut table = worker.table.borrow_mut();
+    let Some(entry) = table.entry(key) else { return };
     // If the client is gone the wake that follows finds it.
     let _ = socket::shutdown_write(&entry.client);
     entry.upstream = None;
     entry.ready.add(CLIENT, READ);
-    lot.due_in(key, LINGER);
-    drop(lot);
+    table.due_in(key, LINGER);
+    drop(table);
     wake(worker, key);
     watch(worker, key);
 }
@@ -343,25 +343,25 @@ fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::ready::Ready)
 
 /// The deadline of a parked connection has passed.
 pub fn late(worker: &Rc<Worker>, key: Key) {
-    let mut lot = worker.lot.borrow_mut();
-    match lot.entry(key).map(|entry| &mut entry.role) {
+    let mut table = worker.table.borrow_mut();
+    match table.entry(key).map(|entry| &mut entry.role) {
         Some(Role::Lingering) => {
-            let removed = lot.remove(key);
-            drop(lot);
+            let removed = table.remove(key);
+            drop(table);
             worker.closed(removed);
         }
-        Some(Role::Parked { story, .. })
-            if !story.is_settled() && worker.process.settings.idle_timeout > SETTLE =>
+        Some(Role::Parked { info, .. })
+            if !info.is_settled() && worker.process.settings.idle_timeout > SETTLE =>
         {
-            story.settle();
-            if let Some(Entry { upstream: Some(upstream), .. }) = lot.entry(key) {
+            info.settle();
+            if let Some(Entry { upstream: Some(upstream), .. }) = table.entry(key) {
                 // The accepted socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
-            lot.due_in(key, worker.process.settings.idle_timeout - SETTLE);
+            table.due_in(key, worker.process.settings.idle_timeout - SETTLE);
         }
         Some(Role::Parked { .. }) => {
-            drop(lot);
+            drop(table);
             close(worker, key, Reason::Timeout(Limit::Idle, None));
         }
         Some(Role::Active { .. }) | None => {}
@@ -371,7 +371,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
 /// Ends a connection that waits to be served, because its memory is wanted for others. `false`:
 /// it does not wait any more.
 pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
-    let waits = worker.lot.borrow_mut().entry(key).is_some_and(waits);
+    let waits = worker.table.borrow_mut().entry(key).is_some_and(waits);
     if waits {
         close(worker, key, Reason::Shed(Shed::Unfinished(When::Before(Stage::Request))));
     }
@@ -381,8 +381,10 @@ pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
 /// Since when a parked connection holds bytes for a peer. `None`: it does not, and is not queued
 /// for that any more.
 pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
-    let mut lot = worker.lot.borrow_mut();
-    let Some(Entry { role: Role::Parked { relay, .. }, .. }) = lot.entry(key) else { return None };
+    let mut table = worker.table.borrow_mut();
+    let Some(Entry { role: Role::Parked { relay, .. }, .. }) = table.entry(key) else {
+        return None;
+    };
     let since = relay.flow().holds_since();
     if since.is_none() {
         relay.flow().leaves_queue();
@@ -393,7 +395,7 @@ pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
 /// Ends a connection whose peer leaves bytes in our memory that others want. By a reset: neither
 /// side may take what was cut for whole.
 pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
-    let outcome = match worker.lot.borrow_mut().entry(key).map(|entry| &entry.role) {
+    let outcome = match worker.table.borrow_mut().entry(key).map(|entry| &entry.role) {
         Some(Role::Parked { relay: Relay::Splice(_), .. }) => Outcome::Spliced,
         Some(Role::Parked { relay: Relay::Terminate(_), .. }) => Outcome::Terminated,
         _ => return,
@@ -405,8 +407,8 @@ pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
 /// Ends an idle connection because memory is short. `false`: it is not idle any more.
 pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     {
-        let mut lot = worker.lot.borrow_mut();
-        let Some(Entry { role: Role::Parked { relay, .. }, .. }) = lot.entry(key) else {
+        let mut table = worker.table.borrow_mut();
+        let Some(Entry { role: Role::Parked { relay, .. }, .. }) = table.entry(key) else {
             return false;
         };
         if !relay.flow().is_quiet() {
@@ -419,8 +421,8 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
 
 /// Ends a parked connection from our side, politely.
 fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
-    let mut lot = worker.lot.borrow_mut();
-    let Some(Entry { client, upstream, role, .. }) = lot.entry(key) else { return };
+    let mut table = worker.table.borrow_mut();
+    let Some(Entry { client, upstream, role, .. }) = table.entry(key) else { return };
     let Role::Parked { relay, .. } = role else { return };
     // Bytes that are still held are lost: neither side may take what it has got for whole.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
@@ -428,13 +430,13 @@ fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
             // RFC 8446 6.1: the client can tell this end from a truncation.
-            let goodbye = relay::terminate::say_goodbye(terminated, CLOSE_NOTIFY);
+            let goodbye = relay::terminate::final_alert(terminated, CLOSE_NOTIFY);
             // A client whose receive window is full learns it by the FIN.
             let _ = socket::send(client.as_fd(), &goodbye);
             Outcome::Terminated
         }
     };
-    drop(lot);
+    drop(table);
     let last = if is_cut { Last::Reset } else { Last::Close };
     end_parked(worker, key, &End { outcome, reason }, last);
 }
@@ -443,13 +445,13 @@ fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
 /// about to say cannot be known, so it has until the drain's end. In each tick a part of them is
 /// looked at, so that those that move have their turn: all in `DRAIN_IDLE`.
 pub fn drain_idle(worker: &Rc<Worker>) {
-    let places = worker.lot.borrow().places().div_ceil(DRAIN_PARTS);
+    let places = worker.table.borrow().places().div_ceil(DRAIN_PARTS);
     for _ in 0..places {
-        let key = worker.lot.borrow().next_keys(&worker.drain_cursor, 1).next();
+        let key = worker.table.borrow().next_keys(&worker.drain_cursor, 1).next();
         let Some(key) = key else { continue };
-        let mut lot = worker.lot.borrow_mut();
-        let (story, relay) = match lot.entry(key).map(|entry| &mut entry.role) {
-            Some(Role::Parked { story, relay }) => (story, relay),
+        let mut table = worker.table.borrow_mut();
+        let (info, relay) = match table.entry(key).map(|entry| &mut entry.role) {
+            Some(Role::Parked { info, relay }) => (info, relay),
             // One that waits for its client's next request learns of the drain.
             Some(Role::Active { waits, .. }) => {
                 match waits {
@@ -461,12 +463,12 @@ pub fn drain_idle(worker: &Rc<Worker>) {
             }
             _ => continue,
         };
-        let wait = idle_for(worker, story.is_settled());
+        let wait = idle_for(worker, info.is_settled());
         // An upstream that was asked something has until the drain's end to answer.
         let quiet = relay.flow().is_quiet() && !relay.flow().is_asked();
         if quiet && matches!(relay, Relay::Terminate(_)) {
-            let idle = lot.since_due_in(key, wait) >= DRAIN_IDLE;
-            drop(lot);
+            let idle = table.since_due_in(key, wait) >= DRAIN_IDLE;
+            drop(table);
             if idle {
                 close(worker, key, Reason::Drained(None));
             }
@@ -477,7 +479,7 @@ pub fn drain_idle(worker: &Rc<Worker>) {
 /// Ends whatever is left when the drain's time is over: at once, or in its task. Gives the number
 /// of connections.
 pub fn cut_all(worker: &Rc<Worker>) -> usize {
-    let keys = worker.lot.borrow().keys();
+    let keys = worker.table.borrow().keys();
     for key in &keys {
         close(worker, *key, Reason::Drained(None));
         worker.late(*key);
@@ -493,7 +495,7 @@ mod tests {
 
     /// What an idle connection costs in this process: its entry, and four bytes for the entry's
     /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline
-    /// wheel (16), the story (64), and the relay: secrets and sequence numbers of both directions
+    /// wheel (16), the info (64), and the relay: secrets and sequence numbers of both directions
     /// (2 x (48 + 8)) with 16 bytes of state, a pointer to what is on its way (8)
     /// and the states of both directions (8).
     #[test]

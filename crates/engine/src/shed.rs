@@ -10,11 +10,11 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Context;
 
-use crate::lot::{Entry, Phase, Role, Waits};
+use crate::connection_table::{Entry, Phase, Role, Waits};
 use crate::park;
 use crate::queues::{Holder, Place, Queue, STALE_MAX, queue};
 use crate::source::Source;
-use crate::wheel::TICK_MS;
+use crate::timer_wheel::TICK_MS;
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
@@ -50,10 +50,10 @@ impl Worker {
             return true;
         }
         // The last eighth is for those who have little.
-        let much = self.sources.is_greedy(source) || !self.is_served_in_few(source);
+        let much = self.sources.is_over_share(source) || !self.is_served_in_few(source);
         let is_full = || {
             // An idle connection that is ended makes room by its place in the table.
-            let new_bytes = ACTIVE_BYTES + self.lot.borrow().next_entry_bytes();
+            let new_bytes = ACTIVE_BYTES + self.table.borrow().next_entry_bytes();
             if much { budget.is_tight(new_bytes) } else { budget.is_over(new_bytes) }
         };
         for _ in 0..SHED_A_NEW_ONE {
@@ -100,16 +100,16 @@ impl Worker {
 
     /// Has a task that waits for memory look again in the next tick.
     pub fn wants_memory(&self, task: &Context<'_>) {
-        let mut thirsty = self.thirsty.borrow_mut();
-        if !thirsty.last().is_some_and(|last| last.will_wake(task.waker())) {
-            thirsty.push(task.waker().clone());
+        let mut waiting_for_memory = self.waiting_for_memory.borrow_mut();
+        if !waiting_for_memory.last().is_some_and(|last| last.will_wake(task.waker())) {
+            waiting_for_memory.push(task.waker().clone());
         }
     }
 
     /// Notes how far an active connection is.
     pub fn enters(&self, key: Key, to: Phase) {
-        let mut lot = self.lot.borrow_mut();
-        let Some(Entry { role: Role::Active { phase, .. }, place, .. }) = lot.entry(key) else {
+        let mut table = self.table.borrow_mut();
+        let Some(Entry { role: Role::Active { phase, .. }, place, .. }) = table.entry(key) else {
             return;
         };
         if std::mem::replace(phase, to) == to {
@@ -144,7 +144,7 @@ impl Worker {
         loop {
             let Some((due, key)) = self.idle.borrow_mut().pop() else { return false };
             // Whose deadline has moved was not idle meanwhile.
-            if self.lot.borrow_mut().due(key) == due && park::shed(self, key) {
+            if self.table.borrow_mut().due(key) == due && park::shed(self, key) {
                 return true;
             }
         }
@@ -153,14 +153,14 @@ impl Worker {
     /// Finds those that are idle for longest among the next [`IDLE_LOOKS`] connections.
     fn look_for_idle(&self) {
         let mut idle = self.idle.borrow_mut();
-        let mut lot = self.lot.borrow_mut();
-        let places = lot.next_keys(&self.idle_cursor, IDLE_LOOKS).map(|key| (0, key));
+        let mut table = self.table.borrow_mut();
+        let places = table.next_keys(&self.idle_cursor, IDLE_LOOKS).map(|key| (0, key));
         idle.extend(places);
         idle.retain_mut(|(due, key)| {
-            *due = lot.due(*key);
-            match lot.entry(*key) {
-                Some(Entry { role: Role::Parked { story, relay }, .. }) => {
-                    story.is_settled() && relay.flow().is_quiet()
+            *due = table.due(*key);
+            match table.entry(*key) {
+                Some(Entry { role: Role::Parked { info, relay }, .. }) => {
+                    info.is_settled() && relay.flow().is_quiet()
                 }
                 _ => false,
             }
@@ -178,7 +178,7 @@ impl Worker {
     /// is short, the slowest first. A peer that takes a little is as slow as one that takes
     /// nothing: what counts is when all of a piece was taken.
     fn give_up_slow(self: &Rc<Self>) {
-        let now = self.lot.borrow().now();
+        let now = self.table.borrow().now();
         let looks = self.holders.borrow().places.len() / HOLDERS_PART;
         for _ in 0..looks.clamp(HOLDERS_LOOKS, HOLDERS_LOOKS_MAX) {
             let Some(first) = self.holders.borrow_mut().places.pop_front() else { break };
@@ -234,12 +234,12 @@ impl Worker {
 
     /// Whether the connection is there and has no newer place.
     fn counts(&self, of: Place) -> bool {
-        self.lot.borrow_mut().entry(of.key).is_some_and(|entry| entry.place == of.place)
+        self.table.borrow_mut().entry(of.key).is_some_and(|entry| entry.place == of.place)
     }
 
     fn shed_active(&self, key: Key, of: Phase) -> bool {
-        let mut lot = self.lot.borrow_mut();
-        let Some(Entry { role: Role::Active { waits, late, shed, phase }, .. }) = lot.entry(key)
+        let mut table = self.table.borrow_mut();
+        let Some(Entry { role: Role::Active { waits, late, shed, phase }, .. }) = table.entry(key)
         else {
             return false;
         };
@@ -251,7 +251,7 @@ impl Worker {
         self.process.budget.give(Account::Connections, ACTIVE_BYTES);
         match waits {
             Waits::No => {}
-            // Not at once: this may be asked for in the midst of another's story.
+            // Not at once: this may be asked for while another's future runs.
             Waits::Here(_) => {
                 self.ending.borrow_mut().push(key);
                 self.has_again.notify_one();
@@ -263,9 +263,9 @@ impl Worker {
 
     /// Ends a new connection for which there is no room.
     pub fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
-        let story = self.story(listener, peer);
-        let reason = if self.sources.is_greedy(peer.ip()) { Shed::Greedy } else { Shed::New };
-        self.tell(&story, &End { outcome: Outcome::Refused, reason: Reason::Shed(reason) });
+        let info = self.info(listener, peer);
+        let reason = if self.sources.is_over_share(peer.ip()) { Shed::Greedy } else { Shed::New };
+        self.emit(&info, &End { outcome: Outcome::Refused, reason: Reason::Shed(reason) });
         drop(client);
     }
 
@@ -290,8 +290,8 @@ impl Worker {
         if places.len() < STALE_MAX.max(2 * kept.get()) {
             return;
         }
-        let mut lot = self.lot.borrow_mut();
-        places.retain(|at| match lot.entry(at.key) {
+        let mut table = self.table.borrow_mut();
+        places.retain(|at| match table.entry(at.key) {
             Some(entry) if entry.place != at.place => false,
             Some(Entry { role: Role::Active { phase, .. }, .. }) => *phase == of,
             Some(entry) => of == Phase::HalfOpen && park::waits(entry),
@@ -333,7 +333,7 @@ pub(crate) mod tests {
     use eyelet_telemetry::info::Decided;
 
     use super::*;
-    use crate::lot::LARGE_BYTES;
+    use crate::connection_table::LARGE_BYTES;
     use crate::queues::STALE_MAX;
     use crate::ready::CLIENT;
     use crate::relay::splice::Spliced;
@@ -360,15 +360,15 @@ pub(crate) mod tests {
     /// A parked connection whose client does not take a byte.
     fn park_holder(worker: &Worker, client: OwnedFd) -> Key {
         let peer = SocketAddr::from(([127, 0, 0, 1], 9));
-        let story = worker.story(0, peer).park(&mut worker.shared.borrow_mut());
+        let info = worker.info(0, peer).park(&mut worker.shared.borrow_mut());
         let mut flow = Flow::default();
         flow.hold(CLIENT, b"a byte");
-        let mut lot = worker.lot.borrow_mut();
-        let since = flow.note_holding(lot.now()).unwrap();
+        let mut table = worker.table.borrow_mut();
+        let since = flow.note_holding(table.now()).unwrap();
         assert!(flow.begins_to_hold());
-        let key = lot.insert(client, false);
+        let key = table.insert(client, false);
         let relay = Relay::Splice(Spliced::new(flow, &mut Decided::default()));
-        lot.entry(key).unwrap().role = Role::Parked { story, relay };
+        table.entry(key).unwrap().role = Role::Parked { info, relay };
         worker.queue_holder(key, since);
         key
     }
@@ -378,9 +378,9 @@ pub(crate) mod tests {
         let mut held = CountedBuffer::of(&worker.process.budget, Account::Received);
         held.edit(|buffer| buffer.reserve_exact(bytes));
         let client = OwnedFd::from(UnixStream::pair().unwrap().0);
-        let mut lot = worker.lot.borrow_mut();
-        let key = lot.insert(client, false);
-        let entry = lot.entry(key).unwrap();
+        let mut table = worker.table.borrow_mut();
+        let key = table.insert(client, false);
+        let entry = table.entry(key).unwrap();
         queue(&worker.half_open, key, &mut entry.place);
         if let Role::Active { waits, .. } = &mut entry.role {
             *waits = Waits::Here(Box::pin(async move { drop(held) }));
@@ -390,8 +390,8 @@ pub(crate) mod tests {
     }
 
     fn is_shed(worker: &Worker, key: Key) -> bool {
-        let mut lot = worker.lot.borrow_mut();
-        matches!(lot.entry(key).unwrap().role, Role::Active { shed: true, .. })
+        let mut table = worker.table.borrow_mut();
+        matches!(table.entry(key).unwrap().role, Role::Active { shed: true, .. })
     }
 
     #[test]
@@ -440,7 +440,7 @@ pub(crate) mod tests {
         let stays = park_holder(&worker, client());
         for _ in 0..4 * STALE_MAX {
             let key = park_holder(&worker, client());
-            drop(worker.lot.borrow_mut().remove(key));
+            drop(worker.table.borrow_mut().remove(key));
             worker.tidy_queues();
             let length = worker.holders.borrow().places.len();
             assert!(length <= STALE_MAX, "{length} positions for one holder");

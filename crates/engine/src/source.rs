@@ -109,7 +109,7 @@ impl Sources {
     }
 
     /// Whether the host holds more than its share. One source alone has no share to exceed.
-    pub fn is_greedy(&self, ip: IpAddr) -> bool {
+    pub fn is_over_share(&self, ip: IpAddr) -> bool {
         let rows = self.rows.borrow();
         let own = rows.iter().zip(self.cells(ip)).map(|(row, cell)| row[cell]).min();
         let own = u64::from(own.unwrap_or(0));
@@ -137,19 +137,19 @@ mod tests {
         for n in 0..20 {
             sources.add(four(n), 0);
         }
-        assert!(!(0..20).any(|n| sources.is_greedy(four(n))));
+        assert!(!(0..20).any(|n| sources.is_over_share(four(n))));
         for host in 0..100 {
             sources.add(six(1, host), 0);
         }
-        assert!(sources.is_greedy(six(1, 1000)) && !sources.is_greedy(six(2, 1)));
-        assert!(!(0..20).any(|n| sources.is_greedy(four(n))));
+        assert!(sources.is_over_share(six(1, 1000)) && !sources.is_over_share(six(2, 1)));
+        assert!(!(0..20).any(|n| sources.is_over_share(four(n))));
         for host in 0..100 {
             sources.remove(six(1, host), 0);
         }
-        assert!(!sources.is_greedy(six(1, 1000)));
+        assert!(!sources.is_over_share(six(1, 1000)));
         sources.update(four(7), 0, 1 << 20);
-        assert!(sources.is_greedy(four(7)) && !sources.is_greedy(four(8)));
-        assert!(sources.is_greedy(format!("::ffff:{}", four(7)).parse().unwrap_or(four(8))));
+        assert!(sources.is_over_share(four(7)) && !sources.is_over_share(four(8)));
+        assert!(sources.is_over_share(format!("::ffff:{}", four(7)).parse().unwrap_or(four(8))));
         sources.update(four(7), 1 << 20, 0);
         for n in 0..20 {
             sources.remove(four(n), 0);
@@ -161,6 +161,6 @@ mod tests {
     fn one_source_alone_is_not_greedy() {
         let sources = Sources::default();
         (0..100).for_each(|host| sources.add(six(1, host), 1 << 20));
-        assert!(!sources.is_greedy(six(1, 0)));
+        assert!(!sources.is_over_share(six(1, 0)));
     }
 }

@@ -1,4 +1,4 @@
-//! A worker: one thread, one lot, one turn after another: events, deadlines, log.
+//! A worker: one thread, one table, one turn after another: events, deadlines, log.
 //! It must not know how bytes are moved or what a rule says.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -17,14 +17,14 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::lot::{Entry, Lot};
+use crate::connection_table::{ConnectionTable, Entry};
 use crate::queues::{Holders, Queue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
-use eyelet_telemetry::info::{Decided, End, Outcome, Parked, Shared, Story};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, Shared};
 use eyelet_telemetry::reason::{Class, Reason};
 
 /// What came and went since memory was last given back.
@@ -81,23 +81,29 @@ pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// [`Handle`] and [`crate::worker::Worker`].
 pub trait Program {
     /// A connection was accepted.
-    fn accepted(self: Rc<Self>, handle: Handle, info: Story) -> Task;
+    fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task;
 
     /// A parked connection's client has sent something, and moving bytes is not enough: the
     /// connection has no upstream yet. `counted` is what it holds and is about to hold.
-    fn woken(self: Rc<Self>, handle: Handle, info: Story, relay: Relay, counted: Counted) -> Task;
+    fn woken(
+        self: Rc<Self>,
+        handle: Handle,
+        info: ConnectionInfo,
+        relay: Relay,
+        counted: Counted,
+    ) -> Task;
 
     /// Whether anybody reads what [`Program::log`] writes.
     fn is_logging(&self) -> bool;
 
     /// Writes the access-log entry of a connection that has ended.
-    fn log(&self, info: &Story, end: &End);
+    fn log(&self, info: &ConnectionInfo, end: &End);
 
     /// Hands buffered log entries over. The wall clock is `ahead_ms` ahead of the clock that
     /// connections are measured by.
     fn flush_log(&self, ahead_ms: i64);
 
-    /// A tick has passed: [`crate::wheel::TICK_MS`].
+    /// A tick has passed: [`crate::timer_wheel::TICK_MS`].
     fn tick(&self);
 
     /// Whether nothing is coded now, so that what coders hold may be given up.
@@ -110,7 +116,7 @@ pub trait Program {
     fn close(&self);
 }
 
-/// A connection whose bytes its story's future moves. Dropping it closes the connection.
+/// A connection whose bytes its future moves. Dropping it closes the connection.
 pub struct Handle {
     /// The worker it lives on.
     pub worker: Rc<Worker>,
@@ -127,7 +133,7 @@ pub struct Worker {
     /// What it serves; not owned, because the program owns this worker.
     program: OnceCell<Weak<dyn Program>>,
     /// Its connections.
-    pub lot: RefCell<Lot>,
+    pub table: RefCell<ConnectionTable>,
     /// Its buffers, lent while bytes are moved.
     pub buffers: RefCell<Buffers>,
     /// What its parked connections share.
@@ -143,7 +149,7 @@ pub struct Worker {
     /// Tasks that serve parked connections, by source.
     pub serving: RefCell<HashMap<Source, usize, RandomState>>,
     /// Tasks that wait for memory.
-    pub thirsty: RefCell<Vec<Waker>>,
+    pub waiting_for_memory: RefCell<Vec<Waker>>,
     /// What parked connections hold, by source.
     pub sources: Sources,
     /// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
@@ -160,21 +166,21 @@ pub struct Worker {
     /// were looked for.
     pub idle: RefCell<Vec<(u32, Key)>>,
     /// Connections that go on in the next turn without an event: parked ones that used up their
-    /// share of this one, and stories that must end.
+    /// share of this one, and connections that must end.
     pub(crate) again: RefCell<Vec<Key>>,
     /// Connections that were shed, whose futures are in their slots and free what they hold when
     /// they are resumed: before the next connection is, so that its need does not shed others.
     pub(crate) ending: RefCell<Vec<Key>>,
     /// Has that turn come.
     pub(crate) has_again: Notify,
-    /// Stories that lie in their entries and whose wait is over.
-    pub(crate) stories: RefCell<Vec<Key>>,
+    /// Connections whose future lies in their entry, and whose wait is over.
+    pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
     pub(crate) draining: Cell<bool>,
     /// The drain's time is over.
     pub is_cutting: Cell<bool>,
     pub(crate) burst: Cell<Burst>,
-    /// What stories are polled with that may wait in their entries.
+    /// What futures are polled with that may wait in their entries.
     pub nobody: Waker,
     /// Its clocks.
     pub clock: Clock,
@@ -184,19 +190,19 @@ impl Worker {
     /// A worker with nothing to do yet. [`Worker::serve`] gives it its program.
     pub fn new(index: u16, process: Arc<Process>, counters: Arc<Counters>) -> io::Result<Self> {
         let shared = RefCell::new(Shared::new(&process.budget));
-        let lot = RefCell::new(Lot::new(&process.budget)?);
+        let table = RefCell::new(ConnectionTable::new(&process.budget)?);
         Ok(Self {
             index,
             process,
             program: OnceCell::new(),
-            lot,
+            table,
             buffers: RefCell::default(),
             shared,
             counters,
             again: RefCell::default(),
             ending: RefCell::default(),
             has_again: Notify::new(),
-            stories: RefCell::default(),
+            to_resume: RefCell::default(),
             later: RefCell::default(),
             sources: Sources::default(),
             holders: RefCell::default(),
@@ -208,7 +214,7 @@ impl Worker {
             half_open: Queue::default(),
             unused: Queue::default(),
             serving: RefCell::default(),
-            thirsty: RefCell::default(),
+            waiting_for_memory: RefCell::default(),
             next_id: Cell::new(1),
             draining: Cell::new(false),
             is_cutting: Cell::new(false),
@@ -240,25 +246,25 @@ impl Worker {
     }
 
     /// Writes the access line of a connection and counts its outcome.
-    pub fn tell(&self, story: &Story, end: &End) {
+    pub fn emit(&self, info: &ConnectionInfo, end: &End) {
         self.count(end);
         if let Some(program) = self.program() {
-            program.log(story, end);
+            program.log(info, end);
         }
     }
 
     /// The same for a parked one.
-    pub fn tell_parked(&self, story: &Parked, relay: &Relay, end: &End) {
+    pub fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
         if self.logs() {
-            let mut story = story.told(&self.shared.borrow());
+            let mut info = info.told(&self.shared.borrow());
             if let Relay::Splice(spliced) = relay {
-                spliced.tell(&mut story.decided);
+                spliced.restore(&mut info.decided);
             }
-            self.tell(&story, end);
+            self.emit(&info, end);
         } else {
             self.count(end);
         }
-        self.shared.borrow_mut().forget(story);
+        self.shared.borrow_mut().forget(info);
     }
 
     /// Counts what ended for want of memory.
@@ -316,12 +322,12 @@ impl Worker {
         self.draining.get()
     }
 
-    /// The story of a connection that was accepted.
-    pub fn story(&self, listener: u16, peer: SocketAddr) -> Story {
+    /// The info of a connection that was accepted.
+    pub fn info(&self, listener: u16, peer: SocketAddr) -> ConnectionInfo {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
         self.counters.accepted.up();
-        Story {
+        ConnectionInfo {
             id: u64::from(self.index) << 48 | id,
             started_unix_ms: self.now_unix_ms(),
             client: peer,
@@ -346,7 +352,7 @@ impl Handle {
         Self { worker, key, released: Cell::new(false) }
     }
 
-    /// Gives the entry up to the lot: dropping this closes nothing any more. A wake may make
+    /// Gives the entry up to the table: dropping this closes nothing any more. A wake may make
     /// another task its owner before this one has ended.
     pub fn release(&self) {
         self.released.set(true);
@@ -361,7 +367,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if !self.released.get() {
-            let removed = self.worker.lot.borrow_mut().remove(self.key);
+            let removed = self.worker.table.borrow_mut().remove(self.key);
             self.worker.closed(removed);
         }
     }

@@ -9,7 +9,7 @@ use eyelet_engine::worker::Handle;
 
 use crate::worker::Worker;
 
-/// A connection whose bytes its story's future moves. Dropping it closes the connection.
+/// A connection whose bytes its future moves. Dropping it closes the connection.
 pub struct Active {
     /// The worker it lives on.
     pub worker: Rc<Worker>,

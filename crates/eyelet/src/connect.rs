@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::{ConnectPeek, ConnectReader, Host};
 
-use crate::act::refuse::{self, Answer};
+use crate::action::refuse::{self, Answer};
 use crate::active::Active;
 use crate::peek;
 use eyelet_config::HostPort;
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Class, Limit, NotConnect, Reason, Stage, When};
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
@@ -25,11 +25,11 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Reads the head; what came behind it stays in `raw`, and is the first that is peeked at.
 pub async fn read_head(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     raw: &mut CountedBuffer,
 ) -> Result<(), End> {
     // The destination that a PROXY header names is this proxy itself.
-    story.decided.destination = None;
+    info.decided.destination = None;
     let mut reader = ConnectReader::new();
     let connect = loop {
         match reader.feed(raw) {
@@ -40,11 +40,11 @@ pub async fn read_head(
     };
     raw.consume(connect.len);
     if let Host::Ip(ip) = connect.target.host {
-        story.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
+        info.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
     }
-    story.decided.connect = Some(connect.target.to_string().into());
-    story.connect = Some(Box::new(connect.target));
-    story.owes_answer = true;
+    info.decided.connect = Some(connect.target.to_string().into());
+    info.connect = Some(Box::new(connect.target));
+    info.owes_answer = true;
     Ok(())
 }
 
@@ -66,13 +66,13 @@ fn unreadable(active: &Active, raw: &[u8], peek: &ConnectPeek) -> End {
         }
         _ => (Vec::new(), Reason::NotConnect(NotConnect::NotHttp)),
     };
-    park::last_words(active, &answer);
+    park::close_with(active, &answer);
     End { outcome: Outcome::Refused, reason }
 }
 
 /// Sends the 200, where the client waits for it.
-pub async fn establish(active: &Active, story: &mut Story) -> Result<(), End> {
-    if !std::mem::take(&mut story.owes_answer) {
+pub async fn establish(active: &Active, info: &mut ConnectionInfo) -> Result<(), End> {
+    if !std::mem::take(&mut info.owes_answer) {
         return Ok(());
     }
     // What the client had no reason to send before has a time of its own.
@@ -84,8 +84,8 @@ pub async fn establish(active: &Active, story: &mut Story) -> Result<(), End> {
 
 /// Ends a connection: in HTTP while the client waits for the answer to its CONNECT, else by
 /// `answer`.
-pub fn end(active: &Active, story: &Story, answer: &Answer, end: End) -> Result<(), End> {
-    if !story.owes_answer {
+pub fn end(active: &Active, info: &ConnectionInfo, answer: &Answer, end: End) -> Result<(), End> {
+    if !info.owes_answer {
         return refuse::refuse(active, answer, end);
     }
     let (status, said) = match end.outcome {
@@ -94,13 +94,13 @@ pub fn end(active: &Active, story: &Story, answer: &Answer, end: End) -> Result<
         _ if end.reason.class() == Class::Timeout => ("504 Gateway Timeout", "cannot connect"),
         _ => ("502 Bad Gateway", "cannot connect"),
     };
-    park::last_words(active, &http(status, &format!("This proxy {said}: {}.", end.reason)));
+    park::close_with(active, &http(status, &format!("This proxy {said}: {}.", end.reason)));
     Err(end)
 }
 
 /// Where the client wants to go, as something to dial.
-pub fn host_port(story: &Story) -> Option<HostPort> {
-    let target = story.connect.as_deref()?;
+pub fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
+    let target = info.connect.as_deref()?;
     let host = match target.host {
         Host::Name(name) => eyelet_config::Host::Name(name.as_str().to_owned()),
         Host::Ip(ip) => eyelet_config::Host::Ip(ip),

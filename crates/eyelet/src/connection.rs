@@ -1,4 +1,4 @@
-//! The story of a connection: accept, peek, decide, act. Every step is one file.
+//! The path of a connection: accept, peek, decide, act. Every step is one file.
 //! It must not know how a step is done.
 
 use std::panic::AssertUnwindSafe;
@@ -7,71 +7,71 @@ use eyelet_policy::{Decision, Fact, Rules};
 use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 
-use crate::act;
-use crate::act::refuse::Answer;
-use crate::act::terminate::Offer;
+use crate::action;
+use crate::action::refuse::Answer;
+use crate::action::terminate::Offer;
 use crate::active::Active;
 use crate::connect;
+use crate::fact_source::FactSource;
 use crate::intercept;
-use crate::known::Known;
 use crate::peek;
 use crate::shadow;
 use eyelet_config::{Action, ListenerKind};
 use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Reason, Stage};
 
-/// accept -> peek -> decide -> act. What comes after is the lot's: the connection is parked, or
+/// accept -> peek -> decide -> act. What comes after is the table's: the connection is parked, or
 /// its end is told here.
 // An `async fn` would keep its arguments twice, and every task is that much larger.
 #[allow(clippy::manual_async_fn)]
-pub fn connection(active: Active, mut story: Story) -> impl Future<Output = ()> {
+pub fn connection(active: Active, mut info: ConnectionInfo) -> impl Future<Output = ()> {
     async move {
-        let served = AssertUnwindSafe(serve(&active, &mut story)).catch_unwind().await;
+        let served = AssertUnwindSafe(serve(&active, &mut info)).catch_unwind().await;
         // A fault of ours costs this connection, and it has its line like any other.
         if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
-            active.worker.tell(&story, &end);
+            active.worker.emit(&info, &end);
         }
     }
 }
 
-async fn serve(active: &Active, story: &mut Story) -> Result<(), End> {
+async fn serve(active: &Active, info: &mut ConnectionInfo) -> Result<(), End> {
     let edge = &active.worker.edge;
     active.due_in(edge.config.limits.hello_timeout);
     let local = || active.local_address();
-    story.decided.is_handed =
-        edge.names.loops.is_handed(story.client, local, || active.is_connected());
+    info.decided.is_handed =
+        edge.names.loops.is_handed(info.client, local, || active.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
     let mut peeked = CountedBuffer::of(&edge.budget, Account::Received);
-    if peek::must_name_client(active, story) {
+    if peek::must_name_client(active, info) {
         // Boxed, as the handshake below: few connections come this way, and every task would be
         // as large as the largest of its branches.
-        Box::pin(peek::proxy_header(active, story, &mut peeked)).await?;
+        Box::pin(peek::proxy_header(active, info, &mut peeked)).await?;
     }
-    match intercept::listener_of(active, story).kind {
+    match intercept::listener_of(active, info).kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(redirect(active, &edge.config.http, story, peeked)).await;
+            return Box::pin(redirect(active, &edge.config.http, info, peeked)).await;
         }
-        _ => Box::pin(intercept::arrive(active, story, &mut peeked)).await?,
+        _ => Box::pin(intercept::arrive(active, info, &mut peeked)).await?,
     }
-    let (rule, hello_bytes, offer) = match decide(active, story, &mut peeked).await? {
+    let (rule, hello_bytes, offer) = match decide(active, info, &mut peeked).await? {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
-        Ruling::Refuse(answer, end) => return connect::end(active, story, &answer, end),
+        Ruling::Refuse(answer, end) => return connect::end(active, info, &answer, end),
     };
     let action = edge.config.rules.at(rule).action;
     let hello = peeked.get(..hello_bytes).unwrap_or_default();
-    if let Err(end) = intercept::check_return(active, story, hello, action) {
-        return act::refuse::refuse(active, &Answer::of(&end.reason), end);
+    if let Err(end) = intercept::check_return(active, info, hello, action) {
+        return action::refuse::refuse(active, &Answer::of(&end.reason), end);
     }
     match action {
         Action::Splice(splice) => {
-            act::splice::splice(active, story, splice, &mut peeked, hello_bytes).await
+            action::splice::splice(active, info, splice, &mut peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
             let peeked = (peeked, offer);
-            Box::pin(act::terminate::terminate(active, story, rule, terminate, peeked)).await
+            Box::pin(action::terminate::terminate(active, info, rule, terminate, peeked)).await
         }
         // `decide` gives the refusal of a refuse rule, never its action.
         Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
@@ -97,33 +97,33 @@ enum Ruling {
 /// asks again, until there is a verdict.
 async fn decide(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     peeked: &mut CountedBuffer,
 ) -> Result<Ruling, End> {
-    let mut known = Known::default();
+    let mut known = FactSource::default();
     loop {
-        let ruling = match judge(active, story, &mut known, None) {
+        let ruling = match judge(active, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
             Judged::Need(Fact::Hello) => break,
             Judged::Need(fact) => {
-                let fetch = known.fetch(active, story, fact);
+                let fetch = known.fetch(active, info, fact);
                 Box::pin(peek::while_there(active, fetch, Stage::Destination)).await?;
                 continue;
             }
         };
         if active.worker.edge.config.policy.has_shadows() {
-            Box::pin(shadow::look(active, story, &mut known, peeked)).await?;
+            Box::pin(shadow::look(active, info, &mut known, peeked)).await?;
         }
         return Ok(match ruling {
-            Ruling::Refuse(answer, end) if !story.owes_answer => {
+            Ruling::Refuse(answer, end) if !info.owes_answer => {
                 let answer = Box::pin(peek::fit(active, peeked, answer)).await;
                 Ruling::Refuse(answer, end)
             }
             ruling => ruling,
         });
     }
-    if story.owes_answer {
-        Box::pin(connect::establish(active, story)).await?;
+    if info.owes_answer {
+        Box::pin(connect::establish(active, info)).await?;
     }
     let edge = &active.worker.edge;
     let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
@@ -134,24 +134,24 @@ async fn decide(
             Peek::NeedMore { .. } => None,
             Peek::Hello(hello) => {
                 if !std::mem::replace(&mut is_told, true) {
-                    peek::tell(active, story, &hello);
+                    peek::note_hello(active, info, &hello);
                 }
-                match judge(active, story, &mut known, Some(&hello)) {
+                match judge(active, info, &mut known, Some(&hello)) {
                     Judged::Ruling(ruling) => {
-                        shadow::note(active, story, &mut known, Some(&hello));
+                        shadow::note(active, info, &mut known, Some(&hello));
                         return Ok(ruling);
                     }
                     Judged::Need(fact) => Some(fact),
                 }
             }
             unreadable => {
-                let (answer, end) = act::refuse::unreadable(&unreadable);
+                let (answer, end) = action::refuse::unreadable(&unreadable);
                 return Ok(Ruling::Refuse(answer, end));
             }
         };
         match needed {
             Some(fact) => {
-                let fetch = known.fetch_evidence(active, story, fact);
+                let fetch = known.fetch_evidence(active, info, fact);
                 Box::pin(peek::while_there(active, fetch, Stage::Evidence)).await?;
             }
             None => peek::more(active, peeked, Stage::Hello).await?,
@@ -170,23 +170,23 @@ enum Judged {
 /// Asks the rules with what is known.
 fn judge(
     active: &Active,
-    story: &mut Story,
-    known: &mut Known,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> Judged {
     let policy = &active.worker.edge.config.policy;
     loop {
-        match (policy.decide(&known.facts(story, hello)), hello) {
+        match (policy.decide(&known.facts(info, hello)), hello) {
             (Decision::Verdict(verdict), _) => {
                 let hello_bytes = hello.map_or(0, Hello::raw_len);
                 let offer = hello.map_or_else(Offer::default, Offer::of);
-                return Judged::Ruling(match known.settle(active, story, verdict, hello) {
+                return Judged::Ruling(match known.settle(active, info, verdict, hello) {
                     Ok(rule) => Ruling::Act { rule, hello_bytes, offer },
                     Err((answer, end)) => Ruling::Refuse(answer, end),
                 });
             }
-            (Decision::Need(Fact::Ja4), Some(hello)) => known.fetch_ja4(story, hello),
-            (Decision::Need(fact), Some(_)) if known.recall(active, story, fact) => {}
+            (Decision::Need(Fact::Ja4), Some(hello)) => known.fetch_ja4(info, hello),
+            (Decision::Need(fact), Some(_)) if known.recall(active, info, fact) => {}
             (Decision::Need(fact), _) => return Judged::Need(fact),
         }
     }
@@ -217,7 +217,7 @@ mod tests {
         fn size<A, B, C, D, E, F: Future>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
             size_of::<F>()
         }
-        let size = size(act::terminate::terminate);
+        let size = size(action::terminate::terminate);
         assert!(size <= 2048, "{size}");
     }
 }

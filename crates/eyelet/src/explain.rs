@@ -164,10 +164,10 @@ fn given<'a>(
             facts.ja4 = args.ja4.as_deref();
             args.ja4.is_some()
         }
-        Fact::DnsTruth => {
+        Fact::DnsEvidence => {
             facts.destination = destination(args, config, facts);
-            facts.dns_truth = args.evidence.dns();
-            facts.dns_truth.is_some()
+            facts.dns_agrees = args.evidence.dns();
+            facts.dns_agrees.is_some()
         }
         Fact::Certificate => {
             facts.destination = destination(args, config, facts);
@@ -367,7 +367,7 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
             .ja4
             .map_or_else(|| "an unknown fingerprint".to_owned(), |ja4| format!("\"{ja4}\"")),
         Matcher::TlsCompression => "a hello without TLS compression".to_owned(),
-        Matcher::NameIsTrue => match hello.map(Hello::sni) {
+        Matcher::SniVerified => match hello.map(Hello::sni) {
             Some(Sni::Name(name)) => format!("\"{name}\""),
             _ => "a hello without a name".to_owned(),
         },

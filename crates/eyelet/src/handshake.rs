@@ -118,7 +118,7 @@ fn stopped(stop: Stop) -> End {
 }
 
 /// Does the handshake with a client in this process, without a socket.
-pub fn rehearse(
+pub fn warm_up(
     (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
     client: &mut ClientConnection,
     incoming: CountedBuffer,

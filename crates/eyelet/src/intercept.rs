@@ -5,32 +5,32 @@ use std::net::SocketAddr;
 
 use eyelet_sys::interfaces;
 
-use crate::act::refuse::{self, Answer};
+use crate::action::refuse::{self, Answer};
 use crate::active::Active;
 use crate::connect;
 use eyelet_config::{Action, Listener, ListenerKind, SpliceUpstream};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::loops::TURNS_MAX;
-use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Loop, Reason};
 
 /// Finds out where an accepted connection was meant to go, where its listener's kind tells.
 /// `raw` is what was read so far.
 pub async fn arrive(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     raw: &mut CountedBuffer,
 ) -> Result<(), End> {
-    let listener = listener_of(active, story);
+    let listener = listener_of(active, info);
     let destination = match listener.kind {
         ListenerKind::Direct | ListenerKind::HttpRedirect => return Ok(()),
-        ListenerKind::Connect => return connect::read_head(active, story, raw).await,
+        ListenerKind::Connect => return connect::read_head(active, info, raw).await,
         // A load balancer in front knows better than the kernel, which sees the balancer's.
-        _ if story.decided.destination.is_some() => return Ok(()),
+        _ if info.decided.destination.is_some() => return Ok(()),
         ListenerKind::Redirect => active.original_destination(listener.address.ip()),
         ListenerKind::Tproxy => active.local_address(),
     };
-    story.decided.destination = destination;
+    info.decided.destination = destination;
     let Some(destination) = destination else {
         return refused(active, Loop::Dialled);
     };
@@ -38,30 +38,30 @@ pub async fn arrive(
     if loops.listener_at(destination).is_some() {
         return refused(active, Loop::ToListener);
     }
-    if loops.is_ours(story.client, destination, || active.is_connected()) {
+    if loops.is_ours(info.client, destination, || active.is_connected()) {
         return refused(active, Loop::Own);
     }
     Ok(())
 }
 
 /// The listener that accepted a connection.
-pub fn listener_of<'a>(active: &'a Active, story: &Story) -> &'a Listener {
-    &active.worker.edge.config.listeners[usize::from(story.decided.listener)]
+pub fn listener_of<'a>(active: &'a Active, info: &ConnectionInfo) -> &'a Listener {
+    &active.worker.edge.config.listeners[usize::from(info.decided.listener)]
 }
 
 /// Fails where dialling `address` would come to a listener of this edge. What the administrator
 /// wrote may lead from one listener to another, once; what a client says may not. Whether it does.
 pub fn check_loop(
     active: &Active,
-    story: &Story,
+    info: &ConnectionInfo,
     address: SocketAddr,
     configured: bool,
 ) -> Result<bool, End> {
     let Some(listener) = active.worker.edge.names.loops.listener_at(address) else {
         return Ok(false);
     };
-    let is_itself = !configured || listener == usize::from(story.decided.listener);
-    if !is_itself && !story.decided.is_handed {
+    let is_itself = !configured || listener == usize::from(info.decided.listener);
+    if !is_itself && !info.decided.is_handed {
         return Ok(true);
     }
     let how = if is_itself { Loop::Listener } else { Loop::Handed };
@@ -72,17 +72,17 @@ pub fn check_loop(
 /// sent so again. If it goes elsewhere it counts as one that a listener of ours handed over.
 pub fn check_return(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     hello: &[u8],
     action: &Action,
 ) -> Result<(), End> {
-    let Some(turns) = active.worker.edge.names.loops.turns(story.client, hello) else {
+    let Some(turns) = active.worker.edge.names.loops.turns(info.client, hello) else {
         return Ok(());
     };
-    story.decided.turns = turns.saturating_add(1);
-    story.decided.is_handed |= interfaces::is_local(story.client.ip());
+    info.decided.turns = turns.saturating_add(1);
+    info.decided.is_handed |= interfaces::is_local(info.client.ip());
     match action {
-        _ if !story.decided.is_handed && turns < TURNS_MAX => Ok(()),
+        _ if !info.decided.is_handed && turns < TURNS_MAX => Ok(()),
         Action::Splice(splice) if !matches!(splice.upstream, SpliceUpstream::HostPort(_)) => {
             Err(looped(Loop::Returned))
         }

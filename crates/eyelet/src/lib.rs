@@ -1,8 +1,8 @@
 //! Eyelet: a TLS edge. accept -> peek -> decide -> splice, terminate or refuse.
 //!
-//! `connection.rs` tells the story of a connection; ARCHITECTURE.md has the map.
+//! `connection.rs` shows the path of a connection; ARCHITECTURE.md has the map.
 
-mod act;
+mod action;
 pub mod active;
 pub mod check;
 pub mod cli;
@@ -11,17 +11,17 @@ pub mod connection;
 pub mod demo;
 pub mod diagnostics;
 pub mod explain;
+pub mod fact_source;
 pub mod fingerprint;
 pub mod handshake;
 pub mod intercept;
-pub mod known;
 pub mod peek;
 pub mod program;
 pub mod proxy_protocol;
-pub mod rehearsal;
 pub mod serve;
 pub mod shadow;
 pub mod signals;
 pub mod train;
 pub mod upstream;
+pub mod warm_up;
 pub mod worker;

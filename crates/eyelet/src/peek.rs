@@ -11,12 +11,12 @@ use eyelet_wire::proxy::{self, Command, ProxyPeek};
 use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
-use crate::act::refuse::Answer;
+use crate::action::refuse::Answer;
 use crate::active::{Active, Stop};
 use crate::fingerprint;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{Alpn, End, Story, TlsCompression};
+use eyelet_telemetry::info::{Alpn, ConnectionInfo, End, TlsCompression};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
@@ -26,16 +26,16 @@ const READ_BYTES: usize = 16 << 10;
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Whether the client is a source that must send a PROXY header.
-pub fn must_name_client(active: &Active, story: &Story) -> bool {
-    let listener = &active.worker.edge.config.listeners[usize::from(story.decided.listener)];
-    let client = story.client.ip();
+pub fn must_name_client(active: &Active, info: &ConnectionInfo) -> bool {
+    let listener = &active.worker.edge.config.listeners[usize::from(info.decided.listener)];
+    let client = info.client.ip();
     listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
 }
 
 /// Reads the PROXY header; what came behind it is left in `raw`.
 pub async fn proxy_header(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     raw: &mut CountedBuffer,
 ) -> Result<(), End> {
     loop {
@@ -47,8 +47,8 @@ pub async fn proxy_header(
             }
             ProxyPeek::Header(header) => {
                 if let Command::Proxy { client, destination } = header.command {
-                    story.client = client;
-                    story.decided.destination = Some(destination);
+                    info.client = client;
+                    info.decided.destination = Some(destination);
                 }
                 raw.consume(header.len);
                 return Ok(());
@@ -115,9 +115,9 @@ pub async fn fit(active: &Active, raw: &mut CountedBuffer, answer: Answer) -> An
     }
 }
 
-/// What the story keeps of a hello; of what only the access line needs, nothing if none is kept.
-pub fn tell(active: &Active, story: &mut Story, hello: &Hello<'_>) {
-    let decided = &mut story.decided;
+/// What the info keeps of a hello; of what only the access line needs, nothing if none is kept.
+pub fn note_hello(active: &Active, info: &mut ConnectionInfo, hello: &Hello<'_>) {
+    let decided = &mut info.decided;
     if let Sni::Name(name) = hello.sni() {
         decided.sni = Some((&**name).into());
     }

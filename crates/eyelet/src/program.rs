@@ -7,19 +7,25 @@ use eyelet_engine::relay::Relay;
 use eyelet_engine::worker::{Handle, Program, Task};
 use eyelet_http::head;
 use eyelet_memory::budget::Counted;
-use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End};
 
-use crate::act::terminate;
+use crate::action::terminate;
 use crate::active::Active;
 use crate::connection::connection;
 use crate::worker::Worker;
 
 impl Program for Worker {
-    fn accepted(self: Rc<Self>, handle: Handle, info: Story) -> Task {
+    fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
         Box::pin(connection(Active::new(self, handle), info))
     }
 
-    fn woken(self: Rc<Self>, handle: Handle, info: Story, relay: Relay, counted: Counted) -> Task {
+    fn woken(
+        self: Rc<Self>,
+        handle: Handle,
+        info: ConnectionInfo,
+        relay: Relay,
+        counted: Counted,
+    ) -> Task {
         Box::pin(terminate::dial_later(Active::new(self, handle), info, relay, counted))
     }
 
@@ -27,7 +33,7 @@ impl Program for Worker {
         self.log.borrow().is_on()
     }
 
-    fn log(&self, info: &Story, end: &End) {
+    fn log(&self, info: &ConnectionInfo, end: &End) {
         let measured = info.measured(self.now_unix_ms());
         let mut log = self.log.borrow_mut();
         log.line(&self.edge.config, &info.decided, &measured, end, None);

@@ -5,7 +5,7 @@ use eyelet_record::Version;
 use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 
 use crate::active::Active;
-use eyelet_telemetry::info::Story;
+use eyelet_telemetry::info::ConnectionInfo;
 
 /// What the TLS TLVs tell of a terminated connection.
 #[derive(Clone, Debug)]
@@ -25,10 +25,10 @@ pub struct Tls {
 }
 
 /// The header. `tls` is `None` where TLS does not end here.
-pub fn header(active: &Active, story: &Story, tls: Option<&Tls>) -> Vec<u8> {
-    let destination = story.decided.destination.or_else(|| active.local_address());
+pub fn header(active: &Active, info: &ConnectionInfo, tls: Option<&Tls>) -> Vec<u8> {
+    let destination = info.decided.destination.or_else(|| active.local_address());
     let command = match destination {
-        Some(destination) => Command::Proxy { client: story.client, destination },
+        Some(destination) => Command::Proxy { client: info.client, destination },
         None => Command::Local,
     };
     let ssl = tls.map(|tls| Ssl {
@@ -44,7 +44,7 @@ pub fn header(active: &Active, story: &Story, tls: Option<&Tls>) -> Vec<u8> {
     let mut tlvs = Tlvs {
         alpn: tls.and_then(|tls| tls.alpn.as_deref()),
         // A hello that only rules in shadow have looked at is nothing to the upstream.
-        authority: story.decided.sni.as_deref().filter(|_| story.decided.tls_compression.is_some()),
+        authority: info.decided.sni.as_deref().filter(|_| info.decided.tls_compression.is_some()),
         ssl,
     };
     let mut out = vec![0; V2_WRITTEN_BYTES_MAX];

@@ -15,19 +15,19 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::rehearsal;
+use crate::warm_up;
 use crate::worker::{Edge, Worker};
 use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE, ListenerSocket};
+use eyelet_engine::connection_table::Entry;
 use eyelet_engine::event_loop::{LetGo, run};
-use eyelet_engine::lot::Entry;
 use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::worker::{Process, Settings};
 use eyelet_http::compress;
 use eyelet_http::worker::SharedHttp;
 use eyelet_memory::budget::Budget;
 use eyelet_resolve::certificate::RootsError;
-use eyelet_resolve::evidence::Truth;
+use eyelet_resolve::evidence::EvidenceStore;
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
 use eyelet_telemetry::counters::{self, Counters};
@@ -64,7 +64,7 @@ pub enum StartError {
     #[error("{0}")]
     Tls(#[from] TlsError),
     /// The roots for the certificates of destinations cannot be used.
-    #[error("[truth] ca: {0}")]
+    #[error("[evidence] ca: {0}")]
     Roots(#[from] RootsError),
     /// The store of dictionaries cannot be opened.
     #[error("cannot keep dictionaries: {0}")]
@@ -105,7 +105,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let count = config.workers.unwrap_or(available).max(1);
     let tls = ServerConfigs::new(&config)?;
     let upstream_tls = ClientConfigs::new(&config)?;
-    let truth = Truth::new(&config)?;
+    let evidence = EvidenceStore::new(&config)?;
     let (addresses, sockets) = bind_all(&config, count)?;
     let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
         listener.name.clone().unwrap_or_else(|| address.to_string()).into()
@@ -123,7 +123,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         .map_err(|error| StartError::Log { path, error })?;
     let compress = compress::Shared::start(&config, &budget).map_err(StartError::Dictionaries)?;
     let shared =
-        Shared { tls, upstream_tls, compress: compress.clone(), truth, budget: budget.clone() };
+        Shared { tls, upstream_tls, compress: compress.clone(), evidence, budget: budget.clone() };
     let edge = Arc::new(edge(config, shared, count, &addresses));
     let (drain, draining) = watch::channel(false);
     let mut running = Running { addresses, drain, workers: Vec::new(), compress, writer, budget };
@@ -151,7 +151,7 @@ fn make(
     counters: Arc<Counters>,
 ) -> io::Result<(Worker, Runtime)> {
     let worker = Worker::new(index, edge, log, counters)?;
-    rehearsal::rehearse(&worker);
+    warm_up::warm_up(&worker);
     eyelet_sys::memory::trim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok((worker, runtime))
@@ -162,14 +162,15 @@ struct Shared {
     tls: ServerConfigs,
     upstream_tls: ClientConfigs,
     compress: Arc<compress::Shared>,
-    truth: Truth,
+    evidence: EvidenceStore,
     budget: Arc<Budget>,
 }
 
 fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]) -> Edge {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let kept = DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + Truth::descriptors_max(&config);
+    let kept =
+        DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + EvidenceStore::descriptors_max(&config);
     let descriptors_max = descriptors.saturating_sub(kept).max(2);
     let by_memory = config.limits.memory_max / size_of::<Entry>();
     let connections_max = config.limits.connections_max.min(by_memory).min(descriptors_max);
@@ -197,7 +198,7 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
     let names = SharedNames {
         config: config.clone(),
         loops: Loops::new(&config.listeners, addresses),
-        truth: shared.truth,
+        evidence: shared.evidence,
         budget: shared.budget.clone(),
     };
     let http = SharedHttp {

@@ -9,12 +9,12 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::active::Active;
-use crate::known::Known;
+use crate::fact_source::FactSource;
 use crate::peek;
 use eyelet_config::Action;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::gather;
-use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 
 /// How long a client is given to say its hello where only rules in shadow ask for it. Who speaks
 /// TLS sends it right behind its half of TCP's handshake, so it is mostly here when the connection
@@ -25,11 +25,11 @@ const HELLO_WAIT: Duration = Duration::from_millis(100);
 /// it. Whatever the client says or does not say, it goes on, with all that was read in `peeked`.
 pub async fn look(
     active: &Active,
-    story: &mut Story,
-    known: &mut Known,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
     peeked: &mut CountedBuffer,
 ) -> Result<(), End> {
-    if !note(active, story, known, None) {
+    if !note(active, info, known, None) {
         return Ok(());
     }
     let edge = &active.worker.edge;
@@ -38,12 +38,12 @@ pub async fn look(
     loop {
         match reader.feed(peeked) {
             // Before the 200 that a CONNECT waits for there is no more than came with its head.
-            Peek::NeedMore { .. } if !story.owes_answer => {}
+            Peek::NeedMore { .. } if !info.owes_answer => {}
             Peek::Hello(hello) => {
-                peek::tell(active, story, &hello);
+                peek::note_hello(active, info, &hello);
                 // It was decided without the hello, so its server is not held to it either.
-                story.decided.tls_compression = None;
-                note(active, story, known, Some(&hello));
+                info.decided.tls_compression = None;
+                note(active, info, known, Some(&hello));
                 return Ok(());
             }
             _ => return Ok(()),
@@ -58,8 +58,8 @@ pub async fn look(
 /// Evidence that is not there is gathered beside this connection, for those to come.
 pub fn note(
     active: &Active,
-    story: &mut Story,
-    known: &mut Known,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> bool {
     let config = &active.worker.edge.config;
@@ -67,12 +67,12 @@ pub fn note(
         return false;
     }
     let mut tried = FactSet::EMPTY;
-    // Not the story's: what nobody else asked for must not become what is dialled.
-    let mut destination = story.decided.destination;
+    // Not kept in the info: what nobody else asked for must not become what is dialled.
+    let mut destination = info.decided.destination;
     let mut told = Vec::new();
     loop {
         told.clear();
-        let facts = Facts { destination, ..known.facts(story, hello) };
+        let facts = Facts { destination, ..known.facts(info, hello) };
         let mut wish = None;
         for (rule, comes_to) in config.policy.shadowed(&facts) {
             match comes_to {
@@ -96,29 +96,29 @@ pub fn note(
         tried = tried.with(fact);
         match (fact, hello) {
             // To resolve what a CONNECT names would be to wait, and settles where it leads.
-            (Fact::Destination, _) if story.connect.is_none() => {
+            (Fact::Destination, _) if info.connect.is_none() => {
                 destination = active.local_address();
             }
-            (Fact::Ja4, Some(hello)) => known.fetch_ja4(story, hello),
-            (_, Some(_)) if !known.recall(active, story, fact) => gather(active, story, fact),
+            (Fact::Ja4, Some(hello)) => known.fetch_ja4(info, hello),
+            (_, Some(_)) if !known.recall(active, info, fact) => gather(active, info, fact),
             _ => {}
         }
     }
-    story.decided.shadow = told;
+    info.decided.shadow = told;
     tried.contains(Fact::Hello)
 }
 
 /// Begins to gather evidence, where nobody does already. The first poll begins the flight, which
 /// then needs nobody who waits for it, and has the bounds of all flights; where it finds no room,
 /// nobody stays to wait for some.
-fn gather(active: &Active, story: &Story, fact: Fact) {
-    let (names, client) = (&active.worker.names, story.client.ip());
-    match (fact, story.decided.destination, story.decided.sni.as_deref()) {
-        (Fact::DnsTruth, Some(to), Some(name)) => {
+fn gather(active: &Active, info: &ConnectionInfo, fact: Fact) {
+    let (names, client) = (&active.worker.names, info.client.ip());
+    match (fact, info.decided.destination, info.decided.sni.as_deref()) {
+        (Fact::DnsEvidence, Some(to), Some(name)) => {
             let _begun = gather::by_dns(names, client, name, to.ip()).now_or_never();
         }
         (Fact::Certificate, Some(to), name) => {
-            let is_chosen = story.connect.is_some();
+            let is_chosen = info.connect.is_some();
             let asked = gather::by_certificate(names, client, to, name, is_chosen);
             let _begun = asked.now_or_never();
         }

@@ -18,7 +18,7 @@ use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_resolve::dialled;
 use eyelet_resolve::guard::is_guarded;
 use eyelet_resolve::loops::Trace;
-use eyelet_telemetry::info::{End, Outcome, Story, Upstream};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Upstream};
 use eyelet_telemetry::reason::{Detail, Guarded, Limit, Peer, Reason, Shed, Stage, When};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
@@ -68,16 +68,20 @@ pub struct Manner<'a> {
     pub trace: Trace<'a>,
 }
 
-/// Dials and makes the connected socket the connection's upstream. The story names who was
+/// Dials and makes the connected socket the connection's upstream. The info names who was
 /// dialled, also when nobody answered.
-pub async fn dial(active: &Active, story: &mut Story, target: &Target<'_>) -> Result<(), End> {
-    dial_so(active, story, target, &mut Manner::default()).await.map(drop)
+pub async fn dial(
+    active: &Active,
+    info: &mut ConnectionInfo,
+    target: &Target<'_>,
+) -> Result<(), End> {
+    dial_so(active, info, target, &mut Manner::default()).await.map(drop)
 }
 
 /// The same in another manner than the usual one; how many of the first bytes were taken.
 pub async fn dial_so(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     target: &Target<'_>,
     manner: &mut Manner<'_>,
 ) -> Result<usize, End> {
@@ -87,12 +91,12 @@ pub async fn dial_so(
     let addresses = match target {
         Target::Unix(path) => {
             let name = format!("unix:{}", path.display());
-            story.decided.upstream = Some(Upstream::Name(name.into()));
+            info.decided.upstream = Some(Upstream::Name(name.into()));
             return Box::pin(dial_unix(active, path)).await.map(|()| 0).map_err(failed);
         }
         Target::Address(address) => std::slice::from_ref(address),
         Target::Chosen(address, guard) => {
-            story.decided.upstream = Some(Upstream::Address(*address));
+            info.decided.upstream = Some(Upstream::Address(*address));
             check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
             std::slice::from_ref(address)
         }
@@ -101,17 +105,17 @@ pub async fn dial_so(
             std::slice::from_ref(&one)
         }
         Target::Configured(host_port) => {
-            found = Box::pin(resolve(active, story, host_port, None)).await?;
+            found = Box::pin(resolve(active, info, host_port, None)).await?;
             &found
         }
         Target::Named(host_port, guard) => {
-            found = Box::pin(resolve(active, story, host_port, Some(*guard))).await?;
+            found = Box::pin(resolve(active, info, host_port, Some(*guard))).await?;
             &found
         }
     };
     let configured = matches!(target, Target::Configured(_));
     for address in addresses {
-        if intercept::check_loop(active, story, *address, configured)? {
+        if intercept::check_loop(active, info, *address, configured)? {
             manner.trace = Trace::Ends;
         }
     }
@@ -124,13 +128,13 @@ pub async fn dial_so(
     };
     match dialled {
         Ok((address, sent)) => {
-            story.decided.upstream = Some(Upstream::Address(address));
+            info.decided.upstream = Some(Upstream::Address(address));
             Ok(sent)
         }
         Err(end) => {
             // Of several addresses the last reason is told, and the first address for them all.
             if let Some(address) = addresses.first() {
-                story.decided.upstream = Some(Upstream::Address(*address));
+                info.decided.upstream = Some(Upstream::Address(*address));
             }
             Err(end)
         }
@@ -157,7 +161,7 @@ fn failed(stop: Stop) -> End {
 
 async fn resolve(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     host_port: &HostPort,
     guard: Option<Guard<'_>>,
 ) -> Result<Vec<SocketAddr>, End> {
@@ -167,9 +171,9 @@ async fn resolve(
         Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, port)]),
         Host::Name(name) => name,
     };
-    story.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
+    info.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
     let wait = active.worker.edge.config.limits.connect_timeout;
-    let asker = guard.map(|_| story.client.ip());
+    let asker = guard.map(|_| info.client.ip());
     let lookup = dialled::addresses(&active.worker.names, asker, name);
     let mut found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(End::failed(SLOW_DNS)),
@@ -199,7 +203,7 @@ fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End
 /// Why there is none.
 pub async fn destination(
     active: &Active,
-    story: &Story,
+    info: &ConnectionInfo,
     host_port: &HostPort,
 ) -> Result<SocketAddr, Reason> {
     let name = match &host_port.host {
@@ -208,7 +212,7 @@ pub async fn destination(
     };
     let wait = active.worker.edge.config.limits.connect_timeout;
     active.due_in(wait);
-    let lookup = dialled::addresses(&active.worker.names, Some(story.client.ip()), name);
+    let lookup = dialled::addresses(&active.worker.names, Some(info.client.ip()), name);
     let found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(SLOW_DNS),
         Ok(found) => found.map_err(|error| Reason::Dns(Detail::of(error)))?,

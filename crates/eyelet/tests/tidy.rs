@@ -52,6 +52,11 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["deny", "denies", "denying", "denylist", "blocklist", "blacklist"], "refuse"),
     (&["whitelist"], "allowlist"),
     (&["backend", "backends"], "upstream"),
+    (&["story", "stories"], "info, of a connection"),
+    (&["lot"], "connection table"),
+    (&["rehearsal", "rehearse"], "warm-up"),
+    (&["thirsty"], "waiting for memory"),
+    (&["name_is_true"], "sni_verified"),
 ];
 
 /// `deny` is also the name of a lint level, of a tool and of a switch of systemd's.

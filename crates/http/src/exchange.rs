@@ -323,7 +323,7 @@ fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> 
     }
     let Some(authority) = request.uri.authority() else {
         // HTTP/1.0 without Host: the name of the connection is all there is.
-        let sni = front.story.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
+        let sni = front.info.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
         return sni.ok_or(Failure::Client(Trouble::Request(RequestFault::Host)));
     };
     if !front.serves(authority) {

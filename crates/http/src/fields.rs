@@ -61,7 +61,7 @@ impl Asker {
     }
 
     /// Takes what a request says of who asked before, and says who asks.
-    pub fn tell(&self, headers: &mut HeaderMap, trusted: bool) -> Told {
+    pub fn identify(&self, headers: &mut HeaderMap, trusted: bool) -> Told {
         let spoken: Vec<HeaderName> =
             headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
         for name in spoken {

@@ -15,7 +15,7 @@ use super::pool::Shelf;
 use super::upstream::Upstream;
 use crate::worker::Http;
 use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
-use eyelet_telemetry::info::{Decided, End, Outcome, Story, Upstream as Dialled};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Upstream as Dialled};
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
@@ -34,8 +34,8 @@ pub struct Front {
     pub worker: Rc<Http>,
     /// Index of its rule.
     pub rule: u32,
-    /// Its story as it was when it woke.
-    pub story: Story,
+    /// Its info as it was when it woke.
+    pub info: ConnectionInfo,
     /// The PROXY header that a new upstream connection gets first; empty if none.
     pub preface: Vec<u8>,
     action: Arc<Action>,
@@ -45,7 +45,7 @@ pub struct Front {
     pub bytes_to_upstream: Cell<u64>,
     /// Bytes written to the client since it woke.
     sent: Rc<Cell<u64>>,
-    /// Its story is written, or goes on elsewhere.
+    /// Its info is written, or goes on elsewhere.
     is_over: Cell<bool>,
     upstream: RefCell<Option<Arc<str>>>,
     /// The last request's, and mostly the next one's.
@@ -57,11 +57,11 @@ impl Front {
     /// upstream.
     pub fn new(
         worker: Rc<Http>,
-        story: Story,
+        info: ConnectionInfo,
         preface: Vec<u8>,
         sent: Rc<Cell<u64>>,
     ) -> Option<Self> {
-        let rule = story.decided.rule?;
+        let rule = info.decided.rule?;
         let action = worker.shared.config.rules.shared_action(rule)?;
         let Action::Terminate(terminate) = &*action else { return None };
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
@@ -73,7 +73,7 @@ impl Front {
         Some(Self {
             worker,
             rule,
-            story,
+            info,
             preface,
             action,
             shelf,
@@ -135,9 +135,9 @@ impl Front {
     pub fn tell_asker(&self, host: &str, request: &mut request::Parts) -> fields::Told {
         let mut last = self.asker.borrow_mut();
         let known = last.take().filter(|asker| asker.asks_for(host, request.version));
-        let client = self.story.client.ip();
+        let client = self.info.client.ip();
         let asker = known.unwrap_or_else(|| Asker::new(client, host, request.version));
-        let told = asker.tell(&mut request.headers, self.trusts_client());
+        let told = asker.identify(&mut request.headers, self.trusts_client());
         if host.len() <= HOST_BYTES_KEPT {
             *last = Some(asker);
         }
@@ -147,7 +147,7 @@ impl Front {
     /// Whether what the client says of others before it is believed.
     pub fn trusts_client(&self) -> bool {
         let trusted = &self.worker.shared.config.http.trusted_proxies;
-        trusted.iter().any(|net| net.contains(&self.story.client.ip()))
+        trusted.iter().any(|net| net.contains(&self.info.client.ip()))
     }
 
     /// Whether a request for this host belongs on this connection: a connection for it would
@@ -155,7 +155,7 @@ impl Front {
     pub fn serves(&self, authority: &Authority) -> bool {
         let host = authority.host();
         let host = host.strip_suffix('.').unwrap_or(host);
-        let sni = self.story.decided.sni.as_deref();
+        let sni = self.info.decided.sni.as_deref();
         if is_name(host) && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
             return true;
         }
@@ -167,69 +167,69 @@ impl Front {
             return true;
         }
         let facts = Facts {
-            destination: self.story.decided.destination,
-            ..Facts::new(self.story.decided.listener, self.story.client.ip())
+            destination: self.info.decided.destination,
+            ..Facts::new(self.info.decided.listener, self.info.client.ip())
         };
         self.worker.shared.config.policy.serves(RuleId(self.rule), name, &facts)
     }
 
-    /// The story with what has happened since it woke, for whoever goes on with it or writes it.
-    pub fn end(mut self) -> Story {
-        self.take_story()
+    /// The info with what has happened since it woke, for whoever goes on with it or writes it.
+    pub fn end(mut self) -> ConnectionInfo {
+        self.take_info()
     }
 
-    fn take_story(&mut self) -> Story {
+    fn take_info(&mut self) -> ConnectionInfo {
         self.is_over.set(true);
-        let mut story = self.story.take();
-        story.bytes_to_upstream += self.bytes_to_upstream.get();
-        story.bytes_to_client += self.sent.get();
+        let mut info = self.info.take();
+        info.bytes_to_upstream += self.bytes_to_upstream.get();
+        info.bytes_to_client += self.sent.get();
         if let Some(name) = self.upstream.take() {
-            story.decided.upstream = Some(Dialled::of(&name));
+            info.decided.upstream = Some(Dialled::of(&name));
         }
-        story
+        info
     }
 
     /// The same while requests may still be on their way.
-    pub fn story_now(&self) -> Story {
+    pub fn info_now(&self) -> ConnectionInfo {
         self.is_over.set(true);
-        let mut story = Story {
-            id: self.story.id,
-            started_unix_ms: self.story.started_unix_ms,
-            client: self.story.client,
+        let mut info = ConnectionInfo {
+            id: self.info.id,
+            started_unix_ms: self.info.started_unix_ms,
+            client: self.info.client,
             connect: None,
             owes_answer: false,
-            decided: self.story.decided.clone(),
-            bytes_to_upstream: self.story.bytes_to_upstream + self.bytes_to_upstream.get(),
-            bytes_to_client: self.story.bytes_to_client + self.sent.get(),
+            decided: self.info.decided.clone(),
+            bytes_to_upstream: self.info.bytes_to_upstream + self.bytes_to_upstream.get(),
+            bytes_to_client: self.info.bytes_to_client + self.sent.get(),
         };
         if let Some(name) = &*self.upstream.borrow() {
-            story.decided.upstream = Some(Dialled::of(name));
+            info.decided.upstream = Some(Dialled::of(name));
         }
-        story
+        info
     }
 
     /// Writes the access line of a request, if anybody reads it.
-    pub fn tell(&self, record: &Record) {
+    pub fn emit(&self, record: &Record) {
         self.worker.engine.count_shed(&record.reason);
         if !self.worker.engine.logs() {
             return;
         }
-        let story = Story {
-            id: self.story.id,
+        let info = ConnectionInfo {
+            id: self.info.id,
             started_unix_ms: record.started_unix_ms,
-            client: self.story.client,
+            client: self.info.client,
             connect: None,
             owes_answer: false,
             decided: Decided {
                 upstream: record.upstream.as_deref().map(Dialled::of),
-                ..self.story.decided.clone()
+                ..self.info.decided.clone()
             },
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
         };
         let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
         let end = End { outcome, reason: record.reason.clone() };
-        self.worker.tell_request(&story, &end, &record.told);
+        self.worker.emit_request(&info, &end, &record.told);
     }
 }
 
@@ -242,9 +242,9 @@ const DROPPED: Reason = Reason::Drained(None);
 impl Drop for Front {
     fn drop(&mut self) {
         if !self.is_over.get() && !std::thread::panicking() {
-            let story = self.take_story();
+            let info = self.take_info();
             let end = End { outcome: Outcome::Terminated, reason: DROPPED };
-            self.worker.engine.tell(&story, &end);
+            self.worker.engine.emit(&info, &end);
         }
     }
 }
@@ -303,7 +303,7 @@ impl Drop for Telling<'_> {
         }
         self.record.bytes_to_client = self.sent.get() - self.sent_before;
         self.record.bytes_to_upstream = self.written.bytes.get();
-        self.front.tell(&self.record);
+        self.front.emit(&self.record);
     }
 }
 

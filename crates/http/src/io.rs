@@ -19,8 +19,8 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::load::Load;
+use eyelet_engine::connection_table::Entry;
 use eyelet_engine::handle::Stop;
-use eyelet_engine::lot::Entry;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
@@ -272,7 +272,7 @@ impl Client {
         (client, rest.preface)
     }
 
-    /// What the lot keeps of it, if it is at rest: nothing unread, nothing unsent, not ended.
+    /// What the table keeps of it, if it is at rest: nothing unread, nothing unsent, not ended.
     pub fn into_parked(self, preface: Vec<u8>) -> (Rc<Handle>, Terminated) {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
@@ -302,8 +302,8 @@ impl Client {
 
     /// Whether what is written now goes out at once, as far as can be seen.
     pub fn takes(&self) -> bool {
-        let mut lot = self.handle.worker.lot.borrow_mut();
-        let entry = lot.entry(self.handle.key());
+        let mut table = self.handle.worker.table.borrow_mut();
+        let entry = table.entry(self.handle.key());
         // A socket that is not there takes everything.
         let is_sent = |entry: &mut Entry| socket::unsent(&entry.client).is_ok_and(|left| left == 0);
         self.sealed.is_empty() && entry.is_none_or(is_sent)
@@ -364,8 +364,8 @@ impl Client {
         if let Some(piece) = self.handle.worker.process.budget.piece() {
             return Some(filled + max.clamp(TIGHT_BYTES, READ_BYTES).min(piece));
         }
-        let mut lot = self.handle.worker.lot.borrow_mut();
-        let Some(entry) = lot.entry(self.handle.key()) else { return Some(filled + 1) };
+        let mut table = self.handle.worker.table.borrow_mut();
+        let Some(entry) = table.entry(self.handle.key()) else { return Some(filled + 1) };
         whole_records(entry.client.as_fd(), &mut input[..filled + TIGHT_BYTES], filled)
     }
 

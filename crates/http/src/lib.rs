@@ -39,7 +39,7 @@ use std::rc::Rc;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
-use eyelet_telemetry::info::Story;
+use eyelet_telemetry::info::ConnectionInfo;
 
 use front::Front;
 use io::Client;
@@ -52,20 +52,20 @@ use worker::Http;
 pub fn serve(
     worker: Rc<Http>,
     handle: Handle,
-    mut story: Story,
+    mut info: ConnectionInfo,
     terminated: Terminated,
     mut counted: Counted,
 ) -> Served {
-    let http2 = story.decided.http2;
+    let http2 = info.decided.http2;
     let (client, preface) = Client::new(handle, terminated);
     // What was held is the client's now.
     counted.set(if http2 { HTTP2_BYTES } else { 0 });
     // The first bytes were counted as the upstream's when they were opened.
     let first = client.plain.len() as u64;
-    story.bytes_to_upstream = story.bytes_to_upstream.saturating_sub(first);
-    let told = story.id;
-    let serving = worker.engine.serves(story.client.ip());
-    match Front::new(worker, story, preface, client.bytes_to_client.clone()) {
+    info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
+    let told = info.id;
+    let serving = worker.engine.serves(info.client.ip());
+    match Front::new(worker, info, preface, client.bytes_to_client.clone()) {
         Some(front) if http2 => Box::pin(two::serve(client, front, counted, serving)),
         Some(front) => Box::pin(one::serve(client, front, serving)),
         None => {

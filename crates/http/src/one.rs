@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a terminated connection: one request after another, and back to the lot when none
+//! HTTP/1.1 on a terminated connection: one request after another, and back to the table when none
 //! comes. It must not know how a request is served.
 
 use std::future::poll_fn;
@@ -13,8 +13,8 @@ use super::head::{Length, Request, Scanner, take_request};
 use super::io::{Client, Gone, READ_BYTES};
 use super::stream::Stream;
 use super::upgrade;
+use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
 use eyelet_engine::handle::Stop;
-use eyelet_engine::lot::{LARGE_BYTES, Phase};
 use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::shed::Serving;
@@ -88,16 +88,16 @@ fn end(mut client: Client, front: Front, reason: Reason, last: &Last) {
         Last::Close => client.goodbye(),
         Last::Cut => client.unsent(),
     };
-    park::last_words(&client.handle, &words);
+    park::close_with(&client.handle, &words);
     let worker = front.worker.clone();
-    worker.engine.tell(&front.end(), &End { outcome: Outcome::Terminated, reason });
+    worker.engine.emit(&front.end(), &End { outcome: Outcome::Terminated, reason });
 }
 
-/// Back to the lot, with no upstream and no buffer.
+/// Back to the table, with no upstream and no buffer.
 fn rest(client: Client, mut front: Front) {
     let (handle, terminated) = client.into_parked(std::mem::take(&mut front.preface));
-    let mut story = front.end();
-    park::park(&handle, &mut story, Relay::Terminate(terminated));
+    let mut info = front.end();
+    park::park(&handle, &mut info, Relay::Terminate(terminated));
 }
 
 async fn next(client: &mut Client, front: &Front) -> Next {

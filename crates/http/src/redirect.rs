@@ -13,7 +13,7 @@ use eyelet_engine::handle::Stop;
 use eyelet_engine::park;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes read at once: a browser's first request.
@@ -25,7 +25,7 @@ const HEAD: When = When::During(Stage::RequestHead);
 pub async fn redirect(
     handle: &Handle,
     http: &eyelet_config::Http,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     mut received: CountedBuffer,
 ) -> Result<(), End> {
     handle.due_in(http.head_timeout);
@@ -53,8 +53,8 @@ pub async fn redirect(
         },
         Err(broken) => fault(broken),
     };
-    story.bytes_to_client += words.len() as u64;
-    park::last_words(handle, &words);
+    info.bytes_to_client += words.len() as u64;
+    park::close_with(handle, &words);
     Err(end)
 }
 

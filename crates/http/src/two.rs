@@ -24,8 +24,8 @@ use super::reason::http2;
 use super::room;
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
+use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::Stop;
-use eyelet_engine::lot::Phase;
 use eyelet_engine::park;
 use eyelet_engine::shed::Serving;
 use eyelet_engine::worker::Handle;
@@ -91,10 +91,10 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
     };
     load.closes();
     // What was sealed last is sent, or the client does not read.
-    park::last_words(&handle, &[]);
-    let story = front.story_now();
+    park::close_with(&handle, &[]);
+    let info = front.info_now();
     let end = End { outcome: Outcome::Terminated, reason };
-    front.worker.engine.tell(&story, &end);
+    front.worker.engine.emit(&info, &end);
 }
 
 /// A stream that its client has begun.
@@ -264,7 +264,7 @@ fn begin(
         refuse(front, asked);
         return false;
     }
-    let (worker, source) = (&front.worker, front.story.client.ip());
+    let (worker, source) = (&front.worker, front.info.client.ip());
     let long = room::beyond_stream(&asked.0);
     let bytes = STREAM_BYTES + long;
     let has_room = worker.engine.make_room_to_wake(handle.key(), source, bytes)
@@ -298,7 +298,7 @@ fn refuse(front: &Front, (request, mut respond): Asked) {
     let mut record = Record::new(front, &request.into_parts().0);
     record.failed = true;
     record.reason = Reason::Shed(Shed::Stream);
-    front.tell(&record);
+    front.emit(&record);
 }
 
 async fn one_stream(
@@ -313,7 +313,7 @@ async fn one_stream(
         let mut record = Record::new(&front, &parts);
         record.failed = true;
         record.reason = Reason::StreamReset;
-        front.tell(&record);
+        front.emit(&record);
         return drops.set(drops.get() + 1);
     }
     // What a WebSocket says is no body of the request.

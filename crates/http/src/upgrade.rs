@@ -1,4 +1,4 @@
-//! A connection that has switched protocols (RFC 9110 7.8): a pair in the lot, or, where the
+//! A connection that has switched protocols (RFC 9110 7.8): a pair in the table, or, where the
 //! upstream speaks TLS, a task that copies. It must not know which protocol it is.
 
 use std::future::poll_fn;
@@ -26,17 +26,17 @@ pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connecti
             Ok(()) => {
                 front.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
                 let (handle, terminated) = client.into_pair();
-                let mut story = front.end();
-                return park::park(&handle, &mut story, Relay::Terminate(terminated));
+                let mut info = front.end();
+                return park::park(&handle, &mut info, Relay::Terminate(terminated));
             }
             Err(error) => Reason::upstream_io(&error),
         },
         Ok(()) => copy(&mut client, &front, upstream).await,
     };
     let words = client.goodbye();
-    park::last_words(&client.handle, &words);
+    park::close_with(&client.handle, &words);
     let end = End { outcome: Outcome::Terminated, reason: ended };
-    worker.engine.tell(&front.end(), &end);
+    worker.engine.emit(&front.end(), &end);
 }
 
 fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::names::Names;
-use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::log::Log;
 use eyelet_telemetry::request::RequestInfo;
 use eyelet_tls::client::ClientConfigs;
@@ -62,9 +62,9 @@ impl Http {
     }
 
     /// Writes the access line of a request on a connection that goes on.
-    pub fn tell_request(&self, story: &Story, end: &End, request: &RequestInfo) {
-        let measured = story.measured(self.engine.now_unix_ms());
+    pub fn emit_request(&self, info: &ConnectionInfo, end: &End, request: &RequestInfo) {
+        let measured = info.measured(self.engine.now_unix_ms());
         let mut log = self.log.borrow_mut();
-        log.line(&self.shared.config, &story.decided, &measured, end, Some(request));
+        log.line(&self.shared.config, &info.decided, &measured, end, Some(request));
     }
 }

@@ -10,7 +10,7 @@ use std::{fmt, iter};
 use bytes::Bytes;
 
 /// What an active connection is counted as from accept until it is parked, whatever it is at: its
-/// task with its story (1 KiB) and what that awaits of a handshake (2 KiB; the sizes of both are
+/// task with its info (1 KiB) and what that awaits of a handshake (2 KiB; the sizes of both are
 /// tested in `connection.rs`), the beginning of a request's head (2 KiB), rustls' connection and
 /// its flight, measured at 7.5 KiB with a chain of 1 KiB, and the allocator's share. What is
 /// received of a hello or a handshake is counted beside it, by [`CountedBuffer`].

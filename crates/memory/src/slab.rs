@@ -2,10 +2,10 @@
 //! given back.
 //! It must not know what an entry is.
 
-/// Entries a chunk. A chunk of the lot's entries is then about 240 KiB, which the allocator mostly
-/// maps by itself (`sys::memory`): what lives for hours is not strewn among what lives for a
-/// handshake, so neither keeps the other's pages. Half of that often fitted into a hole that a
-/// burst had left in the heap. Pages of it are touched as entries come.
+/// Entries a chunk. A chunk of the connection table's entries is then about 240 KiB, which the
+/// allocator mostly maps by itself (`sys::memory`): what lives for hours is not strewn among what
+/// lives for a handshake, so neither keeps the other's pages. Half of that often fitted into a hole
+/// that a burst had left in the heap. Pages of it are touched as entries come.
 const CHUNK: usize = 1024;
 const WORDS: usize = CHUNK / 64;
 

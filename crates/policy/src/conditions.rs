@@ -109,12 +109,12 @@ impl Conditions {
 
     /// Hellos whose name is true, or is not, by any of these.
     #[must_use]
-    pub fn name_is_true(
+    pub fn sni_verified(
         mut self,
         wanted: bool,
         evidence: impl IntoIterator<Item = Evidence>,
     ) -> Self {
-        self.evidence.set_name_is_true(wanted, evidence);
+        self.evidence.set_sni_verified(wanted, evidence);
         self
     }
 
@@ -151,13 +151,13 @@ impl Conditions {
 
     /// Whether a matcher asks for the host of a CONNECT, and for nothing else that would do.
     pub fn asks_connect(&self) -> bool {
-        let name_is_true = self.evidence.name_is_true.as_ref();
-        name_is_true.is_some_and(|(_, evidence)| **evidence == [Evidence::Connect])
+        let sni_verified = self.evidence.sni_verified.as_ref();
+        sni_verified.is_some_and(|(_, evidence)| **evidence == [Evidence::Connect])
     }
 
     /// Whether it asks for names that are not true.
     pub(crate) fn asks_untrue_name(&self) -> bool {
-        self.evidence.name_is_true.as_ref().is_some_and(|(wanted, _)| !wanted)
+        self.evidence.sni_verified.as_ref().is_some_and(|(wanted, _)| !wanted)
     }
 
     /// Whether a matcher asks for what depends on where the client wanted to go.

@@ -183,7 +183,7 @@ fn covers(rules: &Rules, wide: u32, narrow: u32) -> Cover {
 const MAY_BE_UNKNOWN: [Matcher; 6] = [
     Matcher::Destination,
     Matcher::Ja4,
-    Matcher::NameIsTrue,
+    Matcher::SniVerified,
     Matcher::CertificateValid,
     Matcher::CertificateNames,
     Matcher::CertificateIssuer,

@@ -23,7 +23,7 @@ pub enum Evidence {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Asked {
     /// Whether the name is to be true, and what may speak for it; ascending.
-    pub(crate) name_is_true: Option<(bool, Box<[Evidence]>)>,
+    pub(crate) sni_verified: Option<(bool, Box<[Evidence]>)>,
     pub(crate) certificate_names: Box<[NamePattern]>,
     pub(crate) certificate_issuer: Box<[Box<str>]>,
     pub(crate) certificate_valid: Option<bool>,
@@ -48,17 +48,17 @@ impl Evidence {
 }
 
 impl Asked {
-    pub(crate) fn set_name_is_true(
+    pub(crate) fn set_sni_verified(
         &mut self,
         wanted: bool,
         evidence: impl IntoIterator<Item = Evidence>,
     ) {
-        self.name_is_true = Some((wanted, sorted(evidence)));
+        self.sni_verified = Some((wanted, sorted(evidence)));
     }
 
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
         match matcher {
-            Matcher::NameIsTrue => self.name_is_true.is_some(),
+            Matcher::SniVerified => self.sni_verified.is_some(),
             Matcher::CertificateNames => !self.certificate_names.is_empty(),
             Matcher::CertificateIssuer => !self.certificate_issuer.is_empty(),
             Matcher::CertificateValid => self.certificate_valid.is_some(),
@@ -75,16 +75,16 @@ impl Asked {
 
     /// Whether this evidence may speak for the name.
     pub(crate) fn asks_name(&self, evidence: Evidence) -> bool {
-        self.name_is_true.as_ref().is_some_and(|(_, all)| all.contains(&evidence))
+        self.sni_verified.as_ref().is_some_and(|(_, all)| all.contains(&evidence))
     }
 
     /// From cheap to dear, as all matchers.
     pub(crate) fn check(&self, hello: &Hello<'_>, facts: &Facts<'_>, refuse: bool) -> Outcome {
-        if let Some((wanted, evidence)) = &self.name_is_true {
+        if let Some((wanted, evidence)) = &self.sni_verified {
             match truth(hello.sni(), evidence, facts) {
                 Truth::Known(known) if known == *wanted => {}
                 Truth::Unknown if refuse => {}
-                Truth::Known(_) | Truth::Unknown => return Outcome::Fails(Matcher::NameIsTrue),
+                Truth::Known(_) | Truth::Unknown => return Outcome::Fails(Matcher::SniVerified),
                 Truth::Needs(fact) => return Outcome::Needs(fact),
             }
         }
@@ -125,7 +125,7 @@ impl Asked {
 
     /// Whether these hold whenever `other` do. Only for two rules that both refuse, or neither.
     pub(crate) fn cover(&self, other: &Self) -> bool {
-        let truth = match (&self.name_is_true, &other.name_is_true) {
+        let truth = match (&self.sni_verified, &other.sni_verified) {
             (None, _) => true,
             (Some(_), None) => false,
             // More evidence makes more names true, and fewer false.
@@ -146,8 +146,8 @@ impl Asked {
     }
 
     pub(crate) fn text(&self, matcher: Matcher) -> String {
-        match (matcher, &self.name_is_true) {
-            (Matcher::NameIsTrue, Some((wanted, evidence))) => {
+        match (matcher, &self.sni_verified) {
+            (Matcher::SniVerified, Some((wanted, evidence))) => {
                 let evidence = listed(evidence.iter().map(|evidence| evidence.name()));
                 format!("{wanted} by {evidence}")
             }
@@ -170,7 +170,7 @@ fn truth(sni: &Sni<'_>, evidence: &[Evidence], facts: &Facts<'_>) -> Truth {
     for evidence in evidence {
         let (known, fact) = match evidence {
             Evidence::Connect => (facts.connect.map(is_name), None),
-            Evidence::Dns => (facts.dns_truth, Some(Fact::DnsTruth)),
+            Evidence::Dns => (facts.dns_agrees, Some(Fact::DnsEvidence)),
             Evidence::Certificate => (facts.certificate.map(|c| c.valid), Some(Fact::Certificate)),
         };
         match known {

@@ -23,7 +23,7 @@ pub struct Facts<'a> {
     /// The fingerprint of `hello`.
     pub ja4: Option<&'a str>,
     /// Whether the destination is among the addresses of the name in the hello.
-    pub dns_truth: Option<bool>,
+    pub dns_agrees: Option<bool>,
     /// What the destination shows to who asks for the name in the hello.
     pub certificate: Option<&'a Certificate>,
     /// What was asked for and cannot be had. It fails closed: a refuse rule that asks for it
@@ -55,7 +55,7 @@ impl Facts<'_> {
             destination: None,
             hello: None,
             ja4: None,
-            dns_truth: None,
+            dns_agrees: None,
             certificate: None,
             unknown,
         }
@@ -72,8 +72,8 @@ pub enum Fact {
     Hello,
     /// `Facts::ja4`; asked for only when the hello is there.
     Ja4,
-    /// `Facts::dns_truth`; asked for only when the hello is there, and has a name.
-    DnsTruth,
+    /// `Facts::dns_agrees`; asked for only when the hello is there, and has a name.
+    DnsEvidence,
     /// `Facts::certificate`; asked for only when the hello is there.
     Certificate,
 }

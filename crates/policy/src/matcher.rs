@@ -32,8 +32,8 @@ pub enum Matcher {
     TlsCompression,
     /// `ja4`
     Ja4,
-    /// `name_is_true`
-    NameIsTrue,
+    /// `sni_verified`
+    SniVerified,
     /// `certificate_valid`
     CertificateValid,
     /// `certificate_names`
@@ -64,7 +64,7 @@ impl fmt::Display for Matcher {
             Self::Alpn => "alpn",
             Self::TlsCompression => "tls_compression",
             Self::Ja4 => "ja4",
-            Self::NameIsTrue => "name_is_true",
+            Self::SniVerified => "sni_verified",
             Self::CertificateValid => "certificate_valid",
             Self::CertificateNames => "certificate_names",
             Self::CertificateIssuer => "certificate_issuer",

@@ -16,11 +16,11 @@ use words::{Given, Words, refuse, rule};
 use Evidence::{Certificate as ByCertificate, Connect, Dns};
 
 fn is_true(wanted: bool, evidence: &[Evidence]) -> Rule {
-    rule().with(|all| all.name_is_true(wanted, evidence.iter().copied()))
+    rule().with(|all| all.sni_verified(wanted, evidence.iter().copied()))
 }
 
 fn refuse_lies(evidence: &[Evidence]) -> Rule {
-    refuse().with(|all| all.name_is_true(false, evidence.iter().copied()))
+    refuse().with(|all| all.sni_verified(false, evidence.iter().copied()))
 }
 
 fn shadow(mut rule: Rule) -> Rule {
@@ -40,11 +40,11 @@ fn check(rules: &[Rule], table: &[(Given<'_>, Option<u32>, &[Fact])]) {
 }
 
 #[test]
-fn a_name_is_true_as_soon_as_one_evidence_speaks_for_it() {
+fn a_sni_verified_as_soon_as_one_evidence_speaks_for_it() {
     let named = Given::named("a.example");
     let good = Certificate { trusted: true, valid: true, ..Certificate::default() };
     let bad = Certificate::default();
-    use Fact::{Certificate as Shown, DnsTruth, Hello};
+    use Fact::{Certificate as Shown, DnsEvidence, Hello};
     check(
         &[is_true(true, &[ByCertificate, Dns, Connect]), rule()],
         &[
@@ -52,11 +52,11 @@ fn a_name_is_true_as_soon_as_one_evidence_speaks_for_it() {
             (
                 Given { connect: Some("b.example"), dns: Some(true), ..named },
                 Some(0),
-                &[Hello, DnsTruth],
+                &[Hello, DnsEvidence],
             ),
             // What cannot be had does not stand in the way of what can.
-            (Given { certificate: Some(&good), ..named }, Some(0), &[Hello, DnsTruth, Shown]),
-            (Given { certificate: Some(&bad), ..named }, Some(1), &[Hello, DnsTruth, Shown]),
+            (Given { certificate: Some(&good), ..named }, Some(0), &[Hello, DnsEvidence, Shown]),
+            (Given { certificate: Some(&bad), ..named }, Some(1), &[Hello, DnsEvidence, Shown]),
             // Without a name there is nothing to ask about.
             (Given::default(), Some(1), &[Hello]),
         ],
@@ -68,8 +68,8 @@ fn what_cannot_be_had_fails_closed() {
     let named = Given::named("a.example");
     let lies = [refuse_lies(&[Dns]), rule()];
     let truths = [is_true(true, &[Dns]), is_true(false, &[Dns]), refuse()];
-    use Fact::{DnsTruth, Hello};
-    let asked: &[Fact] = &[Hello, DnsTruth];
+    use Fact::{DnsEvidence, Hello};
+    let asked: &[Fact] = &[Hello, DnsEvidence];
     check(
         &lies,
         &[
@@ -91,7 +91,7 @@ fn what_cannot_be_had_fails_closed() {
 
 #[test]
 fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
-    use Fact::{Certificate as Shown, DnsTruth, Hello};
+    use Fact::{Certificate as Shown, DnsEvidence, Hello};
     let good = Certificate { trusted: true, valid: true, ..Certificate::default() };
     let rules = [
         refuse().sni(&["*.evil.example"]),
@@ -110,18 +110,18 @@ fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
             (
                 Given { dns: Some(false), ..from("10.0.0.1", "a.example") },
                 Some(1),
-                &[Hello, DnsTruth],
+                &[Hello, DnsEvidence],
             ),
             // A false name asks for no certificate.
             (
                 Given { alpn: h2, dns: Some(false), ..from("192.0.2.1", "a.example") },
                 Some(3),
-                &[Hello, DnsTruth],
+                &[Hello, DnsEvidence],
             ),
             (
                 Given { alpn: h2, dns: Some(true), ..from("192.0.2.1", "a.example") },
                 Some(2),
-                &[Hello, DnsTruth, Shown],
+                &[Hello, DnsEvidence, Shown],
             ),
         ],
     );
@@ -285,7 +285,7 @@ fn coverage_of_evidence_and_shadow() {
         (is_true(false, &[Dns]), is_true(false, &[Dns, Connect]), true),
         (is_true(false, &[Dns, Connect]), is_true(false, &[Dns]), false),
         (is_true(true, &[Dns]), is_true(false, &[Dns]), false),
-        (is_true(true, &[Dns]), refuse().with(|all| all.name_is_true(true, [Dns])), false),
+        (is_true(true, &[Dns]), refuse().with(|all| all.sni_verified(true, [Dns])), false),
         (bank(rule()), bank(rule()), true),
         (bank(rule()), valid(bank(rule()), false), false),
         (valid(bank(rule()), false), valid(bank(rule()), false), true),

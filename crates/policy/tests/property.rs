@@ -23,7 +23,7 @@ struct Written {
     ech: Option<bool>,
     alpn: Vec<&'static str>,
     ja4: Option<&'static str>,
-    name_is_true: Option<bool>,
+    sni_verified: Option<bool>,
 }
 
 const NAMES: [&str; 6] = ["a.x", "b.x", "a.b.x", "c.a.b.x", "x", "a.y"];
@@ -47,7 +47,7 @@ prop_compose! {
         ech in prop::option::weighted(0.15, any::<bool>()),
         alpn in prop::collection::vec(prop::sample::select(&ALPN[..]), 0..2),
         ja4 in prop::option::weighted(0.15, prop::sample::select(&JA4[..])),
-        name_is_true in prop::option::weighted(0.15, any::<bool>()),
+        sni_verified in prop::option::weighted(0.15, any::<bool>()),
         shadow in prop::bool::weighted(0.15),
         action in prop::sample::select(&[0, 1, 2, 3][..]),
     ) -> Written {
@@ -61,14 +61,14 @@ prop_compose! {
         if let Some(max) = version_max { rule = rule.with(|all| all.tls_version_max(max)); }
         if let Some(ech) = ech { rule = rule.with(|all| all.ech(ech)); }
         if let Some(ja4) = ja4 { rule = rule.ja4(ja4); }
-        if let Some(wanted) = name_is_true {
-            rule = rule.with(|all| all.name_is_true(wanted, [Evidence::Dns]));
+        if let Some(wanted) = sni_verified {
+            rule = rule.with(|all| all.sni_verified(wanted, [Evidence::Dns]));
         }
         rule.shadow = shadow;
         let sni = rule.sni.clone();
         Written {
             rule, sni, client, destination, listener, malformed, version_max, ech, alpn, ja4,
-            name_is_true,
+            sni_verified,
         }
     }
 }
@@ -128,7 +128,7 @@ fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec
             || written.ech.is_some()
             || !written.alpn.is_empty()
             || written.ja4.is_some()
-            || written.name_is_true.is_some()
+            || written.sni_verified.is_some()
             || written.rule.needs != Needs::Nothing;
         peeked |= asks && !written.rule.shadow;
         let readable = if peeked || asks { written.malformed == broken } else { true };
@@ -141,7 +141,7 @@ fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec
             && written.ech.is_none_or(|ech| ech == given.ech)
             && (written.alpn.is_empty() || written.alpn.iter().any(offered))
             && written.ja4.is_none_or(|ja4| closed(given.ja4.map(|known| known == ja4)))
-            && written.name_is_true.is_none_or(|wanted| closed(dns.map(|known| known == wanted)))
+            && written.sni_verified.is_none_or(|wanted| closed(dns.map(|known| known == wanted)))
         {
             match written.rule.shadow {
                 true => shadowed.push(id),
@@ -201,8 +201,8 @@ proptest! {
         let mut facts = Facts::new(given.listener, given.client.parse().unwrap());
         facts.hello = Some(&hello);
         facts.ja4 = given.ja4;
-        facts.dns_truth = given.dns;
-        for fact in [Fact::Destination, Fact::Ja4, Fact::DnsTruth] {
+        facts.dns_agrees = given.dns;
+        for fact in [Fact::Destination, Fact::Ja4, Fact::DnsEvidence] {
             facts.unknown = facts.unknown.with(fact);
         }
         let eyelet_policy::Decision::Verdict(all_known) = index.decide(&facts) else {

@@ -80,7 +80,7 @@ impl<K, V> Weighter<Keyed<K>, Weighted<V>> for Bytes {
 /// A flight that this caller is to make, or whose outcome it waits for.
 pub enum Flight<K: Eq, V> {
     /// The caller's own. Dropping the first half ends it.
-    Mine(Landing<K, V>, watch::Receiver<Option<V>>),
+    Mine(Leader<K, V>, watch::Receiver<Option<V>>),
     /// Somebody else's.
     Shared(watch::Receiver<Option<V>>),
     /// There are too many.
@@ -88,7 +88,7 @@ pub enum Flight<K: Eq, V> {
 }
 
 /// The duty to end a flight.
-pub struct Landing<K: Eq, V> {
+pub struct Leader<K: Eq, V> {
     cache: Arc<Cache<K, V>>,
     hash: u64,
     key: K,
@@ -151,8 +151,8 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         }
         let (sender, receiver) = watch::channel(None);
         flights.insert(hash, (key.clone(), receiver.clone()));
-        let landing = Landing { cache: self.clone(), hash, key: key.clone(), sender };
-        Flight::Mine(landing, receiver)
+        let leader = Leader { cache: self.clone(), hash, key: key.clone(), sender };
+        Flight::Mine(leader, receiver)
     }
 
     /// Entries, and the bytes they take.
@@ -168,20 +168,20 @@ impl<K, V> Cache<K, V> {
     }
 }
 
-impl<K: Eq + Clone, V: Clone> Landing<K, V> {
+impl<K: Eq + Clone, V: Clone> Leader<K, V> {
     /// Tells who waits what is known so far.
-    pub fn tell(&self, value: V) {
+    pub fn publish(&self, value: V) {
         self.sender.send_replace(Some(value));
     }
 
     /// Keeps the value, tells it, and ends the flight.
     pub fn land(self, value: V, bytes: usize) {
         self.cache.keep(self.hash, self.key.clone(), value.clone(), bytes);
-        self.tell(value);
+        self.publish(value);
     }
 }
 
-impl<K: Eq, V> Drop for Landing<K, V> {
+impl<K: Eq, V> Drop for Leader<K, V> {
     fn drop(&mut self) {
         self.cache.flights().remove(&self.hash);
     }
@@ -201,7 +201,7 @@ pub async fn outcome<V: Clone>(
 }
 
 /// Runs a flight beside the connection that asked first: others wait for it too.
-pub fn fly(flight: impl Future<Output = ()> + 'static) {
+pub fn spawn(flight: impl Future<Output = ()> + 'static) {
     tokio::task::spawn_local(flight);
 }
 
@@ -273,10 +273,10 @@ mod tests {
     async fn one_flight_a_key_and_a_bound_on_all() {
         let cache = cache(8);
         let hash = cache.hash(1_u32);
-        let Flight::Mine(landing, mine) = cache.join(hash, &1) else { unreachable!() };
+        let Flight::Mine(leader, mine) = cache.join(hash, &1) else { unreachable!() };
         let Flight::Shared(shared) = cache.join(hash, &1) else { unreachable!() };
-        landing.tell(3);
-        landing.land(4, 40);
+        leader.publish(3);
+        leader.land(4, 40);
         assert_eq!(outcome(shared, |value| *value == 4).await, Some(4));
         assert_eq!(outcome(mine, |value| *value == 9).await, Some(4), "all there will be");
         assert_eq!(read(&cache, 1), Some(4));

@@ -70,7 +70,7 @@ pub enum RootsError {
     #[error("{0}")]
     File(#[from] certificate::CertificateError),
     /// No file of the system's was found.
-    #[error("no roots of this system at {}; name a file in [truth] ca", SYSTEM_ROOTS.join(", "))]
+    #[error("no roots of this system at {}; name a file in [evidence] ca", SYSTEM_ROOTS.join(", "))]
     NoSystem,
     /// None of the certificates can be a root.
     #[error("{file}: no certificate that can be a root")]
@@ -84,12 +84,12 @@ pub enum RootsError {
 }
 
 impl Asker {
-    /// Reads the roots in `[truth] ca`, or the system's.
+    /// Reads the roots in `[evidence] ca`, or the system's.
     ///
     /// # Errors
     /// If there are none.
     pub fn new(config: &Config) -> Result<Self, RootsError> {
-        let ca = config.truth.ca.as_deref();
+        let ca = config.evidence.ca.as_deref();
         let allow = allowed(config);
         let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
         let file = ca.or_else(system).ok_or(RootsError::NoSystem)?;

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use crate::cache::{self, Flight, Landing};
+use crate::cache::{self, Flight, Leader};
 use crate::names::Names;
-use crate::permits::Turn;
+use crate::permits::Permit;
 use crate::resolver::{Dialled, Found};
 
 /// A look-up goes on for so many times `connect_timeout`: who joins it late has time of his own.
 const LOOKUP_TIMEOUTS: u32 = 2;
 
 /// The addresses of a name that is dialled: from memory, or by a look-up that all workers share.
-/// A name that a client chose is a whole one, and is looked up in one of its turns; what the
+/// A name that a client chose is a whole one, and is looked up in one of its permits; what the
 /// administrator wrote waits for nobody.
 ///
 /// # Errors
@@ -29,18 +29,18 @@ pub async fn addresses(
     if let Some(found) = known(names, asker, name) {
         return found;
     }
-    let (dialled, lookups) = (&names.shared.truth.dialled, &names.shared.truth.lookups);
+    let (dialled, lookups) = (&names.shared.evidence.dialled, &names.shared.evidence.lookups);
     let wait = names.shared.config.limits.connect_timeout;
     let key = (Box::from(name), asker.is_some());
     let hash = dialled.hash((name, asker.is_some()));
     let flight = match dialled.flight(hash, &key) {
         Some(flight) => flight,
         None => {
-            let turn = match asker {
+            let permit = match asker {
                 None => None,
                 // So that this is what is told, and not that the time to connect is over.
                 Some(client) => match timeout(wait / 2, lookups.of(client)).await {
-                    Ok(turn) => Some(turn),
+                    Ok(permit) => Some(permit),
                     Err(_) => {
                         let share = lookups.share();
                         return Err(format!("{share} look-ups for this client are under way"));
@@ -53,9 +53,9 @@ pub async fn addresses(
             match dialled.join(hash, &key) {
                 Flight::Busy => return Err("too many look-ups are under way".into()),
                 Flight::Shared(flight) => flight,
-                Flight::Mine(landing, flight) => {
+                Flight::Mine(leader, flight) => {
                     let names = names.clone();
-                    cache::fly(async move { look_up(&names, key, landing, turn).await });
+                    cache::spawn(async move { look_up(&names, key, leader, permit).await });
                     flight
                 }
             }
@@ -66,7 +66,7 @@ pub async fn addresses(
 }
 
 fn known(names: &Names, asker: Option<IpAddr>, name: &str) -> Option<Result<Vec<IpAddr>, String>> {
-    let dialled = &names.shared.truth.dialled;
+    let dialled = &names.shared.evidence.dialled;
     let known = dialled.read(
         dialled.hash((name, asker.is_some())),
         |(known, whole)| **known == *name && *whole == asker.is_some(),
@@ -78,12 +78,12 @@ fn known(names: &Names, asker: Option<IpAddr>, name: &str) -> Option<Result<Vec<
 async fn look_up(
     names: &Names,
     key: Dialled,
-    landing: Landing<Dialled, Arc<Found>>,
-    turn: Option<Turn>,
+    leader: Leader<Dialled, Arc<Found>>,
+    permit: Option<Permit>,
 ) {
     let find = async {
-        let _begun = match &turn {
-            Some(turn) => turn.begin().await,
+        let _begun = match &permit {
+            Some(permit) => permit.begin().await,
             None => None,
         };
         names.resolver.find(&key, || names.engine.now_unix_ms()).await
@@ -92,10 +92,10 @@ async fn look_up(
     match timeout(wait, find).await {
         Ok(found) if names.engine.now_unix_ms() < found.fresh_until_ms => {
             let bytes = found.bytes() + key.0.len();
-            landing.land(Arc::new(found), bytes);
+            leader.land(Arc::new(found), bytes);
         }
         // Who waits is told, and what nobody could use takes no place.
-        Ok(found) => landing.tell(Arc::new(found)),
+        Ok(found) => leader.publish(Arc::new(found)),
         Err(_) => {}
     }
 }

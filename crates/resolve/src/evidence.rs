@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cache::Cache;
 use crate::certificate::{Asker, RootsError, Shown};
-use crate::permits::Turns;
+use crate::permits::Permits;
 use crate::resolved::Resolved;
 use crate::resolver::{Dialled, Found};
 use eyelet_config::Config;
@@ -31,16 +31,16 @@ pub type Question = (Box<str>, bool);
 pub type Visit = (SocketAddr, Option<Box<str>>);
 
 /// The evidence of a process, and what it has looked up to dial it.
-pub struct Truth {
+pub struct EvidenceStore {
     pub(crate) dns: Arc<Cache<Question, Arc<Resolved>>>,
     pub(crate) certificates: Arc<Cache<Visit, Arc<Attempt>>>,
     /// Addresses of names that are dialled.
     pub dialled: Arc<Cache<Dialled, Arc<Found>>>,
     pub(crate) asker: Option<Asker>,
-    pub(crate) questions: Arc<Turns>,
-    pub(crate) handshakes: Arc<Turns>,
+    pub(crate) questions: Arc<Permits>,
+    pub(crate) handshakes: Arc<Permits>,
     /// For the names that clients want dialled.
-    pub lookups: Arc<Turns>,
+    pub lookups: Arc<Permits>,
 }
 
 /// What came of a side handshake.
@@ -62,7 +62,7 @@ pub struct ByDns {
     pub fault: Option<Box<str>>,
 }
 
-impl Truth {
+impl EvidenceStore {
     /// No evidence yet. The roots are read, if a rule asks for a certificate.
     ///
     /// # Errors
@@ -76,9 +76,9 @@ impl Truth {
             certificates: Arc::new(Cache::new(bytes_max)),
             dialled: Arc::new(Cache::new(bytes_max)),
             asker,
-            questions: Turns::new(QUESTIONS_MAX),
-            handshakes: Turns::new(HANDSHAKES_MAX),
-            lookups: Turns::new(LOOKUPS_MAX),
+            questions: Permits::new(QUESTIONS_MAX),
+            handshakes: Permits::new(HANDSHAKES_MAX),
+            lookups: Permits::new(LOOKUPS_MAX),
         })
     }
 

@@ -10,11 +10,11 @@ use eyelet_sys::socket;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::cache::{self, Flight, Landing};
+use crate::cache::{self, Flight, Leader};
 use crate::evidence::{Attempt, ByDns, Question, Visit};
 use crate::loops::Trace;
 use crate::names::Names;
-use crate::permits::Turn;
+use crate::permits::Permit;
 use crate::resolved::Resolved;
 use eyelet_memory::budget::Counted;
 
@@ -26,11 +26,11 @@ const INVALID_FRESH_MS: u64 = 60_000;
 /// Whether `address` is one of `name`'s, where that is known without asking.
 pub fn known_by_dns(names: &Names, name: &str, address: IpAddr) -> Option<ByDns> {
     let shared = &*names.shared;
-    let (truth, history) = (&shared.truth, shared.config.truth.history);
+    let (evidence, history) = (&shared.evidence, shared.config.evidence.history);
     let (address, now) = (address.to_canonical(), names.engine.now_unix_ms());
     let v6 = address.is_ipv6();
-    let known = truth.dns.read(
-        truth.dns.hash((name, v6)),
+    let known = evidence.dns.read(
+        evidence.dns.hash((name, v6)),
         |(known, six)| **known == *name && *six == v6,
         |known| {
             (known.has(address, now, history).is_some() || known.is_fresh(now))
@@ -46,29 +46,29 @@ pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAd
         return known;
     }
     let shared = &*names.shared;
-    let (truth, history) = (&shared.truth, shared.config.truth.history);
+    let (evidence, history) = (&shared.evidence, shared.config.evidence.history);
     let v6 = address.to_canonical().is_ipv6();
-    let hash = truth.dns.hash((name, v6));
+    let hash = evidence.dns.hash((name, v6));
     let key = (Box::from(name), v6);
-    let flight = match truth.dns.flight(hash, &key) {
+    let flight = match evidence.dns.flight(hash, &key) {
         Some(flight) => flight,
         None => {
-            // First the turn and then the flight, which others join: who floods us with names
-            // makes nobody wait for his turns.
-            let turn = timeout(shared.config.truth.timeout, truth.questions.of(client));
-            let Ok(turn) = turn.await else {
-                let share = truth.questions.share();
+            // First the permit and then the flight, which others join: who floods us with names
+            // makes nobody wait for his permits.
+            let permit = timeout(shared.config.evidence.timeout, evidence.questions.of(client));
+            let Ok(permit) = permit.await else {
+                let share = evidence.questions.share();
                 return ByDns::unknown(&format!("{share} questions of this client are under way"));
             };
             if let Some(known) = known_by_dns(names, name, address) {
                 return known;
             }
-            match truth.dns.join(hash, &key) {
+            match evidence.dns.join(hash, &key) {
                 Flight::Busy => return ByDns::unknown("too many questions are under way"),
                 Flight::Shared(flight) => flight,
-                Flight::Mine(landing, flight) => {
+                Flight::Mine(leader, flight) => {
                     let names = names.clone();
-                    cache::fly(async move { question(&names, key, hash, landing, turn).await });
+                    cache::spawn(async move { question(&names, key, hash, leader, permit).await });
                     flight
                 }
             }
@@ -89,21 +89,21 @@ async fn question(
     names: &Rc<Names>,
     key: Question,
     hash: u64,
-    landing: Landing<Question, Arc<Resolved>>,
-    turn: Turn,
+    leader: Leader<Question, Arc<Resolved>>,
+    permit: Permit,
 ) {
-    let config = &names.shared.config.truth;
+    let config = &names.shared.config.evidence;
     let deadline = Instant::now() + config.timeout;
-    let truth = &names.shared.truth;
-    let mut resolved = truth.dns.read(hash, |known| *known == key, Arc::clone);
+    let evidence = &names.shared.evidence;
+    let mut resolved = evidence.dns.read(hash, |known| *known == key, Arc::clone);
     if let Some(resolved) =
         resolved.clone().filter(|known| known.is_fresh(names.engine.now_unix_ms()))
     {
         // Another flight landed between this one's look-up and its start.
         let bytes = resolved.bytes() + key.0.len();
-        return landing.land(resolved, bytes);
+        return leader.land(resolved, bytes);
     }
-    let Ok(_begun) = timeout_at(deadline, turn.begin()).await else { return };
+    let Ok(_begun) = timeout_at(deadline, permit.begin()).await else { return };
     let (name, v6) = &key;
     let mut question = match names.resolvers.ask(name, *v6, deadline) {
         Ok(question) => question,
@@ -111,7 +111,7 @@ async fn question(
             let now = names.engine.now_unix_ms();
             let failed = Resolved::failed(resolved.as_deref(), why, now, config.history);
             let bytes = failed.bytes() + name.len();
-            return landing.land(Arc::new(failed), bytes);
+            return leader.land(Arc::new(failed), bytes);
         }
     };
     loop {
@@ -120,9 +120,9 @@ async fn question(
         let next = Arc::new(next);
         if next.is_complete() {
             let bytes = next.bytes() + name.len();
-            return landing.land(next, bytes);
+            return leader.land(next, bytes);
         }
-        landing.tell(next.clone());
+        leader.publish(next.clone());
         resolved = Some(next);
     }
 }
@@ -135,11 +135,11 @@ pub fn known_by_certificate(
     name: Option<&str>,
     is_chosen: bool,
 ) -> Option<Arc<Attempt>> {
-    let asker = names.shared.truth.asker.as_ref().filter(|_| is_chosen);
+    let asker = names.shared.evidence.asker.as_ref().filter(|_| is_chosen);
     if let Some(why) = asker.and_then(|asker| asker.declines(destination.ip())) {
         return Some(Attempt::failed(&why, names.engine.now_unix_ms()));
     }
-    let certificates = &names.shared.truth.certificates;
+    let certificates = &names.shared.evidence.certificates;
     let now = names.engine.now_unix_ms();
     let known = certificates.read(
         certificates.hash((destination, name)),
@@ -161,37 +161,38 @@ pub async fn by_certificate(
     if let Some(known) = known_by_certificate(names, destination, name, is_chosen) {
         return known;
     }
-    let truth = &names.shared.truth;
+    let evidence = &names.shared.evidence;
     let now = names.engine.now_unix_ms();
-    let hash = truth.certificates.hash((destination, name));
+    let hash = evidence.certificates.hash((destination, name));
     // A handshake with one of our own listeners would ask for another.
     if names.shared.loops.listener_at(destination).is_some() {
         return Attempt::failed("the destination is this edge", now);
     }
     let key = (destination, name.map(Box::from));
-    let flight = match truth.certificates.flight(hash, &key) {
+    let flight = match evidence.certificates.flight(hash, &key) {
         Some(flight) => flight,
         None => {
-            let turn = timeout(names.shared.config.truth.timeout, truth.handshakes.of(client));
-            let Ok(turn) = turn.await else {
-                let share = truth.handshakes.share();
+            let permit =
+                timeout(names.shared.config.evidence.timeout, evidence.handshakes.of(client));
+            let Ok(permit) = permit.await else {
+                let share = evidence.handshakes.share();
                 let why = format!("{share} side handshakes for this client are under way");
                 return Attempt::failed(&why, now);
             };
             if let Some(known) = known_by_certificate(names, destination, name, is_chosen) {
                 return known;
             }
-            match truth.certificates.join(hash, &key) {
+            match evidence.certificates.join(hash, &key) {
                 Flight::Busy => {
                     return Attempt::failed("too many side handshakes are under way", now);
                 }
                 Flight::Shared(flight) => flight,
-                Flight::Mine(landing, flight) => {
+                Flight::Mine(leader, flight) => {
                     let names = names.clone();
-                    cache::fly(async move {
-                        let attempt = side_handshake(&names, &key, hash, &turn).await;
+                    cache::spawn(async move {
+                        let attempt = side_handshake(&names, &key, hash, &permit).await;
                         let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
-                        landing.land(attempt, bytes);
+                        leader.land(attempt, bytes);
                     });
                     flight
                 }
@@ -202,20 +203,20 @@ pub async fn by_certificate(
     landed.unwrap_or_else(|| Attempt::failed("the side handshake was dropped", now))
 }
 
-async fn side_handshake(names: &Names, key: &Visit, hash: u64, turn: &Turn) -> Arc<Attempt> {
-    let (truth, config) = (&names.shared.truth, &names.shared.config.truth);
-    let known = truth.certificates.read(hash, |known| known == key, Arc::clone);
+async fn side_handshake(names: &Names, key: &Visit, hash: u64, permit: &Permit) -> Arc<Attempt> {
+    let (evidence, config) = (&names.shared.evidence, &names.shared.config.evidence);
+    let known = evidence.certificates.read(hash, |known| known == key, Arc::clone);
     let now = names.engine.now_unix_ms();
     if let Some(known) = known.filter(|known| known.is_fresh(now, names.engine.clock.wall_ms(now)))
     {
         // Another flight landed between this one's look-up and its start.
         return known;
     }
-    let Some(asker) = &truth.asker else {
+    let Some(asker) = &evidence.asker else {
         return Attempt::failed("no roots were read", names.engine.now_unix_ms());
     };
     let ask = async {
-        let _begun = turn.begin().await;
+        let _begun = permit.begin().await;
         let _counted = Counted::new(&names.shared.budget, HANDSHAKE_BYTES);
         let stream = dial(names, key.0).await.map_err(|why| why.to_string())?;
         asker.ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms()).await

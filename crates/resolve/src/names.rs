@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::evidence::Truth;
+use crate::evidence::EvidenceStore;
 use crate::loops::Loops;
 use crate::resolver::Resolver;
 use crate::resolvers::Resolvers;
@@ -19,7 +19,7 @@ pub struct SharedNames {
     /// Where this process listens and whom it dialled, to notice loops.
     pub loops: Loops,
     /// Evidence for names, and the addresses of those that are dialled.
-    pub truth: Truth,
+    pub evidence: EvidenceStore,
     /// What connections hold in memory, in all workers.
     pub budget: Arc<Budget>,
 }
@@ -41,7 +41,7 @@ impl Names {
     pub fn new(shared: Arc<SharedNames>, engine: Rc<Worker>) -> Self {
         let config = &shared.config;
         let resolver = Resolver::new(&config.dns);
-        let resolvers = Resolvers::new(&config.dns, config.truth.timeout);
+        let resolvers = Resolvers::new(&config.dns, config.evidence.timeout);
         Self { shared, engine, resolver, resolvers }
     }
 }

@@ -114,13 +114,13 @@ pub fn merge(
         addresses.truncate(ADDRESSES_MAX);
         addresses.sort_unstable();
     }
-    let told = tell(same_question, &new, now_ms);
+    let told = shown(same_question, &new, now_ms);
     let fresh_until_ms = fresh_until.min(now_ms + fresh_ms);
     Resolved { addresses: addresses.into(), fresh_until_ms, complete, fault, told }
 }
 
 /// What the answers to one question have said so far.
-fn tell(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<AddressEvidence> {
+fn shown(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<AddressEvidence> {
     let known = before.map_or(&[][..], |before| &before.told.addresses);
     let mut addresses = known.to_vec();
     for address in new {

@@ -1,4 +1,4 @@
-//! What a story keeps of evidence, and how the access line writes it.
+//! What a connection keeps of evidence, and how the access line writes it.
 //! It must not know how evidence is gathered.
 
 use std::hash::{Hash, Hasher};

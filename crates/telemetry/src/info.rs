@@ -165,9 +165,9 @@ pub enum TlsCompression {
     Chosen,
 }
 
-/// The story of an active connection.
+/// The info of an active connection.
 #[derive(Debug)]
-pub struct Story {
+pub struct ConnectionInfo {
     /// Unique in this process.
     pub id: u64,
     /// Milliseconds since 1970 at accept.
@@ -206,7 +206,7 @@ pub struct Parked {
     pub bytes_to_client: u64,
 }
 
-impl Story {
+impl ConnectionInfo {
     /// What the access line measures.
     pub fn measured(&self, now_unix_ms: u64) -> Measured {
         Measured {
@@ -219,7 +219,7 @@ impl Story {
         }
     }
 
-    /// Takes the story of a connection whose task ends.
+    /// Takes the info of a connection whose task ends.
     pub fn take(&mut self) -> Self {
         let decided = std::mem::take(&mut self.decided);
         Self { decided, connect: self.connect.take(), ..*self }
@@ -250,15 +250,15 @@ impl Story {
 }
 
 impl Parked {
-    /// The story again, for a connection that becomes active.
-    pub fn wake(self, shared: &mut Shared) -> Story {
-        let story = self.told(shared);
+    /// The info again, for a connection that becomes active.
+    pub fn wake(self, shared: &mut Shared) -> ConnectionInfo {
+        let info = self.told(shared);
         shared.forget(&self);
-        story
+        info
     }
 
-    /// The story again, to be told.
-    pub fn told(&self, shared: &Shared) -> Story {
+    /// The info again, to be logged.
+    pub fn told(&self, shared: &Shared) -> ConnectionInfo {
         let mut decided = shared.decided.get(self.decided).cloned().unwrap_or_default();
         let name = self.name.and_then(|name| shared.names.get(name));
         decided.sni = name.map(|name| name.as_str().into());
@@ -266,7 +266,7 @@ impl Parked {
         if self.compression_chosen {
             decided.tls_compression = Some(TlsCompression::Chosen);
         }
-        Story {
+        ConnectionInfo {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
             client: SocketAddr::new(self.client_ip(), self.client_port),
@@ -340,9 +340,9 @@ impl Shared {
     }
 
     /// Forgets what this connection is the last one to have; it is about to end, or to wake.
-    pub fn forget(&mut self, story: &Parked) {
-        self.decided.release(story.decided);
-        if let Some(name) = story.name {
+    pub fn forget(&mut self, info: &Parked) {
+        self.decided.release(info.decided);
+        if let Some(name) = info.name {
             self.names.release(name);
         }
     }
@@ -353,8 +353,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn story(sni: &str, client: &str) -> Story {
-        Story {
+    fn info(sni: &str, client: &str) -> ConnectionInfo {
+        ConnectionInfo {
             id: 7,
             started_unix_ms: 1,
             client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
@@ -367,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_story_comes_back_whole_and_the_table_empties() {
+    fn a_parked_info_comes_back_whole_and_the_table_empties() {
         let mut shared = Shared::new(&Arc::new(Budget::new(64 << 20, 0)));
         for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
-            let one = story("a.example", client).park(&mut shared);
-            let two = story("a.example", client).park(&mut shared);
+            let one = info("a.example", client).park(&mut shared);
+            let two = info("a.example", client).park(&mut shared);
             assert_eq!((one.decided, one.name), (two.decided, two.name));
             let back = one.wake(&mut shared);
-            assert_eq!(format!("{back:?}"), format!("{:?}", story("a.example", client)));
+            assert_eq!(format!("{back:?}"), format!("{:?}", info("a.example", client)));
             two.wake(&mut shared);
             assert!(shared.is_empty());
         }
@@ -396,7 +396,7 @@ mod tests {
 
     /// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 2 x 4 shared + 2 x 8 counters.
     #[test]
-    fn a_parked_story_is_small() {
+    fn a_parked_info_is_small() {
         assert_eq!(size_of::<Parked>(), 64);
     }
 }

@@ -43,15 +43,15 @@ impl Relay {
     }
 }
 
-/// Moves what can be moved. `story` counts the bytes.
+/// Moves what can be moved. `info` counts the bytes.
 pub fn run(
     relay: &mut Relay,
     sockets: &mut Sockets<'_>,
-    story: &mut Parked,
+    info: &mut Parked,
     buffers: &mut Buffers,
 ) -> Progress {
     match relay {
-        Relay::Splice(spliced) => splice::run(spliced, sockets, story, buffers),
-        Relay::Terminate(terminated) => terminate::run(terminated, sockets, story, buffers),
+        Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
+        Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers),
     }
 }

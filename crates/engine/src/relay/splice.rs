@@ -47,8 +47,8 @@ impl Spliced {
         self.name.as_ref().map_or(0, Heap::heap_bytes)
     }
 
-    /// Gives back what it has taken, to be told.
-    pub fn tell(&self, decided: &mut Decided) {
+    /// Gives back what it has taken, to be logged.
+    pub fn restore(&self, decided: &mut Decided) {
         decided.destination = self.destination;
         if let Some(upstream) = self.upstream {
             decided.upstream = Some(Upstream::Address(upstream));
@@ -61,20 +61,20 @@ impl Spliced {
 pub fn run(
     spliced: &mut Spliced,
     sockets: &mut Sockets<'_>,
-    story: &mut Parked,
+    info: &mut Parked,
     buffers: &mut Buffers,
 ) -> Progress {
-    let up = direction(spliced, sockets, CLIENT, buffers, story);
+    let up = direction(spliced, sockets, CLIENT, buffers, info);
     let down = if spliced.flow.is_refused() {
         Ok(More::No)
     } else {
         // Even where the upstream cannot be written any more, the client gets what it said before.
-        direction(spliced, sockets, UPSTREAM, buffers, story)
+        direction(spliced, sockets, UPSTREAM, buffers, info)
     };
     let flow = &mut spliced.flow;
     match (up, down) {
         (Ok(up), Ok(down)) => conclude(flow, up, down, Outcome::Spliced),
-        (Err(failed), _) | (_, Err(failed)) => Progress::Reset(match flow.never(story) {
+        (Err(failed), _) | (_, Err(failed)) => Progress::Reset(match flow.never(info) {
             Some(reason) => End { outcome: Outcome::Refused, reason },
             None => End { outcome: Outcome::Spliced, reason: failed.reason() },
         }),
@@ -87,7 +87,7 @@ fn direction(
     sockets: &mut Sockets<'_>,
     from: Side,
     buffers: &mut Buffers,
-    story: &mut Parked,
+    info: &mut Parked,
 ) -> Result<More, Failed> {
     // That a socket can be written again is no news where nothing is held.
     if spliced.flow.pending.is_none() && !sockets.ready.any(from, READ) {
@@ -108,9 +108,9 @@ fn direction(
         }
         let Some(room) = sockets.room(to, buffers) else { return Ok(More::Later) };
         let read = if let Some(Mode::Bulk) = flow.mode(from) {
-            pump(spliced, sockets, from, buffers, room, story)?
+            pump(spliced, sockets, from, buffers, room, info)?
         } else {
-            copy(spliced, sockets, from, buffers, room, story)?
+            copy(spliced, sockets, from, buffers, room, info)?
         };
         match read {
             None => {}
@@ -120,8 +120,8 @@ fn direction(
             }
             Some(read) => {
                 match from {
-                    CLIENT => story.bytes_to_upstream += read as u64,
-                    _ => story.bytes_to_client += read as u64,
+                    CLIENT => info.bytes_to_upstream += read as u64,
+                    _ => info.bytes_to_client += read as u64,
                 }
                 share = share.saturating_sub(read);
             }
@@ -137,7 +137,7 @@ fn copy(
     from: Side,
     buffers: &mut Buffers,
     room: usize,
-    story: &mut Parked,
+    info: &mut Parked,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
     let room = COPY_BYTES.min(room);
@@ -150,7 +150,7 @@ fn copy(
         let mut chosen = false;
         let name = spliced.name.as_ref().map(Name::as_str);
         let passed = flow.pass(from, bytes, name, &mut chosen);
-        story.compression_chosen |= chosen;
+        info.compression_chosen |= chosen;
         // The reason is the watch's: see `run`.
         let stopped = |_| Failed { side: from, error: io::ErrorKind::PermissionDenied.into() };
         bytes = &bytes[..passed.map_err(stopped)?];
@@ -174,14 +174,14 @@ fn pump(
     from: Side,
     buffers: &mut Buffers,
     room: usize,
-    story: &mut Parked,
+    info: &mut Parked,
 ) -> Result<Option<usize>, Failed> {
     let to = UPSTREAM - from;
     let flow = &mut spliced.flow;
     let (Some(source), Some(lent)) = (sockets.socket(from), buffers.pipe()) else {
         // Out of descriptors for pipes: copying still works.
         end_bulk(flow, from);
-        return copy(spliced, sockets, from, buffers, room, story);
+        return copy(spliced, sockets, from, buffers, room, info);
     };
     let filled = lent.pipe.fill(source, PIPE_BYTES);
     // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.
@@ -226,7 +226,7 @@ mod tests {
                 let mut left = told.clone();
                 let spliced = Spliced::new(Flow::default(), &mut left);
                 assert_eq!(left, Decided::default());
-                spliced.tell(&mut left);
+                spliced.restore(&mut left);
                 assert_eq!(left, told);
             }
         }
@@ -238,7 +238,7 @@ mod tests {
         let mut left = told.clone();
         let spliced = Spliced::new(Flow::default(), &mut left);
         assert_eq!(left, told);
-        spliced.tell(&mut left);
+        spliced.restore(&mut left);
         assert_eq!(left, told);
     }
 }

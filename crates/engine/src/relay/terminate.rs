@@ -53,13 +53,13 @@ impl From<Fault> for Broken {
 pub fn run(
     terminated: &mut Terminated,
     sockets: &mut Sockets<'_>,
-    story: &mut Parked,
+    info: &mut Parked,
     buffers: &mut Buffers,
 ) -> Progress {
     let mut keys = Keys::new();
-    let up = upward(terminated, &mut keys, sockets, story, buffers);
+    let up = upward(terminated, &mut keys, sockets, info, buffers);
     let down = match up {
-        Ok(_) | Err(Broken::Socket(_)) => downward(terminated, &mut keys, sockets, story, buffers),
+        Ok(_) | Err(Broken::Socket(_)) => downward(terminated, &mut keys, sockets, info, buffers),
         Err(_) => Ok(More::No),
     };
     let dial = sockets.upstream.is_none() && terminated.flow.held(UPSTREAM).is_some();
@@ -113,7 +113,7 @@ fn seal_alert(session: &mut Session, keys: &mut Keys, description: u8, flow: &mu
 
 /// The last record for a client: an alert, close_notify among them. Empty where none may follow
 /// what was sealed before, or where it could not be sent in order.
-pub fn say_goodbye(terminated: &mut Terminated, description: u8) -> Vec<u8> {
+pub fn final_alert(terminated: &mut Terminated, description: u8) -> Vec<u8> {
     let Terminated { session, flow } = terminated;
     if flow.held(CLIENT).is_some() {
         return Vec::new();
@@ -129,7 +129,7 @@ fn upward(
     terminated: &mut Terminated,
     keys: &mut Keys,
     sockets: &mut Sockets<'_>,
-    story: &mut Parked,
+    info: &mut Parked,
     buffers: &mut Buffers,
 ) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
@@ -174,7 +174,7 @@ fn upward(
         if !bytes.is_empty() {
             let sent = sockets.send(UPSTREAM, bytes)?;
             terminated.flow.hold(UPSTREAM, &bytes[sent..]);
-            story.bytes_to_upstream += bytes.len() as u64;
+            info.bytes_to_upstream += bytes.len() as u64;
             terminated.flow.note_moved(UPSTREAM);
             share = share.saturating_sub(bytes.len());
         }
@@ -284,7 +284,7 @@ fn downward(
     terminated: &mut Terminated,
     keys: &mut Keys,
     sockets: &mut Sockets<'_>,
-    story: &mut Parked,
+    info: &mut Parked,
     buffers: &mut Buffers,
 ) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
@@ -308,7 +308,7 @@ fn downward(
             Some(read) => {
                 let sealed = seal_slots(&mut terminated.session, keys, &mut buffers.output, read)?;
                 send_sealed(&mut terminated.flow, sockets, buffers, sealed)?;
-                story.bytes_to_client += read as u64;
+                info.bytes_to_client += read as u64;
                 terminated.flow.note_moved(CLIENT);
                 share = share.saturating_sub(read);
                 if read == room {

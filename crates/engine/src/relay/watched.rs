@@ -130,11 +130,11 @@ impl Flow {
     }
 
     /// The same of a parked connection, if that is so. What was held back does not count as moved.
-    pub fn never(&mut self, story: &mut Parked) -> Option<Reason> {
+    pub fn never(&mut self, info: &mut Parked) -> Option<Reason> {
         let watching =
             self.pending.as_mut()?.watching.take_if(|watching| watching.never.is_some())?;
-        story.bytes_to_upstream -= watching.from_client.len() as u64;
-        story.bytes_to_client -= watching.from_server.len() as u64;
+        info.bytes_to_upstream -= watching.from_client.len() as u64;
+        info.bytes_to_client -= watching.from_server.len() as u64;
         watching.never
     }
 }

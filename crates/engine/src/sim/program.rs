@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_record::Session;
-use eyelet_telemetry::info::{End, Outcome, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 use fastrand::Rng;
 
@@ -16,7 +16,7 @@ use crate::handle::Stop;
 use crate::park;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::relay::splice::Spliced;
-use crate::relay::terminate::{Terminated, say_goodbye};
+use crate::relay::terminate::{Terminated, final_alert};
 use crate::relay::{Flow, Relay};
 use crate::worker::{Handle, Program, Task};
 use std::time::Duration;
@@ -110,7 +110,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    async fn serve(&self, handle: &Handle, info: &mut Story) -> Result<(), End> {
+    async fn serve(&self, handle: &Handle, info: &mut ConnectionInfo) -> Result<(), End> {
         handle.due_in(HELLO_TIMEOUT);
         let budget = &handle.worker.process.budget;
         let index = usize::from(info.client.port());
@@ -121,7 +121,7 @@ impl Simulated {
         }
         let relay = match &mut self.connections.borrow_mut()[index].plan {
             Plan::Refuse => {
-                park::last_words(handle, &REFUSAL);
+                park::close_with(handle, &REFUSAL);
                 return Err(End { outcome: Outcome::Refused, reason: Reason::Refused("by rule") });
             }
             Plan::Splice { inspect } => Relay::Splice(Spliced::new(
@@ -160,10 +160,10 @@ impl Simulated {
         let connection = &mut self.connections.borrow_mut()[index];
         if !connection.is_reachable {
             let goodbye = match &mut relay {
-                Relay::Terminate(terminated) => say_goodbye(terminated, 80),
+                Relay::Terminate(terminated) => final_alert(terminated, 80),
                 Relay::Splice(_) => REFUSAL.to_vec(),
             };
-            park::last_words(handle, &goodbye);
+            park::close_with(handle, &goodbye);
             return Err(End::failed(Reason::NoAddress));
         }
         let (said, heard) = std::mem::take(&mut connection.streams);
@@ -179,7 +179,7 @@ impl Simulated {
     async fn serve_woken(
         &self,
         handle: &Handle,
-        info: &mut Story,
+        info: &mut ConnectionInfo,
         relay: Relay,
     ) -> Result<(), End> {
         let pauses = self.rng.borrow_mut().usize(..4);
@@ -200,10 +200,10 @@ fn failed(stop: Stop) -> End {
 const BEFORE_HELLO: When = When::Before(Stage::Hello);
 
 impl Program for Simulated {
-    fn accepted(self: Rc<Self>, handle: Handle, mut info: Story) -> Task {
+    fn accepted(self: Rc<Self>, handle: Handle, mut info: ConnectionInfo) -> Task {
         Box::pin(async move {
             if let Err(end) = self.serve(&handle, &mut info).await {
-                handle.worker.tell(&info, &end);
+                handle.worker.emit(&info, &end);
             }
         })
     }
@@ -211,13 +211,13 @@ impl Program for Simulated {
     fn woken(
         self: Rc<Self>,
         handle: Handle,
-        mut info: Story,
+        mut info: ConnectionInfo,
         relay: Relay,
         counted: Counted,
     ) -> Task {
         Box::pin(async move {
             if let Err(end) = self.serve_woken(&handle, &mut info, relay).await {
-                handle.worker.tell(&info, &end);
+                handle.worker.emit(&info, &end);
             }
             drop(counted);
         })
@@ -227,7 +227,7 @@ impl Program for Simulated {
         true
     }
 
-    fn log(&self, info: &Story, end: &End) {
+    fn log(&self, info: &ConnectionInfo, end: &End) {
         let connection = &mut self.connections.borrow_mut()[usize::from(info.client.port())];
         connection.log.push(Entry {
             outcome: end.outcome,

@@ -23,7 +23,7 @@ use super::{tls, verdict};
 use crate::accept::{Accepted, Accepting};
 use crate::park;
 use crate::ready::{CLIENT, UPSTREAM};
-use crate::wheel::TICK_MS;
+use crate::timer_wheel::TICK_MS;
 use crate::worker::{Process, Settings, Worker};
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -127,7 +127,7 @@ fn is_excused(entry: &Entry, connection: &Connection, weather: &Weather) -> bool
 
 /// Panics unless nothing is left in a worker.
 pub fn check_worker(worker: Rc<Worker>) {
-    assert!(worker.lot.borrow().is_empty(), "a connection stays");
+    assert!(worker.table.borrow().is_empty(), "a connection stays");
     assert_eq!(worker.process.open.load(Relaxed), 0, "connections");
     assert_eq!(worker.process.descriptors.load(Relaxed), 0, "descriptors");
     assert_eq!(worker.counters.connections.value(), 0, "connections");

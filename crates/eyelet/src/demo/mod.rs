@@ -44,7 +44,7 @@ pub fn run(args: DemoArgs) -> ExitCode {
     }
 }
 
-/// The story: a folder, certificates, two servers, an edge in front of them, and a status line.
+/// The demo: a folder, certificates, two servers, an edge in front of them, and a status line.
 fn play(args: &DemoArgs) -> Result<(), Stopped> {
     let folder = Folder::create().map_err(at("cannot make a temporary folder"))?;
     let (certificates, origin) =

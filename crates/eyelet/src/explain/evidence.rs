@@ -65,10 +65,10 @@ pub fn print_asked(asked: &[Fact], facts: &Facts<'_>, out: &mut impl Write) -> i
     };
     for fact in asked {
         let (question, flags) = match (fact, facts.destination) {
-            (Fact::DnsTruth, Some(to)) => {
+            (Fact::DnsEvidence, Some(to)) => {
                 (format!("DNS whether {} is an address of {name}", to.ip()), "dns")
             }
-            (Fact::DnsTruth, None) => (format!("DNS for the addresses of {name}"), "dns"),
+            (Fact::DnsEvidence, None) => (format!("DNS for the addresses of {name}"), "dns"),
             (Fact::Certificate, Some(to)) => {
                 (format!("{to} for its certificate for {name}, by a handshake"), "certificate")
             }
@@ -78,7 +78,7 @@ pub fn print_asked(asked: &[Fact], facts: &Facts<'_>, out: &mut impl Write) -> i
             _ => continue,
         };
         let known = match fact {
-            Fact::DnsTruth => facts.dns_truth,
+            Fact::DnsEvidence => facts.dns_agrees,
             _ => facts.certificate.map(|certificate| certificate.valid),
         };
         match known {
@@ -110,7 +110,7 @@ pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -
                 writeln!(out, "shadow:  {label} would {would}")?;
                 continue;
             }
-            Decision::Need(Fact::DnsTruth) => "what DNS says (--true-by dns or --false-by dns)",
+            Decision::Need(Fact::DnsEvidence) => "what DNS says (--true-by dns or --false-by dns)",
             Decision::Need(Fact::Certificate) => {
                 "the certificate (--true-by certificate or --false-by certificate)"
             }

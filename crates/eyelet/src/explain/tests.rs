@@ -154,7 +154,7 @@ fn every_matcher_has_a_flag() {
 fn evidence_that_would_be_asked_for() {
     let file = std::env::temp_dir().join(format!("eyelet-evidence-{}.toml", std::process::id()));
     let text = "[[listener]]\naddress = \"[::]:8443\"\nkind = \"redirect\"\n\
-        [[rule]]\nname = \"trial\"\nshadow = true\nname_is_true = false\n\
+        [[rule]]\nname = \"trial\"\nshadow = true\nsni_verified = false\n\
         evidence = [\"certificate\", \"dns\"]\naction = \"refuse\"\n\
         [[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\naction = \"splice\"\n\
         upstream = \"destination\"\n\
@@ -163,7 +163,7 @@ fn evidence_that_would_be_asked_for() {
     let to = "--sni www.bank.test --destination 192.0.2.1:443";
     let (nothing, _) = run(&file, to);
     let (lie, _) = run(&file, &format!("{to} --false-by dns,certificate"));
-    let (truth, _) = run(&file, &format!("{to} --true-by dns --certificate-names a.BANK.test"));
+    let (evidence, _) = run(&file, &format!("{to} --true-by dns --certificate-names a.BANK.test"));
     let (other, _) = run(&file, "--sni a.test --true-by certificate --tls-compression");
     std::fs::remove_file(&file).unwrap();
     let shadow = "shadow:  rule 1 \"trial\" would refuse\n";
@@ -176,9 +176,11 @@ fn evidence_that_would_be_asked_for() {
     assert!(nothing.contains("rule:    none matches\n"), "{nothing}");
     assert!(lie.contains("by a handshake: it speaks against the name\n"), "{lie}");
     assert!(lie.contains(shadow) && lie.contains("does not hold for none\n"), "{lie}");
-    assert!(truth.contains("rule:    rule 2 \"bank\"\n"), "{truth}");
-    assert!(truth.contains("rule 1 \"trial\": name_is_true = false by \"dns\", \"certificate\" "));
-    assert!(!truth.contains("shadow:"), "{truth}");
+    assert!(evidence.contains("rule:    rule 2 \"bank\"\n"), "{evidence}");
+    assert!(
+        evidence.contains("rule 1 \"trial\": sni_verified = false by \"dns\", \"certificate\" ")
+    );
+    assert!(!evidence.contains("shadow:"), "{evidence}");
     assert!(other.contains("reason:  refused by TLS compression\n"), "{other}");
     assert!(other.contains("alert:   handshake_failure (40)\n"), "{other}");
 }

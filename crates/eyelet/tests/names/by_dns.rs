@@ -47,7 +47,7 @@ fn by_evidence(folder: &Folder, dns: &Dns, evidence: &str, more: &str) -> Edge {
     let rules = format!(
         "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
          proxy_protocol_from = \"127.0.0.1\"\n[[rule]]\nname = \"lies\"\n\
-         name_is_true = false\nevidence = \"{evidence}\"\naction = \"refuse\"\n[[rule]]\n\
+         sni_verified = false\nevidence = \"{evidence}\"\naction = \"refuse\"\n[[rule]]\n\
          action = \"splice\"\nupstream = \"destination\"\n[dns]\nservers = \"{}\"\n{more}",
         dns.address
     );
@@ -195,7 +195,7 @@ fn only_the_addresses_at_the_end_of_the_aliases_count() {
     chain(&dns, "sixteen.test", 16);
     chain(&dns, "seventeen.test", 17);
     let (folder, origin) = (Folder::new(), sink());
-    let checking = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"5s\"\n");
+    let checking = by_evidence(&folder, &dns, "dns", "[evidence]\ntimeout = \"5s\"\n");
     let dialling = by_name(&folder, &dns, &origin, "");
     const LOOPS: Option<bool> = None;
     for (name, agrees) in [
@@ -238,7 +238,7 @@ fn a_resolver_has_all_the_time_that_there_is() {
     let late = |ms| Says::Late(Duration::from_millis(ms), vec![HOME.parse().unwrap()]);
     let dns = Dns::new(&[("late.test", late(2_000)), ("later.test", late(18_000))]);
     let (folder, origin) = (Folder::new(), sink());
-    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"8s\"\n");
+    let edge = by_evidence(&folder, &dns, "dns", "[evidence]\ntimeout = \"8s\"\n");
     let client = || from(&edge, "192.0.2.9", origin.address);
     let (_, line) = ask(&edge, client(), "late.test");
     assert_eq!(line["outcome"], "spliced", "{line}");
@@ -254,7 +254,7 @@ fn a_resolver_has_all_the_time_that_there_is() {
 fn a_lost_question_is_asked_again() {
     let dns = Dns::new(&[("lost.test", Says::Silence)]);
     let (folder, origin) = (Folder::new(), sink());
-    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"3s\"\n");
+    let edge = by_evidence(&folder, &dns, "dns", "[evidence]\ntimeout = \"3s\"\n");
     let client = || from(&edge, "192.0.2.9", origin.address);
     for n in 0..40 {
         let (_, line) = ask(&edge, client(), &format!("n{n}.nothing.test"));
@@ -321,7 +321,7 @@ fn silent_but_for_eight() -> Dns {
 fn a_greedy_client_takes_no_questions_from_others() {
     let dns = silent_but_for_eight();
     let (folder, origin) = (Folder::new(), sink());
-    let edge = by_evidence(&folder, &dns, "dns", "[truth]\ntimeout = \"2s\"\n");
+    let edge = by_evidence(&folder, &dns, "dns", "[evidence]\ntimeout = \"2s\"\n");
     honest_among_greedy(
         &edge,
         |n| (from(&edge, "192.0.2.66", origin.address), format!("g{n}.greedy.test")),
@@ -336,7 +336,7 @@ fn a_greedy_client_takes_no_side_handshakes_from_others() {
     let pki = Pki::new();
     let origin = Upstream::tls_echo(pki.server("origin", &["*.honest.test"], Kind::P256));
     let silent = Upstream::by_hand();
-    let truth = format!("[truth]\ntimeout = \"2s\"\nca = \"{}\"\n", pki.text("ca.pem"));
+    let truth = format!("[evidence]\ntimeout = \"2s\"\nca = \"{}\"\n", pki.text("ca.pem"));
     let edge = by_evidence(&pki.folder, &dns, "certificate", &truth);
     honest_among_greedy(
         &edge,

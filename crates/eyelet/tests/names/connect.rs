@@ -284,8 +284,8 @@ fn no_certificate_is_asked_for_inside() {
     let (_held, closed) = nobody();
     let server = dns(&[("inside.test", &[[127, 0, 0, 1]])]);
     let rules = format!(
-        "[[rule]]\nname_is_true = true\nevidence = \"certificate\"\naction = \"splice\"\n\
-         upstream = \"destination\"\n[dns]\nservers = \"{}\"\n[truth]\nca = \"{}\"\n",
+        "[[rule]]\nsni_verified = true\nevidence = \"certificate\"\naction = \"splice\"\n\
+         upstream = \"destination\"\n[dns]\nservers = \"{}\"\n[evidence]\nca = \"{}\"\n",
         server.address,
         pki.text("ca.pem")
     );

@@ -8,7 +8,7 @@ mod support;
 
 mod by_dns;
 mod connect;
+mod evidence;
 mod gateway;
 mod many;
 mod shadow;
-mod truth;

@@ -164,11 +164,11 @@ fn a_rule_in_shadow_waits_for_no_evidence() {
     });
     for evidence in ["dns", "certificate"] {
         let rules = format!(
-            "[[rule]]\nshadow = true\nname_is_true = false\nevidence = \"{evidence}\"\n\
+            "[[rule]]\nshadow = true\nsni_verified = false\nevidence = \"{evidence}\"\n\
              action = \"refuse\"\n\
              [[rule]]\nname = \"evil\"\nsni = \"evil.test\"\naction = \"refuse\"\n\
              [[rule]]\nname = \"rest\"\naction = \"splice\"\nupstream = \"destination\"\n\
-             [truth]\ntimeout = \"10s\"\n{}",
+             [evidence]\ntimeout = \"10s\"\n{}",
             dns_table(&[&dns])
         );
         let gate = Gate::new(&rules);
@@ -193,7 +193,7 @@ fn a_rule_in_shadow_waits_for_no_evidence() {
 fn a_rule_in_shadow_uses_what_others_ask() {
     let dns = Dns::new(&[("failed.test", Says::ServFail), ("good.test", addresses(&[HOME]))]);
     let rules = format!(
-        "[[rule]]\nname = \"first\"\nshadow = true\nname_is_true = true\nevidence = \"dns\"\n\
+        "[[rule]]\nname = \"first\"\nshadow = true\nsni_verified = true\nevidence = \"dns\"\n\
          action = \"refuse\"\n{LIES_REFUSED}{}",
         dns_table(&[&dns])
     );

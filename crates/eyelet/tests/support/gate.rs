@@ -33,8 +33,8 @@ impl Gate {
             "[[listener]]\naddress = \"127.0.0.1:0\"\n\
              proxy_protocol_from = \"127.0.0.1\"\n{rules}\n"
         );
-        let config =
-            config.replace("[truth]\n", &format!("[truth]\nca = \"{}\"\n", pki.text("ca.pem")));
+        let config = config
+            .replace("[evidence]\n", &format!("[evidence]\nca = \"{}\"\n", pki.text("ca.pem")));
         let edge = Edge::start_whole(&pki.folder, &config, |_| ());
         Self { edge, pki }
     }
@@ -66,7 +66,7 @@ pub fn sink() -> Upstream {
     })
 }
 
-pub const LIES_REFUSED: &str = "[[rule]]\nname = \"lies\"\nname_is_true = false\n\
+pub const LIES_REFUSED: &str = "[[rule]]\nname = \"lies\"\nsni_verified = false\n\
     evidence = \"dns\"\naction = \"refuse\"\n\
     [[rule]]\nname = \"truths\"\naction = \"splice\"\nupstream = \"destination\"\n\
-    [truth]\ntimeout = \"1s\"\n";
+    [evidence]\ntimeout = \"1s\"\n";

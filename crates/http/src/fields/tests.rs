@@ -16,7 +16,7 @@ fn sent(fields: &[(&str, &str)], client: &str, trusted: bool) -> String {
     let mut request = request(fields);
     let asker = Asker::new(client.parse().unwrap(), "a.test", request.version);
     to_upstream(&mut request, Length::Empty, None);
-    let told = asker.tell(&mut request.headers, trusted);
+    let told = asker.identify(&mut request.headers, trusted);
     String::from_utf8(write_request(&request, "a.test", &told).to_vec()).unwrap()
 }
 

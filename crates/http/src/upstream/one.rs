@@ -186,7 +186,7 @@ impl Connection {
         self.socket.is_silent(look)
     }
 
-    /// The socket alone, for a pair in the lot. `None`: it speaks TLS.
+    /// The socket alone, for a pair in the table. `None`: it speaks TLS.
     pub fn into_socket(self) -> Option<io::Result<OwnedFd>> {
         match self.socket {
             Socket::Plain(socket) => Some(socket.into_socket()),

@@ -12,7 +12,7 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use eyelet_engine::lot::Watched;
+use eyelet_engine::connection_table::Watched;
 use eyelet_engine::ready::{READ, WRITE};
 use eyelet_engine::worker::Worker;
 use eyelet_memory::slab::Key;
@@ -24,7 +24,7 @@ pub struct Plain {
     socket: OwnedFd,
 }
 
-/// Where the lot has it, as long as this lives.
+/// Where the table has it, as long as this lives.
 struct Place {
     worker: Rc<Worker>,
     key: Key,
@@ -32,20 +32,20 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.worker.lot.borrow_mut().unwatch_shared(self.key);
+        self.worker.table.borrow_mut().unwatch_shared(self.key);
     }
 }
 
 impl Plain {
     /// Watches a connected socket that does not block.
     pub fn new(worker: &Rc<Worker>, socket: OwnedFd) -> io::Result<Self> {
-        let (key, watched) = worker.lot.borrow_mut().watch_shared(&socket)?;
+        let (key, watched) = worker.table.borrow_mut().watch_shared(&socket)?;
         Ok(Self { place: Place { worker: worker.clone(), key }, watched, socket })
     }
 
     /// The socket alone, which nobody watches any more.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        self.place.worker.lot.borrow().epoll.remove(&self.socket)?;
+        self.place.worker.table.borrow().epoll.remove(&self.socket)?;
         Ok(self.socket)
     }
 
@@ -231,11 +231,11 @@ pub mod tests {
     /// Notes what epoll tells.
     pub fn look(worker: &Worker) {
         let mut events = Events::with_capacity(8);
-        let mut lot = worker.lot.borrow_mut();
-        lot.epoll.poll(&mut events).unwrap();
+        let mut table = worker.table.borrow_mut();
+        table.epoll.poll(&mut events).unwrap();
         for event in events.iter() {
             if let Token::Watched(key) = Token::decode(event.token) {
-                lot.note_watched(key, event.ready);
+                table.note_watched(key, event.ready);
             }
         }
     }

@@ -169,8 +169,8 @@ impl<'a> Given<'a> {
                     facts.ja4 = self.ja4;
                     self.ja4.is_some()
                 }
-                Fact::DnsTruth => {
-                    facts.dns_truth = self.dns;
+                Fact::DnsEvidence => {
+                    facts.dns_agrees = self.dns;
                     self.dns.is_some()
                 }
                 Fact::Certificate => {

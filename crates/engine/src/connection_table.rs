@@ -1,4 +1,4 @@
-//! The lot of a worker: one entry a connection from accept to close, its readiness and its
+//! The table of a worker: one entry a connection from accept to close, its readiness and its
 //! deadline. It must not know what is done with bytes; `relay` does.
 
 use std::cell::Cell;
@@ -14,7 +14,7 @@ use eyelet_sys::epoll::{ENDED, Epoll};
 
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::relay::Relay;
-use crate::wheel::{Linked, Links, TICK_MS, Wheel};
+use crate::timer_wheel::{Linked, Links, TICK_MS, TimerWheel};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 use eyelet_telemetry::info::Parked;
@@ -80,7 +80,7 @@ pub struct Entry {
 
 /// Who moves a connection's bytes.
 pub enum Role {
-    /// Its story: the connection is being peeked at, decided, dialled or shaken hands with.
+    /// Its future runs: the connection is being peeked at, decided, dialled or shaken hands with.
     Active {
         /// Who goes on with it.
         waits: Waits,
@@ -94,7 +94,7 @@ pub enum Role {
     /// Nobody, until an event: the usual state.
     Parked {
         /// What its access line will need.
-        story: Parked,
+        info: Parked,
         /// How its bytes are moved.
         relay: Relay,
     },
@@ -103,15 +103,15 @@ pub enum Role {
     Lingering,
 }
 
-/// A connection's story on its way.
+/// A connection's future between two waits.
 pub type Waiting = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Who goes on with an active connection when what it waits for has come.
 pub enum Waits {
     /// It does not wait.
     No,
-    /// Its story, which waits for nothing but its own sockets and its deadline. It is no task: most
-    /// wait so once or twice and never otherwise.
+    /// Its future, which waits for nothing but its own sockets and its deadline. It is no task:
+    /// most wait so once or twice and never otherwise.
     Here(Waiting),
     /// A task.
     Task(Waker),
@@ -142,12 +142,12 @@ impl Linked for Entry {
 }
 
 impl Waits {
-    /// What it waited for has come: wakes the task, or gives the story to be gone on with.
+    /// What it waited for has come: wakes the task, or gives the future to be resumed.
     pub fn over(&mut self) -> Option<Waiting> {
         match self {
             Self::No => None,
             Self::Here(_) => match std::mem::replace(self, Self::No) {
-                Self::Here(story) => Some(story),
+                Self::Here(info) => Some(info),
                 _ => None,
             },
             // It stays: to clone it for each wait would cost more than waking once in vain.
@@ -160,7 +160,7 @@ impl Waits {
 }
 
 impl Role {
-    /// A story's, which waits for nothing yet.
+    /// One whose future waits for nothing yet.
     pub fn active(phase: Phase) -> Self {
         Self::Active { waits: Waits::No, late: false, shed: false, phase }
     }
@@ -193,25 +193,25 @@ impl Entry {
     }
 }
 
-/// The lot.
-pub struct Lot {
+/// The table.
+pub struct ConnectionTable {
     /// Where all its sockets are registered.
     pub epoll: Epoll,
     entries: Slab<Entry>,
     watched: Slab<Rc<Watched>>,
-    wheel: Wheel,
+    wheel: TimerWheel,
     /// What the entries' slab holds.
     counted: Counted,
 }
 
-impl Lot {
-    /// An empty lot. Memory for entries is counted against the budget.
+impl ConnectionTable {
+    /// An empty table. Memory for entries is counted against the budget.
     pub fn new(budget: &Arc<Budget>) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
             entries: Slab::default(),
             watched: Slab::default(),
-            wheel: Wheel::default(),
+            wheel: TimerWheel::default(),
             counted: Counted::of(budget, Account::Connections, 0),
         })
     }
@@ -349,7 +349,7 @@ impl Lot {
         }
     }
 
-    /// Watches a socket that belongs to no entry, until [`Lot::unwatch_shared`].
+    /// Watches a socket that belongs to no entry, until [`ConnectionTable::unwatch_shared`].
     pub fn watch_shared(&mut self, socket: impl AsFd) -> io::Result<(Key, Rc<Watched>)> {
         // What is connected can be written; if not, the first try shows it.
         let watched = Rc::new(Watched { ready: Cell::new(WRITE), waker: Cell::default() });

@@ -39,7 +39,7 @@ pub trait Linked {
 }
 
 /// The wheel. Ticks are counted since the worker began: 13 years fit.
-pub struct Wheel {
+pub struct TimerWheel {
     heads: Box<[u32; BUCKETS]>,
     /// The tick whose bucket is being emptied.
     at: u32,
@@ -47,14 +47,14 @@ pub struct Wheel {
     now: u32,
 }
 
-impl Default for Wheel {
+impl Default for TimerWheel {
     /// An empty wheel at tick 0.
     fn default() -> Self {
         Self { heads: Box::new([NONE; BUCKETS]), at: 0, now: 0 }
     }
 }
 
-impl Wheel {
+impl TimerWheel {
     /// The current tick.
     pub fn now(&self) -> u32 {
         self.now
@@ -146,7 +146,7 @@ mod tests {
     /// Every entry comes out at its deadline, not before, however often it was moved.
     #[test]
     fn due_at_the_deadline_and_not_before() {
-        let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
+        let (mut entries, mut wheel) = (Slab::default(), TimerWheel::default());
         let deadlines = [1, 2, 2, 511, 512, 513, 5000, 36_000];
         for deadline in deadlines {
             let key = entries.insert(Entry(Links::default()));
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn what_is_set_after_a_stall_counts_from_its_end() {
         for stall in [40, 511, 512, 2_000] {
-            let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
+            let (mut entries, mut wheel) = (Slab::default(), TimerWheel::default());
             let key = entries.insert(Entry(Links::default()));
             wheel.set(&mut entries, key.index, 3);
             assert_eq!(wheel.next_due(&mut entries, stall), Some(key.index));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_entry_taken_out_of_the_middle_leaves_the_others() {
-        let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
+        let (mut entries, mut wheel) = (Slab::default(), TimerWheel::default());
         let keys: Vec<_> = (0..5).map(|_| entries.insert(Entry(Links::default()))).collect();
         for key in &keys {
             wheel.set(&mut entries, key.index, 7);
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_later_deadline_costs_no_move_and_is_kept() {
-        let (mut entries, mut wheel) = (Slab::default(), Wheel::default());
+        let (mut entries, mut wheel) = (Slab::default(), TimerWheel::default());
         let key = entries.insert(Entry(Links::default()));
         wheel.set(&mut entries, key.index, 5);
         wheel.set(&mut entries, key.index, 50);

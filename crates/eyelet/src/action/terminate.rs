@@ -1,21 +1,21 @@
-//! Terminate: shake hands, dial the application, and leave the connection to the lot.
+//! Terminate: shake hands, dial the application, and leave the connection to the table.
 //! It must not know how bytes are moved afterwards.
 
 use eyelet_policy::Refusal;
 use eyelet_wire::hello::Hello;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::act::refuse;
+use crate::action::refuse;
 use crate::active::Active;
 use crate::handshake::{Handshaken, handshake};
 use crate::proxy_protocol::{self, Tls};
 use crate::upstream::{self, Target};
 use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
 use eyelet_engine::park;
-use eyelet_engine::relay::terminate::{Terminated, say_goodbye};
+use eyelet_engine::relay::terminate::{Terminated, final_alert};
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::{Counted, CountedBuffer};
-use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, Reason};
 
 /// What a terminator must know of a hello beside its bytes and its versions.
@@ -41,7 +41,7 @@ const SSL30: u16 = 0x0300;
 /// Terminates the connection. `peeked` is the hello.
 pub async fn terminate(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     rule: u32,
     terminate: &Terminate,
     (peeked, offer): (CountedBuffer, Offer),
@@ -56,7 +56,7 @@ pub async fn terminate(
     };
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
     // protocol_version alert". rustls does not.
-    if offer.is_ssl30 || story.decided.tls_version < Some(version_min(terminate)) {
+    if offer.is_ssl30 || info.decided.tls_version < Some(version_min(terminate)) {
         // rustls would say handshake_failure of a client that has no word for what it lacks.
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(active, &answer, end);
@@ -66,25 +66,25 @@ pub async fn terminate(
     let done = match handshake(active, config, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => {
-            park::last_words(active, &failure.alert);
+            park::close_with(active, &failure.alert);
             return Err(failure.end);
         }
     };
-    story.decided.tls_version = Some(done.version);
+    info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
-        Some(_) => proxy_protocol::header(active, story, Some(&told(&done))),
+        Some(_) => proxy_protocol::header(active, info, Some(&told(&done))),
         None => Vec::new(),
     };
     let http = matches!(terminate.upstream, TerminateUpstream::Http(_));
-    story.decided.http2 = http && done.alpn.as_deref() == Some(b"h2");
+    info.decided.http2 = http && done.alpn.as_deref() == Some(b"h2");
     let mut flow = Flow::default();
     flow.hold_partial(&done.leftover);
     flow.hold_preface(header);
     let mut terminated = Terminated { session: done.session, flow };
     if !http {
-        dial(active, story, &terminate.upstream, &mut terminated).await?;
+        dial(active, info, &terminate.upstream, &mut terminated).await?;
     }
-    park::park(active, story, Relay::Terminate(terminated));
+    park::park(active, info, Relay::Terminate(terminated));
     Ok(())
 }
 
@@ -98,29 +98,29 @@ fn version_min(terminate: &Terminate) -> u16 {
 /// Goes on with a parked connection whose client has sent its first bytes.
 ///
 /// `counted` is what it holds, and what it is about to.
-pub async fn dial_later(active: Active, mut story: Story, relay: Relay, counted: Counted) {
+pub async fn dial_later(active: Active, mut info: ConnectionInfo, relay: Relay, counted: Counted) {
     let edge = active.worker.edge.clone();
-    let rule = story.decided.rule.unwrap_or(u32::MAX);
+    let rule = info.decided.rule.unwrap_or(u32::MAX);
     let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
     let (Some(eyelet_config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
         (action, relay)
     else {
         let reason = Reason::Internal("only terminated connections dial late");
-        return active.worker.tell(&story, &End::failed(reason));
+        return active.worker.emit(&info, &End::failed(reason));
     };
     if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
         let Active { worker, handle } = active;
-        return eyelet_http::serve(worker.http.clone(), handle, story, terminated, counted).await;
+        return eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted).await;
     }
-    match dial(&active, &mut story, &terminate.upstream, &mut terminated).await {
-        Ok(()) => park::park(&active, &mut story, Relay::Terminate(terminated)),
-        Err(end) => active.worker.tell(&story, &end),
+    match dial(&active, &mut info, &terminate.upstream, &mut terminated).await {
+        Ok(()) => park::park(&active, &mut info, Relay::Terminate(terminated)),
+        Err(end) => active.worker.emit(&info, &end),
     }
 }
 
 async fn dial(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     upstream: &TerminateUpstream,
     terminated: &mut Terminated,
 ) -> Result<(), End> {
@@ -131,9 +131,9 @@ async fn dial(
             return Err(End::failed(Reason::Internal("requests are dialled for")));
         }
     };
-    if let Err(end) = upstream::dial(active, story, &target).await {
+    if let Err(end) = upstream::dial(active, info, &target).await {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;
-        park::last_words(active, &say_goodbye(terminated, alert.code()));
+        park::close_with(active, &final_alert(terminated, alert.code()));
         return Err(end);
     }
     terminated.flow.preface_first();

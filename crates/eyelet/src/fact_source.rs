@@ -6,8 +6,8 @@ use std::sync::Arc;
 use eyelet_policy::{Fact, FactSet, Facts, Refusal, Verdict};
 use eyelet_wire::hello::Hello;
 
-use crate::act;
-use crate::act::refuse::Answer;
+use crate::action;
+use crate::action::refuse::Answer;
 use crate::active::Active;
 use crate::connect;
 use crate::fingerprint;
@@ -15,52 +15,56 @@ use crate::upstream;
 use eyelet_resolve::evidence::{Attempt, ByDns};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
-use eyelet_telemetry::info::{End, Story};
+use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{LacksFacts, Reason};
 
-/// Facts that were fetched, beside those that the story keeps.
+/// Facts that were fetched, beside those that the info keeps.
 #[derive(Default)]
-pub struct Known {
+pub struct FactSource {
     unknown: FactSet,
     /// Why there is no destination, where one was asked for.
     no_destination: Option<Reason>,
-    dns_truth: Option<bool>,
+    dns_agrees: Option<bool>,
     shown: Option<Arc<Attempt>>,
 }
 
-impl Known {
+impl FactSource {
     /// What the rules are asked with.
-    pub fn facts<'a>(&'a self, story: &'a Story, hello: Option<&'a Hello<'a>>) -> Facts<'a> {
+    pub fn facts<'a>(
+        &'a self,
+        info: &'a ConnectionInfo,
+        hello: Option<&'a Hello<'a>>,
+    ) -> Facts<'a> {
         Facts {
-            connect: story.connect.as_deref(),
-            destination: story.decided.destination,
+            connect: info.connect.as_deref(),
+            destination: info.decided.destination,
             hello,
-            ja4: story.decided.ja4.as_deref(),
-            dns_truth: self.dns_truth,
+            ja4: info.decided.ja4.as_deref(),
+            dns_agrees: self.dns_agrees,
             certificate: self.shown.as_deref().and_then(Attempt::certificate),
             unknown: self.unknown,
-            ..Facts::new(story.decided.listener, story.client.ip())
+            ..Facts::new(info.decided.listener, info.client.ip())
         }
     }
 
     /// Computes the fingerprint.
-    pub fn fetch_ja4(&mut self, story: &mut Story, hello: &Hello<'_>) {
-        story.decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
+    pub fn fetch_ja4(&mut self, info: &mut ConnectionInfo, hello: &Hello<'_>) {
+        info.decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }
 
     /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
-    pub async fn fetch(&mut self, active: &Active, story: &mut Story, fact: Fact) {
+    pub async fn fetch(&mut self, active: &Active, info: &mut ConnectionInfo, fact: Fact) {
         if fact == Fact::Destination {
-            let found = match connect::host_port(story) {
-                Some(host_port) => upstream::destination(active, story, &host_port).await,
+            let found = match connect::host_port(info) {
+                Some(host_port) => upstream::destination(active, info, &host_port).await,
                 None => active.local_address().ok_or(Reason::ClientReset(None)),
             };
             match found {
-                Ok(destination) => story.decided.destination = Some(destination),
+                Ok(destination) => info.decided.destination = Some(destination),
                 Err(why) => self.no_destination = Some(why),
             }
         }
-        if fact != Fact::Destination || story.decided.destination.is_none() {
+        if fact != Fact::Destination || info.decided.destination.is_none() {
             self.unknown = self.unknown.with(fact);
         }
     }
@@ -69,21 +73,21 @@ impl Known {
     pub fn settle(
         &mut self,
         active: &Active,
-        story: &mut Story,
+        info: &mut ConnectionInfo,
         verdict: Verdict,
         hello: Option<&Hello<'_>>,
     ) -> Result<u32, (Answer, End)> {
-        let act = rule_on(active, story, verdict, hello);
-        self.blame(story, act)
+        let act = rule_on(active, info, verdict, hello);
+        self.blame(info, act)
     }
 
     /// A refusal that may come of facts that could not be had says so.
     fn blame<T>(
         &mut self,
-        story: &Story,
+        info: &ConnectionInfo,
         act: Result<T, (Answer, End)>,
     ) -> Result<T, (Answer, End)> {
-        let unknown = story.decided.evidence.as_deref().map_or(&[][..], Evidence::unknown);
+        let unknown = info.decided.evidence.as_deref().map_or(&[][..], Evidence::unknown);
         act.map_err(|(answer, mut end)| {
             let no_destination = self.no_destination.take();
             if no_destination.is_some() || !unknown.is_empty() {
@@ -97,16 +101,16 @@ impl Known {
 
     /// Takes what speaks for the name in the hello, or against it, from memory. Whether it was
     /// there: most connections are for a name and an address that others were for before.
-    pub fn recall(&mut self, active: &Active, story: &mut Story, fact: Fact) -> bool {
-        let Some(to) = story.decided.destination else { return false };
-        let (names, name) = (&active.worker.names, story.decided.sni.as_deref());
+    pub fn recall(&mut self, active: &Active, info: &mut ConnectionInfo, fact: Fact) -> bool {
+        let Some(to) = info.decided.destination else { return false };
+        let (names, name) = (&active.worker.names, info.decided.sni.as_deref());
         let had = match (fact, name) {
-            (Fact::DnsTruth, Some(name)) => {
-                gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(story, &found))
+            (Fact::DnsEvidence, Some(name)) => {
+                gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(info, &found))
             }
             (Fact::Certificate, name) => {
-                gather::known_by_certificate(names, to, name, story.connect.is_some())
-                    .map(|attempt| self.take_certificate(story, attempt))
+                gather::known_by_certificate(names, to, name, info.connect.is_some())
+                    .map(|attempt| self.take_certificate(info, attempt))
             }
             _ => None,
         };
@@ -118,54 +122,53 @@ impl Known {
     }
 
     /// Fetches what speaks for the name in the hello, or against it.
-    pub async fn fetch_evidence(&mut self, active: &Active, story: &mut Story, fact: Fact) {
+    pub async fn fetch_evidence(&mut self, active: &Active, info: &mut ConnectionInfo, fact: Fact) {
         let had = match fact {
-            Fact::DnsTruth => self.fetch_dns(active, story).await,
-            Fact::Certificate => self.fetch_certificate(active, story).await,
-            _ => return self.fetch(active, story, fact).await,
+            Fact::DnsEvidence => self.fetch_dns(active, info).await,
+            Fact::Certificate => self.fetch_certificate(active, info).await,
+            _ => return self.fetch(active, info, fact).await,
         };
         if !had {
             self.unknown = self.unknown.with(fact);
         }
     }
 
-    async fn fetch_dns(&mut self, active: &Active, story: &mut Story) -> bool {
-        self.fetch_destination(active, story).await;
-        let (Some(to), Some(name)) = (story.decided.destination, story.decided.sni.as_deref())
-        else {
-            evidence(story).note_unknown("dns: there is no destination");
+    async fn fetch_dns(&mut self, active: &Active, info: &mut ConnectionInfo) -> bool {
+        self.fetch_destination(active, info).await;
+        let (Some(to), Some(name)) = (info.decided.destination, info.decided.sni.as_deref()) else {
+            evidence(info).note_unknown("dns: there is no destination");
             return false;
         };
         // Boxed: few connections wait here, and every connection's task would have the room.
         let found =
-            Box::pin(gather::by_dns(&active.worker.names, story.client.ip(), name, to.ip())).await;
-        self.take_dns(story, &found)
+            Box::pin(gather::by_dns(&active.worker.names, info.client.ip(), name, to.ip())).await;
+        self.take_dns(info, &found)
     }
 
-    fn take_dns(&mut self, story: &mut Story, found: &ByDns) -> bool {
-        self.dns_truth = found.agrees;
+    fn take_dns(&mut self, info: &mut ConnectionInfo, found: &ByDns) -> bool {
+        self.dns_agrees = found.agrees;
         let (answer, fault) = (found.told.clone(), found.fault.as_deref());
-        evidence(story).note_dns(answer, found.agrees, fault);
+        evidence(info).note_dns(answer, found.agrees, fault);
         found.agrees.is_some()
     }
 
-    async fn fetch_certificate(&mut self, active: &Active, story: &mut Story) -> bool {
-        self.fetch_destination(active, story).await;
-        let Some(to) = story.decided.destination else {
-            evidence(story).note_unknown("certificate: there is no destination");
+    async fn fetch_certificate(&mut self, active: &Active, info: &mut ConnectionInfo) -> bool {
+        self.fetch_destination(active, info).await;
+        let Some(to) = info.decided.destination else {
+            evidence(info).note_unknown("certificate: there is no destination");
             return false;
         };
-        let name = story.decided.sni.as_deref();
-        let is_chosen = story.connect.is_some();
-        let client = story.client.ip();
+        let name = info.decided.sni.as_deref();
+        let is_chosen = info.connect.is_some();
+        let client = info.client.ip();
         let attempt = gather::by_certificate(&active.worker.names, client, to, name, is_chosen);
         let attempt = Box::pin(attempt).await;
-        self.take_certificate(story, attempt)
+        self.take_certificate(info, attempt)
     }
 
-    fn take_certificate(&mut self, story: &mut Story, attempt: Arc<Attempt>) -> bool {
+    fn take_certificate(&mut self, info: &mut ConnectionInfo, attempt: Arc<Attempt>) -> bool {
         let shown = attempt.shown.as_ref().map(|shown| shown.told.clone());
-        evidence(story).note_certificate(shown.map_err(|why| &**why));
+        evidence(info).note_certificate(shown.map_err(|why| &**why));
         let had = attempt.certificate().is_some();
         self.shown = Some(attempt);
         had
@@ -173,16 +176,16 @@ impl Known {
 
     /// Evidence is about where the client wanted to go; and it takes its own time, which the
     /// client is not to be held to.
-    async fn fetch_destination(&mut self, active: &Active, story: &mut Story) {
-        if story.decided.destination.is_none() {
-            self.fetch(active, story, Fact::Destination).await;
+    async fn fetch_destination(&mut self, active: &Active, info: &mut ConnectionInfo) {
+        if info.decided.destination.is_none() {
+            self.fetch(active, info, Fact::Destination).await;
         }
-        active.due_in(EVIDENCE_TIMEOUTS * active.worker.edge.config.truth.timeout);
+        active.due_in(EVIDENCE_TIMEOUTS * active.worker.edge.config.evidence.timeout);
     }
 }
 
-fn evidence(story: &mut Story) -> &mut Evidence {
-    story.decided.evidence.get_or_insert_default()
+fn evidence(info: &mut ConnectionInfo) -> &mut Evidence {
+    info.decided.evidence.get_or_insert_default()
 }
 
 /// How many times its own timeout one piece of evidence may take: it is waited for behind others,
@@ -191,18 +194,18 @@ const EVIDENCE_TIMEOUTS: u32 = 3;
 
 fn rule_on(
     active: &Active,
-    story: &mut Story,
+    info: &mut ConnectionInfo,
     verdict: Verdict,
     hello: Option<&Hello<'_>>,
 ) -> Result<u32, (Answer, End)> {
-    story.decided.rule = verdict.rule.map(|rule| rule.0);
+    info.decided.rule = verdict.rule.map(|rule| rule.0);
     match (verdict.rule, verdict.refuse) {
         (Some(rule), None) => Ok(rule.0),
-        (None, None) => Err(act::refuse::by_rule(None, Refusal::Unlisted, hello)),
+        (None, None) => Err(action::refuse::by_rule(None, Refusal::Unlisted, hello)),
         (rule, Some(refusal)) => {
             let rules = &active.worker.edge.config.rules;
             let action = rule.map(|rule| rules.at(rule.0).action);
-            Err(act::refuse::by_rule(action, refusal, hello))
+            Err(action::refuse::by_rule(action, refusal, hello))
         }
     }
 }

@@ -79,9 +79,9 @@ impl Answer {
 /// Sends the answer and lets it be read; the connection lingers, its line is the caller's.
 pub fn refuse(active: &Active, answer: &Answer, end: End) -> Result<(), End> {
     match answer {
-        Answer::Alert(alert) => park::last_words(active, &alert.fatal_record()),
-        Answer::BadRequest => park::last_words(active, BAD_REQUEST),
-        Answer::Nothing => park::last_words(active, &[]),
+        Answer::Alert(alert) => park::close_with(active, &alert.fatal_record()),
+        Answer::BadRequest => park::close_with(active, BAD_REQUEST),
+        Answer::Nothing => park::close_with(active, &[]),
     }
     Err(end)
 }
@@ -89,6 +89,6 @@ pub fn refuse(active: &Active, answer: &Answer, end: End) -> Result<(), End> {
 /// Ends a connection whose rule could not be carried out: `internal_error`, which is ours.
 pub fn fail(active: &Active, end: End) -> Result<(), End> {
     let alert = AlertDescription::InternalError.fatal_record();
-    park::last_words(active, &alert);
+    park::close_with(active, &alert);
     Err(end)
 }

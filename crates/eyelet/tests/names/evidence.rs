@@ -174,7 +174,7 @@ fn a_rule_by_name_waits_for_nobody() {
     let dns = Dns::new(&[("evil.test", Says::Silence), ("free.test", Says::Silence)]);
     let rules = format!(
         "[[rule]]\nname = \"evil\"\nsni = \"evil.test\"\naction = \"refuse\"\n\
-         [[rule]]\nsni = \"*.checked.test\"\nname_is_true = false\nevidence = \"dns\"\n\
+         [[rule]]\nsni = \"*.checked.test\"\nsni_verified = false\nevidence = \"dns\"\n\
          action = \"refuse\"\n\
          [[rule]]\nname = \"rest\"\naction = \"splice\"\nupstream = \"destination\"\n{}",
         dns_table(&[&dns])
@@ -187,10 +187,10 @@ fn a_rule_by_name_waits_for_nobody() {
     assert_eq!((dns.asked("evil.test"), dns.asked("free.test")), (0, 0));
 }
 
-const BY_CERTIFICATE: &str = "[[rule]]\nname = \"true\"\nname_is_true = true\n\
+const BY_CERTIFICATE: &str = "[[rule]]\nname = \"true\"\nsni_verified = true\n\
     evidence = \"certificate\"\naction = \"splice\"\nupstream = \"destination\"\n\
     [[rule]]\nname = \"lie\"\ncertificate_valid = false\naction = \"refuse\"\n\
-    [truth]\ntimeout = \"2s\"\n";
+    [evidence]\ntimeout = \"2s\"\n";
 
 fn versioned_echo(pki: &Pki, names: &[&str], versions: Versions) -> Upstream {
     let leaf = pki.server("origin", names, Kind::P256);
@@ -287,7 +287,7 @@ fn a_server_that_wants_a_certificate_has_shown_its_own() {
 fn names_and_issuers_of_certificates() {
     let rules = "[[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\n\
         certificate_issuer = \"Eyelet test authority\"\naction = \"splice\"\n\
-        upstream = \"destination\"\n[truth]\ntimeout = \"2s\"\n";
+        upstream = \"destination\"\n[evidence]\ntimeout = \"2s\"\n";
     let gate = Gate::new(rules);
     let bank = versioned_echo(&gate.pki, &["www.bank.test"], rustls::ALL_VERSIONS);
     let stranger = Pki::new();
@@ -394,14 +394,14 @@ fn ten_thousand_names_do_not_grow_the_edge() {
 #[test]
 fn evidence_without_a_destination_is_a_mistake() {
     let folder = Folder::new();
-    let config = "[[listener]]\naddress = \"127.0.0.1:1\"\n[[rule]]\nname_is_true = true\n\
+    let config = "[[listener]]\naddress = \"127.0.0.1:1\"\n[[rule]]\nsni_verified = true\n\
         evidence = \"dns\"\naction = \"refuse\"\n";
     let file = folder.write("edge.toml", config);
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_eyelet"));
     let said = support::output(command.arg("check").arg(file));
     assert_eq!(said.status.code(), Some(2), "{}", said.text);
     assert!(
-        said.text.contains(":4:1: error: `name_is_true` asks about the destination"),
+        said.text.contains(":4:1: error: `sni_verified` asks about the destination"),
         "{}",
         said.text
     );

@@ -1,5 +1,5 @@
 //! Each worker's first connection, with itself: a handshake and an echo, before it takes in any.
-//! It must not know the lot or the log: it is no client, and counted nowhere.
+//! It must not know the table or the log: it is no client, and counted nowhere.
 //!
 //! What libraries set up when a thread first uses them (generators of random numbers, tables) is
 //! then made while the heap is small, and lies together. Made in the first burst of connections
@@ -21,7 +21,7 @@ use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_telemetry::info::{Decided, Parked, Shared, Story};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, Parked, Shared};
 use eyelet_tls::provider;
 
 /// What is said, and said back.
@@ -30,7 +30,7 @@ const WORD: &[u8] = b"hello";
 /// Rehearses the first rule that terminates and asks for no certificate of the client; nothing is
 /// done where there is none. A failure is told, and is no reason not to start: clients may offer
 /// what our own does not.
-pub fn rehearse(worker: &Worker) {
+pub fn warm_up(worker: &Worker) {
     let rules = &worker.edge.config.rules;
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
@@ -51,7 +51,7 @@ fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), S
     let config = edge.tls.of(&edge.config.rules, rule).map_err(|error| error.to_string())?;
     let mut client = client().map_err(|error| error.to_string())?;
     let incoming = CountedBuffer::of(&edge.budget, Account::Received);
-    Ok((handshake::rehearse(config, &mut client, incoming)?, client))
+    Ok((handshake::warm_up(config, &mut client, incoming)?, client))
 }
 
 fn client() -> Result<ClientConnection, Error> {
@@ -67,15 +67,15 @@ fn echo(
     client: ClientConnection,
 ) -> io::Result<()> {
     let mut relay = Relay::Terminate(Terminated { session, flow: Flow::default() });
-    let mut story = nobody().park(shared);
-    let said = there_and_back(&mut relay, &mut story, buffers, client);
-    shared.forget(&story);
+    let mut info = nobody().park(shared);
+    let said = there_and_back(&mut relay, &mut info, buffers, client);
+    shared.forget(&info);
     said
 }
 
 fn there_and_back(
     relay: &mut Relay,
-    story: &mut Parked,
+    info: &mut Parked,
     buffers: &mut Buffers,
     mut client: ClientConnection,
 ) -> io::Result<()> {
@@ -86,7 +86,7 @@ fn there_and_back(
         ready.add(side, READ);
         let mut sockets =
             Sockets { client: inside.as_fd(), upstream: Some(upstream.as_fd()), ready: &mut ready };
-        relay::run(relay, &mut sockets, story, buffers)
+        relay::run(relay, &mut sockets, info, buffers)
     };
     let mut sealed = Vec::new();
     client.writer().write_all(WORD)?;
@@ -112,8 +112,8 @@ fn there_and_back(
 /// Where nobody is.
 const NOBODY: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 0);
 
-fn nobody() -> Story {
-    Story {
+fn nobody() -> ConnectionInfo {
+    ConnectionInfo {
         id: 0,
         started_unix_ms: 0,
         client: SocketAddr::from(NOBODY),
