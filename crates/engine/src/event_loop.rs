@@ -37,7 +37,7 @@ const RETURNS: usize = 2;
 /// How often a connection's tasks are polled, at most, to come to their end when they are cut:
 /// the task, its requests' tasks, and the library between them, each once or twice.
 const LAST_POLLS: usize = 8;
-/// Permits of the runtime for that where there are few connections.
+/// Turns of the runtime for that where there are few connections.
 const LAST_TURNS: usize = 8;
 /// Connections that make a burst worth returning the memory of while others come and go.
 const BURST: usize = 1000;

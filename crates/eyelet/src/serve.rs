@@ -143,7 +143,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     Ok(running)
 }
 
-/// A worker that has rehearsed, and what runs it.
+/// A worker that has warmed up, and what runs it.
 fn make(
     index: u16,
     edge: Arc<Edge>,
@@ -267,7 +267,7 @@ fn bind(
 }
 
 impl Running {
-    /// Starts a worker for each set of sockets, and waits until all have rehearsed or one fails.
+    /// Starts a worker for each set of sockets, and waits until all have warmed up or one fails.
     fn work(
         &mut self,
         edge: &Arc<Edge>,

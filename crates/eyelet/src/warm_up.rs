@@ -34,13 +34,13 @@ pub fn warm_up(worker: &Worker) {
     let rules = &worker.edge.config.rules;
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
-    let rehearsed = shake(worker, rule as u32).and_then(|(done, client)| {
+    let warmed_up = shake(worker, rule as u32).and_then(|(done, client)| {
         let buffers = &mut *worker.buffers.borrow_mut();
         buffers.piece = worker.edge.budget.piece();
         let shared = &mut worker.shared.borrow_mut();
         echo(shared, buffers, done.session, client).map_err(|error| error.to_string())
     });
-    if let Err(error) = rehearsed {
+    if let Err(error) = warmed_up {
         let name = &rules.at(rule as u32).name;
         tracing::warn!("rule {name:?}: warm-up: a connection with itself fails: {error}");
     }

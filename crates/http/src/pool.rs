@@ -1,4 +1,4 @@
-//! Connections to upstreams that are kept for the next requests of the same rule on this worker.
+//! Connections to upstreams that are kept for the next requests on this worker.
 //! It must not know what was said on them.
 
 use std::cell::{Cell, RefCell};
@@ -30,7 +30,7 @@ const KEPT_MARGIN: Duration = Duration::from_secs(1);
 /// upstream closes one earlier, and its end may have come since the last turn. A busy pool never
 /// gets here.
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
-/// HTTP/1.1 connections kept for one rule.
+/// HTTP/1.1 connections kept for one upstream.
 const IDLE_MAX: usize = 64;
 /// How often what was kept too long is closed.
 const SWEEP: Duration = Duration::from_secs(1);

@@ -52,7 +52,7 @@ const HELLO_REMEMBERED_SECS: u32 = 5;
 /// Of a hello, what is hashed: in 43 bytes are the headers and the client's random bytes.
 const HELLO_HASHED_BYTES: usize = 128;
 
-/// Permits of a hello by a router that puts its own address in the place of ours, and lets us keep
+/// Turns of a hello by a router that puts its own address in the place of ours, and lets us keep
 /// the port. One turn may be chance, where clients say one and the same hello; not so many.
 pub const TURNS_MAX: u8 = 32;
 
