@@ -53,7 +53,7 @@ fn counted(number: usize, noun: &str) -> String {
 }
 
 /// Exit code for a configuration with mistakes.
-const MISTAKES: u8 = 2;
+pub const MISTAKES: u8 = 2;
 
 #[cfg(test)]
 mod tests {

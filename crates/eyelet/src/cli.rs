@@ -78,9 +78,6 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
     }
 }
 
-/// The exit code for a configuration with mistakes.
-const MISTAKES: u8 = 2;
-
 fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
     let loaded = match eyelet_config::load(file, Depth::Files) {
         Ok(loaded) => loaded,
@@ -88,7 +85,7 @@ fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
             for mistake in &mistakes {
                 eprintln!("{mistake}");
             }
-            return ExitCode::from(MISTAKES);
+            return ExitCode::from(check::MISTAKES);
         }
     };
     for warning in &loaded.warnings {

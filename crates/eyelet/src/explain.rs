@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::check;
 use clap::Args;
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Certificate, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, Verdict};
@@ -72,7 +73,7 @@ pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
         Err(mistakes) => print_mistakes(&mistakes, out).map(|()| false),
     };
     // A closed output is not a mistake in the file: there is only nobody to tell.
-    if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
+    if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
 }
 
 /// `false`: a flag is at fault.
@@ -434,9 +435,6 @@ fn target(text: &str) -> Result<Target, String> {
 fn version(text: &str) -> Result<u16, String> {
     eyelet_config::tls_version_code(text)
 }
-
-/// Exit code for a mistake in the configuration, as of `check`.
-const MISTAKES: u8 = 2;
 
 /// Rules before the verdict that are explained; a list may have 100,000.
 const MISSES_SHOWN: usize = 20;
