@@ -147,7 +147,7 @@ impl Waits {
         match self {
             Self::No => None,
             Self::Here(_) => match std::mem::replace(self, Self::No) {
-                Self::Here(info) => Some(info),
+                Self::Here(future) => Some(future),
                 _ => None,
             },
             // It stays: to clone it for each wait would cost more than waking once in vain.

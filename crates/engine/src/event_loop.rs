@@ -73,17 +73,17 @@ impl Worker {
 
     /// Resumes a connection's future until it must wait. Where that is for its own sockets and
     /// its deadline alone it waits in its entry, and else as a task, which polls it anew.
-    fn advance(&self, key: Key, mut info: Waiting) {
+    fn advance(&self, key: Key, mut future: Waiting) {
         let used = waker::used();
-        if info.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
+        if future.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
             return;
         }
         let mut table = self.table.borrow_mut();
         match table.entry(key).map(|entry| &mut entry.role) {
             Some(Role::Active { waits, .. }) if waker::used() == used => {
-                *waits = Waits::Here(info);
+                *waits = Waits::Here(future);
             }
-            _ => drop(tokio::task::spawn_local(info)),
+            _ => drop(tokio::task::spawn_local(future)),
         }
     }
 

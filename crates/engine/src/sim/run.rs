@@ -19,6 +19,7 @@ use fastrand::Rng;
 use super::peer::Peer;
 use super::program::{Connection, Entry, Plan, REFUSAL, Simulated};
 use super::stream::Stream;
+use super::verdict::Weather;
 use super::{tls, verdict};
 use crate::accept::{Accepted, Accepting};
 use crate::park;
@@ -41,19 +42,6 @@ const POLLS: usize = 6;
 const SETTLE_ROUNDS: usize = 20;
 /// Rounds in which all peers write and read whatever they can, until all must have ended.
 const ROUNDS_MAX: usize = 300;
-
-/// What may happen in a run. A run in which little may happen is the sharper one: more of its
-/// connections must end whole.
-#[derive(Clone, Copy, Debug)]
-pub struct Weather {
-    pub resets: bool,
-    pub faults: bool,
-    pub short_memory: bool,
-    pub long_pauses: bool,
-    pub drains: bool,
-    pub stalls: bool,
-    pub bulk: bool,
-}
 
 /// What happened in a run.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use eyelet_telemetry::reason::{self, Limit, Reason};
 
 use super::peer::{End, Peer};
 use super::program::{Connection, Entry, Plan};
-use super::run::Weather;
 use super::tls::Said;
 use crate::worker::Worker;
 
@@ -40,6 +39,19 @@ pub const ENDS: &[&str] = &[
 
 const ACCOUNTS: [Account; 5] =
     [Account::Connections, Account::Received, Account::Relayed, Account::Texts, Account::Http];
+
+/// What may happen in a run. A run in which little may happen is the sharper one: more of its
+/// connections must end whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    pub resets: bool,
+    pub faults: bool,
+    pub short_memory: bool,
+    pub long_pauses: bool,
+    pub drains: bool,
+    pub stalls: bool,
+    pub bulk: bool,
+}
 
 /// Panics unless the connection ended as it should.
 pub fn check(index: usize, connection: &Connection, weather: &Weather) {
