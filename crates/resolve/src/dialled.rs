@@ -16,7 +16,7 @@ use crate::resolver::{Dialled, Found};
 const LOOKUP_TIMEOUTS: u32 = 2;
 
 /// The addresses of a name that is dialled: from memory, or by a look-up that all workers share.
-/// A name that a client chose is a whole one, and is looked up in one of its permits; what the
+/// A name that a client chose is a whole one, and is looked up under one of its permits; what the
 /// administrator wrote waits for nobody.
 ///
 /// # Errors

@@ -49,7 +49,7 @@ struct Dialled {
 /// another's.
 const HELLO_REMEMBERED_SECS: u32 = 5;
 
-/// Of a hello, what is hashed: in 43 bytes are the headers and the client's random bytes.
+/// How many bytes of a hello are hashed. The first 43 are the headers and the client's random.
 const HELLO_HASHED_BYTES: usize = 128;
 
 /// Turns of a hello by a router that puts its own address in the place of ours, and lets us keep
@@ -213,7 +213,7 @@ impl Dialled {
     }
 }
 
-/// The bits of a slot's upper half that say of which kind it is.
+/// The bits of a slot's upper half that hold its kind.
 const KIND_BITS: u64 = 3;
 /// The bits of a slot that are seconds.
 const SECS_BITS: u32 = (1 << 24) - 1;

@@ -14,7 +14,7 @@ use eyelet_config::Dns;
 
 /// Addresses kept of a name that is dialled: more than are ever tried.
 const ADDRESSES_MAX: usize = 16;
-/// How soon a name of which one family could not be had is asked for again.
+/// How soon a name is asked for again after the question for one address family failed.
 const FAULT_FRESH_MS: u64 = 2_000;
 
 /// A worker's way from names to addresses that it dials, made at the first name.

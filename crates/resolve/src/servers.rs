@@ -19,7 +19,7 @@ use eyelet_config::Dns;
 /// Questions under way on one connection to a resolver.
 const QUESTIONS_A_CONNECTION: usize = 256;
 
-/// One resolver, or several of which whoever answers first will do.
+/// One resolver, or several: the first answer counts.
 pub struct Servers {
     first: Handle,
     /// Of its own, as one would not ask twice what it is asking.

@@ -195,7 +195,7 @@ fn upward(
     Ok(more)
 }
 
-/// Up to where the buffer may be filled, `filled` bytes of which were read. `None`: there is no
+/// Up to where the buffer may be filled. `filled` bytes were read already. `None`: there is no
 /// memory for what might have to be held.
 fn read_end(sockets: &Sockets<'_>, buffers: &mut Buffers, filled: usize) -> Option<usize> {
     let room = sockets.room(UPSTREAM, buffers)?;

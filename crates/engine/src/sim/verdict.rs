@@ -40,8 +40,8 @@ pub const ENDS: &[&str] = &[
 const ACCOUNTS: [Account; 5] =
     [Account::Connections, Account::Received, Account::Relayed, Account::Texts, Account::Http];
 
-/// What may happen in a run. A run in which little may happen is the sharper one: more of its
-/// connections must end whole.
+/// What may happen in a run. A run with few such events tests more: more of its connections must
+/// end whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     pub resets: bool,

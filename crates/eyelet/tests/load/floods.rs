@@ -236,7 +236,7 @@ impl Visitors {
 
 impl Newcomers {
     /// Nearly all, whatever those do who were there before. A few newcomers come in a test: two of
-    /// them may come in a moment in which a flood is over its bound.
+    /// them may come while a flood is over its bound.
     #[track_caller]
     fn are_served(&self) {
         let missed = self.came - self.served;

@@ -152,7 +152,7 @@ pub enum When {
 }
 
 impl When {
-    /// Reading something of which `received` has come.
+    /// Reading a message; `received` is what has come of it.
     pub const fn reading(stage: Stage, received: &[u8]) -> Self {
         if received.is_empty() { Self::Before(stage) } else { Self::During(stage) }
     }
