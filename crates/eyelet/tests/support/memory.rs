@@ -115,9 +115,6 @@ impl Watch {
         let thread = thread::spawn(move || {
             let mut most = Memory::default();
             for look in 0.. {
-                if stopped.load(Ordering::Relaxed) {
-                    break;
-                }
                 if look % 5 == 0 {
                     rustix::process::kill_process(pid, Signal::USR1).unwrap();
                 }
@@ -125,6 +122,10 @@ impl Watch {
                 most.resident = most.resident.max(now.resident);
                 most.resident_peak = now.resident_peak;
                 most.anonymous = most.anonymous.max(now.anonymous);
+                // Not before the first look: a flood may be over before this thread runs.
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
                 thread::sleep(Duration::from_millis(20));
             }
             most
