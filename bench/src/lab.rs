@@ -166,12 +166,12 @@ impl Lab {
     ) -> io::Result<Server> {
         let name = self.next_name(name);
         let mut child = Child::start(&name, core, self.folder(), command)?;
-        let patience = Instant::now() + START_TIMEOUT;
+        let give_up_at = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(address).is_err() {
             if let Some(why) = child.ended() {
                 return Err(io::Error::other(format!("{name} ended: {why}")));
             }
-            if Instant::now() > patience {
+            if Instant::now() > give_up_at {
                 let words = child.close_with();
                 return Err(io::Error::other(format!("{name} does not listen: {words}")));
             }

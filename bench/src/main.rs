@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use cli::{Cli, Scenario};
 use lab::Lab;
 use run::requests::Work;
-use run::{Outcome, bulk, chat, churn, compression, handshakes, idle, million, requests, splice};
+use run::{Findings, bulk, chat, churn, compression, handshakes, idle, million, requests, splice};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -79,7 +79,7 @@ fn measure(cli: &Cli) -> io::Result<()> {
     Ok(())
 }
 
-async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Outcome> {
+async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Findings> {
     let against = &cli.against[..];
     match &cli.scenario {
         Scenario::Idle(options) => idle::run(lab, against, options).await,
@@ -92,11 +92,11 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Outcome> {
         Scenario::Requests(options) => requests::run(lab, against, options, Work::Get).await,
         Scenario::Wake(options) => requests::run(lab, against, options, Work::Echo).await,
         Scenario::Million(options) => million::run(lab, options).await,
-        Scenario::Peer(_) => Ok(Outcome::default()),
+        Scenario::Peer(_) => Ok(Findings::default()),
     }
 }
 
-fn report(outcome: &Outcome, lab: &Lab, load: f64) -> Value {
+fn report(outcome: &Findings, lab: &Lab, load: f64) -> Value {
     let boards: Vec<Value> = outcome.boards.iter().map(board::Board::json).collect();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let command: Vec<String> = std::env::args().skip(1).collect();

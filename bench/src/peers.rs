@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::lab::{self, Lab, Server};
-use configurations::Plan;
-pub use row::{Front, Kind, Row};
+use configurations::ConfigurationPlan;
+pub use row::{Row, ServerKind, ServerMode};
 
 /// What `--against` may name: programs, and rows that are not called as their program is.
 pub const NAMES: [&str; 20] = [
@@ -63,7 +63,7 @@ pub fn choose(rows: &[Row], against: &[String], lab: &Lab) -> io::Result<Vec<Row
 
 /// The first line that each installed program says of its version.
 pub fn versions(lab: &Lab) -> Vec<(&'static str, String)> {
-    let ask = |kind: Kind, flag: &str| {
+    let ask = |kind: ServerKind, flag: &str| {
         let output = std::process::Command::new(program(kind, lab)?).arg(flag).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -71,11 +71,11 @@ pub fn versions(lab: &Lab) -> Vec<(&'static str, String)> {
         Some((kind.name(), line.trim().to_owned()))
     };
     let flags = [
-        (Kind::Eyelet, "--version"),
-        (Kind::Nginx, "-v"),
-        (Kind::Haproxy, "-v"),
-        (Kind::Hitch, "--version"),
-        (Kind::Stunnel, "-version"),
+        (ServerKind::Eyelet, "--version"),
+        (ServerKind::Nginx, "-v"),
+        (ServerKind::Haproxy, "-v"),
+        (ServerKind::Hitch, "--version"),
+        (ServerKind::Stunnel, "-version"),
     ];
     flags.into_iter().filter_map(|(kind, flag)| ask(kind, flag)).collect()
 }
@@ -102,7 +102,7 @@ pub fn start_at(
         io::Error::new(io::ErrorKind::NotFound, format!("{} is not installed", row.kind.name()))
     })?;
     let folder = lab.folder();
-    let plan = Plan { row, address, upstreams, folder, shared };
+    let plan = ConfigurationPlan { row, address, upstreams, folder, shared };
     let file = folder.join(format!("{}-{}.conf", row.label, address.port()));
     if let Some(text) = plan.text() {
         // Renamed into place: another server on this address may be reading it just now.
@@ -114,7 +114,7 @@ pub fn start_at(
     lab.start_server(row.label, &command, address)
 }
 
-fn command(plan: &Plan<'_>, program: PathBuf, file: &Path) -> Vec<OsString> {
+fn command(plan: &ConfigurationPlan<'_>, program: PathBuf, file: &Path) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![program.into()];
     let (folder, file) = (plan.folder, file.as_os_str());
     let own = |words: &mut Vec<OsString>, tls: bool| {
@@ -125,21 +125,21 @@ fn command(plan: &Plan<'_>, program: PathBuf, file: &Path) -> Vec<OsString> {
         }
     };
     match plan.row.kind {
-        Kind::Eyelet => words.extend(["serve".into(), file.into()]),
-        Kind::Nginx => {
+        ServerKind::Eyelet => words.extend(["serve".into(), file.into()]),
+        ServerKind::Nginx => {
             let errors = folder.join("nginx.error");
             words.extend(["-p".into(), folder.into(), "-c".into(), file.into()]);
             words.extend(["-e".into(), errors.into()]);
         }
-        Kind::Haproxy => words.extend(["-db".into(), "-f".into(), file.into()]),
-        Kind::Hitch => words.push(format!("--config={}", file.display()).into()),
-        Kind::Stunnel => words.push(file.into()),
-        Kind::RustTls => own(&mut words, true),
-        Kind::RustProxy => {
+        ServerKind::Haproxy => words.extend(["-db".into(), "-f".into(), file.into()]),
+        ServerKind::Hitch => words.push(format!("--config={}", file.display()).into()),
+        ServerKind::Stunnel => words.push(file.into()),
+        ServerKind::RustTls => own(&mut words, true),
+        ServerKind::RustProxy => {
             own(&mut words, true);
             words.push(plan.upstreams[0].to_string().into());
         }
-        Kind::RustSplice | Kind::FloorSplice => {
+        ServerKind::RustSplice | ServerKind::FloorSplice => {
             own(&mut words, false);
             words.extend(plan.upstreams.iter().map(|upstream| upstream.to_string().into()));
         }
@@ -148,12 +148,13 @@ fn command(plan: &Plan<'_>, program: PathBuf, file: &Path) -> Vec<OsString> {
 }
 
 /// Where the program is; None where it is not installed.
-fn program(kind: Kind, lab: &Lab) -> Option<PathBuf> {
+fn program(kind: ServerKind, lab: &Lab) -> Option<PathBuf> {
     match kind {
-        Kind::Eyelet => lab.eyelet().map(Path::to_owned),
-        Kind::RustTls | Kind::RustProxy | Kind::RustSplice | Kind::FloorSplice => {
-            std::env::current_exe().ok()
-        }
+        ServerKind::Eyelet => lab.eyelet().map(Path::to_owned),
+        ServerKind::RustTls
+        | ServerKind::RustProxy
+        | ServerKind::RustSplice
+        | ServerKind::FloorSplice => std::env::current_exe().ok(),
         other => find_program(other.name()),
     }
 }

@@ -23,12 +23,12 @@ use tokio::task::JoinSet;
 use crate::board::{Board, Sample, quantile};
 use crate::child::Child;
 use crate::lab::{Lab, Server};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row, ServerKind, ServerMode};
 use crate::procfs;
 
 /// What a scenario found: tables, and sentences below them.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct Findings {
     pub boards: Vec<Board>,
     pub notes: Vec<String>,
 }
@@ -142,18 +142,18 @@ const SETTLE: Duration = Duration::from_millis(30);
 
 /// Servers in front of an HTTP upstream.
 const HTTP_ROWS: [Row; 4] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Http),
-    Row::usual("nginx", Kind::Nginx, Front::Http),
-    Row::usual("haproxy", Kind::Haproxy, Front::Http),
-    Row::usual("rust-tls", Kind::RustTls, Front::Http),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Http),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Http),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Http),
+    Row::usual("rust-tls", ServerKind::RustTls, ServerMode::Http),
 ];
 
 /// Servers in front of a TCP upstream that is held open.
 const TCP_ROWS: [Row; 6] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Tcp),
-    Row::usual("nginx", Kind::Nginx, Front::Tcp),
-    Row::usual("haproxy", Kind::Haproxy, Front::Tcp),
-    Row::usual("hitch", Kind::Hitch, Front::Tcp),
-    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
-    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Tcp),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Tcp),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Tcp),
+    Row::usual("hitch", ServerKind::Hitch, ServerMode::Tcp),
+    Row::usual("stunnel", ServerKind::Stunnel, ServerMode::Tcp),
+    Row::usual("rust-proxy", ServerKind::RustProxy, ServerMode::Tcp),
 ];

@@ -53,11 +53,11 @@ pub mod wire;
 
 /// The watch over first flights. The crate it is of is a program, and has more to build than a
 /// fuzz target needs.
-#[path = "../../crates/engine/src/watch.rs"]
-pub mod watch;
+#[path = "../../crates/engine/src/inspect.rs"]
+pub mod inspect;
 
 /// What must hold of it.
-#[path = "../../crates/engine/src/watch/properties.rs"]
+#[path = "../../crates/engine/src/inspect/properties.rs"]
 pub mod watch_properties;
 
 /// What DNS responses say.

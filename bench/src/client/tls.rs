@@ -21,7 +21,7 @@ use crate::lab::host_name;
 
 /// How a client is to shake hands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct HandshakeOptions {
     /// TLS 1.2 instead of 1.3.
     pub tls12: bool,
     /// Keep tickets, and come back with them.
@@ -30,10 +30,11 @@ pub struct Manner {
 
 /// A client configuration: X25519 (and P-256 for TLS 1.2, without which OpenSSL refuses an ECDSA
 /// certificate there) and AES-128-GCM only, so that every server does the same cryptography.
-pub fn config(manner: Manner) -> Arc<ClientConfig> {
+pub fn config(handshake: HandshakeOptions) -> Arc<ClientConfig> {
     let (kx, suite) =
         (aws_lc_rs::kx_group::X25519, aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256);
-    let (groups, suites, version): (_, _, &'static SupportedProtocolVersion) = match manner.tls12 {
+    let (groups, suites, version): (_, _, &'static SupportedProtocolVersion) = match handshake.tls12
+    {
         true => (
             vec![kx, aws_lc_rs::kx_group::SECP256R1],
             vec![aws_lc_rs::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256],
@@ -52,7 +53,7 @@ pub fn config(manner: Manner) -> Arc<ClientConfig> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(BelieveAny))
         .with_no_client_auth();
-    config.resumption = match manner.resume {
+    config.resumption = match handshake.resume {
         true => Resumption::in_memory_sessions(TICKETS),
         false => Resumption::disabled(),
     };

@@ -80,7 +80,7 @@ fn say(line: &str) -> io::Result<()> {
 }
 
 fn config(secrets: &Arc<Secrets>) -> Arc<ClientConfig> {
-    let mut config = ClientConfig::clone(&tls::config(tls::Manner::default()));
+    let mut config = ClientConfig::clone(&tls::config(tls::HandshakeOptions::default()));
     config.enable_secret_extraction = true;
     config.key_log = Arc::clone(secrets) as Arc<dyn KeyLog>;
     Arc::new(config)
@@ -95,8 +95,8 @@ fn open(
 ) -> io::Result<Client> {
     let mut stream = connect(crowd, i)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_MAX))?;
+    stream.set_write_timeout(Some(WAIT_MAX))?;
     let name = ServerName::try_from(host_name(i)).map_err(io::Error::other)?;
     let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
     while tls.is_handshaking() || tls.wants_write() {
@@ -187,7 +187,7 @@ fn ask(clients: &mut [Client], count: usize, seed: u64) -> String {
 /// One GET over the parked connection, and its whole answer.
 fn exchange(client: &mut Client, request: &[u8]) -> io::Result<()> {
     let mut keys = Keys::new();
-    let fault = |fault: eyelet_record::Fault| io::Error::other(fault.to_string());
+    let fault = |fault: eyelet_record::RecordFault| io::Error::other(fault.to_string());
     let mut slot = vec![0; client.session.record_len(request.len())];
     let start = client.session.prefix_len();
     slot[start..start + request.len()].copy_from_slice(request);
@@ -259,7 +259,7 @@ impl KeyLog for Secrets {
 
 const PROGRESS: usize = 1000;
 /// Of a step of the handshake or of an answer, until it counts as failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// An answer later than this is not counted as one.
 const ANSWER_US_MAX: f64 = 1e6;
 const SOURCES: usize = 4;

@@ -4,12 +4,12 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::row::{Front, Kind, Row};
+use super::row::{Row, ServerKind, ServerMode};
 use crate::lab::{BOTH, CERTIFICATE, KEY, NAMES, WILDCARD, host_name};
 use crate::own::listen::BACKLOG;
 
 /// What a configuration is made of.
-pub struct Plan<'a> {
+pub struct ConfigurationPlan<'a> {
     pub row: &'a Row,
     pub address: SocketAddr,
     /// One backend, or the addresses of the origin; where connections come with their
@@ -21,16 +21,19 @@ pub struct Plan<'a> {
     pub shared: bool,
 }
 
-impl Plan<'_> {
+impl ConfigurationPlan<'_> {
     /// The text of the file; None for programs that take arguments only.
     pub fn text(&self) -> Option<String> {
         match self.row.kind {
-            Kind::Eyelet => Some(self.eyelet()),
-            Kind::Nginx => Some(self.nginx()),
-            Kind::Haproxy => Some(self.haproxy()),
-            Kind::Hitch => Some(self.hitch()),
-            Kind::Stunnel => Some(self.stunnel()),
-            Kind::RustTls | Kind::RustProxy | Kind::RustSplice | Kind::FloorSplice => None,
+            ServerKind::Eyelet => Some(self.eyelet()),
+            ServerKind::Nginx => Some(self.nginx()),
+            ServerKind::Haproxy => Some(self.haproxy()),
+            ServerKind::Hitch => Some(self.hitch()),
+            ServerKind::Stunnel => Some(self.stunnel()),
+            ServerKind::RustTls
+            | ServerKind::RustProxy
+            | ServerKind::RustSplice
+            | ServerKind::FloorSplice => None,
         }
     }
 
@@ -46,9 +49,9 @@ impl Plan<'_> {
         }
         for (k, upstream) in self.upstreams.iter().enumerate() {
             let body = match self.row.front {
-                Front::Http => self.eyelet_terminate("http", *upstream),
-                Front::Tcp => self.eyelet_terminate("tcp", *upstream),
-                Front::Peek => {
+                ServerMode::Http => self.eyelet_terminate("http", *upstream),
+                ServerMode::Tcp => self.eyelet_terminate("tcp", *upstream),
+                ServerMode::Peek => {
                     let names: Vec<String> = self.names_of(k).map(|n| format!("\"{n}\"")).collect();
                     let names = names.join(", ");
                     format!("sni = [{names}]\naction = \"splice\"\nupstream = \"{upstream}\"\n")
@@ -70,8 +73,8 @@ impl Plan<'_> {
         let (address, dns) = (self.address, self.upstreams[0]);
         let names: Vec<String> = (0..NAMES).map(|i| format!("\"{}\"", host_name(i))).collect();
         let evidence = match self.row.front {
-            Front::ByDns => Some("dns"),
-            Front::ByCertificate => Some("certificate"),
+            ServerMode::ByDns => Some("dns"),
+            ServerMode::ByCertificate => Some("certificate"),
             _ => None,
         };
         let matchers = evidence.map_or(String::new(), |evidence| {
@@ -96,7 +99,7 @@ impl Plan<'_> {
     fn nginx(&self) -> String {
         let user = if rustix::process::geteuid().is_root() { "user root root;\n" } else { "" };
         let module = Path::new(NGINX_STREAM_MODULE);
-        let stream = self.row.front != Front::Http;
+        let stream = self.row.front != ServerMode::Http;
         let load = match stream && module.exists() {
             true => format!("load_module {NGINX_STREAM_MODULE};\n"),
             false => String::new(),
@@ -138,7 +141,7 @@ impl Plan<'_> {
         let servers: String = self.upstreams.iter().map(|at| format!("server {at}; ")).collect();
         let listen = format!("backlog={BACKLOG}; proxy_timeout 1h");
         let body = match self.row.front {
-            Front::Peek => {
+            ServerMode::Peek => {
                 let pairs = self.pairs().map(|(name, at)| format!("{name} {at};\n"));
                 let pairs: String = pairs.collect();
                 format!(
@@ -147,7 +150,7 @@ impl Plan<'_> {
                      server {{ listen {address} {listen}; ssl_preread on; proxy_pass $origin; }}\n"
                 )
             }
-            Front::Tcp => format!(
+            ServerMode::Tcp => format!(
                 "{}server {{ listen {address} ssl {listen}; proxy_pass {}; }}\n",
                 self.nginx_tls(),
                 self.upstreams[0]
@@ -161,13 +164,15 @@ impl Plan<'_> {
     }
 
     fn haproxy(&self) -> String {
-        let mode = if self.row.front == Front::Http { "http" } else { "tcp" };
+        let mode = if self.row.front == ServerMode::Http { "http" } else { "tcp" };
         let tls = match self.row.front {
-            Front::Http | Front::Tcp => format!("ssl crt {}/{BOTH}", self.folder.display()),
+            ServerMode::Http | ServerMode::Tcp => {
+                format!("ssl crt {}/{BOTH}", self.folder.display())
+            }
             _ => String::new(),
         };
         let choice = match self.row.front {
-            Front::Peek => format!(
+            ServerMode::Peek => format!(
                 "    tcp-request inspect-delay 5s\n    \
                  tcp-request content accept if {{ req.ssl_hello_type 1 }}\n    \
                  tcp-request content reject\n    \

@@ -3,7 +3,7 @@
 
 /// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerKind {
     /// The program of this repository.
     Eyelet,
     /// nginx, with its stream module for splicing and TCP.
@@ -26,7 +26,7 @@ pub enum Kind {
 
 /// What a server is asked to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Front {
+pub enum ServerMode {
     /// Terminate TLS in front of an HTTP backend.
     Http,
     /// Terminate TLS, and hold a TCP connection to the backend for each client.
@@ -43,7 +43,7 @@ pub enum Front {
     ByCertificate,
 }
 
-impl Front {
+impl ServerMode {
     /// Whether its connections come with a PROXY header.
     pub const fn has_destination(self) -> bool {
         matches!(self, Self::BlindTowards | Self::ByDns | Self::ByCertificate)
@@ -56,9 +56,9 @@ pub struct Row {
     /// As in the table, and as `--against` names it.
     pub label: &'static str,
     /// Which program.
-    pub kind: Kind,
+    pub kind: ServerKind,
     /// In which role.
-    pub front: Front,
+    pub front: ServerMode,
     /// With its access log on, into /dev/null.
     pub access_log: bool,
     /// In front of an origin that speaks TLS 1.2, not 1.3.
@@ -69,12 +69,12 @@ pub struct Row {
 
 impl Row {
     /// A row that is measured unless `--against` leaves it out.
-    pub const fn usual(label: &'static str, kind: Kind, front: Front) -> Self {
+    pub const fn usual(label: &'static str, kind: ServerKind, front: ServerMode) -> Self {
         Self { label, kind, front, access_log: false, tls12: false, usual: true }
     }
 
     /// A row that is measured only when `--against` names it.
-    pub const fn asked(label: &'static str, kind: Kind, front: Front) -> Self {
+    pub const fn asked(label: &'static str, kind: ServerKind, front: ServerMode) -> Self {
         Self { label, kind, front, access_log: false, tls12: false, usual: false }
     }
 
@@ -89,7 +89,7 @@ impl Row {
     }
 }
 
-impl Kind {
+impl ServerKind {
     /// The program's name: what `--against` takes, and what is looked for in PATH.
     pub const fn name(self) -> &'static str {
         match self {

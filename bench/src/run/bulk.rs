@@ -9,12 +9,12 @@ use clap::{Args, ValueEnum};
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-use super::{Meter, Outcome, Tally, order, splice, start_all};
+use super::{Findings, Meter, Tally, order, splice, start_all};
 use crate::board::{Board, Column, Sample};
 use crate::client::{self, tls};
 use crate::flight::Shape;
 use crate::lab::{Lab, NAMES, Server, host_name};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row, ServerKind, ServerMode};
 
 /// CPU-seconds of a GB, spliced and terminated.
 #[derive(Args, Clone, Debug)]
@@ -43,10 +43,10 @@ pub enum Through {
 }
 
 /// Runs the scenario.
-pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Findings> {
     let backend = lab.start_backend()?;
     let (_origin, origins) = lab.start_origin(options.mib << 20)?;
-    let mut outcome = Outcome::default();
+    let mut outcome = Findings::default();
     for through in &options.through {
         let (rows, upstreams, name): (&[Row], &[SocketAddr], _) = match through {
             Through::Splice => (&SPLICE_ROWS, &origins, "spliced"),
@@ -116,32 +116,32 @@ async fn fetch_spliced(target: SocketAddr, i: usize, bytes: usize) -> io::Result
 }
 
 async fn fetch(target: SocketAddr, i: usize, bytes: usize) -> io::Result<usize> {
-    let config = tls::config(tls::Manner::default());
+    let config = tls::config(tls::HandshakeOptions::default());
     let mut stream = tls::open(&config, target, i, NAMES).await?;
     let request = client::request(&format!("/bytes/{bytes}"), false);
     client::exchange(&mut stream, &request, &mut vec![0; BUFFER_BYTES]).await
 }
 
 const SPLICE_ROWS: [Row; 7] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Peek),
-    Row::usual("nginx", Kind::Nginx, Front::Peek),
-    Row::asked("nginx-blind", Kind::Nginx, Front::Blind),
-    Row::usual("haproxy", Kind::Haproxy, Front::Peek),
-    Row::asked("haproxy-blind", Kind::Haproxy, Front::Blind),
-    Row::usual("rust-splice", Kind::RustSplice, Front::Blind),
-    Row::usual("floor-splice", Kind::FloorSplice, Front::Blind),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Peek),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Peek),
+    Row::asked("nginx-blind", ServerKind::Nginx, ServerMode::Blind),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Peek),
+    Row::asked("haproxy-blind", ServerKind::Haproxy, ServerMode::Blind),
+    Row::usual("rust-splice", ServerKind::RustSplice, ServerMode::Blind),
+    Row::usual("floor-splice", ServerKind::FloorSplice, ServerMode::Blind),
 ];
 
 const TLS_ROWS: [Row; 9] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Http),
-    Row::usual("eyelet-tcp", Kind::Eyelet, Front::Tcp),
-    Row::usual("nginx", Kind::Nginx, Front::Http),
-    Row::usual("haproxy", Kind::Haproxy, Front::Http),
-    Row::usual("haproxy-tcp", Kind::Haproxy, Front::Tcp),
-    Row::usual("hitch", Kind::Hitch, Front::Tcp),
-    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
-    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
-    Row::usual("rust-tls", Kind::RustTls, Front::Http),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Http),
+    Row::usual("eyelet-tcp", ServerKind::Eyelet, ServerMode::Tcp),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Http),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Http),
+    Row::usual("haproxy-tcp", ServerKind::Haproxy, ServerMode::Tcp),
+    Row::usual("hitch", ServerKind::Hitch, ServerMode::Tcp),
+    Row::usual("stunnel", ServerKind::Stunnel, ServerMode::Tcp),
+    Row::usual("rust-proxy", ServerKind::RustProxy, ServerMode::Tcp),
+    Row::usual("rust-tls", ServerKind::RustTls, ServerMode::Http),
 ];
 
 const COLUMNS: [Column; 3] = [

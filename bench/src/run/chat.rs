@@ -10,7 +10,7 @@ use clap::Args;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Meter, Outcome, TCP_ROWS, Tally, in_time, start_all};
+use super::{Findings, Meter, TCP_ROWS, Tally, in_time, start_all};
 use crate::board::{Board, Column, Sample};
 use crate::client::{self, tls};
 use crate::lab::{Lab, NAMES};
@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 /// Runs the scenario.
-pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Findings> {
     let rows = peers::choose(&TCP_ROWS, against, lab)?;
     let backend = lab.start_backend()?;
     let servers = start_all(lab, &rows, &[backend.address]);
@@ -65,12 +65,12 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
         let (errors, first_error) = (tally.errors, tally.first_error);
         board.add(servers[at].0.label, Sample { figures, errors, first_error });
     }
-    Ok(Outcome { boards: vec![board], notes: Vec::new() })
+    Ok(Findings { boards: vec![board], notes: Vec::new() })
 }
 
 /// The clients of one server, their words spread evenly over the interval.
 fn crowd(target: SocketAddr, options: &Options) -> JoinSet<Tally> {
-    let config = tls::config(tls::Manner::default());
+    let config = tls::config(tls::HandshakeOptions::default());
     let every = Duration::from_secs_f64(options.every);
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
     let mut tasks = JoinSet::new();

@@ -11,11 +11,11 @@ use clap::Args;
 use rustls::ClientConfig;
 use tokio::task::JoinSet;
 
-use super::{Meter, Outcome, Tally, in_time, started};
+use super::{Findings, Meter, Tally, in_time, started};
 use crate::board::{Board, Column, Sample};
 use crate::client::{self, tls};
 use crate::lab::{Lab, Server};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row, ServerKind, ServerMode};
 use crate::procfs;
 
 /// Memory over passes of short connections: handshake, one GET, close.
@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 /// Runs the scenario.
-pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Findings> {
     let rows = peers::choose(&ROWS, against, lab)?;
     let backend = lab.start_backend()?;
     let (conns, total) = (options.conns, options.total);
@@ -58,14 +58,14 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
         drop(server);
         tokio::time::sleep(AFTERMATH).await;
     }
-    Ok(Outcome { boards: vec![board], notes: Vec::new() })
+    Ok(Findings { boards: vec![board], notes: Vec::new() })
 }
 
 async fn measure(server: &Server, row: &Row, options: &Options) -> Sample {
     let read = || procfs::memory(&server.child.family());
-    let manner = tls::Manner { tls12: false, resume: options.resume };
+    let handshake = tls::HandshakeOptions { tls12: false, resume: options.resume };
     // A configuration a robot, so that each keeps its own tickets.
-    let configs: Vec<_> = (0..options.conns).map(|_| tls::config(manner)).collect();
+    let configs: Vec<_> = (0..options.conns).map(|_| tls::config(handshake)).collect();
     let before = read();
     let (mut passes, mut sample) = (Vec::new(), Sample::default());
     for pass in 0..options.passes {
@@ -143,14 +143,14 @@ async fn visit(
 }
 
 const ROWS: [Row; 8] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Http),
-    Row::asked("eyelet-tcp", Kind::Eyelet, Front::Tcp),
-    Row::usual("nginx", Kind::Nginx, Front::Http),
-    Row::usual("haproxy", Kind::Haproxy, Front::Http),
-    Row::usual("hitch", Kind::Hitch, Front::Tcp),
-    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
-    Row::usual("rust-tls", Kind::RustTls, Front::Http),
-    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Http),
+    Row::asked("eyelet-tcp", ServerKind::Eyelet, ServerMode::Tcp),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Http),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Http),
+    Row::usual("hitch", ServerKind::Hitch, ServerMode::Tcp),
+    Row::usual("stunnel", ServerKind::Stunnel, ServerMode::Tcp),
+    Row::usual("rust-tls", ServerKind::RustTls, ServerMode::Http),
+    Row::usual("rust-proxy", ServerKind::RustProxy, ServerMode::Tcp),
 ];
 
 const COLUMNS: [Column; 8] = [

@@ -17,12 +17,12 @@ use std::io;
 
 use clap::ValueEnum;
 
-use super::Outcome;
+use super::Findings;
 use crate::lab::Lab;
 pub use options::{Options, Part};
 
-pub async fn run(lab: &Lab, options: &Options) -> io::Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
+    let mut outcome = Findings::default();
     for part in Part::value_variants() {
         if !options.only.is_empty() && !options.only.contains(part) {
             continue;

@@ -11,11 +11,11 @@ use clap::Args;
 use rustls::ClientConfig;
 use tokio::task::JoinSet;
 
-use super::{Meter, Outcome, Tally, in_time, order, settle, start_all};
+use super::{Findings, Meter, Tally, in_time, order, settle, start_all};
 use crate::board::{Board, Column, Sample};
 use crate::client::{self, tls};
 use crate::lab::{Lab, Server};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row, ServerKind, ServerMode};
 
 /// CPU-us of a full and of a resumed TLS 1.3 handshake, the connection opened and closed.
 #[derive(Args, Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct Options {
 }
 
 /// Runs the scenario.
-pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Findings> {
     let rows = peers::choose(&ROWS, against, lab)?;
     let backend = lab.start_backend()?;
     let servers = start_all(lab, &rows, &[backend.address]);
@@ -56,15 +56,15 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
             }
         }
     }
-    Ok(Outcome { boards: boards.map(|(_, board)| board).into(), notes: Vec::new() })
+    Ok(Findings { boards: boards.map(|(_, board)| board).into(), notes: Vec::new() })
 }
 
 async fn measure(server: &Server, options: &Options, resume: bool) -> Sample {
-    let manner = tls::Manner { tls12: options.tls12, resume };
+    let handshake = tls::HandshakeOptions { tls12: options.tls12, resume };
     let target = server.address;
     let mut configs = Vec::new();
     for i in 0..options.conns {
-        let config = tls::config(manner);
+        let config = tls::config(handshake);
         if resume {
             // The first handshake fetches the tickets, and is not counted.
             let _ = in_time(greet(&config, target, i)).await;
@@ -112,15 +112,15 @@ async fn greet(config: &Arc<ClientConfig>, target: SocketAddr, i: usize) -> io::
 }
 
 const ROWS: [Row; 9] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Http),
-    Row::usual("eyelet-log", Kind::Eyelet, Front::Http).logging(),
-    Row::usual("eyelet-tcp", Kind::Eyelet, Front::Tcp),
-    Row::usual("nginx", Kind::Nginx, Front::Http),
-    Row::usual("haproxy", Kind::Haproxy, Front::Http),
-    Row::usual("hitch", Kind::Hitch, Front::Tcp),
-    Row::usual("stunnel", Kind::Stunnel, Front::Tcp),
-    Row::usual("rust-tls", Kind::RustTls, Front::Http),
-    Row::usual("rust-proxy", Kind::RustProxy, Front::Tcp),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Http),
+    Row::usual("eyelet-log", ServerKind::Eyelet, ServerMode::Http).logging(),
+    Row::usual("eyelet-tcp", ServerKind::Eyelet, ServerMode::Tcp),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Http),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Http),
+    Row::usual("hitch", ServerKind::Hitch, ServerMode::Tcp),
+    Row::usual("stunnel", ServerKind::Stunnel, ServerMode::Tcp),
+    Row::usual("rust-tls", ServerKind::RustTls, ServerMode::Http),
+    Row::usual("rust-proxy", ServerKind::RustProxy, ServerMode::Tcp),
 ];
 
 const COLUMNS: [Column; 6] = [

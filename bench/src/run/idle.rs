@@ -14,13 +14,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 
-use super::{HTTP_ROWS, Outcome, TCP_ROWS, in_time, splice, started, svg};
+use super::{Findings, HTTP_ROWS, TCP_ROWS, in_time, splice, started, svg};
 use crate::board::{Board, Column, Sample};
 use crate::child;
 use crate::client::{self, tls};
 use crate::flight::{self, Shape};
 use crate::lab::{Lab, NAMES, Server, host_name};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row, ServerKind, ServerMode};
 use crate::procfs::{self, Memory};
 
 /// Bytes of an idle connection: user memory of the server, slab of the kernel.
@@ -90,10 +90,10 @@ impl After {
 type Curve = Vec<(f64, f64)>;
 
 /// Runs the scenario.
-pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Findings> {
     let backend = lab.start_backend()?;
     let (_origin, origins) = lab.start_origin(splice::REPLY_BYTES)?;
-    let mut outcome = Outcome::default();
+    let mut outcome = Findings::default();
     for after in &options.after {
         let Ok(rows) = peers::choose(after.rows(), against, lab) else { continue };
         let conns = options.conns.min(conns_max(*after));
@@ -153,7 +153,7 @@ async fn measure(
 ) -> (Sample, Curve) {
     let read = || procfs::memory(&server.child.family());
     let (before, slab) = (read(), procfs::slab_bytes());
-    let config = tls::config(tls::Manner { tls12: options.tls12, resume: false });
+    let config = tls::config(tls::HandshakeOptions { tls12: options.tls12, resume: false });
     let (mut held, mut sample) = (Vec::with_capacity(conns), Sample::default());
     let mut steps: Vec<(usize, Memory)> = Vec::new();
     for step in 1..=STEPS {
@@ -261,11 +261,11 @@ async fn link(
 }
 
 const SPLICE_ROWS: [Row; 5] = [
-    Row::usual("eyelet", Kind::Eyelet, Front::Peek),
-    Row::usual("nginx", Kind::Nginx, Front::Peek),
-    Row::usual("haproxy", Kind::Haproxy, Front::Peek),
-    Row::usual("rust-splice", Kind::RustSplice, Front::Blind),
-    Row::usual("floor-splice", Kind::FloorSplice, Front::Blind),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Peek),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Peek),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Peek),
+    Row::usual("rust-splice", ServerKind::RustSplice, ServerMode::Blind),
+    Row::usual("floor-splice", ServerKind::FloorSplice, ServerMode::Blind),
 ];
 
 const COLUMNS: [Column; 6] = [

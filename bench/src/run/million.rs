@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Outcome;
+use super::Findings;
 use crate::board::{Board, Column, Sample, median};
 use crate::child::{self, Child};
 use crate::lab::{Lab, Server};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row, ServerKind, ServerMode};
 use crate::procfs;
 
 /// Idle connections by the hundred thousand, all alive, a random sample answering.
@@ -29,12 +29,12 @@ pub struct Options {
 }
 
 /// Runs the scenario.
-pub async fn run(lab: &Lab, options: &Options) -> io::Result<Outcome> {
+pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     warn_of_limits(options.conns);
     let share = share().min(options.conns);
     let count = options.conns.div_ceil(share);
     let backend = lab.start_backend()?;
-    let row = Row::usual("eyelet", Kind::Eyelet, Front::Http);
+    let row = Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Http);
     let address = lab.free_address()?;
     let start = |_| peers::start_at(lab, &row, &[backend.address], address, true);
     // One more than would do: the kernel shares by hash, and not evenly.
@@ -79,7 +79,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Outcome> {
     let title = format!("{opened} idle TLS 1.3 connections, {processes} processes on one port");
     let mut board = Board::new(title, &COLUMNS);
     board.add("eyelet", sample);
-    Ok(Outcome { boards: vec![board], notes: Vec::new() })
+    Ok(Findings { boards: vec![board], notes: Vec::new() })
 }
 
 /// Says beforehand what the machine may lack: a run that fails half-way takes minutes.

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 
-use super::{HTTP_ROWS, Meter, Outcome, TCP_ROWS, Tally, in_time, order, start_all};
+use super::{Findings, HTTP_ROWS, Meter, TCP_ROWS, Tally, in_time, order, start_all};
 use crate::board::{Board, Column, Sample};
 use crate::client::{self, tls};
 use crate::lab::{Lab, NAMES, Server};
@@ -45,7 +45,7 @@ pub async fn run(
     against: &[String],
     options: &Options,
     work: Work,
-) -> io::Result<Outcome> {
+) -> io::Result<Findings> {
     let (rows, what): (&[Row], _) = match work {
         Work::Get => (&HTTP_ROWS, "Keep-alive GETs of 128 bytes"),
         Work::Echo => (&TCP_ROWS, "Waking: echoes of 100 bytes over a terminated TCP pair"),
@@ -62,11 +62,11 @@ pub async fn run(
             board.add(row.label, sample);
         }
     }
-    Ok(Outcome { boards: vec![board], notes: Vec::new() })
+    Ok(Findings { boards: vec![board], notes: Vec::new() })
 }
 
 async fn measure(server: &Server, options: &Options, work: Work) -> Sample {
-    let config = tls::config(tls::Manner::default());
+    let config = tls::config(tls::HandshakeOptions::default());
     let (mut streams, mut failed) = (Vec::new(), Tally::default());
     for i in 0..options.conns {
         match in_time(tls::open(&config, server.address, i, NAMES)).await {

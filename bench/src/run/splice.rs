@@ -12,12 +12,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::{Meter, Outcome, Tally, in_time, order, settle, start_all, strace};
+use super::{Findings, Meter, Tally, in_time, order, settle, start_all, strace};
 use crate::board::{Board, Column, Sample, median, range};
 use crate::client;
 use crate::flight::{self, Shape};
 use crate::lab::{Lab, NAMES, Server, host_name};
-use crate::peers::{self, Front, Kind, Row};
+use crate::peers::{self, Row, ServerKind, ServerMode};
 
 /// CPU-us of a spliced connection, blind and with a look at the hello.
 #[derive(Args, Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 /// Runs the scenario.
-pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Outcome> {
+pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Findings> {
     let rows = peers::choose(&ROWS, against, lab)?;
     let (_origin, addresses) = lab.start_origin(REPLY_BYTES)?;
     let (_origin13, origins13) = lab.start_true_origin(REPLY_BYTES, false)?;
@@ -67,7 +67,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
             notes.push(system_calls(lab, row, server, crews[0].of(row)).await);
         }
     }
-    Ok(Outcome { boards, notes })
+    Ok(Findings { boards, notes })
 }
 
 /// Has evidence gathered for every name before anything is measured.
@@ -107,8 +107,8 @@ fn pairs(rows: &[Row], boards: &[Board]) -> Vec<String> {
     let mut notes = Vec::new();
     for peek in rows {
         let blind = match peek.front {
-            Front::Peek => Front::Blind,
-            Front::ByDns | Front::ByCertificate => Front::BlindTowards,
+            ServerMode::Peek => ServerMode::Blind,
+            ServerMode::ByDns | ServerMode::ByCertificate => ServerMode::BlindTowards,
             _ => continue,
         };
         let partner =
@@ -239,20 +239,20 @@ pub async fn visit(
 pub const REPLY_BYTES: usize = 1024;
 
 const ROWS: [Row; 14] = [
-    Row::usual("eyelet-blind", Kind::Eyelet, Front::Blind),
-    Row::usual("eyelet", Kind::Eyelet, Front::Peek),
-    Row::usual("eyelet-log", Kind::Eyelet, Front::Peek).logging(),
-    Row::usual("eyelet-towards", Kind::Eyelet, Front::BlindTowards),
-    Row::usual("eyelet-dns", Kind::Eyelet, Front::ByDns),
-    Row::usual("eyelet-certificate", Kind::Eyelet, Front::ByCertificate),
-    Row::usual("eyelet-towards-12", Kind::Eyelet, Front::BlindTowards).tls12(),
-    Row::usual("eyelet-certificate-12", Kind::Eyelet, Front::ByCertificate).tls12(),
-    Row::usual("nginx", Kind::Nginx, Front::Peek),
-    Row::asked("nginx-blind", Kind::Nginx, Front::Blind),
-    Row::usual("haproxy", Kind::Haproxy, Front::Peek),
-    Row::asked("haproxy-blind", Kind::Haproxy, Front::Blind),
-    Row::usual("rust-splice", Kind::RustSplice, Front::Blind),
-    Row::usual("floor-splice", Kind::FloorSplice, Front::Blind),
+    Row::usual("eyelet-blind", ServerKind::Eyelet, ServerMode::Blind),
+    Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Peek),
+    Row::usual("eyelet-log", ServerKind::Eyelet, ServerMode::Peek).logging(),
+    Row::usual("eyelet-towards", ServerKind::Eyelet, ServerMode::BlindTowards),
+    Row::usual("eyelet-dns", ServerKind::Eyelet, ServerMode::ByDns),
+    Row::usual("eyelet-certificate", ServerKind::Eyelet, ServerMode::ByCertificate),
+    Row::usual("eyelet-towards-12", ServerKind::Eyelet, ServerMode::BlindTowards).tls12(),
+    Row::usual("eyelet-certificate-12", ServerKind::Eyelet, ServerMode::ByCertificate).tls12(),
+    Row::usual("nginx", ServerKind::Nginx, ServerMode::Peek),
+    Row::asked("nginx-blind", ServerKind::Nginx, ServerMode::Blind),
+    Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Peek),
+    Row::asked("haproxy-blind", ServerKind::Haproxy, ServerMode::Blind),
+    Row::usual("rust-splice", ServerKind::RustSplice, ServerMode::Blind),
+    Row::usual("floor-splice", ServerKind::FloorSplice, ServerMode::Blind),
 ];
 
 const COLUMNS: [Column; 5] = [

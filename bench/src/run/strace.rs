@@ -13,7 +13,7 @@ use crate::lab::Server;
 use crate::peers::find_program;
 
 /// A running strace.
-pub struct Trace {
+pub struct Strace {
     process: Child,
     file: PathBuf,
 }
@@ -25,7 +25,7 @@ pub struct Counts(Vec<(String, u64)>);
 ///
 /// # Errors
 /// strace is not installed, or may not trace here.
-pub fn attach(folder: &Path, server: &Server) -> io::Result<Trace> {
+pub fn attach(folder: &Path, server: &Server) -> io::Result<Strace> {
     let program = find_program("strace").ok_or_else(|| io::Error::other("no strace"))?;
     let file = folder.join("strace.txt");
     let mut command = Command::new(program);
@@ -37,11 +37,11 @@ pub fn attach(folder: &Path, server: &Server) -> io::Result<Trace> {
     std::thread::sleep(ATTACH);
     match process.try_wait()? {
         Some(status) => Err(io::Error::other(format!("strace {status}"))),
-        None => Ok(Trace { process, file }),
+        None => Ok(Strace { process, file }),
     }
 }
 
-impl Trace {
+impl Strace {
     /// Detaches and reads the counts.
     pub fn read(mut self) -> Counts {
         if let Some(pid) = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw) {
@@ -52,7 +52,7 @@ impl Trace {
     }
 }
 
-impl Drop for Trace {
+impl Drop for Strace {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -41,7 +41,7 @@ impl Coding {
 
 /// What a client takes, in thousandths: 0 is "not acceptable".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accepted {
+pub struct AcceptedCodings {
     zstd: Weight,
     br: Weight,
     gzip: Weight,
@@ -50,17 +50,17 @@ pub struct Accepted {
     identity: Weight,
     any: Weight,
     /// The field was there, if only empty.
-    told: bool,
+    given: bool,
 }
 
-impl Accepted {
+impl AcceptedCodings {
     /// Reads the field; several lines are one list. An element that is not by the grammar counts
     /// for nothing: what cannot be read was not offered.
     #[must_use]
     pub fn read(headers: &HeaderMap) -> Self {
         let mut accepted = Self::default();
         for line in headers.get_all(ACCEPT_ENCODING) {
-            accepted.told = true;
+            accepted.given = true;
             let Ok(line) = line.to_str() else { continue };
             for element in line.split(',') {
                 accepted.element(element);
@@ -95,7 +95,7 @@ impl Accepted {
     /// In thousandths.
     #[must_use]
     pub fn weight(&self, coding: Coding) -> u16 {
-        if !self.told {
+        if !self.given {
             return 0;
         }
         match coding {
@@ -155,12 +155,12 @@ mod tests {
 
     const ALL: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
 
-    fn read(lines: &[&str]) -> Accepted {
+    fn read(lines: &[&str]) -> AcceptedCodings {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(ACCEPT_ENCODING, line.parse().unwrap());
         }
-        Accepted::read(&headers)
+        AcceptedCodings::read(&headers)
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub fn by_head(
     length: Option<u64>,
     length_min: u64,
     event_streams: bool,
-) -> Result<Kind, WhyNot> {
+) -> Result<ContentKind, WhyNot> {
     if headers.contains_key(CONTENT_ENCODING) {
         return Err(WhyNot::Coded);
     }
@@ -133,7 +133,7 @@ fn by_fields(
     length: Option<u64>,
     length_min: u64,
     event_streams: bool,
-) -> Result<Kind, WhyNot> {
+) -> Result<ContentKind, WhyNot> {
     if lists(headers, &CACHE_CONTROL, "no-transform") {
         return Err(WhyNot::NoTransform);
     }
@@ -142,9 +142,9 @@ fn by_fields(
     }
     let kind = kind(headers);
     match kind {
-        Kind::EventStream if !event_streams => return Err(WhyNot::EventStream),
-        Kind::Grpc => return Err(WhyNot::Grpc),
-        Kind::Compressed => return Err(WhyNot::TypeCompressed),
+        ContentKind::EventStream if !event_streams => return Err(WhyNot::EventStream),
+        ContentKind::Grpc => return Err(WhyNot::Grpc),
+        ContentKind::Compressed => return Err(WhyNot::TypeCompressed),
         _ => {}
     }
     match length {
@@ -159,8 +159,8 @@ fn by_fields(
 ///
 /// # Errors
 /// The reason against it.
-pub fn by_first_bytes(kind: Kind, body: &Beginning<'_>) -> Result<(), WhyNot> {
-    if kind != Kind::Unknown {
+pub fn by_first_bytes(kind: ContentKind, body: &Beginning<'_>) -> Result<(), WhyNot> {
+    if kind != ContentKind::Unknown {
         return Ok(());
     }
     let first = body.first.get(..TRIAL_BYTES).unwrap_or(body.first);
@@ -180,7 +180,7 @@ pub fn by_first_bytes(kind: Kind, body: &Beginning<'_>) -> Result<(), WhyNot> {
 
 /// What a Content-Type says about compressing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ContentKind {
     /// Text of some sort.
     Compressible,
     /// `text/event-stream`.
@@ -193,9 +193,9 @@ pub enum Kind {
     Unknown,
 }
 
-fn kind(headers: &HeaderMap) -> Kind {
+fn kind(headers: &HeaderMap) -> ContentKind {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return Kind::Unknown };
+    let (Some(value), None) = (values.next(), values.next()) else { return ContentKind::Unknown };
     let text = value.to_str().unwrap_or_default();
     let essence = text.split(';').next().unwrap_or_default().trim_matches([' ', '\t']);
     match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -204,13 +204,13 @@ fn kind(headers: &HeaderMap) -> Kind {
     }
 }
 
-fn kind_of(essence: &str) -> Kind {
-    let Some((top, sub)) = essence.split_once('/') else { return Kind::Unknown };
+fn kind_of(essence: &str) -> ContentKind {
+    let Some((top, sub)) = essence.split_once('/') else { return ContentKind::Unknown };
     if essence == "text/event-stream" {
-        return Kind::EventStream;
+        return ContentKind::EventStream;
     }
     if essence.starts_with("application/grpc") {
-        return Kind::Grpc;
+        return ContentKind::Grpc;
     }
     let suffix = sub.rsplit_once('+').map(|(_, suffix)| suffix);
     let known = |list: &[&str]| list.contains(&essence);
@@ -218,7 +218,7 @@ fn kind_of(essence: &str) -> Kind {
         || suffix.is_some_and(|suffix| TEXT_SUFFIXES.contains(&suffix))
         || known(COMPRESSIBLE)
     {
-        return Kind::Compressible;
+        return ContentKind::Compressible;
     }
     let compressed_suffix = suffix.is_some_and(|suffix| ["gzip", "zip", "zstd"].contains(&suffix));
     let office = COMPRESSED_PREFIXES.iter().any(|prefix| essence.starts_with(prefix));
@@ -227,9 +227,9 @@ fn kind_of(essence: &str) -> Kind {
         || office
         || known(COMPRESSED)
     {
-        return Kind::Compressed;
+        return ContentKind::Compressed;
     }
-    Kind::Unknown
+    ContentKind::Unknown
 }
 
 fn is_compressed_format(first: &[u8]) -> bool {

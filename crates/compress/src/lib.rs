@@ -11,6 +11,6 @@ pub mod fields;
 pub mod pool;
 pub mod validators;
 
-pub use accept::{Accepted, Coding};
+pub use accept::{AcceptedCodings, Coding};
 pub use coder::{CodingError, Effort};
 pub use eligible::{Beginning, WhyNot};

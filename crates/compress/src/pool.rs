@@ -10,7 +10,7 @@ use crate::coder::{Br, BrMemory, CodingError, Effort, Gzip, Zstd};
 
 /// A worker's compressors. Clones are the same pool.
 #[derive(Clone)]
-pub struct Pool {
+pub struct CompressorPool {
     shelf: Rc<RefCell<Shelf>>,
 }
 
@@ -52,7 +52,7 @@ impl Shelf {
     }
 }
 
-impl Pool {
+impl CompressorPool {
     /// A pool that never holds more than `bytes_max`, as far as contexts say or were measured.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
@@ -62,7 +62,7 @@ impl Pool {
     }
 
     /// A coder for one body, or `None` where that would go over the budget. Never for a coding
-    /// with a dictionary: see [`Pool::lend_with`].
+    /// with a dictionary: see [`CompressorPool::lend_with`].
     #[must_use]
     pub fn lend(&self, coding: Coding, effort: Effort, length: Option<u64>) -> Option<Lent> {
         match coding {

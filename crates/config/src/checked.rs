@@ -1,7 +1,9 @@
 //! The whole of a checked configuration: what `serve`, `check` and `explain` read.
 //! Knows no TOML, and not how a connection is served.
 
-use crate::model::{Dictionaries, Dns, EvidenceSettings, Http, Limits, Listener, Log};
+use crate::model::{
+    Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings,
+};
 use crate::rules::RuleList;
 
 /// A whole configuration, checked and indexed.
@@ -16,9 +18,9 @@ pub struct Config {
     /// Bounds.
     pub limits: Limits,
     /// Bounds of HTTP.
-    pub http: Http,
+    pub http: HttpLimits,
     /// What is logged, and where.
-    pub log: Log,
+    pub log: LogSettings,
     /// Where dictionaries are kept.
     pub dictionaries: Dictionaries,
     /// Who resolves the names of upstreams.

@@ -24,10 +24,10 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use files::Depth;
 pub use load::{Loaded, load, parse};
 pub use model::{
-    Access, Action, Compression, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host,
-    HostPort, Http, HttpAddress, HttpUpstream, Limits, Listener, ListenerKind, Log, ProxyProtocol,
-    Refuse, Source, Splice, SpliceUpstream, Terminate, TerminateUpstream, TlsVersion,
-    UpstreamHttp2, UpstreamTls,
+    Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,
+    Host, HostPort, HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind,
+    LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
+    TlsVersion, UpstreamHttp2, UpstreamTls,
 };
-pub use rules::{Rule, RuleList};
+pub use rules::{RuleList, RuleRef};
 pub use values::tls_version_code;

@@ -1,7 +1,7 @@
 //! Reads the matchers of one [[rule]].
 //! Knows nothing of actions, or of the other rules.
 
-use eyelet_policy::{AddressPattern, Conditions, Evidence, NamePattern, NetSet};
+use eyelet_policy::{AddressPattern, Conditions, EvidenceKind, NamePattern, NetSet};
 use ipnet::IpNet;
 
 use crate::listeners::Listeners;
@@ -85,7 +85,7 @@ fn with_evidence(
         }
     }
     let evidence = each(report, section, "evidence", |text| {
-        let known = [Evidence::Connect, Evidence::Dns, Evidence::Certificate];
+        let known = [EvidenceKind::Connect, EvidenceKind::Dns, EvidenceKind::Certificate];
         known.into_iter().find(|evidence| evidence.name() == text).ok_or_else(|| {
             format!("\"{text}\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"")
         })

@@ -74,7 +74,7 @@ pub struct Splice {
     /// Which PROXY header the upstream is sent first.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Whose address the upstream sees.
-    pub source: Source,
+    pub source: DialSource,
     /// Whether a server that chooses TLS compression ends the connection.
     pub forbid_tls_compression: bool,
     /// Whether the client's first bytes go with the SYN.
@@ -83,7 +83,7 @@ pub struct Splice {
 
 /// The address that an upstream is dialled from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum DialSource {
     /// One of this host's.
     #[default]
     Host,
@@ -305,7 +305,7 @@ pub struct Limits {
 
 /// Bounds of HTTP, for rules with an HTTP upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Http {
+pub struct HttpLimits {
     /// From a request's first byte to the end of its head.
     pub head_timeout: Duration,
     /// Without a byte of a body that is on its way, in either direction.
@@ -322,7 +322,7 @@ pub struct Http {
 
 /// What is logged of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogSettings {
     /// Where the access lines go.
     pub access: Access,
     /// Whether they carry JA4, which costs two hashes a connection.
@@ -381,7 +381,7 @@ impl Default for Limits {
     }
 }
 
-impl Default for Http {
+impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             head_timeout: Duration::from_secs(10),
@@ -394,7 +394,7 @@ impl Default for Http {
     }
 }
 
-impl Default for Log {
+impl Default for LogSettings {
     fn default() -> Self {
         Self { access: Access::Stdout, ja4: true }
     }

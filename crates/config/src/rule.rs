@@ -10,8 +10,8 @@ use crate::files::Files;
 use crate::listeners::{Listeners, called};
 use crate::matchers::{self, Matchers};
 use crate::model::{
-    Action, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Source, Splice, SpliceUpstream,
-    Terminate, TerminateUpstream, TlsVersion,
+    Action, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Splice,
+    SpliceUpstream, Terminate, TerminateUpstream, TlsVersion,
 };
 use crate::reader::{Report, Section, Text};
 use crate::{compression, values};
@@ -212,12 +212,12 @@ fn source(
     section: &Section<'_, '_>,
     matchers: &Matchers<'_>,
     listeners: &Listeners,
-) -> Source {
-    let Some(source) = section.text(report, "source") else { return Source::Host };
+) -> DialSource {
+    let Some(source) = section.text(report, "source") else { return DialSource::Host };
     if source.text != "client" {
         let message = format!("\"{}\" is not a source; expected \"client\"", source.text);
         report.error(source.at, message);
-        return Source::Host;
+        return DialSource::Host;
     }
     let mut reached = listeners.of_rule(&matchers.listeners);
     if let Some(listener) = reached.find(|listener| listener.kind != ListenerKind::Tproxy) {
@@ -228,7 +228,7 @@ fn source(
         );
         report.error(source.at, message);
     }
-    Source::Client
+    DialSource::Client
 }
 
 fn check_names_the_upstream(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {

@@ -31,7 +31,7 @@ struct Row {
 
 /// A rule.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule<'a> {
+pub struct RuleRef<'a> {
     /// As given, or "rule N" counted from 1.
     pub name: &'a str,
     /// What it does.
@@ -55,7 +55,7 @@ impl RuleList {
     }
 
     /// A rule by its `RuleId`.
-    pub fn get(&self, index: usize) -> Option<Rule<'_>> {
+    pub fn get(&self, index: usize) -> Option<RuleRef<'_>> {
         (index < self.len()).then(|| self.at(index as u32))
     }
 
@@ -63,9 +63,9 @@ impl RuleList {
     ///
     /// # Panics
     /// As every index does, where there is none.
-    pub fn at(&self, rule: u32) -> Rule<'_> {
+    pub fn at(&self, rule: u32) -> RuleRef<'_> {
         let row = self.rows[rule as usize];
-        Rule {
+        RuleRef {
             name: self.names.get(rule),
             action: &self.actions[row.action as usize],
             action_number: row.action,
@@ -74,7 +74,7 @@ impl RuleList {
     }
 
     /// All of them, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = Rule<'_>> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = RuleRef<'_>> + '_ {
         (0..self.len() as u32).map(|rule| self.at(rule))
     }
 
@@ -249,7 +249,7 @@ mod tests {
         rules.push("long name", Action::Refuse(Refuse { alert: None }), both);
         rules.push("d", Action::Refuse(Refuse { alert }), vec![["b.pem", "b.key"]]);
         let rules = rules.finish(Path::new("/etc"));
-        let told = |rule: Rule<'_>| {
+        let summary = |rule: RuleRef<'_>| {
             let files = rules.certificates(rule.certificates_number);
             let files =
                 files.map(|pair| [pair.certificate, pair.key].map(|f| f.display().to_string()));
@@ -262,7 +262,7 @@ mod tests {
             ("d", 1, "/etc/b.pem /etc/b.key"),
         ];
         let expected = expected.map(|(name, action, files)| (name.into(), action, files.into()));
-        assert_eq!(rules.iter().map(told).collect::<Vec<_>>(), expected);
+        assert_eq!(rules.iter().map(summary).collect::<Vec<_>>(), expected);
         assert!(rules.get(4).is_none());
     }
 }

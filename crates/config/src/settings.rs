@@ -10,7 +10,9 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use crate::files::Files;
-use crate::model::{Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, Http, Limits, Log};
+use crate::model::{
+    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogSettings,
+};
 use crate::reader::{Report, Section};
 use crate::values;
 
@@ -42,8 +44,8 @@ pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Lim
     limits
 }
 
-pub(super) fn http(report: &mut Report<'_>, document: &Section<'_, '_>) -> Http {
-    let mut http = Http::default();
+pub(super) fn http(report: &mut Report<'_>, document: &Section<'_, '_>) -> HttpLimits {
+    let mut http = HttpLimits::default();
     let Some(section) = document.section(report, "http", "[http]") else { return http };
     section.check_keys(report, &HTTP_KEYS);
     for (key, limit) in [
@@ -65,8 +67,12 @@ pub(super) fn http(report: &mut Report<'_>, document: &Section<'_, '_>) -> Http 
     http
 }
 
-pub(super) fn log(report: &mut Report<'_>, document: &Section<'_, '_>, folder: &Path) -> Log {
-    let mut log = Log::default();
+pub(super) fn log(
+    report: &mut Report<'_>,
+    document: &Section<'_, '_>,
+    folder: &Path,
+) -> LogSettings {
+    let mut log = LogSettings::default();
     let Some(section) = document.section(report, "log", "[log]") else { return log };
     section.check_keys(report, &LOG_KEYS);
     if let Some(access) = section.text(report, "access") {
@@ -120,7 +126,7 @@ pub(super) fn evidence(
 ) -> EvidenceSettings {
     let mut evidence = EvidenceSettings::default();
     let Some(section) = document.section(report, "evidence", "[evidence]") else { return evidence };
-    section.check_keys(report, &TRUTH_KEYS);
+    section.check_keys(report, &EVIDENCE_KEYS);
     evidence.ca = section.text(report, "ca").map(|text| files.check_authorities(report, text));
     for (key, value, range) in
         [("history", &mut evidence.history, HISTORY), ("timeout", &mut evidence.timeout, SHORT)]
@@ -195,7 +201,7 @@ const LOG_KEYS: [&str; 2] = ["access", "ja4"];
 
 const DNS_KEYS: [&str; 1] = ["servers"];
 
-const TRUTH_KEYS: [&str; 3] = ["ca", "history", "timeout"];
+const EVIDENCE_KEYS: [&str; 3] = ["ca", "history", "timeout"];
 
 /// Of a peer that has done nothing yet: above ten minutes it is no limit.
 const SHORT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(10);

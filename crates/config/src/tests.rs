@@ -502,7 +502,7 @@ fn a_whole_configuration() {
             upstream,
             upstream_allow,
             proxy_protocol: None,
-            source: Source::Host,
+            source: DialSource::Host,
             forbid_tls_compression: false,
             fast_open: false,
         })
@@ -523,7 +523,10 @@ fn a_whole_configuration() {
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
-    assert_eq!(config.log, Log { access: Access::File(PathBuf::from("access.log")), ja4: false });
+    assert_eq!(
+        config.log,
+        LogSettings { access: Access::File(PathBuf::from("access.log")), ja4: false }
+    );
     let servers = vec!["9.9.9.9:53".parse().unwrap(), "[::1]:5353".parse().unwrap()];
     assert_eq!((config.dns, config.workers), (Dns { servers }, Some(3)));
 }

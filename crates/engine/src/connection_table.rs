@@ -20,12 +20,12 @@ use eyelet_memory::slab::{Key, Slab};
 use eyelet_telemetry::info::Parked;
 
 /// Readiness of a socket that belongs to no entry, and the one task that waits for it.
-pub struct Watched {
+pub struct SharedSocket {
     ready: Cell<u8>,
     waker: Cell<Option<Waker>>,
 }
 
-impl Watched {
+impl SharedSocket {
     /// Whether any of the bits was seen and is not used up.
     pub fn is_ready(&self, bits: u8) -> bool {
         self.ready.get() & bits != 0
@@ -60,7 +60,7 @@ impl Watched {
 }
 
 /// A connection. Its size is what an idle connection costs; see `park::tests`.
-pub struct Entry {
+pub struct Slot {
     /// The client's socket.
     pub client: OwnedFd,
     /// The upstream's socket, where there is one.
@@ -68,18 +68,18 @@ pub struct Entry {
     /// Edges not yet used up.
     pub ready: Ready,
     /// The sides whose edges the kernel tells, a bit each.
-    watched: u8,
+    shared_socket: u8,
     /// Those of them of which it also tells that they can be written.
     watched_for_room: u8,
     /// Which of its places in the queues of those that make room counts: the newest.
-    pub place: u16,
+    pub position: u16,
     links: Links,
     /// Who moves its bytes.
-    pub role: Role,
+    pub state: SlotState,
 }
 
 /// Who moves a connection's bytes.
-pub enum Role {
+pub enum SlotState {
     /// Its future runs: the connection is being peeked at, decided, dialled or shaken hands with.
     Active {
         /// Who goes on with it.
@@ -135,7 +135,7 @@ pub enum Phase {
     Busy,
 }
 
-impl Linked for Entry {
+impl Linked for Slot {
     fn links(&mut self) -> &mut Links {
         &mut self.links
     }
@@ -159,14 +159,14 @@ impl Waits {
     }
 }
 
-impl Role {
+impl SlotState {
     /// One whose future waits for nothing yet.
     pub fn active(phase: Phase) -> Self {
         Self::Active { waits: Waits::No, late: false, shed: false, phase }
     }
 }
 
-impl Entry {
+impl Slot {
     /// The socket of one side.
     pub fn socket(&self, side: Side) -> Option<BorrowedFd<'_>> {
         match side {
@@ -178,17 +178,19 @@ impl Entry {
     /// What the entry is counted as in the budget beside itself. One that is being shed was
     /// given back already.
     pub fn active_bytes(&self) -> usize {
-        match self.role {
-            Role::Active { shed: false, .. } => ACTIVE_BYTES,
+        match self.state {
+            SlotState::Active { shed: false, .. } => ACTIVE_BYTES,
             _ => 0,
         }
     }
 
     /// Descriptors that the entry holds, or may be about to take.
     pub fn descriptors(&self) -> usize {
-        match self.role {
-            Role::Active { .. } => 2,
-            Role::Parked { .. } | Role::Lingering => 1 + usize::from(self.upstream.is_some()),
+        match self.state {
+            SlotState::Active { .. } => 2,
+            SlotState::Parked { .. } | SlotState::Lingering => {
+                1 + usize::from(self.upstream.is_some())
+            }
         }
     }
 }
@@ -197,8 +199,8 @@ impl Entry {
 pub struct ConnectionTable {
     /// Where all its sockets are registered.
     pub epoll: Epoll,
-    entries: Slab<Entry>,
-    watched: Slab<Rc<Watched>>,
+    slots: Slab<Slot>,
+    shared_socket: Slab<Rc<SharedSocket>>,
     wheel: TimerWheel,
     /// What the entries' slab holds.
     counted: Counted,
@@ -209,8 +211,8 @@ impl ConnectionTable {
     pub fn new(budget: &Arc<Budget>) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
-            entries: Slab::default(),
-            watched: Slab::default(),
+            slots: Slab::default(),
+            shared_socket: Slab::default(),
             wheel: TimerWheel::default(),
             counted: Counted::of(budget, Account::Connections, 0),
         })
@@ -218,12 +220,12 @@ impl ConnectionTable {
 
     /// Whether no connection is left.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.slots.is_empty()
     }
 
     /// Bytes that one more entry takes: none where one that has ended left its place.
     pub fn next_entry_bytes(&self) -> usize {
-        if self.entries.has_hole() { 0 } else { size_of::<Entry>() }
+        if self.slots.has_hole() { 0 } else { size_of::<Slot>() }
     }
 
     /// Takes in an accepted connection as an active one. With `is_early` its hello should be here
@@ -231,17 +233,17 @@ impl ConnectionTable {
     pub fn insert(&mut self, client: OwnedFd, is_early: bool) -> Key {
         let mut ready = Ready::default();
         ready.add(CLIENT, if is_early { READ | WRITE } else { WRITE });
-        let key = self.entries.insert(Entry {
+        let key = self.slots.insert(Slot {
             client,
             upstream: None,
             ready,
-            watched: 0,
+            shared_socket: 0,
             watched_for_room: 0,
-            place: 0,
+            position: 0,
             links: Links::default(),
-            role: Role::active(Phase::HalfOpen),
+            state: SlotState::active(Phase::HalfOpen),
         });
-        self.counted.set(self.entries.held_bytes());
+        self.counted.set(self.slots.held_bytes());
         key
     }
 
@@ -249,53 +251,53 @@ impl ConnectionTable {
     /// each change. Done when something must be waited for, so that what came before is no event.
     /// That a socket can be written is told of those that once could not: most always can, and
     /// would have an event at the start and at each acknowledgement for nothing.
-    pub fn watch(&mut self, key: Key) -> io::Result<()> {
-        let Some(entry) = self.entries.entry(key) else { return Ok(()) };
+    pub fn register(&mut self, key: Key) -> io::Result<()> {
+        let Some(slot) = self.slots.slot(key) else { return Ok(()) };
         for side in [CLIENT, UPSTREAM] {
-            let room = !entry.ready.any(side, WRITE);
-            let (is_watched, bit) = (entry.watched & 1 << side != 0, 1 << side);
-            if is_watched && (!room || entry.watched_for_room & bit != 0) {
+            let room = !slot.ready.any(side, WRITE);
+            let (is_inspected, bit) = (slot.shared_socket & 1 << side != 0, 1 << side);
+            if is_inspected && (!room || slot.watched_for_room & bit != 0) {
                 continue;
             }
-            let Some(socket) = entry.socket(side) else { continue };
+            let Some(socket) = slot.socket(side) else { continue };
             let token = Token::Connection(key, side).encode();
-            if is_watched {
+            if is_inspected {
                 self.epoll.change_stream(socket, token, room)?;
             } else {
                 self.epoll.add_stream(socket, token, room)?;
             }
-            entry.watched |= bit;
-            entry.watched_for_room |= if room { bit } else { 0 };
+            slot.shared_socket |= bit;
+            slot.watched_for_room |= if room { bit } else { 0 };
         }
         Ok(())
     }
 
     /// The entry of this key, if it is still there.
-    pub fn entry(&mut self, key: Key) -> Option<&mut Entry> {
-        self.entries.entry(key)
+    pub fn slot(&mut self, key: Key) -> Option<&mut Slot> {
+        self.slots.slot(key)
     }
 
     /// The keys of all connections.
     pub fn keys(&self) -> Vec<Key> {
-        self.entries.keys()
+        self.slots.keys()
     }
 
     /// The keys of the next `count` places behind `cursor`, or of all if there are fewer. After
     /// the last place comes the first.
     pub fn next_keys(&self, cursor: &Cell<u32>, count: u32) -> impl Iterator<Item = Key> {
-        let places = self.entries.places();
+        let slots = self.slots.slots();
         let begin = cursor.get();
-        let count = count.min(places);
-        cursor.set(begin.wrapping_add(count).checked_rem(places).unwrap_or(0));
+        let count = count.min(slots);
+        cursor.set(begin.wrapping_add(count).checked_rem(slots).unwrap_or(0));
         (0..count).filter_map(move |n| {
-            let place = (u64::from(begin) + u64::from(n)) % u64::from(places);
-            self.entries.key_at(place as u32)
+            let position = (u64::from(begin) + u64::from(n)) % u64::from(slots);
+            self.slots.key_at(position as u32)
         })
     }
 
     /// Places for connections that there are, in use or not.
-    pub fn places(&self) -> u32 {
-        self.entries.places()
+    pub fn slots(&self) -> u32 {
+        self.slots.slots()
     }
 
     /// The current tick.
@@ -304,106 +306,107 @@ impl ConnectionTable {
     }
 
     /// Takes a connection out. Dropping it closes its sockets.
-    pub fn remove(&mut self, key: Key) -> Option<Entry> {
-        self.entries.entry(key)?;
-        self.wheel.unlink(&mut self.entries, key.index);
-        let removed = self.entries.remove(key);
-        self.counted.set(self.entries.held_bytes());
+    pub fn remove(&mut self, key: Key) -> Option<Slot> {
+        self.slots.slot(key)?;
+        self.wheel.unlink(&mut self.slots, key.index);
+        let removed = self.slots.remove(key);
+        self.counted.set(self.slots.held_bytes());
         removed
     }
 
     /// Makes the connection due after `wait` from now.
     pub fn due_in(&mut self, key: Key, wait: Duration) {
-        if self.entries.entry(key).is_some() {
+        if self.slots.slot(key).is_some() {
             // Rounded up, and one more: the current tick may be nearly over.
             let ticks = wait.as_millis().div_ceil(u128::from(TICK_MS)) + 1;
             let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
             let deadline = self.wheel.now().saturating_add(ticks);
-            self.wheel.set(&mut self.entries, key.index, deadline);
+            self.wheel.set(&mut self.slots, key.index, deadline);
         }
     }
 
     /// How long ago the deadline of a connection was last set to `wait` from then.
     pub fn since_due_in(&mut self, key: Key, wait: Duration) -> Duration {
         let now = self.wheel.now();
-        let Some(entry) = self.entries.entry(key) else { return Duration::ZERO };
-        let left = u64::from(entry.links.deadline.saturating_sub(now)) * TICK_MS;
+        let Some(slot) = self.slots.slot(key) else { return Duration::ZERO };
+        let left = u64::from(slot.links.deadline.saturating_sub(now)) * TICK_MS;
         wait.saturating_sub(Duration::from_millis(left))
     }
 
     /// The tick at which a connection is due.
     pub fn due(&mut self, key: Key) -> u32 {
-        self.entries.entry(key).map_or(0, |entry| entry.links.deadline)
+        self.slots.slot(key).map_or(0, |slot| slot.links.deadline)
     }
 
     /// Moves the wheel on and gives the next connection whose deadline has passed.
     pub fn next_due(&mut self, now: u32) -> Option<Key> {
-        let index = self.wheel.next_due(&mut self.entries, now)?;
-        self.entries.key_at(index)
+        let index = self.wheel.next_due(&mut self.slots, now)?;
+        self.slots.key_at(index)
     }
 
     /// Notes an event, if the entry that it belongs to is still there.
     pub fn note(&mut self, key: Key, side: Side, bits: u8) {
-        if let Some(entry) = self.entries.entry(key) {
-            entry.ready.add(side.min(SIDES - 1), bits);
+        if let Some(slot) = self.slots.slot(key) {
+            slot.ready.add(side.min(SIDES - 1), bits);
         }
     }
 
     /// Watches a socket that belongs to no entry, until [`ConnectionTable::unwatch_shared`].
-    pub fn watch_shared(&mut self, socket: impl AsFd) -> io::Result<(Key, Rc<Watched>)> {
+    pub fn register_shared(&mut self, socket: impl AsFd) -> io::Result<(Key, Rc<SharedSocket>)> {
         // What is connected can be written; if not, the first try shows it.
-        let watched = Rc::new(Watched { ready: Cell::new(WRITE), waker: Cell::default() });
-        let key = self.watched.insert(watched.clone());
-        if let Err(error) = self.epoll.add_stream(socket, Token::Watched(key).encode(), true) {
-            self.watched.remove(key);
+        let shared_socket =
+            Rc::new(SharedSocket { ready: Cell::new(WRITE), waker: Cell::default() });
+        let key = self.shared_socket.insert(shared_socket.clone());
+        if let Err(error) = self.epoll.add_stream(socket, Token::Shared(key).encode(), true) {
+            self.shared_socket.remove(key);
             return Err(error);
         }
-        Ok((key, watched))
+        Ok((key, shared_socket))
     }
 
     /// Forgets such a socket, whose registration ends when it is closed.
     pub fn unwatch_shared(&mut self, key: Key) {
-        self.watched.remove(key);
+        self.shared_socket.remove(key);
     }
 
     /// Notes an event for such a socket; who waits for it.
     pub fn note_watched(&mut self, key: Key, bits: u8) -> Option<Waker> {
-        let watched = self.watched.entry(key)?;
-        watched.ready.update(|ready| ready | bits);
-        watched.waker.take()
+        let shared_socket = self.shared_socket.slot(key)?;
+        shared_socket.ready.update(|ready| ready | bits);
+        shared_socket.waker.take()
     }
 
     /// Has the kernel tell of a socket that may become the upstream.
-    pub fn watch_attempt(&mut self, key: Key, socket: impl AsFd, side: Side) -> io::Result<()> {
-        let Some(entry) = self.entries.entry(key) else { return Ok(()) };
-        entry.ready.clear(side, 15);
+    pub fn register_attempt(&mut self, key: Key, socket: impl AsFd, side: Side) -> io::Result<()> {
+        let Some(slot) = self.slots.slot(key) else { return Ok(()) };
+        slot.ready.clear(side, 15);
         self.epoll.add_stream(socket, Token::Connection(key, side).encode(), true)?;
-        entry.watched |= 1 << side;
-        entry.watched_for_room |= 1 << side;
+        slot.shared_socket |= 1 << side;
+        slot.watched_for_room |= 1 << side;
         Ok(())
     }
 
     /// Makes such a socket the upstream.
     pub fn set_upstream(&mut self, key: Key, socket: OwnedFd, side: Side) -> io::Result<()> {
-        let Some(entry) = self.entries.entry(key) else { return Ok(()) };
+        let Some(slot) = self.slots.slot(key) else { return Ok(()) };
         if side != UPSTREAM {
             let token = Token::Connection(key, UPSTREAM).encode();
             self.epoll.change_stream(&socket, token, true)?;
-            entry.ready.rename(side, UPSTREAM);
-            entry.watched |= 1 << UPSTREAM;
-            entry.watched_for_room |= 1 << UPSTREAM;
+            slot.ready.rename(side, UPSTREAM);
+            slot.shared_socket |= 1 << UPSTREAM;
+            slot.watched_for_room |= 1 << UPSTREAM;
         }
-        entry.upstream = Some(socket);
+        slot.upstream = Some(socket);
         Ok(())
     }
 
     /// Makes a socket the upstream that is connected and not watched yet.
     pub fn set_connected(&mut self, key: Key, socket: OwnedFd) {
-        let Some(entry) = self.entries.entry(key) else { return };
-        entry.ready.clear(UPSTREAM, 15);
-        entry.ready.add(UPSTREAM, WRITE);
-        entry.watched &= !(1 << UPSTREAM);
-        entry.watched_for_room &= !(1 << UPSTREAM);
-        entry.upstream = Some(socket);
+        let Some(slot) = self.slots.slot(key) else { return };
+        slot.ready.clear(UPSTREAM, 15);
+        slot.ready.add(UPSTREAM, WRITE);
+        slot.shared_socket &= !(1 << UPSTREAM);
+        slot.watched_for_room &= !(1 << UPSTREAM);
+        slot.upstream = Some(socket);
     }
 }

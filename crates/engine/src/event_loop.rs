@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME, ListenerSocket};
-use crate::connection_table::{Role, Waiting, Waits};
+use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
@@ -38,7 +38,7 @@ const RETURNS: usize = 2;
 /// the task, its requests' tasks, and the library between them, each once or twice.
 const LAST_POLLS: usize = 8;
 /// Turns of the runtime for that where there are few connections.
-const LAST_TURNS: usize = 8;
+const LAST_ITERATIONS: usize = 8;
 /// Connections that make a burst worth returning the memory of while others come and go.
 const BURST: usize = 1000;
 /// A second without a connection more or less.
@@ -59,8 +59,8 @@ impl Worker {
         let key = {
             let mut table = self.table.borrow_mut();
             let key = table.insert(client, is_early);
-            if let Some(entry) = table.entry(key) {
-                queues::queue(&self.half_open, key, &mut entry.place);
+            if let Some(slot) = table.slot(key) {
+                queues::queue(&self.half_open, key, &mut slot.position);
             }
             key
         };
@@ -75,12 +75,12 @@ impl Worker {
     /// its deadline alone it waits in its entry, and else as a task, which polls it anew.
     fn advance(&self, key: Key, mut future: Waiting) {
         let used = waker::used();
-        if future.as_mut().poll(&mut Context::from_waker(&self.nobody)).is_ready() {
+        if future.as_mut().poll(&mut Context::from_waker(&self.counting_waker)).is_ready() {
             return;
         }
         let mut table = self.table.borrow_mut();
-        match table.entry(key).map(|entry| &mut entry.role) {
-            Some(Role::Active { waits, .. }) if waker::used() == used => {
+        match table.slot(key).map(|slot| &mut slot.state) {
+            Some(SlotState::Active { waits, .. }) if waker::used() == used => {
                 *waits = Waits::Here(future);
             }
             _ => drop(tokio::task::spawn_local(future)),
@@ -88,14 +88,16 @@ impl Worker {
     }
 
     /// Has a connection taken care of of which an event told.
-    fn told(self: &Rc<Self>, key: Key) {
+    fn dispatch(self: &Rc<Self>, key: Key) {
         let mut table = self.table.borrow_mut();
-        let Some(entry) = table.entry(key) else { return };
-        match &mut entry.role {
+        let Some(slot) = table.slot(key) else { return };
+        match &mut slot.state {
             // Handshakes are made behind what only moves bytes.
-            Role::Active { waits: Waits::Here(_), .. } => self.to_resume.borrow_mut().push(key),
-            Role::Active { waits, .. } => drop(waits.over()),
-            Role::Parked { .. } | Role::Lingering => {
+            SlotState::Active { waits: Waits::Here(_), .. } => {
+                self.to_resume.borrow_mut().push(key)
+            }
+            SlotState::Active { waits, .. } => drop(waits.over()),
+            SlotState::Parked { .. } | SlotState::Lingering => {
                 drop(table);
                 park::wake(self, key);
             }
@@ -105,8 +107,8 @@ impl Worker {
     /// Goes on with a connection, whoever does it.
     fn go_on(self: &Rc<Self>, key: Key) {
         let mut table = self.table.borrow_mut();
-        let Some(entry) = table.entry(key) else { return };
-        if let Role::Active { waits, .. } = &mut entry.role {
+        let Some(slot) = table.slot(key) else { return };
+        if let SlotState::Active { waits, .. } = &mut slot.state {
             let info = waits.over();
             drop(table);
             info.into_iter().for_each(|info| self.advance(key, info));
@@ -119,15 +121,15 @@ impl Worker {
     /// The deadline of a connection has passed, or it must end for another reason.
     pub fn late(self: &Rc<Self>, key: Key) {
         let mut table = self.table.borrow_mut();
-        let Some(entry) = table.entry(key) else { return };
-        match &mut entry.role {
-            Role::Active { waits, late, .. } => {
+        let Some(slot) = table.slot(key) else { return };
+        match &mut slot.state {
+            SlotState::Active { waits, late, .. } => {
                 *late = true;
                 let info = waits.over();
                 drop(table);
                 info.into_iter().for_each(|info| self.advance(key, info));
             }
-            Role::Parked { .. } | Role::Lingering => {
+            SlotState::Parked { .. } | SlotState::Lingering => {
                 drop(table);
                 park::late(self, key);
             }
@@ -135,7 +137,7 @@ impl Worker {
     }
 
     /// One turn: what is ready, and then what used up its share last time; whether there is more.
-    pub(crate) fn turn(
+    pub(crate) fn iteration(
         self: &Rc<Self>,
         events: &mut Events,
         accepting: &mut Accepting,
@@ -184,13 +186,13 @@ impl Worker {
                 if let Token::Connection(key, side) = Token::decode(event.token)
                     && (side == CLIENT) == of_client
                 {
-                    self.guarded(key, || self.told(key));
+                    self.guarded(key, || self.dispatch(key));
                 }
             }
         }
         // Requests are read before what upstreams have answered to others.
         for event in events.iter() {
-            if let Token::Watched(key) = Token::decode(event.token) {
+            if let Token::Shared(key) = Token::decode(event.token) {
                 let waiting = self.table.borrow_mut().note_watched(key, event.ready);
                 waiting.into_iter().for_each(Waker::wake);
             }
@@ -316,8 +318,8 @@ impl Drop for LetGo {
     fn drop(&mut self) {
         let keys = self.0.table.borrow().keys();
         for key in keys {
-            let info = match self.0.table.borrow_mut().entry(key).map(|entry| &mut entry.role) {
-                Some(Role::Active { waits, .. }) => waits.over(),
+            let info = match self.0.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
+                Some(SlotState::Active { waits, .. }) => waits.over(),
                 _ => None,
             };
             drop(info);
@@ -365,7 +367,7 @@ async fn until_written() {
 async fn cut_all(worker: &Rc<Worker>) {
     worker.is_cutting.set(true);
     let cut = park::cut_all(worker);
-    for _ in 0..LAST_TURNS + cut * LAST_POLLS / TASKS {
+    for _ in 0..LAST_ITERATIONS + cut * LAST_POLLS / TASKS {
         if worker.table.borrow().is_empty() {
             break;
         }
@@ -388,7 +390,7 @@ pub async fn run(
     // Deprecated for types that do not own their descriptor; an OwnedFd does. What replaces it is
     // unsafe, for which this crate has no room.
     #[allow(deprecated)]
-    let watched = AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)?;
+    let shared_socket = AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)?;
     let mut events = Events::with_capacity(EVENTS);
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -397,9 +399,9 @@ pub async fn run(
         tokio::select! {
             biased;
             _ = ticks.tick() => worker.tick(&mut accepting, worker.clock.elapsed()),
-            ready = watched.readable() => {
+            ready = shared_socket.readable() => {
                 let mut ready = ready?;
-                let more = worker.turn(&mut events, &mut accepting)?;
+                let more = worker.iteration(&mut events, &mut accepting)?;
                 if !more {
                     ready.clear_ready();
                 }
@@ -409,7 +411,7 @@ pub async fn run(
                 }
             }
             () = worker.has_again.notified() => {
-                worker.turn(&mut events, &mut accepting)?;
+                worker.iteration(&mut events, &mut accepting)?;
             }
             changed = drain.changed(), if end.is_none() => {
                 // The sender is gone only when the process is going.

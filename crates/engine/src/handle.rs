@@ -11,7 +11,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::transparent;
 
-use crate::connection_table::{LARGE_BYTES, Phase, Role, Waits};
+use crate::connection_table::{LARGE_BYTES, Phase, SlotState, Waits};
 use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::socket;
 use crate::worker::Handle;
@@ -20,7 +20,7 @@ use eyelet_telemetry::reason::{Limit, Reason, Shed, When};
 
 /// Why a wait ended without what was waited for.
 #[derive(Debug)]
-pub enum Stop {
+pub enum WaitError {
     /// The process is going, and this connection was not done in time.
     Drained,
     /// Memory is short, and this is the oldest connection that is not done yet.
@@ -30,10 +30,10 @@ pub enum Stop {
     /// The socket failed.
     Io(io::Error),
     /// The kernel takes no more descriptors to watch.
-    Unwatched(io::Error),
+    Unregistered(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for WaitError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -44,8 +44,8 @@ impl Handle {
     pub fn due_in(&self, wait: Duration) {
         let mut table = self.worker.table.borrow_mut();
         table.due_in(self.key, wait);
-        if let Some(Role::Active { late, shed, .. }) =
-            table.entry(self.key).map(|entry| &mut entry.role)
+        if let Some(SlotState::Active { late, shed, .. }) =
+            table.slot(self.key).map(|slot| &mut slot.state)
         {
             // Memory was given to others already: no deadline brings it back.
             *late = *shed;
@@ -53,7 +53,7 @@ impl Handle {
     }
 
     /// Waits for an edge of any of `bits` on a side, or on any side where it is `None`.
-    pub async fn ready(&self, sides: &[Side], bits: u8) -> Result<(), Stop> {
+    pub async fn ready(&self, sides: &[Side], bits: u8) -> Result<(), WaitError> {
         poll_fn(|task| self.poll_ready(task, sides, bits)).await
     }
 
@@ -63,58 +63,58 @@ impl Handle {
         task: &mut Context<'_>,
         sides: &[Side],
         bits: u8,
-    ) -> Poll<Result<(), Stop>> {
+    ) -> Poll<Result<(), WaitError>> {
         let mut table = self.worker.table.borrow_mut();
-        let Some(entry) = table.entry(self.key) else { return Poll::Ready(Err(Stop::Late)) };
-        if sides.iter().any(|side| entry.ready.any(*side, bits)) {
+        let Some(slot) = table.slot(self.key) else { return Poll::Ready(Err(WaitError::Late)) };
+        if sides.iter().any(|side| slot.ready.any(*side, bits)) {
             return Poll::Ready(Ok(()));
         }
-        match &mut entry.role {
-            Role::Active { late: true, shed, .. } => Poll::Ready(Err(self.why_late(*shed))),
-            Role::Active { waits, .. } => {
+        match &mut slot.state {
+            SlotState::Active { late: true, shed, .. } => Poll::Ready(Err(self.why_late(*shed))),
+            SlotState::Active { waits, .. } => {
                 match waits {
                     Waits::Task(known) if known.will_wake(task.waker()) => {}
                     // Not kept: who polls with it comes back, as long as nobody else keeps it.
-                    _ if task.waker().will_wake(&self.worker.nobody) => *waits = Waits::No,
+                    _ if task.waker().will_wake(&self.worker.counting_waker) => *waits = Waits::No,
                     _ => *waits = Waits::Task(task.waker().clone()),
                 }
-                match table.watch(self.key) {
+                match table.register(self.key) {
                     Ok(()) => Poll::Pending,
-                    Err(error) => Poll::Ready(Err(Stop::Unwatched(error))),
+                    Err(error) => Poll::Ready(Err(WaitError::Unregistered(error))),
                 }
             }
-            _ => Poll::Ready(Err(Stop::Late)),
+            _ => Poll::Ready(Err(WaitError::Late)),
         }
     }
 
     /// Whether any of `bits` was seen on a side and is not used up.
     pub fn has(&self, side: Side, bits: u8) -> bool {
         let mut table = self.worker.table.borrow_mut();
-        table.entry(self.key).is_some_and(|entry| entry.ready.any(side, bits))
+        table.slot(self.key).is_some_and(|slot| slot.ready.any(side, bits))
     }
 
     /// Fails once the deadline has passed, for waits on what is no socket of ours.
-    pub fn in_time(&self) -> Result<(), Stop> {
+    pub fn in_time(&self) -> Result<(), WaitError> {
         let mut table = self.worker.table.borrow_mut();
-        match table.entry(self.key).map(|entry| &entry.role) {
-            Some(Role::Active { late: false, .. }) => Ok(()),
-            Some(Role::Active { shed, .. }) => Err(self.why_late(*shed)),
-            _ => Err(Stop::Late),
+        match table.slot(self.key).map(|slot| &slot.state) {
+            Some(SlotState::Active { late: false, .. }) => Ok(()),
+            Some(SlotState::Active { shed, .. }) => Err(self.why_late(*shed)),
+            _ => Err(WaitError::Late),
         }
     }
 
-    fn why_late(&self, shed: bool) -> Stop {
+    fn why_late(&self, shed: bool) -> WaitError {
         match (shed, self.worker.is_cutting.get()) {
-            (true, _) => Stop::Shed,
-            (false, true) => Stop::Drained,
-            (false, false) => Stop::Late,
+            (true, _) => WaitError::Shed,
+            (false, true) => WaitError::Drained,
+            (false, false) => WaitError::Late,
         }
     }
 
     /// Reads what the client has sent, at most `max` bytes, and appends it. 0 is its end.
     ///
     /// Through the worker's buffer, so that a connection holds what it received and no more.
-    pub async fn recv(&self, into: &mut CountedBuffer, max: usize) -> Result<usize, Stop> {
+    pub async fn recv(&self, into: &mut CountedBuffer, max: usize) -> Result<usize, WaitError> {
         loop {
             self.ready(&[CLIENT], READ).await?;
             if into.len() > LARGE_BYTES {
@@ -122,7 +122,7 @@ impl Handle {
             }
             // What is beyond the share of an active connection needs room as a new one does.
             if into.len() > HELLO_BYTES && !self.worker.relieve(max) {
-                return Err(Stop::Shed);
+                return Err(WaitError::Shed);
             }
             let buffers = &mut *self.worker.buffers.borrow_mut();
             // While memory is short what a client sends behind its handshake is left where it is.
@@ -145,16 +145,16 @@ impl Handle {
     /// Reads what the client has sent; `None` if there is nothing now. `Some(0)` is its end.
     pub fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut table = self.worker.table.borrow_mut();
-        let entry = table.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
-        match socket::recv(&entry.client, buffer) {
+        let slot = table.slot(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        match socket::recv(&slot.client, buffer) {
             Ok(read) => {
-                if read < buffer.len() && !entry.ready.any(CLIENT, ENDED) {
-                    entry.ready.clear(CLIENT, READ);
+                if read < buffer.len() && !slot.ready.any(CLIENT, ENDED) {
+                    slot.ready.clear(CLIENT, READ);
                 }
                 Ok(Some(read))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                entry.ready.clear(CLIENT, READ);
+                slot.ready.clear(CLIENT, READ);
                 Ok(None)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
@@ -163,7 +163,7 @@ impl Handle {
     }
 
     /// Writes all of `bytes` to a side.
-    pub async fn send_all(&self, side: Side, mut bytes: &[u8]) -> Result<(), Stop> {
+    pub async fn send_all(&self, side: Side, mut bytes: &[u8]) -> Result<(), WaitError> {
         // A socket can be written before its first edge was seen: try, then wait.
         while !bytes.is_empty() {
             match self.send(side, bytes) {
@@ -181,13 +181,13 @@ impl Handle {
     /// Writes what the socket takes now.
     pub fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
         let mut table = self.worker.table.borrow_mut();
-        let entry = table.entry(self.key).ok_or(io::ErrorKind::NotConnected)?;
-        let to = entry.socket(side).ok_or(io::ErrorKind::NotConnected)?;
+        let slot = table.slot(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        let to = slot.socket(side).ok_or(io::ErrorKind::NotConnected)?;
         let sent = socket::send(to, bytes);
         if let Err(error) = &sent
             && error.kind() == io::ErrorKind::WouldBlock
         {
-            entry.ready.clear(side, WRITE);
+            slot.ready.clear(side, WRITE);
         }
         sent
     }
@@ -195,26 +195,26 @@ impl Handle {
     /// The address that the client dialled.
     pub fn local_address(&self) -> Option<SocketAddr> {
         let mut table = self.worker.table.borrow_mut();
-        let entry = table.entry(self.key)?;
-        socket::local_address(&entry.client).ok()
+        let slot = table.slot(self.key)?;
+        socket::local_address(&slot.client).ok()
     }
 
     /// Whether the client has not reset its connection yet.
     pub fn is_connected(&self) -> bool {
         let mut table = self.worker.table.borrow_mut();
-        table.entry(self.key).is_some_and(|entry| socket::is_connected(&entry.client))
+        table.slot(self.key).is_some_and(|slot| socket::is_connected(&slot.client))
     }
 
     /// The address that the client dialled before it was redirected here, as the kernel tracks it.
     pub fn original_destination(&self, listener: IpAddr) -> Option<SocketAddr> {
         let mut table = self.worker.table.borrow_mut();
-        let entry = table.entry(self.key)?;
-        transparent::original_destination(&entry.client, listener).ok()
+        let slot = table.slot(self.key)?;
+        transparent::original_destination(&slot.client, listener).ok()
     }
 
     /// Has the end of a connect told, as a side of this connection.
-    pub fn watch_attempt(&self, socket: impl AsFd, side: Side) -> io::Result<()> {
-        self.worker.table.borrow_mut().watch_attempt(self.key, socket, side)
+    pub fn register_attempt(&self, socket: impl AsFd, side: Side) -> io::Result<()> {
+        self.worker.table.borrow_mut().register_attempt(self.key, socket, side)
     }
 
     /// Makes a socket the upstream whose connect was told as this side.
@@ -228,7 +228,7 @@ impl Handle {
     }
 }
 
-impl Stop {
+impl WaitError {
     /// Why a connection ended that stopped so, waiting for its client. `limit` is what its
     /// deadline stood for.
     pub fn reason(&self, limit: Limit, when: When) -> Reason {
@@ -236,7 +236,7 @@ impl Stop {
             Self::Drained => Reason::Drained(Some(when)),
             Self::Shed => Reason::Shed(Shed::Unfinished(when)),
             Self::Late => Reason::Timeout(limit, Some(when)),
-            Self::Unwatched(error) => Reason::Unwatched(error.into()),
+            Self::Unregistered(error) => Reason::Unregistered(error.into()),
             Self::Io(error) => Reason::client_io(error, Some(when)),
         }
     }

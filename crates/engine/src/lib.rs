@@ -8,6 +8,7 @@ pub mod clock;
 pub mod connection_table;
 pub mod event_loop;
 pub mod handle;
+pub mod inspect;
 pub mod park;
 mod queues;
 pub mod ready;
@@ -15,7 +16,6 @@ pub mod relay;
 pub mod shed;
 pub mod source;
 pub mod timer_wheel;
-pub mod watch;
 pub mod worker;
 
 #[cfg(test)]

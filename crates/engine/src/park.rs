@@ -9,7 +9,7 @@ use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_sys::epoll::ENDED;
 
 use crate::accept::KEEPALIVE_IDLE;
-use crate::connection_table::{Entry, Phase, Role, Waits};
+use crate::connection_table::{Phase, Slot, SlotState, Waits};
 use crate::queues;
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
@@ -44,33 +44,33 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
         let mut table = worker.table.borrow_mut();
-        let Some(entry) = table.entry(active.key()) else { return };
-        if entry.upstream.is_none() {
+        let Some(slot) = table.slot(active.key()) else { return };
+        if slot.upstream.is_none() {
             worker.uses_descriptors(-1);
         }
-        worker.process.budget.give(Account::Connections, entry.active_bytes());
-        let rests = is_quiet && !entry.ready.readable() && matches!(relay, Relay::Splice(_));
+        worker.process.budget.give(Account::Connections, slot.active_bytes());
+        let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
         let info = info.take().park(&mut worker.shared.borrow_mut());
         worker.sources.add(info.client_ip(), held);
-        entry.role = Role::Parked { info, relay };
+        slot.state = SlotState::Parked { info, relay };
         table.due_in(active.key(), idle_for(worker, false));
         rests
     };
     worker.counters.parked.up();
-    worker.holds(0, size_of::<Entry>());
+    worker.holds(0, size_of::<Slot>());
     worker.keeps(0, held);
     // What came while it was active has its edge behind it.
     if !rests {
         wake(worker, active.key());
     }
-    watch(worker, active.key());
+    register(worker, active.key());
 }
 
 /// Has the kernel tell of what is still to come, unless that is not the case any more.
-fn watch(worker: &Rc<Worker>, key: Key) {
-    let watched = worker.table.borrow_mut().watch(key);
-    if let Err(error) = watched {
-        give_up(worker, key, Reason::Unwatched((&error).into()));
+fn register(worker: &Rc<Worker>, key: Key) {
+    let shared_socket = worker.table.borrow_mut().register(key);
+    if let Err(error) = shared_socket {
+        give_up(worker, key, Reason::Unregistered((&error).into()));
     }
 }
 
@@ -90,10 +90,12 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     }
     let mut table = worker.table.borrow_mut();
     let now = table.now();
-    let Some(Entry { client, upstream, ready, role, place, .. }) = table.entry(key) else { return };
-    let (progress, moved, blocked) = match role {
-        Role::Active { .. } => return,
-        Role::Lingering => {
+    let Some(Slot { client, upstream, ready, state, position, .. }) = table.slot(key) else {
+        return;
+    };
+    let (progress, moved, blocked) = match state {
+        SlotState::Active { .. } => return,
+        SlotState::Lingering => {
             if lingers(worker, client, ready) {
                 return;
             }
@@ -101,7 +103,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             drop(table);
             return worker.closed(removed);
         }
-        Role::Parked { info, relay } => {
+        SlotState::Parked { info, relay } => {
             let (held, moved) = (relay.held_bytes(), info.moved());
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
@@ -118,7 +120,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
                 worker.queue_holder(key, since);
             }
             if upstream.is_none() && progress != Progress::Dial {
-                note_waiting(worker, key, place, relay);
+                note_waiting(worker, key, position, relay);
             }
             let moved = (moved != info.moved()).then_some(info.is_settled());
             let is_full = |side| !ready.any(side, WRITE);
@@ -131,7 +133,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     drop(table);
     let goes_on = matches!(progress, Progress::Rest | Progress::Again | Progress::Later);
     if blocked && goes_on {
-        watch(worker, key);
+        register(worker, key);
     }
     match progress {
         Progress::Rest => {}
@@ -147,7 +149,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Wakes a terminated connection into a task, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
-    let Some((info, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
+    let Some((info, mut relay)) = unpark(worker, key, SlotState::active(Phase::Busy)) else {
+        return;
+    };
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // The others of this turn are woken before its task has run and counted what it holds.
@@ -166,10 +170,10 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     }
     let (source, http2) = {
         let mut table = worker.table.borrow_mut();
-        let Some(Entry { client, upstream: None, ready, role, .. }) = table.entry(key) else {
+        let Some(Slot { client, upstream: None, ready, state, .. }) = table.slot(key) else {
             return false;
         };
-        let Role::Parked { info, relay: Relay::Terminate(_) } = role else { return false };
+        let SlotState::Parked { info, relay: Relay::Terminate(_) } = state else { return false };
         if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
             return false;
         }
@@ -179,25 +183,25 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     if worker.make_room_to_wake(key, source, bytes) {
         return false;
     }
-    if let Some(Entry { role: Role::Parked { relay, .. }, place, .. }) =
-        worker.table.borrow_mut().entry(key)
+    if let Some(Slot { state: SlotState::Parked { relay, .. }, position, .. }) =
+        worker.table.borrow_mut().slot(key)
     {
-        note_waiting(worker, key, place, relay);
+        note_waiting(worker, key, position, relay);
     }
     true
 }
 
 /// What holds the beginning of a request, or a whole one that nobody serves, is half-open.
-fn note_waiting(worker: &Worker, key: Key, place: &mut u16, relay: &mut Relay) {
+fn note_waiting(worker: &Worker, key: Key, position: &mut u16, relay: &mut Relay) {
     if relay.flow().begins_to_wait() {
-        queues::queue(&worker.half_open, key, place);
+        queues::queue(&worker.half_open, key, position);
     }
 }
 
 /// Whether a connection is parked and half-open. One that has its upstream is being served.
-pub fn waits(entry: &mut Entry) -> bool {
-    match entry {
-        Entry { upstream: None, role: Role::Parked { relay, .. }, .. } => relay.flow().waits(),
+pub fn waits(slot: &mut Slot) -> bool {
+    match slot {
+        Slot { upstream: None, state: SlotState::Parked { relay, .. }, .. } => relay.flow().waits(),
         _ => false,
     }
 }
@@ -211,10 +215,10 @@ fn says_no_more(client: &impl AsFd) -> bool {
 }
 
 /// Takes info and relay out of an entry that gets another role.
-fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(ConnectionInfo, Relay)> {
+fn unpark(worker: &Rc<Worker>, key: Key, state: SlotState) -> Option<(ConnectionInfo, Relay)> {
     let mut table = worker.table.borrow_mut();
-    let entry = table.entry(key)?;
-    let Role::Parked { info, mut relay } = std::mem::replace(&mut entry.role, role) else {
+    let slot = table.slot(key)?;
+    let SlotState::Parked { info, mut relay } = std::mem::replace(&mut slot.state, state) else {
         return None;
     };
     uncount(worker, &info, &mut relay);
@@ -224,7 +228,7 @@ fn unpark(worker: &Rc<Worker>, key: Key, role: Role) -> Option<(ConnectionInfo, 
 /// Counts a parked connection out.
 fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay) {
     worker.counters.parked.down();
-    worker.holds(size_of::<Entry>(), 0);
+    worker.holds(size_of::<Slot>(), 0);
     worker.keeps(relay.held_bytes(), 0);
     worker.sources.remove(info.client_ip(), relay.held_bytes());
 }
@@ -256,13 +260,13 @@ enum Last {
 
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     let mut table = worker.table.borrow_mut();
-    let Some(Entry { client, upstream, role, .. }) = table.entry(key) else { return };
-    if !matches!(role, Role::Parked { .. }) {
+    let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
+    if !matches!(state, SlotState::Parked { .. }) {
         return;
     }
     // Taken out first: should the rest meet a fault of ours, nothing is counted out twice.
-    let parked = std::mem::replace(role, Role::Lingering);
-    if let Role::Parked { info, mut relay } = parked {
+    let parked = std::mem::replace(state, SlotState::Lingering);
+    if let SlotState::Parked { info, mut relay } = parked {
         uncount(worker, &info, &mut relay);
         worker.emit_parked(&info, &relay, end);
         // Pipes and bytes that are held go here, before the sockets that they were for.
@@ -298,29 +302,29 @@ pub fn close_with(active: &Handle, bytes: &[u8]) {
     active.release();
     {
         let mut table = worker.table.borrow_mut();
-        let Some(entry) = table.entry(active.key()) else { return };
+        let Some(slot) = table.slot(active.key()) else { return };
         // A client whose receive window is full at its first alert does not want to read it.
         if !bytes.is_empty() {
-            let _ = socket::send(&entry.client, bytes);
+            let _ = socket::send(&slot.client, bytes);
         }
         worker.uses_descriptors(-1);
-        worker.process.budget.give(Account::Connections, entry.active_bytes());
-        entry.role = Role::Lingering;
+        worker.process.budget.give(Account::Connections, slot.active_bytes());
+        slot.state = SlotState::Lingering;
     }
     linger(worker, active.key());
 }
 
 fn linger(worker: &Rc<Worker>, key: Key) {
     let mut table = worker.table.borrow_mut();
-    let Some(entry) = table.entry(key) else { return };
+    let Some(slot) = table.slot(key) else { return };
     // If the client is gone the wake that follows finds it.
-    let _ = socket::shutdown_write(&entry.client);
-    entry.upstream = None;
-    entry.ready.add(CLIENT, READ);
+    let _ = socket::shutdown_write(&slot.client);
+    slot.upstream = None;
+    slot.ready.add(CLIENT, READ);
     table.due_in(key, LINGER);
     drop(table);
     wake(worker, key);
-    watch(worker, key);
+    register(worker, key);
 }
 
 /// Reads and drops what a lingering client still sends; whether it lingers on.
@@ -344,34 +348,34 @@ fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::ready::Ready)
 /// The deadline of a parked connection has passed.
 pub fn late(worker: &Rc<Worker>, key: Key) {
     let mut table = worker.table.borrow_mut();
-    match table.entry(key).map(|entry| &mut entry.role) {
-        Some(Role::Lingering) => {
+    match table.slot(key).map(|slot| &mut slot.state) {
+        Some(SlotState::Lingering) => {
             let removed = table.remove(key);
             drop(table);
             worker.closed(removed);
         }
-        Some(Role::Parked { info, .. })
+        Some(SlotState::Parked { info, .. })
             if !info.is_settled() && worker.process.settings.idle_timeout > SETTLE =>
         {
             info.settle();
-            if let Some(Entry { upstream: Some(upstream), .. }) = table.entry(key) {
+            if let Some(Slot { upstream: Some(upstream), .. }) = table.slot(key) {
                 // The accepted socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
             table.due_in(key, worker.process.settings.idle_timeout - SETTLE);
         }
-        Some(Role::Parked { .. }) => {
+        Some(SlotState::Parked { .. }) => {
             drop(table);
             close(worker, key, Reason::Timeout(Limit::Idle, None));
         }
-        Some(Role::Active { .. }) | None => {}
+        Some(SlotState::Active { .. }) | None => {}
     }
 }
 
 /// Ends a connection that waits to be served, because its memory is wanted for others. `false`:
 /// it does not wait any more.
 pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
-    let waits = worker.table.borrow_mut().entry(key).is_some_and(waits);
+    let waits = worker.table.borrow_mut().slot(key).is_some_and(waits);
     if waits {
         close(worker, key, Reason::Shed(Shed::Unfinished(When::Before(Stage::Request))));
     }
@@ -382,7 +386,7 @@ pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
 /// for that any more.
 pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
     let mut table = worker.table.borrow_mut();
-    let Some(Entry { role: Role::Parked { relay, .. }, .. }) = table.entry(key) else {
+    let Some(Slot { state: SlotState::Parked { relay, .. }, .. }) = table.slot(key) else {
         return None;
     };
     let since = relay.flow().holds_since();
@@ -395,9 +399,9 @@ pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
 /// Ends a connection whose peer leaves bytes in our memory that others want. By a reset: neither
 /// side may take what was cut for whole.
 pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
-    let outcome = match worker.table.borrow_mut().entry(key).map(|entry| &entry.role) {
-        Some(Role::Parked { relay: Relay::Splice(_), .. }) => Outcome::Spliced,
-        Some(Role::Parked { relay: Relay::Terminate(_), .. }) => Outcome::Terminated,
+    let outcome = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
+        Some(SlotState::Parked { relay: Relay::Splice(_), .. }) => Outcome::Spliced,
+        Some(SlotState::Parked { relay: Relay::Terminate(_), .. }) => Outcome::Terminated,
         _ => return,
     };
     let reason = Reason::Shed(Shed::Untaken);
@@ -408,7 +412,7 @@ pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
 pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     {
         let mut table = worker.table.borrow_mut();
-        let Some(Entry { role: Role::Parked { relay, .. }, .. }) = table.entry(key) else {
+        let Some(Slot { state: SlotState::Parked { relay, .. }, .. }) = table.slot(key) else {
             return false;
         };
         if !relay.flow().is_quiet() {
@@ -422,17 +426,17 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
 /// Ends a parked connection from our side, politely.
 fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut table = worker.table.borrow_mut();
-    let Some(Entry { client, upstream, role, .. }) = table.entry(key) else { return };
-    let Role::Parked { relay, .. } = role else { return };
+    let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
+    let SlotState::Parked { relay, .. } = state else { return };
     // Bytes that are still held are lost: neither side may take what it has got for whole.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = match relay {
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
             // RFC 8446 6.1: the client can tell this end from a truncation.
-            let goodbye = relay::terminate::final_alert(terminated, CLOSE_NOTIFY);
+            let alert = relay::terminate::final_alert(terminated, CLOSE_NOTIFY);
             // A client whose receive window is full learns it by the FIN.
-            let _ = socket::send(client.as_fd(), &goodbye);
+            let _ = socket::send(client.as_fd(), &alert);
             Outcome::Terminated
         }
     };
@@ -445,15 +449,15 @@ fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
 /// about to say cannot be known, so it has until the drain's end. In each tick a part of them is
 /// looked at, so that those that move have their turn: all in `DRAIN_IDLE`.
 pub fn drain_idle(worker: &Rc<Worker>) {
-    let places = worker.table.borrow().places().div_ceil(DRAIN_PARTS);
-    for _ in 0..places {
+    let slots = worker.table.borrow().slots().div_ceil(DRAIN_PARTS);
+    for _ in 0..slots {
         let key = worker.table.borrow().next_keys(&worker.drain_cursor, 1).next();
         let Some(key) = key else { continue };
         let mut table = worker.table.borrow_mut();
-        let (info, relay) = match table.entry(key).map(|entry| &mut entry.role) {
-            Some(Role::Parked { info, relay }) => (info, relay),
+        let (info, relay) = match table.slot(key).map(|slot| &mut slot.state) {
+            Some(SlotState::Parked { info, relay }) => (info, relay),
             // One that waits for its client's next request learns of the drain.
-            Some(Role::Active { waits, .. }) => {
+            Some(SlotState::Active { waits, .. }) => {
                 match waits {
                     Waits::No => {}
                     Waits::Here(_) => worker.go_on_later(key),
@@ -502,6 +506,6 @@ mod tests {
     fn an_entry_is_small() {
         assert_eq!(size_of::<Parked>(), 64);
         assert_eq!(size_of::<Terminated>(), 144);
-        assert_eq!(size_of::<Entry>(), 240);
+        assert_eq!(size_of::<Slot>(), 240);
     }
 }

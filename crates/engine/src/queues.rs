@@ -12,24 +12,24 @@ pub const STALE_MAX: usize = 1024;
 /// A place in the queue of those that make room. A connection that comes back has a new one, and
 /// the older ones count no more: its age is counted from when it was last there.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct ShedPosition {
     pub(crate) key: Key,
-    /// [`Entry::place`], as it was then.
-    pub(crate) place: u16,
+    /// [`Slot::position`], as it was then.
+    pub(crate) position: u16,
 }
 
 /// Such a queue: the oldest first, and some that do not count any more.
 #[derive(Default)]
-pub struct Queue {
-    pub(crate) places: RefCell<VecDeque<Place>>,
+pub struct ShedQueue {
+    pub(crate) positions: RefCell<VecDeque<ShedPosition>>,
     /// How many counted when it was last tidied.
     pub(crate) kept: Cell<usize>,
 }
 
 /// Gives a connection a place behind all others.
-pub fn queue(queue: &Queue, key: Key, place: &mut u16) {
-    *place = place.wrapping_add(1);
-    queue.places.borrow_mut().push_back(Place { key, place: *place });
+pub fn queue(queue: &ShedQueue, key: Key, position: &mut u16) {
+    *position = position.wrapping_add(1);
+    queue.positions.borrow_mut().push_back(ShedPosition { key, position: *position });
 }
 
 /// A parked connection that holds bytes for a peer.
@@ -42,7 +42,7 @@ pub struct Holder {
 /// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
 #[derive(Default)]
 pub struct Holders {
-    pub(crate) places: VecDeque<Holder>,
+    pub(crate) positions: VecDeque<Holder>,
     /// How many held bytes when it was last tidied.
     kept: usize,
 }
@@ -51,15 +51,15 @@ impl Holders {
     /// Once the queue has doubled, keeps only those for which `holds` is true. So each is looked at
     /// twice at most, and the queue is never longer than twice the holders, or [`STALE_MAX`].
     pub(crate) fn tidy(&mut self, holds: impl FnMut(&Holder) -> bool) {
-        self.kept = self.kept.min(self.places.len());
-        if self.places.len() >= STALE_MAX.max(2 * self.kept) {
-            self.places.retain(holds);
-            self.kept = self.places.len();
+        self.kept = self.kept.min(self.positions.len());
+        if self.positions.len() >= STALE_MAX.max(2 * self.kept) {
+            self.positions.retain(holds);
+            self.kept = self.positions.len();
         }
         // A flood's queue is not kept for life.
-        let room = 2 * self.places.len().max(STALE_MAX);
-        if self.places.capacity() > 2 * room {
-            self.places.shrink_to(room);
+        let room = 2 * self.positions.len().max(STALE_MAX);
+        if self.positions.capacity() > 2 * room {
+            self.positions.shrink_to(room);
         }
     }
 }

@@ -15,7 +15,7 @@ pub const SIDES: u8 = 8;
 
 /// Sides that are none: tokens with them name listeners, and sockets that belong to no entry.
 const LISTENER: u8 = 255;
-const WATCHED: u8 = 254;
+const SHARED: u8 = 254;
 
 /// What an epoll token names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Token {
     /// A listener, by index.
     Listener(u16),
     /// A socket that belongs to no entry: an upstream's, shared by requests.
-    Watched(Key),
+    Shared(Key),
 }
 
 impl Token {
@@ -36,7 +36,7 @@ impl Token {
         };
         match self {
             Self::Connection(key, side) => of(key, side),
-            Self::Watched(key) => of(key, WATCHED),
+            Self::Shared(key) => of(key, SHARED),
             Self::Listener(index) => u64::from(LISTENER) << 32 | u64::from(index),
         }
     }
@@ -46,7 +46,7 @@ impl Token {
         let key = Key { index: token as u32, generation: (token >> 40) as u32 };
         match (token >> 32) as u8 {
             LISTENER => Self::Listener(token as u16),
-            WATCHED => Self::Watched(key),
+            SHARED => Self::Shared(key),
             side => Self::Connection(key, side),
         }
     }
@@ -103,7 +103,7 @@ mod tests {
             Token::Connection(Key { index: 0, generation: 0 }, CLIENT),
             Token::Listener(0),
             Token::Listener(u16::MAX),
-            Token::Watched(Key { index: 1, generation: (1 << 24) - 1 }),
+            Token::Shared(Key { index: 1, generation: (1 << 24) - 1 }),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

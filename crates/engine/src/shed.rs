@@ -4,15 +4,15 @@
 //! nothing stay, but for `shed_idle`; those that hold bytes for a slow peer end after a while.
 //! It must not know what bytes are counted as.
 
-use std::collections::hash_map::Entry as Served;
+use std::collections::hash_map::Entry as Tasks;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Context;
 
-use crate::connection_table::{Entry, Phase, Role, Waits};
+use crate::connection_table::{Phase, Slot, SlotState, Waits};
 use crate::park;
-use crate::queues::{Holder, Place, Queue, STALE_MAX, queue};
+use crate::queues::{Holder, STALE_MAX, ShedPosition, ShedQueue, queue};
 use crate::source::Source;
 use crate::timer_wheel::TICK_MS;
 use crate::worker::Worker;
@@ -22,13 +22,13 @@ use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, Shed};
 
 /// What a new connection needs until its handshake ends.
-const NEW_BYTES: usize = size_of::<Entry>() + ACTIVE_BYTES;
+const NEW_BYTES: usize = size_of::<Slot>() + ACTIVE_BYTES;
 /// Connections that are ended to make room for one new one: one is enough unless others took
 /// memory meanwhile.
 const SHED_A_NEW_ONE: usize = 4;
 /// The same for idle connections where `shed_idle` is set. Each holds a slot and a few bytes at
 /// least, so this many make room for [`NEW_BYTES`].
-const SHED_IDLE_A_NEW_ONE: usize = NEW_BYTES / size_of::<Entry>();
+const SHED_IDLE_A_NEW_ONE: usize = NEW_BYTES / size_of::<Slot>();
 /// Connections looked at in a tick for those that are idle for longest: all of them where there
 /// are fewer. As much work as a hundred small requests.
 const IDLE_LOOKS: u32 = 1024;
@@ -109,16 +109,17 @@ impl Worker {
     /// Notes how far an active connection is.
     pub fn enters(&self, key: Key, to: Phase) {
         let mut table = self.table.borrow_mut();
-        let Some(Entry { role: Role::Active { phase, .. }, place, .. }) = table.entry(key) else {
+        let Some(Slot { state: SlotState::Active { phase, .. }, position, .. }) = table.slot(key)
+        else {
             return;
         };
         if std::mem::replace(phase, to) == to {
             return;
         }
         match to {
-            Phase::HalfOpen => queue(&self.half_open, key, place),
-            Phase::Large => queue(&self.large, key, place),
-            Phase::Idle => queue(&self.unused, key, place),
+            Phase::HalfOpen => queue(&self.half_open, key, position),
+            Phase::Large => queue(&self.large, key, position),
+            Phase::Idle => queue(&self.unused, key, position),
             Phase::Busy => {}
         }
     }
@@ -154,12 +155,12 @@ impl Worker {
     fn look_for_idle(&self) {
         let mut idle = self.idle.borrow_mut();
         let mut table = self.table.borrow_mut();
-        let places = table.next_keys(&self.idle_cursor, IDLE_LOOKS).map(|key| (0, key));
-        idle.extend(places);
+        let positions = table.next_keys(&self.idle_cursor, IDLE_LOOKS).map(|key| (0, key));
+        idle.extend(positions);
         idle.retain_mut(|(due, key)| {
             *due = table.due(*key);
-            match table.entry(*key) {
-                Some(Entry { role: Role::Parked { info, relay }, .. }) => {
+            match table.slot(*key) {
+                Some(Slot { state: SlotState::Parked { info, relay }, .. }) => {
                     info.is_settled() && relay.flow().is_quiet()
                 }
                 _ => false,
@@ -171,7 +172,7 @@ impl Worker {
 
     /// Queues a parked connection that begins to hold bytes for a peer.
     pub fn queue_holder(&self, key: Key, since: u32) {
-        self.holders.borrow_mut().places.push_back(Holder { key, since });
+        self.holders.borrow_mut().positions.push_back(Holder { key, since });
     }
 
     /// Ends connections whose peer leaves bytes in our memory for [`STALLED_TICKS`] while memory
@@ -179,9 +180,9 @@ impl Worker {
     /// nothing: what counts is when all of a piece was taken.
     fn give_up_slow(self: &Rc<Self>) {
         let now = self.table.borrow().now();
-        let looks = self.holders.borrow().places.len() / HOLDERS_PART;
+        let looks = self.holders.borrow().positions.len() / HOLDERS_PART;
         for _ in 0..looks.clamp(HOLDERS_LOOKS, HOLDERS_LOOKS_MAX) {
-            let Some(first) = self.holders.borrow_mut().places.pop_front() else { break };
+            let Some(first) = self.holders.borrow_mut().positions.pop_front() else { break };
             match park::holds_since(self, first.key) {
                 None => {}
                 Some(since) if since > first.since => self.queue_holder(first.key, since),
@@ -189,7 +190,7 @@ impl Worker {
                 Some(since) => {
                     let is_slow = now.saturating_sub(since) >= STALLED_TICKS;
                     if !is_slow || !self.process.budget.is_filling(0) {
-                        self.holders.borrow_mut().places.push_front(first);
+                        self.holders.borrow_mut().positions.push_front(first);
                         break;
                     }
                     park::give_up_slow(self, first.key);
@@ -210,10 +211,10 @@ impl Worker {
             || self.shed_first(&self.unused, Phase::Idle, spared)
     }
 
-    fn shed_first(self: &Rc<Self>, queue: &Queue, of: Phase, spared: Option<Key>) -> bool {
+    fn shed_first(self: &Rc<Self>, queue: &ShedQueue, of: Phase, spared: Option<Key>) -> bool {
         let mut kept = None;
         let is_shed = loop {
-            let Some(first) = queue.places.borrow_mut().pop_front() else { break false };
+            let Some(first) = queue.positions.borrow_mut().pop_front() else { break false };
             let key = first.key;
             if !self.counts(first) {
                 continue;
@@ -227,19 +228,20 @@ impl Worker {
             }
         };
         if let Some(first) = kept {
-            queue.places.borrow_mut().push_front(first);
+            queue.positions.borrow_mut().push_front(first);
         }
         is_shed
     }
 
     /// Whether the connection is there and has no newer place.
-    fn counts(&self, of: Place) -> bool {
-        self.table.borrow_mut().entry(of.key).is_some_and(|entry| entry.place == of.place)
+    fn counts(&self, of: ShedPosition) -> bool {
+        self.table.borrow_mut().slot(of.key).is_some_and(|slot| slot.position == of.position)
     }
 
     fn shed_active(&self, key: Key, of: Phase) -> bool {
         let mut table = self.table.borrow_mut();
-        let Some(Entry { role: Role::Active { waits, late, shed, phase }, .. }) = table.entry(key)
+        let Some(Slot { state: SlotState::Active { waits, late, shed, phase }, .. }) =
+            table.slot(key)
         else {
             return false;
         };
@@ -264,7 +266,7 @@ impl Worker {
     /// Ends a new connection for which there is no room.
     pub fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let info = self.info(listener, peer);
-        let reason = if self.sources.is_over_share(peer.ip()) { Shed::Greedy } else { Shed::New };
+        let reason = if self.sources.is_over_share(peer.ip()) { Shed::Excess } else { Shed::New };
         self.emit(&info, &End { outcome: Outcome::Refused, reason: Reason::Shed(reason) });
         drop(client);
     }
@@ -284,22 +286,22 @@ impl Worker {
 
     /// Drops the places of connections that are not there any more, or further, and of each that
     /// came back all but the newest.
-    fn tidy(&self, queue: &Queue, of: Phase) {
-        let (mut places, kept) = (queue.places.borrow_mut(), &queue.kept);
+    fn tidy(&self, queue: &ShedQueue, of: Phase) {
+        let (mut positions, kept) = (queue.positions.borrow_mut(), &queue.kept);
         // Not before it has doubled: then each place is looked at twice at most.
-        if places.len() < STALE_MAX.max(2 * kept.get()) {
+        if positions.len() < STALE_MAX.max(2 * kept.get()) {
             return;
         }
         let mut table = self.table.borrow_mut();
-        places.retain(|at| match table.entry(at.key) {
-            Some(entry) if entry.place != at.place => false,
-            Some(Entry { role: Role::Active { phase, .. }, .. }) => *phase == of,
-            Some(entry) => of == Phase::HalfOpen && park::waits(entry),
+        positions.retain(|at| match table.slot(at.key) {
+            Some(slot) if slot.position != at.position => false,
+            Some(Slot { state: SlotState::Active { phase, .. }, .. }) => *phase == of,
+            Some(slot) => of == Phase::HalfOpen && park::waits(slot),
             None => false,
         });
         // A flood's queue is not kept for life.
-        kept.set(places.len());
-        places.shrink_to(2 * kept.get());
+        kept.set(positions.len());
+        positions.shrink_to(2 * kept.get());
     }
 }
 
@@ -312,7 +314,7 @@ pub struct Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         let mut serving = self.worker.serving.borrow_mut();
-        if let Served::Occupied(mut tasks) = serving.entry(self.source) {
+        if let Tasks::Occupied(mut tasks) = serving.entry(self.source) {
             *tasks.get_mut() -= 1;
             if *tasks.get() == 0 {
                 tasks.remove();
@@ -368,7 +370,7 @@ pub(crate) mod tests {
         assert!(flow.begins_to_hold());
         let key = table.insert(client, false);
         let relay = Relay::Splice(Spliced::new(flow, &mut Decided::default()));
-        table.entry(key).unwrap().role = Role::Parked { info, relay };
+        table.slot(key).unwrap().state = SlotState::Parked { info, relay };
         worker.queue_holder(key, since);
         key
     }
@@ -380,9 +382,9 @@ pub(crate) mod tests {
         let client = OwnedFd::from(UnixStream::pair().unwrap().0);
         let mut table = worker.table.borrow_mut();
         let key = table.insert(client, false);
-        let entry = table.entry(key).unwrap();
-        queue(&worker.half_open, key, &mut entry.place);
-        if let Role::Active { waits, .. } = &mut entry.role {
+        let slot = table.slot(key).unwrap();
+        queue(&worker.half_open, key, &mut slot.position);
+        if let SlotState::Active { waits, .. } = &mut slot.state {
             *waits = Waits::Here(Box::pin(async move { drop(held) }));
         }
         worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
@@ -391,7 +393,7 @@ pub(crate) mod tests {
 
     fn is_shed(worker: &Worker, key: Key) -> bool {
         let mut table = worker.table.borrow_mut();
-        matches!(table.entry(key).unwrap().role, Role::Active { shed: true, .. })
+        matches!(table.slot(key).unwrap().state, SlotState::Active { shed: true, .. })
     }
 
     #[test]
@@ -442,11 +444,11 @@ pub(crate) mod tests {
             let key = park_holder(&worker, client());
             drop(worker.table.borrow_mut().remove(key));
             worker.tidy_queues();
-            let length = worker.holders.borrow().places.len();
+            let length = worker.holders.borrow().positions.len();
             assert!(length <= STALE_MAX, "{length} positions for one holder");
         }
         let holders = worker.holders.borrow();
-        assert_eq!(holders.places.front().map(|first| first.key), Some(stays));
-        assert!(holders.places.capacity() <= 4 * STALE_MAX);
+        assert_eq!(holders.positions.front().map(|first| first.key), Some(stays));
+        assert!(holders.positions.capacity() <= 4 * STALE_MAX);
     }
 }

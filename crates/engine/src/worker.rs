@@ -17,14 +17,14 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::connection_table::{ConnectionTable, Entry};
-use crate::queues::{Holders, Queue};
+use crate::connection_table::{ConnectionTable, Slot};
+use crate::queues::{Holders, ShedQueue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, Shared};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, SharedInfo};
 use eyelet_telemetry::reason::{Class, Reason};
 
 /// What came and went since memory was last given back.
@@ -137,15 +137,15 @@ pub struct Worker {
     /// Its buffers, lent while bytes are moved.
     pub buffers: RefCell<Buffers>,
     /// What its parked connections share.
-    pub shared: RefCell<Shared>,
+    pub shared: RefCell<SharedInfo>,
     /// Its numbers.
     pub counters: Arc<Counters>,
     /// Half-open connections that hold much, oldest first, and some that do not any more.
-    pub large: Queue,
+    pub large: ShedQueue,
     /// Active connections, oldest first, and some that are not active any more.
-    pub half_open: Queue,
+    pub half_open: ShedQueue,
     /// HTTP/2 connections without a stream, longest first, and some that have one again.
-    pub unused: Queue,
+    pub unused: ShedQueue,
     /// Tasks that serve parked connections, by source.
     pub serving: RefCell<HashMap<Source, usize, RandomState>>,
     /// Tasks that wait for memory.
@@ -181,7 +181,7 @@ pub struct Worker {
     pub is_cutting: Cell<bool>,
     pub(crate) burst: Cell<Burst>,
     /// What futures are polled with that may wait in their entries.
-    pub nobody: Waker,
+    pub counting_waker: Waker,
     /// Its clocks.
     pub clock: Clock,
 }
@@ -189,7 +189,7 @@ pub struct Worker {
 impl Worker {
     /// A worker with nothing to do yet. [`Worker::serve`] gives it its program.
     pub fn new(index: u16, process: Arc<Process>, counters: Arc<Counters>) -> io::Result<Self> {
-        let shared = RefCell::new(Shared::new(&process.budget));
+        let shared = RefCell::new(SharedInfo::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget)?);
         Ok(Self {
             index,
@@ -210,16 +210,16 @@ impl Worker {
             idle_cursor: Cell::default(),
             drain_cursor: Cell::default(),
             idle: RefCell::default(),
-            large: Queue::default(),
-            half_open: Queue::default(),
-            unused: Queue::default(),
+            large: ShedQueue::default(),
+            half_open: ShedQueue::default(),
+            unused: ShedQueue::default(),
             serving: RefCell::default(),
             waiting_for_memory: RefCell::default(),
             next_id: Cell::new(1),
             draining: Cell::new(false),
             is_cutting: Cell::new(false),
             burst: Cell::default(),
-            nobody: waker::nobody(),
+            counting_waker: waker::counting_waker(),
             clock: Clock::new(),
         })
     }
@@ -256,7 +256,7 @@ impl Worker {
     /// The same for a parked one.
     pub fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
         if self.logs() {
-            let mut info = info.told(&self.shared.borrow());
+            let mut info = info.info(&self.shared.borrow());
             if let Relay::Splice(spliced) = relay {
                 spliced.restore(&mut info.decided);
             }
@@ -286,11 +286,11 @@ impl Worker {
     }
 
     /// Counts an entry out; dropping it closes its sockets.
-    pub fn closed(&self, entry: Option<Entry>) {
-        if let Some(entry) = entry {
+    pub fn closed(&self, slot: Option<Slot>) {
+        if let Some(slot) = slot {
             self.process.open.fetch_sub(1, Relaxed);
-            self.process.budget.give(Account::Connections, entry.active_bytes());
-            self.process.descriptors.fetch_sub(entry.descriptors(), Relaxed);
+            self.process.budget.give(Account::Connections, slot.active_bytes());
+            self.process.descriptors.fetch_sub(slot.descriptors(), Relaxed);
             self.counters.connections.down();
         }
     }

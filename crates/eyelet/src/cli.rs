@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use tokio::sync::oneshot;
 
 use crate::diagnostics::{self, Diagnostics};
-use crate::signals::{Signals, Stop};
+use crate::signals::{Signals, StopCause};
 use crate::train::{self, DictionaryCommand};
 use crate::{check, demo, explain, serve};
 use eyelet_config::Depth;
@@ -104,10 +104,12 @@ fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let running = serve::start(config)?;
-    let stop = runtime.block_on(signals.until_told_to_stop(&running));
+    let stop = runtime.block_on(signals.until_stop(&running));
     match stop {
-        Stop::Told(signal) => tracing::info!("{signal}: draining; a second signal ends at once"),
-        Stop::Died => tracing::error!("a worker has ended by itself: draining the others"),
+        StopCause::Signal(signal) => {
+            tracing::info!("{signal}: draining; a second signal ends at once")
+        }
+        StopCause::Died => tracing::error!("a worker has ended by itself: draining the others"),
     }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
@@ -118,13 +120,13 @@ fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     let drained = runtime.block_on(async {
         tokio::select! {
             drained = drained => drained.is_ok(),
-            () = signals.until_told_again() => false,
+            () = signals.until_second_signal() => false,
         }
     });
     tracing::info!("{}", counters::snapshot());
     match stop {
-        Stop::Died => Err("a worker has ended".into()),
-        Stop::Told(_) if !drained => Err("a second signal ended the drain".into()),
-        Stop::Told(_) => Ok(()),
+        StopCause::Died => Err("a worker has ended".into()),
+        StopCause::Signal(_) if !drained => Err("a second signal ended the drain".into()),
+        StopCause::Signal(_) => Ok(()),
     }
 }

@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 
 use eyelet_wire::alert::AlertDescription;
-use eyelet_wire::connect::{ConnectPeek, ConnectReader, Host};
+use eyelet_wire::connect::{ConnectPeek, ConnectReader, TargetHost};
 
-use crate::action::refuse::{self, Answer};
-use crate::active::Active;
+use crate::action::refuse::{self, RefusalMessage};
+use crate::connection_handle::ConnectionHandle;
 use crate::peek;
 use eyelet_config::HostPort;
 use eyelet_engine::park;
@@ -24,7 +24,7 @@ const TLS_HANDSHAKE: u8 = 22;
 
 /// Reads the head; what came behind it stays in `raw`, and is the first that is peeked at.
 pub async fn read_head(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     raw: &mut CountedBuffer,
 ) -> Result<(), End> {
@@ -33,13 +33,13 @@ pub async fn read_head(
     let mut reader = ConnectReader::new();
     let connect = loop {
         match reader.feed(raw) {
-            ConnectPeek::NeedMore => peek::more(active, raw, Stage::ConnectRequest).await?,
+            ConnectPeek::NeedMore => peek::more(connection, raw, Stage::ConnectRequest).await?,
             ConnectPeek::Connect(connect) => break connect,
-            other => return Err(unreadable(active, raw, &other)),
+            other => return Err(unreadable(connection, raw, &other)),
         }
     };
     raw.consume(connect.len);
-    if let Host::Ip(ip) = connect.target.host {
+    if let TargetHost::Ip(ip) = connect.target.host {
         info.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
     }
     info.decided.connect = Some(connect.target.to_string().into());
@@ -49,7 +49,7 @@ pub async fn read_head(
 }
 
 /// Answers what is no CONNECT request in the protocol that it seems to be.
-fn unreadable(active: &Active, raw: &[u8], peek: &ConnectPeek) -> End {
+fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> End {
     let (answer, reason) = match peek {
         ConnectPeek::Malformed(fault) => {
             let said = format!("This CONNECT request is malformed: {fault}.");
@@ -66,27 +66,35 @@ fn unreadable(active: &Active, raw: &[u8], peek: &ConnectPeek) -> End {
         }
         _ => (Vec::new(), Reason::NotConnect(NotConnect::NotHttp)),
     };
-    park::close_with(active, &answer);
+    park::close_with(connection, &answer);
     End { outcome: Outcome::Refused, reason }
 }
 
 /// Sends the 200, where the client waits for it.
-pub async fn establish(active: &Active, info: &mut ConnectionInfo) -> Result<(), End> {
+pub async fn establish(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+) -> Result<(), End> {
     if !std::mem::take(&mut info.owes_answer) {
         return Ok(());
     }
     // What the client had no reason to send before has a time of its own.
-    active.due_in(active.worker.edge.config.limits.hello_timeout);
-    let sent = active.send_all(CLIENT, ESTABLISHED).await;
+    connection.due_in(connection.worker.edge.config.limits.hello_timeout);
+    let sent = connection.send_all(CLIENT, ESTABLISHED).await;
     let when = When::During(Stage::ConnectAnswer);
-    sent.map_err(|stop| End::failed(stop.reason(Limit::Hello, when)))
+    sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))
 }
 
 /// Ends a connection: in HTTP while the client waits for the answer to its CONNECT, else by
 /// `answer`.
-pub fn end(active: &Active, info: &ConnectionInfo, answer: &Answer, end: End) -> Result<(), End> {
+pub fn end(
+    connection: &ConnectionHandle,
+    info: &ConnectionInfo,
+    answer: &RefusalMessage,
+    end: End,
+) -> Result<(), End> {
     if !info.owes_answer {
-        return refuse::refuse(active, answer, end);
+        return refuse::refuse(connection, answer, end);
     }
     let (status, said) = match end.outcome {
         Outcome::Refused => ("403 Forbidden", "refuses to connect"),
@@ -94,7 +102,7 @@ pub fn end(active: &Active, info: &ConnectionInfo, answer: &Answer, end: End) ->
         _ if end.reason.class() == Class::Timeout => ("504 Gateway Timeout", "cannot connect"),
         _ => ("502 Bad Gateway", "cannot connect"),
     };
-    park::close_with(active, &http(status, &format!("This proxy {said}: {}.", end.reason)));
+    park::close_with(connection, &http(status, &format!("This proxy {said}: {}.", end.reason)));
     Err(end)
 }
 
@@ -102,8 +110,8 @@ pub fn end(active: &Active, info: &ConnectionInfo, answer: &Answer, end: End) ->
 pub fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
     let target = info.connect.as_deref()?;
     let host = match target.host {
-        Host::Name(name) => eyelet_config::Host::Name(name.as_str().to_owned()),
-        Host::Ip(ip) => eyelet_config::Host::Ip(ip),
+        TargetHost::Name(name) => eyelet_config::Host::Name(name.as_str().to_owned()),
+        TargetHost::Ip(ip) => eyelet_config::Host::Ip(ip),
     };
     Some(HostPort { host, port: target.port })
 }

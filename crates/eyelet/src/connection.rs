@@ -8,10 +8,10 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 
 use crate::action;
-use crate::action::refuse::Answer;
+use crate::action::refuse::RefusalMessage;
 use crate::action::terminate::Offer;
-use crate::active::Active;
 use crate::connect;
+use crate::connection_handle::ConnectionHandle;
 use crate::fact_source::FactSource;
 use crate::intercept;
 use crate::peek;
@@ -26,52 +26,55 @@ use eyelet_telemetry::reason::{Reason, Stage};
 /// its end is told here.
 // An `async fn` would keep its arguments twice, and every task is that much larger.
 #[allow(clippy::manual_async_fn)]
-pub fn connection(active: Active, mut info: ConnectionInfo) -> impl Future<Output = ()> {
+pub fn connection(
+    connection: ConnectionHandle,
+    mut info: ConnectionInfo,
+) -> impl Future<Output = ()> {
     async move {
-        let served = AssertUnwindSafe(serve(&active, &mut info)).catch_unwind().await;
+        let served = AssertUnwindSafe(serve(&connection, &mut info)).catch_unwind().await;
         // A fault of ours costs this connection, and it has its line like any other.
         if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
-            active.worker.emit(&info, &end);
+            connection.worker.emit(&info, &end);
         }
     }
 }
 
-async fn serve(active: &Active, info: &mut ConnectionInfo) -> Result<(), End> {
-    let edge = &active.worker.edge;
-    active.due_in(edge.config.limits.hello_timeout);
-    let local = || active.local_address();
+async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Result<(), End> {
+    let edge = &connection.worker.edge;
+    connection.due_in(edge.config.limits.hello_timeout);
+    let local = || connection.local_address();
     info.decided.is_handed =
-        edge.names.loops.is_handed(info.client, local, || active.is_connected());
+        edge.names.loops.is_handed(info.client, local, || connection.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
     let mut peeked = CountedBuffer::of(&edge.budget, Account::Received);
-    if peek::must_name_client(active, info) {
+    if peek::must_name_client(connection, info) {
         // Boxed, as the handshake below: few connections come this way, and every task would be
         // as large as the largest of its branches.
-        Box::pin(peek::proxy_header(active, info, &mut peeked)).await?;
+        Box::pin(peek::proxy_header(connection, info, &mut peeked)).await?;
     }
-    match intercept::listener_of(active, info).kind {
+    match intercept::listener_of(connection, info).kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(redirect(active, &edge.config.http, info, peeked)).await;
+            return Box::pin(redirect(connection, &edge.config.http, info, peeked)).await;
         }
-        _ => Box::pin(intercept::arrive(active, info, &mut peeked)).await?,
+        _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }
-    let (rule, hello_bytes, offer) = match decide(active, info, &mut peeked).await? {
+    let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked).await? {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
-        Ruling::Refuse(answer, end) => return connect::end(active, info, &answer, end),
+        Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
     };
     let action = edge.config.rules.at(rule).action;
     let hello = peeked.get(..hello_bytes).unwrap_or_default();
-    if let Err(end) = intercept::check_return(active, info, hello, action) {
-        return action::refuse::refuse(active, &Answer::of(&end.reason), end);
+    if let Err(end) = intercept::check_return(connection, info, hello, action) {
+        return action::refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
     }
     match action {
         Action::Splice(splice) => {
-            action::splice::splice(active, info, splice, &mut peeked, hello_bytes).await
+            action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
             let peeked = (peeked, offer);
-            Box::pin(action::terminate::terminate(active, info, rule, terminate, peeked)).await
+            Box::pin(action::terminate::terminate(connection, info, rule, terminate, peeked)).await
         }
         // `decide` gives the refusal of a refuse rule, never its action.
         Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
@@ -90,55 +93,55 @@ enum Ruling {
         offer: Offer,
     },
     /// It is refused, so and therefore.
-    Refuse(Answer, End),
+    Refuse(RefusalMessage, End),
 }
 
 /// Asks the rules, reads as much of the hello as they need, fetches what else they ask for, and
 /// asks again, until there is a verdict.
 async fn decide(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     peeked: &mut CountedBuffer,
 ) -> Result<Ruling, End> {
     let mut known = FactSource::default();
     loop {
-        let ruling = match judge(active, info, &mut known, None) {
+        let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
             Judged::Need(Fact::Hello) => break,
             Judged::Need(fact) => {
-                let fetch = known.fetch(active, info, fact);
-                Box::pin(peek::while_there(active, fetch, Stage::Destination)).await?;
+                let fetch = known.fetch(connection, info, fact);
+                Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;
                 continue;
             }
         };
-        if active.worker.edge.config.policy.has_shadows() {
-            Box::pin(shadow::look(active, info, &mut known, peeked)).await?;
+        if connection.worker.edge.config.policy.has_shadows() {
+            Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
         }
         return Ok(match ruling {
             Ruling::Refuse(answer, end) if !info.owes_answer => {
-                let answer = Box::pin(peek::fit(active, peeked, answer)).await;
+                let answer = Box::pin(peek::fit(connection, peeked, answer)).await;
                 Ruling::Refuse(answer, end)
             }
             ruling => ruling,
         });
     }
     if info.owes_answer {
-        Box::pin(connect::establish(active, info)).await?;
+        Box::pin(connect::establish(connection, info)).await?;
     }
-    let edge = &active.worker.edge;
+    let edge = &connection.worker.edge;
     let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         // Nothing of what was read is held over a wait: a waiting task stays small.
         let needed = match reader.feed(peeked) {
             Peek::NeedMore { .. } => None,
             Peek::Hello(hello) => {
-                if !std::mem::replace(&mut is_told, true) {
-                    peek::note_hello(active, info, &hello);
+                if !std::mem::replace(&mut is_logged, true) {
+                    peek::note_hello(connection, info, &hello);
                 }
-                match judge(active, info, &mut known, Some(&hello)) {
+                match judge(connection, info, &mut known, Some(&hello)) {
                     Judged::Ruling(ruling) => {
-                        shadow::note(active, info, &mut known, Some(&hello));
+                        shadow::note(connection, info, &mut known, Some(&hello));
                         return Ok(ruling);
                     }
                     Judged::Need(fact) => Some(fact),
@@ -151,10 +154,10 @@ async fn decide(
         };
         match needed {
             Some(fact) => {
-                let fetch = known.fetch_evidence(active, info, fact);
-                Box::pin(peek::while_there(active, fetch, Stage::Evidence)).await?;
+                let fetch = known.fetch_evidence(connection, info, fact);
+                Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
             }
-            None => peek::more(active, peeked, Stage::Hello).await?,
+            None => peek::more(connection, peeked, Stage::Hello).await?,
         }
     }
 }
@@ -169,24 +172,24 @@ enum Judged {
 
 /// Asks the rules with what is known.
 fn judge(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> Judged {
-    let policy = &active.worker.edge.config.policy;
+    let policy = &connection.worker.edge.config.policy;
     loop {
         match (policy.decide(&known.facts(info, hello)), hello) {
             (Decision::Verdict(verdict), _) => {
                 let hello_bytes = hello.map_or(0, Hello::raw_len);
                 let offer = hello.map_or_else(Offer::default, Offer::of);
-                return Judged::Ruling(match known.settle(active, info, verdict, hello) {
+                return Judged::Ruling(match known.settle(connection, info, verdict, hello) {
                     Ok(rule) => Ruling::Act { rule, hello_bytes, offer },
                     Err((answer, end)) => Ruling::Refuse(answer, end),
                 });
             }
             (Decision::Need(Fact::Ja4), Some(hello)) => known.fetch_ja4(info, hello),
-            (Decision::Need(fact), Some(_)) if known.recall(active, info, fact) => {}
+            (Decision::Need(fact), Some(_)) if known.recall(connection, info, fact) => {}
             (Decision::Need(fact), _) => return Judged::Need(fact),
         }
     }

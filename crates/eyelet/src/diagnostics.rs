@@ -148,13 +148,13 @@ impl Lines {
                 Ok(line) => _ = out.write_all(&line),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let told = self.lock().take_left_out(None);
-                    let _ = out.write_all(told.as_bytes());
+                    let notice = self.lock().take_left_out(None);
+                    let _ = out.write_all(notice.as_bytes());
                     return;
                 }
             }
-            let told = self.lock().take_left_out(Some(Instant::now()));
-            let _ = out.write_all(told.as_bytes());
+            let notice = self.lock().take_left_out(Some(Instant::now()));
+            let _ = out.write_all(notice.as_bytes());
         }
     }
 }
@@ -179,20 +179,20 @@ impl State {
 
     /// Says what was lost, and what was left out in windows that are over `now`, or in all.
     fn take_left_out(&mut self, now: Option<Instant>) -> String {
-        let mut told = String::new();
+        let mut notice = String::new();
         let lost = std::mem::take(&mut self.lost);
         if lost > 0 {
-            told += &format!("{lost} lines are lost: standard error was not read\n");
+            notice += &format!("{lost} lines are lost: standard error was not read\n");
         }
         for (kind, count) in &mut self.kinds {
             let over = now.is_none_or(|now| now.duration_since(count.began) >= WINDOW);
             if count.left_out > 0 && over {
                 let left_out = std::mem::take(&mut count.left_out);
-                told += &format!("{left_out} more lines of the kind of {kind} are left out\n");
+                notice += &format!("{left_out} more lines of the kind of {kind} are left out\n");
                 (count.began, count.written) = (now.unwrap_or(count.began), 0);
             }
         }
-        told
+        notice
     }
 }
 
@@ -253,11 +253,13 @@ mod tests {
         diagnostics.finish();
         let all = read.join().unwrap();
         let whole = all.lines().filter(|read| *read == line).count();
-        let told: Vec<&str> = all.lines().filter(|read| *read != line).collect();
+        let notice: Vec<&str> = all.lines().filter(|read| *read != line).collect();
         assert!((LINES_MAX..2 * LINES_MAX).contains(&whole), "{whole}");
-        let lost: usize =
-            told.iter().map(|line| line.split(' ').next().unwrap().parse::<usize>().unwrap()).sum();
-        assert_eq!(whole + lost, 2 * LINES_MAX, "{told:?}");
+        let lost: usize = notice
+            .iter()
+            .map(|line| line.split(' ').next().unwrap().parse::<usize>().unwrap())
+            .sum();
+        assert_eq!(whole + lost, 2 * LINES_MAX, "{notice:?}");
     }
 
     #[test]
@@ -276,8 +278,8 @@ mod tests {
         let mut state = lines.lock();
         assert_eq!(state.take_left_out(Some(Instant::now())), "", "the window is not over");
         let later = Instant::now() + WINDOW;
-        let told = "30 more lines of the kind of one are left out\n";
-        assert_eq!(state.take_left_out(Some(later)), told);
+        let notice = "30 more lines of the kind of one are left out\n";
+        assert_eq!(state.take_left_out(Some(later)), notice);
         assert!(state.allows("one", later), "a new window");
     }
 }

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use crate::check;
 use clap::Args;
 use eyelet_policy::sketch::HelloSketch;
-use eyelet_policy::{Certificate, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, Verdict};
+use eyelet_policy::{
+    CertificateFacts, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, Verdict,
+};
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 
@@ -106,7 +108,7 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     };
     let mut facts = Facts::new(listener, args.client);
     facts.connect = args.connect.as_ref();
-    if let Some(Target { host: connect::Host::Ip(ip), port }) = args.connect {
+    if let Some(Target { host: connect::TargetHost::Ip(ip), port }) = args.connect {
         facts.destination = Some(SocketAddr::new(ip, port));
     }
     let name = match hello.sni() {
@@ -127,7 +129,7 @@ fn decide<'a>(
     args: &'a ExplainArgs,
     config: &Config,
     hello: &'a Hello<'a>,
-    shown: Option<&'a Certificate>,
+    shown: Option<&'a CertificateFacts>,
     facts: &mut Facts<'a>,
 ) -> (Verdict, Vec<Fact>) {
     let mut asked = Vec::new();
@@ -149,7 +151,7 @@ fn given<'a>(
     args: &'a ExplainArgs,
     config: &Config,
     hello: &'a Hello<'a>,
-    shown: Option<&'a Certificate>,
+    shown: Option<&'a CertificateFacts>,
     facts: &mut Facts<'a>,
 ) -> bool {
     match fact {
@@ -185,7 +187,7 @@ fn decide_shadows<'a>(
     args: &'a ExplainArgs,
     config: &Config,
     hello: &'a Hello<'a>,
-    shown: Option<&'a Certificate>,
+    shown: Option<&'a CertificateFacts>,
     mut facts: Facts<'a>,
 ) -> Facts<'a> {
     let mut missing = FactSet::EMPTY;

@@ -7,9 +7,9 @@ use eyelet_policy::{Fact, FactSet, Facts, Refusal, Verdict};
 use eyelet_wire::hello::Hello;
 
 use crate::action;
-use crate::action::refuse::Answer;
-use crate::active::Active;
+use crate::action::refuse::RefusalMessage;
 use crate::connect;
+use crate::connection_handle::ConnectionHandle;
 use crate::fingerprint;
 use crate::upstream;
 use eyelet_resolve::evidence::{Attempt, ByDns};
@@ -53,11 +53,16 @@ impl FactSource {
     }
 
     /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
-    pub async fn fetch(&mut self, active: &Active, info: &mut ConnectionInfo, fact: Fact) {
+    pub async fn fetch(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        fact: Fact,
+    ) {
         if fact == Fact::Destination {
             let found = match connect::host_port(info) {
-                Some(host_port) => upstream::destination(active, info, &host_port).await,
-                None => active.local_address().ok_or(Reason::ClientReset(None)),
+                Some(host_port) => upstream::destination(connection, info, &host_port).await,
+                None => connection.local_address().ok_or(Reason::ClientReset(None)),
             };
             match found {
                 Ok(destination) => info.decided.destination = Some(destination),
@@ -72,12 +77,12 @@ impl FactSource {
     /// What becomes of the verdict, and what is told of it.
     pub fn settle(
         &mut self,
-        active: &Active,
+        connection: &ConnectionHandle,
         info: &mut ConnectionInfo,
         verdict: Verdict,
         hello: Option<&Hello<'_>>,
-    ) -> Result<u32, (Answer, End)> {
-        let act = rule_on(active, info, verdict, hello);
+    ) -> Result<u32, (RefusalMessage, End)> {
+        let act = rule_on(connection, info, verdict, hello);
         self.blame(info, act)
     }
 
@@ -85,8 +90,8 @@ impl FactSource {
     fn blame<T>(
         &mut self,
         info: &ConnectionInfo,
-        act: Result<T, (Answer, End)>,
-    ) -> Result<T, (Answer, End)> {
+        act: Result<T, (RefusalMessage, End)>,
+    ) -> Result<T, (RefusalMessage, End)> {
         let unknown = info.decided.evidence.as_deref().map_or(&[][..], Evidence::unknown);
         act.map_err(|(answer, mut end)| {
             let no_destination = self.no_destination.take();
@@ -101,9 +106,14 @@ impl FactSource {
 
     /// Takes what speaks for the name in the hello, or against it, from memory. Whether it was
     /// there: most connections are for a name and an address that others were for before.
-    pub fn recall(&mut self, active: &Active, info: &mut ConnectionInfo, fact: Fact) -> bool {
+    pub fn recall(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        fact: Fact,
+    ) -> bool {
         let Some(to) = info.decided.destination else { return false };
-        let (names, name) = (&active.worker.names, info.decided.sni.as_deref());
+        let (names, name) = (&connection.worker.names, info.decided.sni.as_deref());
         let had = match (fact, name) {
             (Fact::DnsEvidence, Some(name)) => {
                 gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(info, &found))
@@ -122,38 +132,52 @@ impl FactSource {
     }
 
     /// Fetches what speaks for the name in the hello, or against it.
-    pub async fn fetch_evidence(&mut self, active: &Active, info: &mut ConnectionInfo, fact: Fact) {
+    pub async fn fetch_evidence(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        fact: Fact,
+    ) {
         let had = match fact {
-            Fact::DnsEvidence => self.fetch_dns(active, info).await,
-            Fact::Certificate => self.fetch_certificate(active, info).await,
-            _ => return self.fetch(active, info, fact).await,
+            Fact::DnsEvidence => self.fetch_dns(connection, info).await,
+            Fact::Certificate => self.fetch_certificate(connection, info).await,
+            _ => return self.fetch(connection, info, fact).await,
         };
         if !had {
             self.unknown = self.unknown.with(fact);
         }
     }
 
-    async fn fetch_dns(&mut self, active: &Active, info: &mut ConnectionInfo) -> bool {
-        self.fetch_destination(active, info).await;
+    async fn fetch_dns(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> bool {
+        self.fetch_destination(connection, info).await;
         let (Some(to), Some(name)) = (info.decided.destination, info.decided.sni.as_deref()) else {
             evidence(info).note_unknown("dns: there is no destination");
             return false;
         };
         // Boxed: few connections wait here, and every connection's task would have the room.
         let found =
-            Box::pin(gather::by_dns(&active.worker.names, info.client.ip(), name, to.ip())).await;
+            Box::pin(gather::by_dns(&connection.worker.names, info.client.ip(), name, to.ip()))
+                .await;
         self.take_dns(info, &found)
     }
 
     fn take_dns(&mut self, info: &mut ConnectionInfo, found: &ByDns) -> bool {
         self.dns_agrees = found.agrees;
-        let (answer, fault) = (found.told.clone(), found.fault.as_deref());
+        let (answer, fault) = (found.logged.clone(), found.fault.as_deref());
         evidence(info).note_dns(answer, found.agrees, fault);
         found.agrees.is_some()
     }
 
-    async fn fetch_certificate(&mut self, active: &Active, info: &mut ConnectionInfo) -> bool {
-        self.fetch_destination(active, info).await;
+    async fn fetch_certificate(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> bool {
+        self.fetch_destination(connection, info).await;
         let Some(to) = info.decided.destination else {
             evidence(info).note_unknown("certificate: there is no destination");
             return false;
@@ -161,13 +185,13 @@ impl FactSource {
         let name = info.decided.sni.as_deref();
         let is_chosen = info.connect.is_some();
         let client = info.client.ip();
-        let attempt = gather::by_certificate(&active.worker.names, client, to, name, is_chosen);
+        let attempt = gather::by_certificate(&connection.worker.names, client, to, name, is_chosen);
         let attempt = Box::pin(attempt).await;
         self.take_certificate(info, attempt)
     }
 
     fn take_certificate(&mut self, info: &mut ConnectionInfo, attempt: Arc<Attempt>) -> bool {
-        let shown = attempt.shown.as_ref().map(|shown| shown.told.clone());
+        let shown = attempt.shown.as_ref().map(|shown| shown.logged.clone());
         evidence(info).note_certificate(shown.map_err(|why| &**why));
         let had = attempt.certificate().is_some();
         self.shown = Some(attempt);
@@ -176,11 +200,15 @@ impl FactSource {
 
     /// Evidence is about where the client wanted to go; and it takes its own time, which the
     /// client is not to be held to.
-    async fn fetch_destination(&mut self, active: &Active, info: &mut ConnectionInfo) {
+    async fn fetch_destination(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) {
         if info.decided.destination.is_none() {
-            self.fetch(active, info, Fact::Destination).await;
+            self.fetch(connection, info, Fact::Destination).await;
         }
-        active.due_in(EVIDENCE_TIMEOUTS * active.worker.edge.config.evidence.timeout);
+        connection.due_in(EVIDENCE_TIMEOUTS * connection.worker.edge.config.evidence.timeout);
     }
 }
 
@@ -193,17 +221,17 @@ fn evidence(info: &mut ConnectionInfo) -> &mut Evidence {
 const EVIDENCE_TIMEOUTS: u32 = 3;
 
 fn rule_on(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     verdict: Verdict,
     hello: Option<&Hello<'_>>,
-) -> Result<u32, (Answer, End)> {
+) -> Result<u32, (RefusalMessage, End)> {
     info.decided.rule = verdict.rule.map(|rule| rule.0);
     match (verdict.rule, verdict.refuse) {
         (Some(rule), None) => Ok(rule.0),
         (None, None) => Err(action::refuse::by_rule(None, Refusal::Unlisted, hello)),
         (rule, Some(refusal)) => {
-            let rules = &active.worker.edge.config.rules;
+            let rules = &connection.worker.edge.config.rules;
             let action = rule.map(|rule| rules.at(rule.0).action);
             Err(action::refuse::by_rule(action, refusal, hello))
         }

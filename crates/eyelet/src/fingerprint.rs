@@ -5,15 +5,15 @@ use std::cell::RefCell;
 
 use aws_lc_rs::digest::{self, SHA256};
 use eyelet_wire::hello::Hello;
-use eyelet_wire::ja4::{Hash, Ja4, ja4_by_lists, list_hash};
+use eyelet_wire::ja4::{HashPrefix, Ja4, ja4_by_lists, list_hash};
 
 /// Lists that are remembered; a kind of client has two. A power of two.
-const PLACES: usize = 64;
+const CACHE_LISTS: usize = 64;
 /// Longer lists are hashed each time.
 const LIST_LEN_MAX: usize = 48;
 
 thread_local! {
-    static SEEN: RefCell<Seen> = const { RefCell::new(Seen { places: Vec::new() }) };
+    static SEEN: RefCell<Seen> = const { RefCell::new(Seen { cache: Vec::new() }) };
 }
 
 /// The fingerprint of a hello.
@@ -21,7 +21,7 @@ pub fn ja4(hello: &Hello<'_>) -> Ja4 {
     SEEN.with_borrow_mut(|seen| ja4_by_lists(hello, |list| seen.hash(list)))
 }
 
-fn hashed(list: &[u16]) -> Hash {
+fn hashed(list: &[u16]) -> HashPrefix {
     list_hash(list, |text| {
         let mut hash = [0; 32];
         hash.copy_from_slice(digest::digest(&SHA256, text).as_ref());
@@ -32,41 +32,42 @@ fn hashed(list: &[u16]) -> Hash {
 /// Hashes of the lists that were seen last, each list in the one place that it can have.
 struct Seen {
     /// None until the first hello, then all, some 7 KiB: a burst's heap is not strewn with them.
-    places: Vec<Place>,
+    cache: Vec<CachedList>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct CachedList {
     list: [u16; LIST_LEN_MAX],
     /// No list is empty, so none is found where this is 0.
     len: u8,
-    hash: Hash,
+    hash: HashPrefix,
 }
 
 impl Seen {
-    fn hash(&mut self, list: &[u16]) -> Hash {
-        if self.places.is_empty() {
-            self.places = vec![Place { list: [0; LIST_LEN_MAX], len: 0, hash: [0; 12] }; PLACES];
+    fn hash(&mut self, list: &[u16]) -> HashPrefix {
+        if self.cache.is_empty() {
+            self.cache =
+                vec![CachedList { list: [0; LIST_LEN_MAX], len: 0, hash: [0; 12] }; CACHE_LISTS];
         }
-        let Some(place) = self.places.get_mut(place_of(list)) else { return hashed(list) };
+        let Some(cached) = self.cache.get_mut(cell_of(list)) else { return hashed(list) };
         // The whole list is compared: another of the same place is another client.
-        if place.list.get(..usize::from(place.len)) == Some(list) {
-            return place.hash;
+        if cached.list.get(..usize::from(cached.len)) == Some(list) {
+            return cached.hash;
         }
         let hash = hashed(list);
-        if let Some(room) = place.list.get_mut(..list.len()) {
+        if let Some(room) = cached.list.get_mut(..list.len()) {
             room.copy_from_slice(list);
-            (place.len, place.hash) = (list.len() as u8, hash);
+            (cached.len, cached.hash) = (list.len() as u8, hash);
         }
         hash
     }
 }
 
-fn place_of(list: &[u16]) -> usize {
+fn cell_of(list: &[u16]) -> usize {
     let sum =
         list.iter().fold(0_u32, |sum, value| sum.wrapping_mul(31).wrapping_add((*value).into()));
     // 2^32 over the golden ratio: the upper bits depend on all the lower ones.
-    (sum.wrapping_mul(0x9e37_79b9) >> (u32::BITS - PLACES.ilog2())) as usize
+    (sum.wrapping_mul(0x9e37_79b9) >> (u32::BITS - CACHE_LISTS.ilog2())) as usize
 }
 
 #[cfg(test)]
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_list_has_its_own_hash_whoever_had_its_place() {
-        let mut seen = Seen { places: Vec::new() };
+        let mut seen = Seen { cache: Vec::new() };
         // More lists than places, of every length that is remembered and of some that are not.
         let lists: Vec<Vec<u16>> =
             (0..300).map(|n: u16| (0..=n % 60).map(|i| i * 7 + n + 1).collect()).collect();
@@ -84,16 +85,16 @@ mod tests {
                 assert_eq!(seen.hash(list), hashed(list));
             }
         }
-        let taken = seen.places.iter().filter(|place| place.len > 0).count();
-        assert!(taken > PLACES / 2, "{taken} of {PLACES}");
+        let taken = seen.cache.iter().filter(|cached| cached.len > 0).count();
+        assert!(taken > CACHE_LISTS / 2, "{taken} of {CACHE_LISTS}");
     }
 
     #[test]
     fn the_beginning_of_a_list_is_another_list() {
-        let mut seen = Seen { places: Vec::new() };
+        let mut seen = Seen { cache: Vec::new() };
         // Zeros in front do not change the place.
         for list in [&[0, 0, 5][..], &[0, 5], &[5], &[0, 5]] {
-            assert_eq!(place_of(list), place_of(&[5]));
+            assert_eq!(cell_of(list), cell_of(&[5]));
             assert_eq!(seen.hash(list), hashed(list));
         }
     }

@@ -22,7 +22,7 @@ use rustls::{
 };
 use rustls_pki_types::CertificateDer;
 
-use crate::active::{Active, Stop};
+use crate::connection_handle::{ConnectionHandle, WaitError};
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
@@ -74,7 +74,7 @@ impl From<End> for HandshakeFailure {
 /// Does the handshake. `incoming` is what was peeked; `early_data`: its hello announces some;
 /// `asks_certificate`: the client may show one.
 pub async fn handshake(
-    active: &Active,
+    connection: &ConnectionHandle,
     (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
     incoming: CountedBuffer,
     early_data: bool,
@@ -82,7 +82,7 @@ pub async fn handshake(
 ) -> Result<Handshaken, HandshakeFailure> {
     let tls = UnbufferedServerConnection::new(config).map_err(|error| alerts::end(&error))?;
     let mut machine = Machine::new(tls, incoming, early_data);
-    let budget = &active.worker.edge.budget;
+    let budget = &connection.worker.edge.budget;
     machine.transcript = asks_certificate.then(|| Counted::of(budget, Account::Received, 0));
     loop {
         let step = with_certificates(&certificates, || machine.step());
@@ -91,7 +91,7 @@ pub async fn handshake(
             return Err(HandshakeFailure { end: alerts::end(&error), alert: outgoing });
         }
         if !outgoing.is_empty() {
-            active.send_all(CLIENT, &outgoing).await.map_err(stopped)?;
+            connection.send_all(CLIENT, &outgoing).await.map_err(stopped)?;
         }
         if matches!(step, Ok(Step::Done)) {
             return machine.hand_over().map_err(HandshakeFailure::from);
@@ -100,19 +100,19 @@ pub async fn handshake(
             let detail = Detail::of("the client's message is too long");
             return Err(End::failed(Reason::Handshake(HandshakeFault::Protocol, detail)).into());
         }
-        match active.recv(&mut machine.incoming, READ_BYTES).await {
+        match connection.recv(&mut machine.incoming, READ_BYTES).await {
             Ok(0) => return Err(End::failed(Reason::ClientClosed(Some(SHAKING))).into()),
             Ok(_) => {}
-            Err(stop) => return Err(stopped(stop).into()),
+            Err(wait_error) => return Err(stopped(wait_error).into()),
         }
     }
 }
 
 const SHAKING: When = When::During(Stage::Handshake);
 
-fn stopped(stop: Stop) -> End {
-    End::failed(match stop {
-        Stop::Late => Reason::Timeout(Limit::Handshake, None),
+fn stopped(wait_error: WaitError) -> End {
+    End::failed(match wait_error {
+        WaitError::Late => Reason::Timeout(Limit::Handshake, None),
         other => other.reason(Limit::Handshake, SHAKING),
     })
 }

@@ -3,11 +3,11 @@
 //! `connection.rs` shows the path of a connection; ARCHITECTURE.md has the map.
 
 mod action;
-pub mod active;
 pub mod check;
 pub mod cli;
 pub mod connect;
 pub mod connection;
+pub mod connection_handle;
 pub mod demo;
 pub mod diagnostics;
 pub mod explain;

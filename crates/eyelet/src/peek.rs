@@ -11,8 +11,8 @@ use eyelet_wire::proxy::{self, Command, ProxyPeek};
 use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
-use crate::action::refuse::Answer;
-use crate::active::{Active, Stop};
+use crate::action::refuse::RefusalMessage;
+use crate::connection_handle::{ConnectionHandle, WaitError};
 use crate::fingerprint;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
@@ -26,21 +26,21 @@ const READ_BYTES: usize = 16 << 10;
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Whether the client is a source that must send a PROXY header.
-pub fn must_name_client(active: &Active, info: &ConnectionInfo) -> bool {
-    let listener = &active.worker.edge.config.listeners[usize::from(info.decided.listener)];
+pub fn must_name_client(connection: &ConnectionHandle, info: &ConnectionInfo) -> bool {
+    let listener = &connection.worker.edge.config.listeners[usize::from(info.decided.listener)];
     let client = info.client.ip();
     listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
 }
 
 /// Reads the PROXY header; what came behind it is left in `raw`.
 pub async fn proxy_header(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     raw: &mut CountedBuffer,
 ) -> Result<(), End> {
     loop {
         match proxy::read(raw) {
-            ProxyPeek::NeedMore { .. } => more(active, raw, Stage::ProxyHeader).await?,
+            ProxyPeek::NeedMore { .. } => more(connection, raw, Stage::ProxyHeader).await?,
             ProxyPeek::NotProxy => return Err(End::failed(Reason::NoProxyHeader)),
             ProxyPeek::Malformed(fault) => {
                 return Err(End::failed(Reason::MalformedProxyHeader(fault)));
@@ -58,65 +58,79 @@ pub async fn proxy_header(
 }
 
 /// Reads on. `stage` is what is being read.
-pub async fn more(active: &Active, raw: &mut CountedBuffer, stage: Stage) -> Result<(), End> {
-    let received = active.recv(raw, READ_BYTES).await;
+pub async fn more(
+    connection: &ConnectionHandle,
+    raw: &mut CountedBuffer,
+    stage: Stage,
+) -> Result<(), End> {
+    let received = connection.recv(raw, READ_BYTES).await;
     let when = When::reading(stage, raw);
     match received {
         Ok(0) => Err(End::failed(Reason::ClientClosed(Some(when)))),
         Ok(_) => Ok(()),
-        Err(stop) => Err(End::failed(stop.reason(Limit::Hello, when))),
+        Err(wait_error) => Err(End::failed(wait_error.reason(Limit::Hello, when))),
     }
 }
 
 /// Fetches what a rule asks for, while there is a client who may want to know. One that has sent
 /// its FIN may: it cannot be told from one that closed. One that was reset does not.
 pub async fn while_there(
-    active: &Active,
+    connection: &ConnectionHandle,
     fetch: impl Future<Output = ()>,
     stage: Stage,
 ) -> Result<(), End> {
-    let stop = match select(pin!(fetch), pin!(active.ready(&[CLIENT], FAILED))).await {
+    let wait_error = match select(pin!(fetch), pin!(connection.ready(&[CLIENT], FAILED))).await {
         Either::Left(_) => return Ok(()),
         Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
-        Either::Right((Err(stop), _)) => stop,
+        Either::Right((Err(wait_error), _)) => wait_error,
     };
-    Err(End::failed(stop.reason(Limit::Hello, When::During(stage))))
+    Err(End::failed(wait_error.reason(Limit::Hello, When::During(stage))))
 }
 
 /// Reads on for who only looks: whether anything came by then. A client that closed goes on as one
 /// that says nothing; one that reset does not: what it sent would be passed on as if it were whole.
-pub async fn glance(active: &Active, raw: &mut CountedBuffer, until: Instant) -> Result<bool, End> {
-    match tokio::time::timeout_at(until, active.recv(raw, READ_BYTES)).await {
+pub async fn glance(
+    connection: &ConnectionHandle,
+    raw: &mut CountedBuffer,
+    until: Instant,
+) -> Result<bool, End> {
+    match tokio::time::timeout_at(until, connection.recv(raw, READ_BYTES)).await {
         Ok(Ok(1..)) => return Ok(true),
-        Ok(Err(stop @ (Stop::Io(_) | Stop::Unwatched(_)))) => return Err(unseen(&stop, raw)),
+        Ok(Err(wait_error @ (WaitError::Io(_) | WaitError::Unregistered(_)))) => {
+            return Err(unseen(&wait_error, raw));
+        }
         _ => {}
     }
-    match active.in_time() {
-        Err(stop @ (Stop::Shed | Stop::Drained)) => Err(unseen(&stop, raw)),
+    match connection.in_time() {
+        Err(wait_error @ (WaitError::Shed | WaitError::Drained)) => Err(unseen(&wait_error, raw)),
         _ => Ok(false),
     }
 }
 
-fn unseen(stop: &Stop, raw: &[u8]) -> End {
-    End::failed(stop.reason(Limit::Hello, When::reading(Stage::Hello, raw)))
+fn unseen(wait_error: &WaitError, raw: &[u8]) -> End {
+    End::failed(wait_error.reason(Limit::Hello, When::reading(Stage::Hello, raw)))
 }
 
 /// The answer to a client that is refused before its hello was needed: one that speaks HTTP is
 /// told so in HTTP. A client that says nothing soon gets the alert.
-pub async fn fit(active: &Active, raw: &mut CountedBuffer, answer: Answer) -> Answer {
+pub async fn fit(
+    connection: &ConnectionHandle,
+    raw: &mut CountedBuffer,
+    answer: RefusalMessage,
+) -> RefusalMessage {
     if raw.is_empty() {
-        let read = active.recv(raw, READ_BYTES);
+        let read = connection.recv(raw, READ_BYTES);
         // Whatever comes of it, the refusal stands.
         let _ = tokio::time::timeout(FIRST_BYTES_WAIT, read).await;
     }
     match HelloReader::new(READ_BYTES).feed(raw) {
-        Peek::NotTls(NotTls::Http) => Answer::BadRequest,
+        Peek::NotTls(NotTls::Http) => RefusalMessage::BadRequest,
         _ => answer,
     }
 }
 
 /// What the info keeps of a hello; of what only the access line needs, nothing if none is kept.
-pub fn note_hello(active: &Active, info: &mut ConnectionInfo, hello: &Hello<'_>) {
+pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hello: &Hello<'_>) {
     let decided = &mut info.decided;
     if let Sni::Name(name) = hello.sni() {
         decided.sni = Some((&**name).into());
@@ -126,11 +140,11 @@ pub fn note_hello(active: &Active, info: &mut ConnectionInfo, hello: &Hello<'_>)
         true => TlsCompression::Offered,
         false => TlsCompression::None,
     });
-    if !active.worker.logs() {
+    if !connection.worker.logs() {
         return;
     }
     decided.alpn = Alpn::new(hello.alpn());
-    if active.worker.edge.config.log.ja4 {
+    if connection.worker.edge.config.log.ja4 {
         decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }
 }

@@ -10,13 +10,13 @@ use eyelet_memory::budget::Counted;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 
 use crate::action::terminate;
-use crate::active::Active;
 use crate::connection::connection;
+use crate::connection_handle::ConnectionHandle;
 use crate::worker::Worker;
 
 impl Program for Worker {
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
-        Box::pin(connection(Active::new(self, handle), info))
+        Box::pin(connection(ConnectionHandle::new(self, handle), info))
     }
 
     fn woken(
@@ -26,7 +26,7 @@ impl Program for Worker {
         relay: Relay,
         counted: Counted,
     ) -> Task {
-        Box::pin(terminate::dial_later(Active::new(self, handle), info, relay, counted))
+        Box::pin(terminate::dial_later(ConnectionHandle::new(self, handle), info, relay, counted))
     }
 
     fn is_logging(&self) -> bool {

@@ -4,7 +4,7 @@
 use eyelet_record::Version;
 use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 
-use crate::active::Active;
+use crate::connection_handle::ConnectionHandle;
 use eyelet_telemetry::info::ConnectionInfo;
 
 /// What the TLS TLVs tell of a terminated connection.
@@ -25,8 +25,8 @@ pub struct Tls {
 }
 
 /// The header. `tls` is `None` where TLS does not end here.
-pub fn header(active: &Active, info: &ConnectionInfo, tls: Option<&Tls>) -> Vec<u8> {
-    let destination = info.decided.destination.or_else(|| active.local_address());
+pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<&Tls>) -> Vec<u8> {
+    let destination = info.decided.destination.or_else(|| connection.local_address());
     let command = match destination {
         Some(destination) => Command::Proxy { client: info.client, destination },
         None => Command::Local,

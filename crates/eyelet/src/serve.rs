@@ -19,7 +19,7 @@ use crate::warm_up;
 use crate::worker::{Edge, Worker};
 use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE, ListenerSocket};
-use eyelet_engine::connection_table::Entry;
+use eyelet_engine::connection_table::Slot;
 use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::worker::{Process, Settings};
@@ -91,7 +91,7 @@ pub struct Running {
     addresses: Vec<SocketAddr>,
     drain: watch::Sender<bool>,
     workers: Vec<JoinHandle<()>>,
-    compress: Arc<compress::Shared>,
+    compress: Arc<compress::SharedDictionaries>,
     writer: Writer,
     budget: Arc<Budget>,
 }
@@ -121,7 +121,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
     let writer = Writer::start(&config, names.collect(), &budget)
         .map_err(|error| StartError::Log { path, error })?;
-    let compress = compress::Shared::start(&config, &budget).map_err(StartError::Dictionaries)?;
+    let compress =
+        compress::SharedDictionaries::start(&config, &budget).map_err(StartError::Dictionaries)?;
     let shared =
         Shared { tls, upstream_tls, compress: compress.clone(), evidence, budget: budget.clone() };
     let edge = Arc::new(edge(config, shared, count, &addresses));
@@ -161,7 +162,7 @@ fn make(
 struct Shared {
     tls: ServerConfigs,
     upstream_tls: ClientConfigs,
-    compress: Arc<compress::Shared>,
+    compress: Arc<compress::SharedDictionaries>,
     evidence: EvidenceStore,
     budget: Arc<Budget>,
 }
@@ -172,7 +173,7 @@ fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]
     let kept =
         DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + EvidenceStore::descriptors_max(&config);
     let descriptors_max = descriptors.saturating_sub(kept).max(2);
-    let by_memory = config.limits.memory_max / size_of::<Entry>();
+    let by_memory = config.limits.memory_max / size_of::<Slot>();
     let connections_max = config.limits.connections_max.min(by_memory).min(descriptors_max);
     tracing::info!(
         "{workers} workers, at most {connections_max} connections \
@@ -281,13 +282,13 @@ impl Running {
             let log = self.writer.log(counters.clone());
             let (edge, draining, made) = (edge.clone(), draining.clone(), made.clone());
             let body = move || {
-                let (told, worker) = match make(index as u16, edge, log, counters) {
+                let (result, worker) = match make(index as u16, edge, log, counters) {
                     Ok(worker) => (Ok(()), Some(worker)),
                     Err(error) => (Err(error), None),
                 };
                 // The start waits for all, and for no word of one that has met a fault of ours:
                 // what runs must not keep the sender.
-                let _ = made.send(told);
+                let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
                 let (tasks, worker) = (LocalSet::new(), Rc::new(worker));

@@ -8,7 +8,7 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use crate::active::Active;
+use crate::connection_handle::ConnectionHandle;
 use crate::fact_source::FactSource;
 use crate::peek;
 use eyelet_config::Action;
@@ -24,15 +24,15 @@ const HELLO_WAIT: Duration = Duration::from_millis(100);
 /// Looks at the hello of a connection that was decided without it, where rules in shadow ask for
 /// it. Whatever the client says or does not say, it goes on, with all that was read in `peeked`.
 pub async fn look(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     known: &mut FactSource,
     peeked: &mut CountedBuffer,
 ) -> Result<(), End> {
-    if !note(active, info, known, None) {
+    if !note(connection, info, known, None) {
         return Ok(());
     }
-    let edge = &active.worker.edge;
+    let edge = &connection.worker.edge;
     let until = Instant::now() + HELLO_WAIT;
     let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
     loop {
@@ -40,15 +40,15 @@ pub async fn look(
             // Before the 200 that a CONNECT waits for there is no more than came with its head.
             Peek::NeedMore { .. } if !info.owes_answer => {}
             Peek::Hello(hello) => {
-                peek::note_hello(active, info, &hello);
+                peek::note_hello(connection, info, &hello);
                 // It was decided without the hello, so its server is not held to it either.
                 info.decided.tls_compression = None;
-                note(active, info, known, Some(&hello));
+                note(connection, info, known, Some(&hello));
                 return Ok(());
             }
             _ => return Ok(()),
         }
-        if !peek::glance(active, peeked, until).await? {
+        if !peek::glance(connection, peeked, until).await? {
             return Ok(());
         }
     }
@@ -57,21 +57,21 @@ pub async fn look(
 /// Notes what they come to by what is known and remembered; whether the hello would say more.
 /// Evidence that is not there is gathered beside this connection, for those to come.
 pub fn note(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> bool {
-    let config = &active.worker.edge.config;
+    let config = &connection.worker.edge.config;
     if !config.policy.has_shadows() {
         return false;
     }
     let mut tried = FactSet::EMPTY;
     // Not kept in the info: what nobody else asked for must not become what is dialled.
     let mut destination = info.decided.destination;
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     loop {
-        told.clear();
+        outcomes.clear();
         let facts = Facts { destination, ..known.facts(info, hello) };
         let mut wish = None;
         for (rule, comes_to) in config.policy.shadowed(&facts) {
@@ -88,7 +88,7 @@ pub fn note(
                         Action::Terminate(_) => Outcome::Terminated,
                         Action::Refuse(_) => Outcome::Refused,
                     };
-                    told.push((rule.0, outcome));
+                    outcomes.push((rule.0, outcome));
                 }
             }
         }
@@ -97,22 +97,22 @@ pub fn note(
         match (fact, hello) {
             // To resolve what a CONNECT names would be to wait, and settles where it leads.
             (Fact::Destination, _) if info.connect.is_none() => {
-                destination = active.local_address();
+                destination = connection.local_address();
             }
             (Fact::Ja4, Some(hello)) => known.fetch_ja4(info, hello),
-            (_, Some(_)) if !known.recall(active, info, fact) => gather(active, info, fact),
+            (_, Some(_)) if !known.recall(connection, info, fact) => gather(connection, info, fact),
             _ => {}
         }
     }
-    info.decided.shadow = told;
+    info.decided.shadow = outcomes;
     tried.contains(Fact::Hello)
 }
 
 /// Begins to gather evidence, where nobody does already. The first poll begins the flight, which
 /// then needs nobody who waits for it, and has the bounds of all flights; where it finds no room,
 /// nobody stays to wait for some.
-fn gather(active: &Active, info: &ConnectionInfo, fact: Fact) {
-    let (names, client) = (&active.worker.names, info.client.ip());
+fn gather(connection: &ConnectionHandle, info: &ConnectionInfo, fact: Fact) {
+    let (names, client) = (&connection.worker.names, info.client.ip());
     match (fact, info.decided.destination, info.decided.sni.as_deref()) {
         (Fact::DnsEvidence, Some(to), Some(name)) => {
             let _begun = gather::by_dns(names, client, name, to.ip()).now_or_never();

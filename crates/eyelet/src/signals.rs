@@ -36,7 +36,7 @@ impl Signals {
     }
 
     /// Waits for one more SIGTERM or SIGINT: the operator will not wait for the drain.
-    pub async fn until_told_again(&mut self) {
+    pub async fn until_second_signal(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -45,21 +45,21 @@ impl Signals {
 
     /// Waits for SIGTERM or SIGINT, or the end of a worker, and says which. SIGHUP is noted; reload
     /// comes later. SIGUSR1 is answered by what is counted against `memory_max`.
-    pub async fn until_told_to_stop(&mut self, running: &Running) -> Stop {
+    pub async fn until_stop(&mut self, running: &Running) -> StopCause {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return Stop::Told("SIGTERM"),
-                _ = self.interrupt.recv() => return Stop::Told("SIGINT"),
+                _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
+                _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
                 _ = self.hangup.recv() => {
                     tracing::warn!("SIGHUP ignored: reload does not exist yet, restart instead");
                 }
                 _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),
                 _ = watch.tick() => {
-                    tell_drops(&mut drops);
+                    log_drops(&mut drops);
                     if running.has_died() {
-                        return Stop::Died;
+                        return StopCause::Died;
                     }
                 }
             }
@@ -69,15 +69,15 @@ impl Signals {
 
 /// Why a running edge stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopCause {
     /// By this signal.
-    Told(&'static str),
+    Signal(&'static str),
     /// A worker has ended, and the process must be started anew.
     Died,
 }
 
 /// Says how many connections the kernel has dropped since `known`.
-fn tell_drops(known: &mut u64) {
+fn log_drops(known: &mut u64) {
     let drops = counters::snapshot().listen_drops;
     let new = drops - std::mem::replace(known, drops);
     if new > 0 {

@@ -18,7 +18,7 @@ use eyelet_compress::dictionary::train;
 use eyelet_config::{
     self, Access, Action, Config, Depth, HttpUpstream, Terminate, TerminateUpstream,
 };
-use eyelet_http::compress::disk::Folder;
+use eyelet_http::compress::disk::DictionaryFolder;
 
 use log::Visit;
 
@@ -120,7 +120,8 @@ fn finish(
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let held_out = held_out(bodies, bytes_max).map_err(|error| failed(&error))?;
     let content = train::train(bodies, bytes_max).map_err(|error| failed(&error))?;
-    let store = Folder::open(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let store =
+        DictionaryFolder::open(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let saved = store.save_trained(&args.rule, pattern, &content);
     let saved = saved.map_err(|error| format!("{}: {error}", folder.display()))?;
     let (usable, kept) = (bodies.len(), content.len());

@@ -11,14 +11,14 @@ use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{interfaces, socket, transparent};
 use ipnet::IpNet;
 
-use crate::active::{Active, Stop};
+use crate::connection_handle::{ConnectionHandle, WaitError};
 use crate::intercept;
 use eyelet_config::{Host, HostPort};
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_resolve::dialled;
 use eyelet_resolve::guard::is_guarded;
-use eyelet_resolve::loops::Trace;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Upstream};
+use eyelet_resolve::loops::DialMark;
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Detail, Guarded, Limit, Peer, Reason, Shed, Stage, When};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
@@ -34,7 +34,7 @@ const SLOW_DNS: Reason = Reason::Timeout(Limit::Connect, Some(When::During(Stage
 
 /// Whom to dial.
 #[derive(Debug)]
-pub enum Target<'a> {
+pub enum DialTarget<'a> {
     /// The destination of an intercepted connection.
     Address(SocketAddr),
     /// An address that the client chose freely.
@@ -56,7 +56,7 @@ pub struct Guard<'a> {
 
 /// How an upstream is dialled.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner<'a> {
+pub struct DialOptions<'a> {
     /// From this address, which need not be this host's.
     pub source: Option<IpAddr>,
     /// What is written as soon as it can be. TCP_NODELAY is then left to who writes the next: the
@@ -65,76 +65,76 @@ pub struct Manner<'a> {
     /// The first bytes go with the SYN; there are some.
     pub fast_open: bool,
     /// How it is known if it comes back.
-    pub trace: Trace<'a>,
+    pub mark: DialMark<'a>,
 }
 
 /// Dials and makes the connected socket the connection's upstream. The info names who was
 /// dialled, also when nobody answered.
 pub async fn dial(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
-    target: &Target<'_>,
+    target: &DialTarget<'_>,
 ) -> Result<(), End> {
-    dial_so(active, info, target, &mut Manner::default()).await.map(drop)
+    dial_so(connection, info, target, &mut DialOptions::default()).await.map(drop)
 }
 
-/// The same in another manner than the usual one; how many of the first bytes were taken.
+/// The same with these options; how many of the first bytes were taken.
 pub async fn dial_so(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
-    target: &Target<'_>,
-    manner: &mut Manner<'_>,
+    target: &DialTarget<'_>,
+    options: &mut DialOptions<'_>,
 ) -> Result<usize, End> {
-    active.due_in(active.worker.edge.config.limits.connect_timeout);
+    connection.due_in(connection.worker.edge.config.limits.connect_timeout);
     let (one, found);
     // What most connections do not need is boxed, so that their tasks stay small.
     let addresses = match target {
-        Target::Unix(path) => {
+        DialTarget::Unix(path) => {
             let name = format!("unix:{}", path.display());
-            info.decided.upstream = Some(Upstream::Name(name.into()));
-            return Box::pin(dial_unix(active, path)).await.map(|()| 0).map_err(failed);
+            info.decided.upstream = Some(UpstreamName::Name(name.into()));
+            return Box::pin(dial_unix(connection, path)).await.map(|()| 0).map_err(failed);
         }
-        Target::Address(address) => std::slice::from_ref(address),
-        Target::Chosen(address, guard) => {
-            info.decided.upstream = Some(Upstream::Address(*address));
+        DialTarget::Address(address) => std::slice::from_ref(address),
+        DialTarget::Chosen(address, guard) => {
+            info.decided.upstream = Some(UpstreamName::Address(*address));
             check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
             std::slice::from_ref(address)
         }
-        Target::Configured(HostPort { host: Host::Ip(ip), port }) => {
+        DialTarget::Configured(HostPort { host: Host::Ip(ip), port }) => {
             one = SocketAddr::new(*ip, *port);
             std::slice::from_ref(&one)
         }
-        Target::Configured(host_port) => {
-            found = Box::pin(resolve(active, info, host_port, None)).await?;
+        DialTarget::Configured(host_port) => {
+            found = Box::pin(resolve(connection, info, host_port, None)).await?;
             &found
         }
-        Target::Named(host_port, guard) => {
-            found = Box::pin(resolve(active, info, host_port, Some(*guard))).await?;
+        DialTarget::Named(host_port, guard) => {
+            found = Box::pin(resolve(connection, info, host_port, Some(*guard))).await?;
             &found
         }
     };
-    let configured = matches!(target, Target::Configured(_));
+    let configured = matches!(target, DialTarget::Configured(_));
     for address in addresses {
-        if intercept::check_loop(active, info, *address, configured)? {
-            manner.trace = Trace::Ends;
+        if intercept::check_loop(connection, info, *address, configured)? {
+            options.mark = DialMark::Ends;
         }
     }
     let dialled = match addresses {
         [] => Err(End::failed(Reason::NoAddress)),
-        _ if is_of_other_family(addresses, manner) => Err(End::failed(Reason::MixedFamilies)),
-        [address] => dial_one(active, *address, manner).await.map_err(failed),
+        _ if is_of_other_family(addresses, options) => Err(End::failed(Reason::MixedFamilies)),
+        [address] => dial_one(connection, *address, options).await.map_err(failed),
         // By fast open the first of them would seem to answer, whether it does or not.
-        _ => Box::pin(dial_any(active, addresses, manner)).await.map_err(failed),
+        _ => Box::pin(dial_any(connection, addresses, options)).await.map_err(failed),
     };
     match dialled {
         Ok((address, sent)) => {
-            info.decided.upstream = Some(Upstream::Address(address));
+            info.decided.upstream = Some(UpstreamName::Address(address));
             Ok(sent)
         }
         Err(end) => {
             // Of several addresses the last reason is told, and the first address for them all.
             if let Some(address) = addresses.first() {
-                info.decided.upstream = Some(Upstream::Address(*address));
+                info.decided.upstream = Some(UpstreamName::Address(*address));
             }
             Err(end)
         }
@@ -142,25 +142,25 @@ pub async fn dial_so(
 }
 
 /// Whether no address can be dialled from the client's.
-fn is_of_other_family(addresses: &[SocketAddr], manner: &Manner<'_>) -> bool {
-    manner
+fn is_of_other_family(addresses: &[SocketAddr], options: &DialOptions<'_>) -> bool {
+    options
         .source
         .is_some_and(|client| addresses.iter().all(|address| address.is_ipv4() != client.is_ipv4()))
 }
 
-fn failed(stop: Stop) -> End {
+fn failed(wait_error: WaitError) -> End {
     let when = When::During(Stage::Dial);
-    End::failed(match stop {
-        Stop::Drained => Reason::Drained(Some(when)),
-        Stop::Shed => Reason::Shed(Shed::Unfinished(when)),
-        Stop::Late => Reason::Timeout(Limit::Connect, None),
-        Stop::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),
-        Stop::Unwatched(error) => Reason::Unwatched((&error).into()),
+    End::failed(match wait_error {
+        WaitError::Drained => Reason::Drained(Some(when)),
+        WaitError::Shed => Reason::Shed(Shed::Unfinished(when)),
+        WaitError::Late => Reason::Timeout(Limit::Connect, None),
+        WaitError::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),
+        WaitError::Unregistered(error) => Reason::Unregistered((&error).into()),
     })
 }
 
 async fn resolve(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     host_port: &HostPort,
     guard: Option<Guard<'_>>,
@@ -171,10 +171,10 @@ async fn resolve(
         Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, port)]),
         Host::Name(name) => name,
     };
-    info.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
-    let wait = active.worker.edge.config.limits.connect_timeout;
-    let asker = guard.map(|_| info.client.ip());
-    let lookup = dialled::addresses(&active.worker.names, asker, name);
+    info.decided.upstream = Some(UpstreamName::Name(format!("{name}:{port}").into()));
+    let wait = connection.worker.edge.config.limits.connect_timeout;
+    let client_ip = guard.map(|_| info.client.ip());
+    let lookup = dialled::addresses(&connection.worker.names, client_ip, name);
     let mut found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(End::failed(SLOW_DNS)),
         Ok(Err(error)) => return Err(End::failed(Reason::Dns(Detail::of(error)))),
@@ -202,7 +202,7 @@ fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End
 /// # Errors
 /// Why there is none.
 pub async fn destination(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &ConnectionInfo,
     host_port: &HostPort,
 ) -> Result<SocketAddr, Reason> {
@@ -210,9 +210,9 @@ pub async fn destination(
         Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
     };
-    let wait = active.worker.edge.config.limits.connect_timeout;
-    active.due_in(wait);
-    let lookup = dialled::addresses(&active.worker.names, Some(info.client.ip()), name);
+    let wait = connection.worker.edge.config.limits.connect_timeout;
+    connection.due_in(wait);
+    let lookup = dialled::addresses(&connection.worker.names, Some(info.client.ip()), name);
     let found = match tokio::time::timeout(wait, lookup).await {
         Err(_) => return Err(SLOW_DNS),
         Ok(found) => found.map_err(|error| Reason::Dns(Detail::of(error)))?,
@@ -222,16 +222,16 @@ pub async fn destination(
     Ok(SocketAddr::new(*ip, host_port.port))
 }
 
-async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
+async fn dial_unix(connection: &ConnectionHandle, path: &Path) -> Result<(), WaitError> {
     loop {
         match socket::connect_unix(path) {
             Ok(upstream) => {
-                active.set_connected(upstream);
+                connection.set_connected(upstream);
                 return Ok(());
             }
             // The backlog is full, and no edge will tell when it is not: the deadline bounds it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                active.in_time()?;
+                connection.in_time()?;
                 tokio::time::sleep(RETRY_DELAY).await;
             }
             Err(error) => return Err(error.into()),
@@ -240,15 +240,15 @@ async fn dial_unix(active: &Active, path: &Path) -> Result<(), Stop> {
 }
 
 async fn dial_one(
-    active: &Active,
+    connection: &ConnectionHandle,
     address: SocketAddr,
-    manner: &Manner<'_>,
-) -> Result<(SocketAddr, usize), Stop> {
+    options: &DialOptions<'_>,
+) -> Result<(SocketAddr, usize), WaitError> {
     let (upstream, at_once) = loop {
-        match start(active, address, manner) {
+        match start(connection, address, options) {
             // Others will give descriptors back, and no edge will tell: the deadline bounds it.
             Err(error) if is_out_of_descriptors(&error) => {
-                active.in_time()?;
+                connection.in_time()?;
                 Box::pin(tokio::time::sleep(RETRY_DELAY)).await;
             }
             started => break started?,
@@ -256,18 +256,18 @@ async fn dial_one(
     };
     // Within this host the handshake is over when the connect returns.
     if (at_once || address.ip().is_loopback())
-        && let Some(sent) = send_first(&upstream, manner.first)?
+        && let Some(sent) = send_first(&upstream, options.first)?
     {
-        active.set_connected(upstream);
+        connection.set_connected(upstream);
         return Ok((address, sent));
     }
-    active.watch_attempt(&upstream, UPSTREAM)?;
-    active.ready(&[UPSTREAM], WRITABLE).await?;
-    if active.has(UPSTREAM, FAILED) {
+    connection.register_attempt(&upstream, UPSTREAM)?;
+    connection.ready(&[UPSTREAM], WRITABLE).await?;
+    if connection.has(UPSTREAM, FAILED) {
         socket::pending_error(&upstream)?;
     }
-    let sent = send_first(&upstream, manner.first)?;
-    active.set_upstream(upstream, UPSTREAM)?;
+    let sent = send_first(&upstream, options.first)?;
+    connection.set_upstream(upstream, UPSTREAM)?;
     Ok((address, sent.unwrap_or(0)))
 }
 
@@ -293,43 +293,47 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
-fn start(active: &Active, address: SocketAddr, manner: &Manner<'_>) -> io::Result<(OwnedFd, bool)> {
+fn start(
+    connection: &ConnectionHandle,
+    address: SocketAddr,
+    options: &DialOptions<'_>,
+) -> io::Result<(OwnedFd, bool)> {
     let upstream = socket::tcp(address)?;
-    if manner.first.is_empty() {
+    if options.first.is_empty() {
         socket::no_delay(&upstream)?;
     } else {
         socket::ack_with_first(&upstream)?;
     }
-    if manner.fast_open {
+    if options.fast_open {
         socket::fast_open(&upstream)?;
     }
-    if let Some(client) = manner.source {
+    if let Some(client) = options.source {
         if client.is_ipv4() != address.is_ipv4() {
             return Err(io::Error::other("it is not of the client's address family"));
         }
         transparent::bind_to_client(&upstream, client)?;
     }
     let at_once = socket::connect(&upstream, address)?;
-    active.worker.edge.names.loops.dialled(&upstream, address, manner.trace);
+    connection.worker.edge.names.loops.dialled(&upstream, address, options.mark);
     Ok((upstream, at_once))
 }
 
 /// Tries the addresses in turn, a new one each time the last has failed or
 /// [`ATTEMPT_DELAY`] has passed; the first that connects wins.
 async fn dial_any(
-    active: &Active,
+    connection: &ConnectionHandle,
     addresses: &[SocketAddr],
-    manner: &Manner<'_>,
-) -> Result<(SocketAddr, usize), Stop> {
+    options: &DialOptions<'_>,
+) -> Result<(SocketAddr, usize), WaitError> {
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(UPSTREAM..);
-    let manner = &Manner { fast_open: false, ..*manner };
+    let options = &DialOptions { fast_open: false, ..*options };
     let mut attempts: Vec<(Side, SocketAddr, OwnedFd)> = Vec::new();
     let mut last = io::Error::from(io::ErrorKind::NotConnected);
     loop {
         let mut exhausted = false;
         match waiting.next() {
             None => exhausted = true,
-            Some((address, side)) => match attempt(active, address, manner, side) {
+            Some((address, side)) => match attempt(connection, address, options, side) {
                 Ok(upstream) => attempts.push((side, address, upstream)),
                 Err(error) => last = error,
             },
@@ -341,41 +345,41 @@ async fn dial_any(
             continue;
         }
         let sides: Vec<Side> = attempts.iter().map(|(side, ..)| *side).collect();
-        let ready = active.ready(&sides, WRITABLE);
+        let ready = connection.ready(&sides, WRITABLE);
         if exhausted {
             ready.await?;
         } else if let Ok(ready) = tokio::time::timeout(ATTEMPT_DELAY, ready).await {
             ready?;
         }
-        if let Some(won) = settle(active, &mut attempts, &mut last) {
+        if let Some(won) = settle(connection, &mut attempts, &mut last) {
             let (side, address, upstream) = won;
-            let sent = send_first(&upstream, manner.first)?;
-            active.set_upstream(upstream, side)?;
+            let sent = send_first(&upstream, options.first)?;
+            connection.set_upstream(upstream, side)?;
             return Ok((address, sent.unwrap_or(0)));
         }
     }
 }
 
 fn attempt(
-    active: &Active,
+    connection: &ConnectionHandle,
     address: SocketAddr,
-    manner: &Manner<'_>,
+    options: &DialOptions<'_>,
     side: Side,
 ) -> io::Result<OwnedFd> {
-    let (upstream, _) = start(active, address, manner)?;
-    active.watch_attempt(&upstream, side)?;
+    let (upstream, _) = start(connection, address, options)?;
+    connection.register_attempt(&upstream, side)?;
     Ok(upstream)
 }
 
 /// Drops the attempts that have failed and takes the first that has connected.
 fn settle(
-    active: &Active,
+    connection: &ConnectionHandle,
     attempts: &mut Vec<(Side, SocketAddr, OwnedFd)>,
     last: &mut io::Error,
 ) -> Option<(Side, SocketAddr, OwnedFd)> {
     let mut at = 0;
     while let Some((side, _, upstream)) = attempts.get(at) {
-        if !active.has(*side, WRITABLE) {
+        if !connection.has(*side, WRITABLE) {
             at += 1;
             continue;
         }

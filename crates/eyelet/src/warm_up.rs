@@ -21,7 +21,7 @@ use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, Parked, Shared};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, Parked, SharedInfo};
 use eyelet_tls::provider;
 
 /// What is said, and said back.
@@ -55,19 +55,19 @@ fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), S
 }
 
 fn client() -> Result<ClientConnection, Error> {
-    let name = ServerName::from(std::net::IpAddr::from(NOBODY.0));
+    let name = ServerName::from(std::net::IpAddr::from(UNSPECIFIED.0));
     ClientConnection::new(provider::key_only()?.into(), name)
 }
 
 /// Has a word go through the relay to an upstream and back.
 fn echo(
-    shared: &mut Shared,
+    shared: &mut SharedInfo,
     buffers: &mut Buffers,
     session: Session,
     client: ClientConnection,
 ) -> io::Result<()> {
     let mut relay = Relay::Terminate(Terminated { session, flow: Flow::default() });
-    let mut info = nobody().park(shared);
+    let mut info = unconnected_info().park(shared);
     let said = there_and_back(&mut relay, &mut info, buffers, client);
     shared.forget(&info);
     said
@@ -110,13 +110,13 @@ fn there_and_back(
 }
 
 /// Where nobody is.
-const NOBODY: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 0);
+const UNSPECIFIED: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 0);
 
-fn nobody() -> ConnectionInfo {
+fn unconnected_info() -> ConnectionInfo {
     ConnectionInfo {
         id: 0,
         started_unix_ms: 0,
-        client: SocketAddr::from(NOBODY),
+        client: SocketAddr::from(UNSPECIFIED),
         connect: None,
         owes_answer: false,
         decided: Decided::default(),
@@ -140,7 +140,7 @@ mod tests {
     fn nothing_is_left_of_a_connection_that_fails() {
         let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
         let (mut shared, mut buffers) =
-            (Shared::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::default());
+            (SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::default());
         // A client that has not shaken hands is not understood.
         echo(&mut shared, &mut buffers, session.unwrap(), client().unwrap()).unwrap_err();
         assert!(shared.is_empty());

@@ -6,6 +6,8 @@
 mod circles;
 #[path = "tidy/source.rs"]
 mod source;
+#[path = "tidy/type_names.rs"]
+mod type_names;
 
 use source::{
     File, dependencies, directly_under, fields, files, functions, numbered, root, tokens,
@@ -57,6 +59,10 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["rehearsal", "rehearse"], "warm-up"),
     (&["thirsty"], "waiting for memory"),
     (&["name_is_true"], "sni_verified"),
+    (&["manner"], "options"),
+    (&["trouble"], "error"),
+    (&["asker"], "client, or requester"),
+    (&["patience", "goodbye"], "what it is: a wait, an alert, GOAWAY"),
 ];
 
 /// `deny` is also the name of a lint level, of a tool and of a switch of systemd's.

@@ -6,7 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::framing::{is_trailer, write_fields};
 use super::head::{Length, Scanner, is_token, split_to};
-use super::io::Queue;
+use super::io::WriteQueue;
 
 /// Bytes of a chunk's first line: 16 hexadecimal digits and what extensions anybody uses.
 const CHUNK_LINE_BYTES_MAX: usize = 256;
@@ -39,7 +39,7 @@ impl Piece {
 
 /// The framing is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct BadFraming;
 
 #[derive(Debug)]
 enum State {
@@ -77,7 +77,7 @@ impl Decoder {
     }
 
     /// The next piece; `None` if more bytes are needed.
-    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, BadFraming> {
         loop {
             match &mut self.state {
                 State::Left(0) => {
@@ -100,7 +100,7 @@ impl Decoder {
                         self.state = State::Size;
                     }
                     None if buffer.is_empty() || buffer[0] == b'\r' => return Ok(None),
-                    _ => return Err(Malformed),
+                    _ => return Err(BadFraming),
                 },
                 State::Trailers(_) => return self.trailers(buffer),
                 State::Done => return Ok(Some(Piece::End(None))),
@@ -109,27 +109,27 @@ impl Decoder {
     }
 
     /// What the end of the stream means: the end of the body, or a cut.
-    pub fn ended(&mut self) -> Result<(), Malformed> {
+    pub fn ended(&mut self) -> Result<(), BadFraming> {
         match self.state {
             State::UntilClose | State::Done => {
                 self.state = State::Done;
                 Ok(())
             }
-            _ => Err(Malformed),
+            _ => Err(BadFraming),
         }
     }
 
     /// `chunk-size [ chunk-ext ] CRLF`, without white space after the size: there readers differ.
-    fn size(&mut self, buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
+    fn size(&mut self, buffer: &mut BytesMut) -> Result<Option<u64>, BadFraming> {
         let Some(lf) = buffer.iter().position(|byte| *byte == b'\n') else {
             let hopeless = buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit());
             return if hopeless || buffer.len() > CHUNK_LINE_BYTES_MAX {
-                Err(Malformed)
+                Err(BadFraming)
             } else {
                 Ok(None)
             };
         };
-        let line = buffer[..lf].strip_suffix(b"\r").ok_or(Malformed)?;
+        let line = buffer[..lf].strip_suffix(b"\r").ok_or(BadFraming)?;
         let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let (size, extension) = line.split_at(digits);
         self.extension_bytes += extension.len();
@@ -138,44 +138,44 @@ impl Decoder {
             || line.len() > CHUNK_LINE_BYTES_MAX
             || self.extension_bytes > EXTENSION_BYTES_MAX
         {
-            return Err(Malformed);
+            return Err(BadFraming);
         }
-        let size = std::str::from_utf8(size).map_err(|_| Malformed)?;
-        let size = u64::from_str_radix(size, 16).map_err(|_| Malformed)?;
+        let size = std::str::from_utf8(size).map_err(|_| BadFraming)?;
+        let size = u64::from_str_radix(size, 16).map_err(|_| BadFraming)?;
         // As of a Content-Length: others count in signed numbers.
-        i64::try_from(size).map_err(|_| Malformed)?;
+        i64::try_from(size).map_err(|_| BadFraming)?;
         buffer.advance(lf + 1);
         Ok(Some(size))
     }
 
-    fn trailers(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+    fn trailers(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, BadFraming> {
         if buffer.starts_with(b"\r\n") {
             buffer.advance(2);
             self.state = State::Done;
             return Ok(Some(Piece::End(None)));
         }
-        let State::Trailers(scanner) = &mut self.state else { return Err(Malformed) };
+        let State::Trailers(scanner) = &mut self.state else { return Err(BadFraming) };
         if b"\r\n".starts_with(buffer) {
             return Ok(None);
         }
-        let end = scanner.end(buffer).map_err(|_| Malformed)?;
+        let end = scanner.end(buffer).map_err(|_| BadFraming)?;
         if end.unwrap_or(buffer.len()) > TRAILER_BYTES_MAX {
-            return Err(Malformed);
+            return Err(BadFraming);
         }
         let Some(end) = end else { return Ok(None) };
         let head = buffer.split_to(end).freeze();
         let mut fields = [httparse::EMPTY_HEADER; TRAILER_FIELDS_MAX];
-        let parsed = httparse::parse_headers(&head, &mut fields).map_err(|_| Malformed)?;
-        let httparse::Status::Complete((len, fields)) = parsed else { return Err(Malformed) };
+        let parsed = httparse::parse_headers(&head, &mut fields).map_err(|_| BadFraming)?;
+        let httparse::Status::Complete((len, fields)) = parsed else { return Err(BadFraming) };
         if len != head.len() {
-            return Err(Malformed);
+            return Err(BadFraming);
         }
         let mut trailers = HeaderMap::new();
         for field in fields {
-            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Malformed)?;
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadFraming)?;
             let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value));
             if is_trailer(&name) {
-                trailers.append(name, value.map_err(|_| Malformed)?);
+                trailers.append(name, value.map_err(|_| BadFraming)?);
             }
         }
         self.state = State::Done;
@@ -256,7 +256,7 @@ pub enum Encoder {
 
 impl Encoder {
     /// Queues a piece.
-    pub fn push(self, piece: Bytes, queue: &mut Queue) {
+    pub fn push(self, piece: Bytes, queue: &mut WriteQueue) {
         if piece.is_empty() {
             return;
         }
@@ -271,7 +271,7 @@ impl Encoder {
     }
 
     /// Queues the end.
-    pub fn finish(self, trailers: Option<&HeaderMap>, queue: &mut Queue) {
+    pub fn finish(self, trailers: Option<&HeaderMap>, queue: &mut WriteQueue) {
         if self == Self::Plain {
             return;
         }

@@ -9,14 +9,14 @@ use bytes::Bytes;
 use http::{header, response};
 
 use super::failure::Failure;
-use super::front::Front;
 use super::head::Length;
-use super::io::Gone;
-use super::stream::{Stream, Trouble};
+use super::io::ClientLost;
+use super::served_connection::ServedConnection;
+use super::stream::{ExchangeError, Stream};
 use super::transfer::Download;
 use super::upstream::Upstream;
-use crate::compress::{Asked, Body, Compressors};
-use eyelet_engine::handle::Stop;
+use crate::compress::{BodyInfo, Compressors, RequestCodings};
+use eyelet_engine::handle::WaitError;
 
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -24,24 +24,29 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// What of a body there is to choose its coding by. With `wait` its first bytes have a moment to
 /// come; a head that comes long before its body is passed on alone.
 pub async fn first(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     download: &mut Download,
     upstream: &mut Upstream,
     mut wait: bool,
 ) -> Result<(Bytes, bool), Failure> {
-    stream.due_in(FIRST_WAIT.min(front.worker.shared.config.http.body_timeout));
+    stream.due_in(FIRST_WAIT.min(served.worker.shared.config.http.body_timeout));
     poll_fn(|task| {
         loop {
             if let Poll::Ready(first) = download.poll_first(task, upstream, wait) {
                 return Poll::Ready(first.map_err(Failure::from));
             }
-            if let Poll::Ready(trouble) = stream.poll_gone(task) {
-                return Poll::Ready(Err(trouble.into()));
+            if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
+                return Poll::Ready(Err(exchange_error.into()));
             }
             match ready!(stream.poll_late(task)) {
-                Stop::Late => wait = false,
-                stop => return Poll::Ready(Err(Trouble::Gone(Gone::Stop(stop)).into())),
+                WaitError::Late => wait = false,
+                wait_error => {
+                    return Poll::Ready(Err(ExchangeError::ClientLost(ClientLost::Wait(
+                        wait_error,
+                    ))
+                    .into()));
+                }
             }
         }
     })
@@ -59,13 +64,13 @@ pub fn known(length: Length) -> Option<u64> {
 /// Chooses the response's coding; gives the length of its body as it will be sent.
 pub fn begin(
     compressors: &Compressors,
-    wanted: &Asked,
+    wanted: &RequestCodings,
     head: &mut response::Parts,
     length: Length,
     download: &mut Download,
     (first, complete): (Bytes, bool),
 ) -> Length {
-    let body = Body { length: known(length), complete };
+    let body = BodyInfo { length: known(length), complete };
     let coder = compressors.response(wanted, head, Some(body), &first);
     let coded = !coder.is_identity();
     download.through(coder);

@@ -15,19 +15,19 @@ use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
 use super::framing::lists;
-use super::front::{Front, Record, Telling, Written};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
-use super::io::Gone;
+use super::io::ClientLost;
 use super::page::page;
 use super::room;
-use super::stream::{Stream, Trouble};
+use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
+use super::stream::{ExchangeError, Stream};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::dial::{Dialled, dial, spoken};
-use super::upstream::question::{NoAnswer, Question};
+use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
 use eyelet_engine::event_loop::others_first;
-use eyelet_engine::handle::Stop;
+use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
 use eyelet_tls::client::Spoken;
 
@@ -38,58 +38,58 @@ const INTERIM_MAX: usize = 100;
 
 /// What is left when an exchange is over.
 #[derive(Default)]
-pub struct Done {
+pub struct ExchangeEnd {
     /// The upstream of a connection that has switched protocols.
-    pub switched: Option<Box<one::Connection>>,
+    pub switched: Option<Box<one::Http1Connection>>,
     /// The client is gone.
-    pub gone: bool,
+    pub client_lost: bool,
 }
 
 /// Does an exchange to its end, whatever that is, and writes its access line.
 pub async fn exchange(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     mut request: request::Parts,
     length: Length,
-) -> Done {
-    let mut telling = Telling::new(front, Record::new(front, &request), stream.sent());
-    let Telling { record, written, .. } = &mut telling;
+) -> ExchangeEnd {
+    let mut log_entry = RequestLogEntry::new(served, Record::new(served, &request), stream.sent());
+    let RequestLogEntry { record, written, .. } = &mut log_entry;
     // As they came: joining cookies makes them fewer, and keeps the memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
-    let done = match serve(front, stream, &mut request, length, record, written).await {
+    let done = match serve(served, stream, &mut request, length, record, written).await {
         Ok(done) => done,
         // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
-        Err(failure) => Box::pin(fail(front, stream, &request.method, failure, record)).await,
+        Err(failure) => Box::pin(fail(served, stream, &request.method, failure, record)).await,
     };
     if spare {
         give_back(request.headers);
     }
-    telling.end();
+    log_entry.end();
     done
 }
 
 async fn fail(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     method: &Method,
     failure: Failure,
     record: &mut Record,
-) -> Done {
+) -> ExchangeEnd {
     record.failed = true;
     let status = match failure {
         Failure::Answer(reason) => {
             record.reason = reason;
             status(&record.reason)
         }
-        Failure::Client(Trouble::Request(fault)) => {
+        Failure::Client(ExchangeError::Request(fault)) => {
             record.reason = fault.into();
             stream.close_after();
             fault.status()
         }
-        Failure::Client(trouble) => {
-            record.reason = trouble.reason();
+        Failure::Client(exchange_error) => {
+            record.reason = exchange_error.reason();
             stream.cut();
-            return Done { gone: true, ..Done::default() };
+            return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
         }
         Failure::Cut(reason) => {
             record.reason = reason;
@@ -98,22 +98,22 @@ async fn fail(
                 others_first().await;
             }
             stream.cut();
-            return Done { gone: true, ..Done::default() };
+            return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
         }
     };
-    if record.told.status.is_some() {
+    if record.info.status.is_some() {
         stream.cut();
-        return Done { gone: true, ..Done::default() };
+        return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
     }
     // What was taken of the request's body is dropped already: it counts no longer.
     stream.refuse_rest();
-    let gone = !answer(front, stream, status, method, record).await;
-    Done { gone, ..Done::default() }
+    let client_lost = !answer(served, stream, status, method, record).await;
+    ExchangeEnd { client_lost, ..ExchangeEnd::default() }
 }
 
 /// Answers with a page of ours; whether the client took it.
 pub async fn answer(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     status: StatusCode,
     method: &Method,
@@ -131,7 +131,7 @@ pub async fn answer(
     if length != Length::Empty {
         stream.finish(None);
     }
-    let flushed = flush(front, stream).await;
+    let flushed = flush(served, stream).await;
     if let Err(Failure::Cut(reason)) = &flushed {
         record.reason = reason.clone();
     }
@@ -147,17 +147,17 @@ fn respond(
     head: response::Parts,
     length: Length,
     record: &mut Record,
-) -> Result<(), Trouble> {
+) -> Result<(), ExchangeError> {
     let status = head.status.as_u16();
     stream.respond(head, length)?;
-    record.told.status = Some(status);
+    record.info.status = Some(status);
     Ok(())
 }
 
 /// Writes all that is queued, as long as the client takes some of it in time.
-async fn flush(front: &Front, stream: &mut Stream<'_>) -> Result<(), Failure> {
+async fn flush(served: &ServedConnection, stream: &mut Stream<'_>) -> Result<(), Failure> {
     let mut moved = Instant::now();
-    stream.due_in(front.patience());
+    stream.due_in(served.progress_wait());
     poll_fn(|task| {
         let before = stream.queued();
         if let Poll::Ready(flushed) = stream.poll_flush(task) {
@@ -165,9 +165,9 @@ async fn flush(front: &Front, stream: &mut Stream<'_>) -> Result<(), Failure> {
         }
         if stream.queued() != before {
             moved = Instant::now();
-            stream.due_in(front.patience());
+            stream.due_in(served.progress_wait());
         }
-        poll_stalled(task, front, stream, moved).map(Err)
+        poll_stalled(task, served, stream, moved).map(Err)
     })
     .await
 }
@@ -175,35 +175,35 @@ async fn flush(front: &Front, stream: &mut Stream<'_>) -> Result<(), Failure> {
 /// Waits until nothing has moved for too long, or memory is wanted by others.
 fn poll_stalled(
     task: &mut Context<'_>,
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     moved: Instant,
 ) -> Poll<Failure> {
-    while let Poll::Ready(stop) = stream.poll_late(task) {
-        if matches!(stop, Stop::Shed) {
-            return Poll::Ready(Trouble::Gone(Gone::Stop(stop)).into());
+    while let Poll::Ready(wait_error) = stream.poll_late(task) {
+        if matches!(wait_error, WaitError::Shed) {
+            return Poll::Ready(ExchangeError::ClientLost(ClientLost::Wait(wait_error)).into());
         }
-        match front.gives_up(moved) {
+        match served.gives_up(moved) {
             Some(reason) => return Poll::Ready(Failure::Cut(reason)),
-            None => stream.due_in(front.patience()),
+            None => stream.due_in(served.progress_wait()),
         }
     }
     Poll::Pending
 }
 
 async fn serve(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     request: &mut request::Parts,
     length: Length,
     record: &mut Record,
     written: &Written<'_>,
-) -> Result<Done, Failure> {
-    let host = check(front, request)?;
+) -> Result<ExchangeEnd, Failure> {
+    let host = check(served, request)?;
     let host = host.as_str();
-    let own = front.worker.compressors.answer(front.rule, request);
+    let own = served.worker.compressors.answer(served.rule, request);
     if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
-        return Box::pin(answer_own(front, stream, &request.method, own, record)).await;
+        return Box::pin(answer_own(served, stream, &request.method, own, record)).await;
     }
     let switch = match stream.as_one() {
         Some(_) => fields::upgrade(request, length),
@@ -212,22 +212,23 @@ async fn serve(
     };
     let trailers = lists(&request.headers, &header::TE, "trailers");
     let length = to_upstream(stream, request, length, switch.clone());
-    let told = front.tell_asker(host, request);
-    let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
-    let compressors = &front.worker.compressors;
-    let wanted = compressors.request(front.rule, terminate, host, request);
+    let forwarded = &served.identify_requester(host, request);
+    let Some(terminate) = served.terminate() else { return Ok(ExchangeEnd::default()) };
+    let compressors = &served.worker.compressors;
+    let wanted = compressors.request(served.rule, terminate, host, request);
     let by_one = switch.is_some();
     let again = may_be_sent_again(request, length) && !by_one;
-    let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
-    let _counted = room::take_request(front, stream, request)?;
+    let asked =
+        UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
+    let _counted = room::take_request(served, stream, request)?;
     let Answered { mut upstream, mut upload, response } =
-        ask(front, stream, question, record, written).await?;
+        ask(served, stream, asked, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
-    let _counted = room::take_response(front, &parts)?;
+    let _counted = room::take_response(served, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Box::pin(switched(front, stream, parts, upstream, chosen, record, written)).await;
+        return Box::pin(switched(served, stream, parts, upstream, chosen, record, written)).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // For HTTP/2's client success would mean that the protocols were switched.
@@ -236,7 +237,7 @@ async fn serve(
     if !upload.done {
         stream.close_after();
     }
-    let mut download = Download::new(&front.worker, response_length);
+    let mut download = Download::new(&served.worker, response_length);
     let length = match response_length {
         Length::Empty => {
             download.through(compressors.response(&wanted, &mut parts, None, &[]));
@@ -245,20 +246,20 @@ async fn serve(
         // Not while the request's body is on its way: the response's may wait for it.
         length => {
             let wait = upload.done && compressors.wants_first(&wanted, &parts, known(length));
-            let here = first(front, stream, &mut download, &mut upstream, wait).await?;
+            let here = first(served, stream, &mut download, &mut upstream, wait).await?;
             begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
     // Before the head, so that by HTTP/2 it goes with what follows.
     others_first().await;
     respond(stream, parts, length, record)?;
-    let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
-    record.told.coded = download.told();
+    let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
+    record.info.coded = download.coding_info();
     let passed = passed?;
     if upload.done {
-        front.keep(upstream);
+        served.keep(upstream);
     }
-    passed.end(front, stream).await
+    passed.end(served, stream).await
 }
 
 /// Makes a client's request the upstream's; gives the length of its body.
@@ -289,12 +290,12 @@ fn options() -> http::Response<Bytes> {
 
 /// An answer of ours that is no page: a dictionary.
 async fn answer_own(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     method: &Method,
     own: http::Response<Bytes>,
     record: &mut Record,
-) -> Result<Done, Failure> {
+) -> Result<ExchangeEnd, Failure> {
     let (mut head, body) = own.into_parts();
     fields::to_client(&mut head);
     if !stream.is_request_done() {
@@ -307,26 +308,26 @@ async fn answer_own(
     };
     respond(stream, head, length, record)?;
     if length != Length::Empty {
-        record.told.coded.bytes_sent = body.len() as u64;
+        record.info.coded.bytes_sent = body.len() as u64;
         stream.push(body);
         stream.finish(None);
     }
-    flush(front, stream).await?;
-    Ok(Done::default())
+    flush(served, stream).await?;
+    Ok(ExchangeEnd::default())
 }
 
 /// What every request must be, before anybody is asked; gives the host to ask for.
-fn check(front: &Front, request: &request::Parts) -> Result<Authority, Failure> {
+fn check(served: &ServedConnection, request: &request::Parts) -> Result<Authority, Failure> {
     if request.method == Method::TRACE {
         // It shows what a proxy adds, cookies among it, and nobody needs it.
         return Err(Failure::Answer(Reason::Trace));
     }
     let Some(authority) = request.uri.authority() else {
         // HTTP/1.0 without Host: the name of the connection is all there is.
-        let sni = front.info.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
-        return sni.ok_or(Failure::Client(Trouble::Request(RequestFault::Host)));
+        let sni = served.info.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
+        return sni.ok_or(Failure::Client(ExchangeError::Request(RequestFault::Host)));
     };
-    if !front.serves(authority) {
+    if !served.serves(authority) {
         let reason = Reason::Misdirected(authority.host().into());
         return Err(Failure::Answer(reason));
     }
@@ -344,31 +345,31 @@ struct Answered<'a> {
 /// has certainly not looked at the request, or a kept connection was dead already and nothing can
 /// have been done twice, the next one is asked.
 async fn ask<'a>(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
-    mut question: Question<'_>,
+    mut upstream_request: UpstreamRequest<'_>,
     record: &mut Record,
     written: &'a Written<'_>,
 ) -> Result<Answered<'a>, Failure> {
     // Before a connection is chosen: what its upstream says meanwhile, its end among it, is seen.
     others_first().await;
-    let Question { parts, length, .. } = question;
+    let UpstreamRequest { parts, length, .. } = upstream_request;
     let mut tries = 1;
     loop {
-        let mut upstream = find(front, stream, &question, tries == 1, record).await?;
-        front.note_upstream(upstream.name());
+        let mut upstream = find(served, stream, &upstream_request, tries == 1, record).await?;
+        served.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
-        let (head, chunked) = (upstream.head(&question), upstream.is_chunked());
-        let mut upload = Upload::new(&front.worker, written, head, length, chunked);
+        let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
+        let mut upload = Upload::new(&served.worker, written, head, length, chunked);
         let method = &parts.method;
-        let waited = wait_for_head(front, stream, &mut upstream, &mut upload, method, record);
+        let waited = wait_for_head(served, stream, &mut upstream, &mut upload, method, record);
         let why = match waited.await {
             Ok(response) => return Ok(Answered { upstream, upload, response }),
             Err(NoHead::Failure(failure)) => return Err(failure),
             Err(NoHead::Upstream(why)) => why,
         };
         let harmless = match why {
-            NoAnswer::Dead => question.again && upstream.is_reused(),
+            NoAnswer::Dead => upstream_request.again && upstream.is_reused(),
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
         };
@@ -376,41 +377,41 @@ async fn ask<'a>(
             return Err(why.into());
         }
         tries += 1;
-        question.again = false;
-        question.by_one |= matches!(why, NoAnswer::OneWanted);
+        upstream_request.again = false;
+        upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
     }
 }
 
 /// An upstream for the request: kept, dialled by another request, or dialled now.
 async fn find(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
-    question: &Question<'_>,
+    upstream_request: &UpstreamRequest<'_>,
     idle: bool,
     record: &mut Record,
 ) -> Result<Upstream, Failure> {
-    let Some(to) = front.upstream() else {
+    let Some(to) = served.upstream() else {
         return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
     };
-    let spoken = spoken(to, question.by_one);
-    let in_vain = front.shelf.in_vain();
+    let spoken = spoken(to, upstream_request.by_one);
+    let in_vain = served.shelf.in_vain();
     let mut began = None;
     loop {
-        if let Some(kept) = front.shelf.take(question, idle) {
+        if let Some(kept) = served.shelf.take(upstream_request, idle) {
             return Ok(kept);
         }
         // One wait, for others' dials and for its own.
-        let patience = *began.get_or_insert_with(Instant::now) + to.wait;
-        if spoken != Spoken::One && front.shelf.is_dialled(in_vain) {
+        let give_up_at = *began.get_or_insert_with(Instant::now) + to.wait;
+        if spoken != Spoken::One && served.shelf.is_dialled(in_vain) {
             // A dial has its own bounds.
-            stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
-            Box::pin(while_here(stream, front.shelf.settled())).await?;
+            stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
+            Box::pin(while_here(stream, served.shelf.settled())).await?;
             continue;
         }
-        match Box::pin(reach(front, stream, spoken, patience, record)).await? {
+        match Box::pin(reach(served, stream, spoken, give_up_at, record)).await? {
             Dialled::One(connection) => return Ok(Upstream::One(connection)),
             Dialled::Two(connection) => {
-                let asked = connection.ask(question).map(Box::new).map(Upstream::Two);
+                let asked = connection.ask(upstream_request).map(Box::new).map(Upstream::Two);
                 return asked.ok_or_else(|| NoAnswer::Unread.into());
             }
         }
@@ -421,83 +422,83 @@ async fn find(
 async fn while_here<T>(
     stream: &mut Stream<'_>,
     wanted: impl Future<Output = T>,
-) -> Result<T, Trouble> {
+) -> Result<T, ExchangeError> {
     let mut wanted = pin!(wanted);
     poll_fn(|task| match wanted.as_mut().poll(task) {
         Poll::Ready(done) => Poll::Ready(Ok(done)),
-        Poll::Pending => stream.poll_gone(task).map(Err),
+        Poll::Pending => stream.poll_closed(task).map(Err),
     })
     .await
 }
 
 /// Dials, as long as the client is there.
 async fn reach(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     spoken: Spoken,
-    patience: Instant,
+    give_up_at: Instant,
     record: &mut Record,
 ) -> Result<Dialled, Failure> {
-    let Some(to) = front.upstream() else {
+    let Some(to) = served.upstream() else {
         return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
     };
     // The dial has its own bounds.
-    stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
-    let dialling = (spoken != Spoken::One).then(|| front.shelf.dials());
-    let dialled = dial(&front.worker.dialler, to, spoken, patience, &front.preface);
+    stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
+    let dialling = (spoken != Spoken::One).then(|| served.shelf.dials());
+    let dialled = dial(&served.worker.dialler, to, spoken, give_up_at, &served.preface);
     let dialled = while_here(stream, dialled).await?;
     if let Some(dialling) = dialling {
         dialling.over(dialled.as_ref().ok());
     }
     dialled.map_err(|failure| {
         record.upstream = Some(failure.name.clone());
-        front.note_upstream(&failure.name);
+        served.note_upstream(&failure.name);
         Failure::Answer(failure.reason)
     })
 }
 
 async fn wait_for_head(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
     upload: &mut Upload<'_>,
     method: &Method,
     record: &mut Record,
 ) -> Result<Response, NoHead> {
-    let upstream_timeout = front.worker.shared.config.http.upstream_timeout;
+    let upstream_timeout = served.worker.shared.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
-    stream.due_in(front.patience());
+    stream.due_in(served.progress_wait());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
-            if let Poll::Ready(Err(trouble)) = upload.poll(task, stream, upstream) {
-                return Poll::Ready(Err(trouble.into()));
+            if let Poll::Ready(Err(exchange_error)) = upload.poll(task, stream, upstream) {
+                return Poll::Ready(Err(exchange_error.into()));
             }
             // Most requests are written at once, and to look at the clock costs.
             let again = std::mem::replace(&mut was_polled, true);
             if upload.written > before || upload.done && !was_done {
                 began = if again { Instant::now() } else { began };
-                stream.due_in(if upload.done { upstream_timeout } else { front.patience() });
+                stream.due_in(if upload.done { upstream_timeout } else { served.progress_wait() });
             }
             let head = poll_head(task, stream, upstream, method);
             if head.is_ready() {
                 return head;
             }
-            poll_too_late(task, front, stream, upload, upstream, began).map(Err)
+            poll_too_late(task, served, stream, upload, upstream, began).map(Err)
         };
         let response = poll_fn(&mut wait).await?;
         if !response.parts.status.is_informational()
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {
-            let logs = front.worker.engine.logs();
-            record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
+            let logs = served.worker.engine.logs();
+            record.info.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
         if stream.takes_interim() {
-            inform(front, stream, response.parts).await?;
+            inform(served, stream, response.parts).await?;
             // The upstream's clock runs on: a hundred interim heads get it no more time.
             let left = upstream_timeout.saturating_sub(began.elapsed());
-            stream.due_in(if upload.done { left } else { front.patience() });
+            stream.due_in(if upload.done { left } else { served.progress_wait() });
         }
     }
     Err(Failure::from(ResponseFault::Interim).into())
@@ -506,14 +507,14 @@ async fn wait_for_head(
 /// Passes an interim response on. It is written before the next head is read, so a client that does
 /// not read makes one head wait, not a hundred.
 async fn inform(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     mut head: response::Parts,
 ) -> Result<(), Failure> {
-    let _counted = room::wait_for_interim(front, stream, &head).await?;
+    let _counted = room::wait_for_interim(served, stream, &head).await?;
     fields::to_client(&mut head);
     stream.inform(head)?;
-    flush(front, stream).await
+    flush(served, stream).await
 }
 
 /// The next response's head, interim ones too.
@@ -526,8 +527,8 @@ fn poll_head(
     if let Poll::Ready(head) = upstream.poll_head(task, method) {
         return Poll::Ready(head.map_err(NoHead::Upstream));
     }
-    if let Poll::Ready(trouble) = stream.poll_gone(task) {
-        return Poll::Ready(Err(trouble.into()));
+    if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
+        return Poll::Ready(Err(exchange_error.into()));
     }
     Poll::Pending
 }
@@ -536,7 +537,7 @@ fn poll_head(
 /// An upstream that did not do what was its to do may be gone without a word.
 fn poll_too_late(
     task: &mut Context<'_>,
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     upload: &Upload<'_>,
     upstream: &Upstream,
@@ -548,15 +549,15 @@ fn poll_too_late(
             let failure = Failure::Answer(Reason::Timeout(Limit::Upstream, None));
             return Poll::Ready(failure.into());
         }
-        match front.gives_up(moved) {
-            None => stream.due_in(front.patience()),
+        match served.gives_up(moved) {
+            None => stream.due_in(served.progress_wait()),
             Some(reason @ Reason::Shed(_)) => return Poll::Ready(Failure::Answer(reason).into()),
             Some(_) if upload.is_stalled() => {
                 upstream.distrust();
                 let failure = Failure::Answer(Reason::Timeout(Limit::UpstreamBody, None));
                 return Poll::Ready(failure.into());
             }
-            Some(_) => return Poll::Ready(Trouble::Request(RequestFault::SlowBody).into()),
+            Some(_) => return Poll::Ready(ExchangeError::Request(RequestFault::SlowBody).into()),
         }
     }
     Poll::Pending
@@ -573,18 +574,22 @@ enum Passed {
 
 impl Passed {
     /// Waits until the client has all of it.
-    async fn end(self, front: &Front, stream: &mut Stream<'_>) -> Result<Done, Failure> {
+    async fn end(
+        self,
+        served: &ServedConnection,
+        stream: &mut Stream<'_>,
+    ) -> Result<ExchangeEnd, Failure> {
         if self == Self::Queued {
-            flush(front, stream).await?;
+            flush(served, stream).await?;
         }
-        Ok(Done::default())
+        Ok(ExchangeEnd::default())
     }
 }
 
 /// The response's body, and what is left of the request's. Ends before the client has all of it
 /// where the upstream has nothing more to do: others may ask it meanwhile.
 async fn pass_down(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
     upload: &mut Upload<'_>,
@@ -592,7 +597,7 @@ async fn pass_down(
 ) -> Result<Passed, Failure> {
     // Most responses are here already, and to look at the clock costs.
     let mut moved = None;
-    stream.due_in(front.patience());
+    stream.due_in(served.progress_wait());
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
         // A request whose end does not come any more costs only itself.
@@ -604,7 +609,9 @@ async fn pass_down(
             Poll::Pending if upload.done && download.has_ended() => {
                 return Poll::Ready(Ok(Passed::Queued));
             }
-            Poll::Ready(Err(Broken::Client(trouble))) => return Poll::Ready(Err(trouble.into())),
+            Poll::Ready(Err(Broken::Client(exchange_error))) => {
+                return Poll::Ready(Err(exchange_error.into()));
+            }
             Poll::Ready(Err(Broken::Coding)) => {
                 return Poll::Ready(Err(Failure::Cut(Reason::CodingFailed)));
             }
@@ -615,57 +622,57 @@ async fn pass_down(
         }
         if before != (download.taken, stream.queued(), upload.written) {
             moved = None;
-            stream.due_in(front.patience());
+            stream.due_in(served.progress_wait());
         }
-        if let Poll::Ready(trouble) = stream.poll_gone(task) {
-            return Poll::Ready(Err(trouble.into()));
+        if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
+            return Poll::Ready(Err(exchange_error.into()));
         }
         let moved = *moved.get_or_insert_with(Instant::now);
-        poll_stalled(task, front, stream, moved).map(Err)
+        poll_stalled(task, served, stream, moved).map(Err)
     })
     .await
 }
 
 /// The upstream has switched protocols, which only a client that asked for it may see.
 async fn switched(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     mut head: response::Parts,
     upstream: Upstream,
     chosen: Option<http::HeaderValue>,
     record: &mut Record,
     written: &Written<'_>,
-) -> Result<Done, Failure> {
+) -> Result<ExchangeEnd, Failure> {
     // HTTP/2 has no 101 (RFC 9113 8.6).
     let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
         return Err(ResponseFault::Unasked.into());
     };
-    record.told.status = Some(head.status.as_u16());
+    record.info.status = Some(head.status.as_u16());
     record.reason = Reason::SwitchedProtocols;
     let Some(one) = stream.as_one() else {
-        return over_two(front, stream, head, upstream, record, written).await;
+        return over_two(served, stream, head, upstream, record, written).await;
     };
     let connection = http::HeaderValue::from_static("upgrade");
     head.headers.insert(header::CONNECTION, connection);
     head.headers.insert(header::UPGRADE, protocol);
     one.switch(&head);
-    flush(front, stream).await?;
-    Ok(Done { switched: Some(upstream), ..Done::default() })
+    flush(served, stream).await?;
+    Ok(ExchangeEnd { switched: Some(upstream), ..ExchangeEnd::default() })
 }
 
 async fn over_two(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     mut head: response::Parts,
-    upstream: Box<one::Connection>,
+    upstream: Box<one::Http1Connection>,
     record: &mut Record,
     written: &Written<'_>,
-) -> Result<Done, Failure> {
+) -> Result<ExchangeEnd, Failure> {
     websocket::to_ok(&mut head);
     respond(stream, head, Length::UntilClose, record)?;
-    match websocket::copy(front, stream, Upstream::One(upstream), written).await {
-        Ok(()) => Ok(Done::default()),
-        Err(websocket::End::Client(trouble)) => Err(trouble.into()),
-        Err(websocket::End::Other(reason)) => Err(Failure::Cut(reason)),
+    match websocket::copy(served, stream, Upstream::One(upstream), written).await {
+        Ok(()) => Ok(ExchangeEnd::default()),
+        Err(websocket::CopyEnd::Client(exchange_error)) => Err(exchange_error.into()),
+        Err(websocket::CopyEnd::Other(reason)) => Err(Failure::Cut(reason)),
     }
 }

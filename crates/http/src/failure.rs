@@ -4,14 +4,14 @@
 use http::StatusCode;
 
 use super::fault::ResponseFault;
-use super::stream::Trouble;
-use super::upstream::question::NoAnswer;
+use super::stream::ExchangeError;
+use super::upstream::request::NoAnswer;
 use eyelet_telemetry::reason::{Detail, Reason, Shed};
 
 /// Why there is no response of the upstream's to pass on.
 pub enum Failure {
     /// The client's doing: it is gone, or its request is broken.
-    Client(Trouble),
+    Client(ExchangeError),
     /// An answer of ours: its cause, which has the status.
     Answer(Reason),
     /// The response was cut behind its head.
@@ -30,9 +30,9 @@ pub fn status(reason: &Reason) -> StatusCode {
     StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::BAD_GATEWAY)
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        Self::Client(trouble)
+impl From<ExchangeError> for Failure {
+    fn from(exchange_error: ExchangeError) -> Self {
+        Self::Client(exchange_error)
     }
 }
 
@@ -69,8 +69,8 @@ impl From<Failure> for NoHead {
     }
 }
 
-impl From<Trouble> for NoHead {
-    fn from(trouble: Trouble) -> Self {
-        Self::Failure(Failure::Client(trouble))
+impl From<ExchangeError> for NoHead {
+    fn from(exchange_error: ExchangeError) -> Self {
+        Self::Failure(Failure::Client(exchange_error))
     }
 }

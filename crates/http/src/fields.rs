@@ -19,19 +19,19 @@ use super::framing::{self, is_framing_alias, lists, speaks_of_others, write_fiel
 use super::head::{FIELDS_MAX, Length};
 
 /// What the upstream is told of who asks. The values are parts of one text.
-pub struct Asker {
+pub struct Requester {
     via: &'static str,
     text: Bytes,
     client: Range<usize>,
     host: Range<usize>,
-    told: Told,
+    forwarded: ForwardedFields,
 }
 
 /// The fields that say so, beside a request's own: they are the same for each request of a client
 /// to a host.
-pub type Told = Rc<[(HeaderName, HeaderValue)]>;
+pub type ForwardedFields = Rc<[(HeaderName, HeaderValue)]>;
 
-impl Asker {
+impl Requester {
     /// A client at this address that asks for this authority by this version.
     pub fn new(client: IpAddr, host: &str, version: Version) -> Self {
         let mut text = Vec::with_capacity(64 + host.len());
@@ -49,10 +49,10 @@ impl Asker {
         text.extend_from_slice(b";host=\"");
         let host = write_part(&mut text, format_args!("{host}"));
         text.extend_from_slice(b"\";proto=https");
-        let (via, told) = (via(version), Rc::from([]));
-        let mut asker = Self { via, text: text.into(), client, host, told };
-        asker.told = asker.told_with(&mut HeaderMap::new());
-        asker
+        let (via, forwarded) = (via(version), Rc::from([]));
+        let mut requester = Self { via, text: text.into(), client, host, forwarded };
+        requester.forwarded = requester.forwarded_with(&mut HeaderMap::new());
+        requester
     }
 
     /// Whether it is one that asks for this authority by this version.
@@ -61,33 +61,33 @@ impl Asker {
     }
 
     /// Takes what a request says of who asked before, and says who asks.
-    pub fn identify(&self, headers: &mut HeaderMap, trusted: bool) -> Told {
+    pub fn identify(&self, headers: &mut HeaderMap, trusted: bool) -> ForwardedFields {
         let spoken: Vec<HeaderName> =
             headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
         for name in spoken {
             headers.remove(name);
         }
-        if trusted { self.told_with(headers) } else { self.told.clone() }
+        if trusted { self.forwarded_with(headers) } else { self.forwarded.clone() }
     }
 
-    fn told_with(&self, headers: &mut HeaderMap) -> Told {
+    fn forwarded_with(&self, headers: &mut HeaderMap) -> ForwardedFields {
         let client = self.text.slice(self.client.clone());
-        let mut told = vec![(header::VIA, HeaderValue::from_static(self.via))];
+        let mut forwarded = vec![(header::VIA, HeaderValue::from_static(self.via))];
         for (name, element) in [(header::FORWARDED, self.text.clone()), (X_FORWARDED_FOR, client)] {
             if let Some(list) = take_list(headers, &name, element) {
-                told.push((name, list));
+                forwarded.push((name, list));
             }
         }
         let host = self.text.slice(self.host.clone());
         if !headers.contains_key(&X_FORWARDED_HOST)
             && let Ok(host) = HeaderValue::from_maybe_shared(host)
         {
-            told.push((X_FORWARDED_HOST, host));
+            forwarded.push((X_FORWARDED_HOST, host));
         }
         if !headers.contains_key(&X_FORWARDED_PROTO) {
-            told.push((X_FORWARDED_PROTO, HeaderValue::from_static("https")));
+            forwarded.push((X_FORWARDED_PROTO, HeaderValue::from_static("https")));
         }
-        told.into()
+        forwarded.into()
     }
 }
 
@@ -337,7 +337,11 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 /// A request's head as the upstream reads it.
-pub fn write_request(request: &request::Parts, host: &str, told: &Told) -> BytesMut {
+pub fn write_request(
+    request: &request::Parts,
+    host: &str,
+    forwarded: &ForwardedFields,
+) -> BytesMut {
     let mut out = BytesMut::with_capacity(512);
     out.extend_from_slice(request.method.as_str().as_bytes());
     out.extend_from_slice(b" ");
@@ -347,7 +351,7 @@ pub fn write_request(request: &request::Parts, host: &str, told: &Told) -> Bytes
     out.extend_from_slice(host.as_bytes());
     out.extend_from_slice(b"\r\n");
     write_fields(&request.headers, &mut out);
-    write_fields(told.iter().map(|(name, value)| (name, value)), &mut out);
+    write_fields(forwarded.iter().map(|(name, value)| (name, value)), &mut out);
     out.extend_from_slice(b"\r\n");
     out
 }

@@ -12,15 +12,15 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use eyelet_record::{
-    CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, Session, alert,
+    CONTROL_BYTES_MAX, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RecordFault, Session, alert,
 };
 use eyelet_sys::epoll::FAILED;
 use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::load::Load;
-use eyelet_engine::connection_table::Entry;
-use eyelet_engine::handle::Stop;
+use eyelet_engine::connection_table::Slot;
+use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
@@ -39,47 +39,49 @@ const _: () = assert!(READ_BYTES + PAYLOAD_BYTES_MAX + 2048 <= 16 * PAYLOAD_BYTE
 
 /// Why a client's stream cannot be used any more.
 #[derive(Debug)]
-pub enum Gone {
+pub enum ClientLost {
     /// It sent an alert.
     Alert(u8),
     /// It broke the record layer's protocol; the alert is sealed.
-    Fault(Fault),
+    Fault(RecordFault),
     /// Its socket failed, or a deadline passed.
-    Stop(Stop),
+    Wait(WaitError),
     /// Its stream ended without close_notify (RFC 8446 section 6.1).
     Truncated,
 }
 
-impl From<Stop> for Gone {
-    fn from(stop: Stop) -> Self {
-        Self::Stop(stop)
+impl From<WaitError> for ClientLost {
+    fn from(wait_error: WaitError) -> Self {
+        Self::Wait(wait_error)
     }
 }
 
-impl From<io::Error> for Gone {
+impl From<io::Error> for ClientLost {
     fn from(error: io::Error) -> Self {
-        Self::Stop(Stop::Io(error))
+        Self::Wait(WaitError::Io(error))
     }
 }
 
-impl From<Fault> for Gone {
-    fn from(fault: Fault) -> Self {
+impl From<RecordFault> for ClientLost {
+    fn from(fault: RecordFault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl Gone {
+impl ClientLost {
     /// Why.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Alert(code) => Reason::ClientAlert(*code),
             Self::Fault(fault) => Reason::Record(*fault),
-            Self::Stop(Stop::Drained) => Reason::Drained(None),
-            Self::Stop(Stop::Late) => Reason::Timeout(Limit::Taking, None),
-            Self::Stop(Stop::Io(error)) => {
+            Self::Wait(WaitError::Drained) => Reason::Drained(None),
+            Self::Wait(WaitError::Late) => Reason::Timeout(Limit::Taking, None),
+            Self::Wait(WaitError::Io(error)) => {
                 Reason::client_io(error, Some(When::During(Stage::Response)))
             }
-            Self::Stop(stop) => stop.reason(Limit::Taking, When::During(Stage::Request)),
+            Self::Wait(wait_error) => {
+                wait_error.reason(Limit::Taking, When::During(Stage::Request))
+            }
             Self::Truncated => Reason::Truncated,
         }
     }
@@ -110,7 +112,7 @@ pub fn held_by(buffer: &mut BytesMut, before: usize) -> usize {
 /// Pieces that wait to be written, shared with where they came from. Small ones are copied
 /// together: a peer that sends single bytes must not have each of them cost a hundred.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct WriteQueue {
     pieces: VecDeque<Bytes>,
     /// Behind the pieces.
     small: BytesMut,
@@ -122,7 +124,7 @@ const SMALL_BYTES: usize = 1 << 10;
 /// What becomes of them: a buffer that grew would hold up to twice what is in it.
 const GATHERED_BYTES: usize = 8 << 10;
 
-impl Queue {
+impl WriteQueue {
     /// Adds a piece.
     pub fn push(&mut self, piece: impl Into<Bytes>) {
         let piece = piece.into();
@@ -159,10 +161,10 @@ impl Queue {
         if self.pieces.is_empty() {
             self.gather();
         }
-        let front = self.pieces.front_mut()?;
-        let piece = front.split_to(front.len().min(bytes_max));
+        let served = self.pieces.front_mut()?;
+        let piece = served.split_to(served.len().min(bytes_max));
         self.bytes -= piece.len();
-        if front.is_empty() {
+        if served.is_empty() {
             self.pieces.pop_front();
         }
         Some(piece)
@@ -223,7 +225,7 @@ impl Queue {
 }
 
 /// The client of an active terminated connection.
-pub struct Client {
+pub struct ClientStream {
     /// Its entry.
     pub handle: Rc<Handle>,
     /// Opened and not yet taken.
@@ -246,7 +248,7 @@ pub struct Client {
     truncated: bool,
 }
 
-impl Client {
+impl ClientStream {
     /// Takes over what was parked. The PROXY header for an upstream, if any, comes along.
     pub fn new(handle: Handle, terminated: Terminated) -> (Self, Vec<u8>) {
         let Terminated { session, flow } = terminated;
@@ -303,10 +305,10 @@ impl Client {
     /// Whether what is written now goes out at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         let mut table = self.handle.worker.table.borrow_mut();
-        let entry = table.entry(self.handle.key());
+        let slot = table.slot(self.handle.key());
         // A socket that is not there takes everything.
-        let is_sent = |entry: &mut Entry| socket::unsent(&entry.client).is_ok_and(|left| left == 0);
-        self.sealed.is_empty() && entry.is_none_or(is_sent)
+        let is_sent = |slot: &mut Slot| socket::unsent(&slot.client).is_ok_and(|left| left == 0);
+        self.sealed.is_empty() && slot.is_none_or(is_sent)
     }
 
     /// Counts what it holds, beyond what every active connection is counted as.
@@ -318,7 +320,11 @@ impl Client {
 
     /// Reads and opens, some `max` bytes or one record at most; how many came into `plain`. 0 is
     /// the end.
-    pub fn poll_fill(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<usize, Gone>> {
+    pub fn poll_fill(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<usize, ClientLost>> {
         loop {
             if !self.fresh {
                 if self.ended {
@@ -330,9 +336,9 @@ impl Client {
             self.recount();
             // The answer to a KeyUpdate need not wait for a response.
             if !self.sealed.is_empty()
-                && let Poll::Ready(Err(gone)) = self.poll_flush_sealed(task)
+                && let Poll::Ready(Err(client_lost)) = self.poll_flush_sealed(task)
             {
-                return Poll::Ready(Err(gone));
+                return Poll::Ready(Err(client_lost));
             }
             match read {
                 Ok(None) => {
@@ -343,11 +349,11 @@ impl Client {
                 }
                 Ok(Some(0)) if !self.ended => {}
                 Ok(Some(opened)) => return Poll::Ready(Ok(opened)),
-                Err(gone) => {
-                    if let Gone::Fault(fault) = &gone {
+                Err(client_lost) => {
+                    if let ClientLost::Fault(fault) = &client_lost {
                         self.seal_alert(fault.alert());
                     }
-                    return Poll::Ready(Err(gone));
+                    return Poll::Ready(Err(client_lost));
                 }
             }
         }
@@ -365,12 +371,12 @@ impl Client {
             return Some(filled + max.clamp(TIGHT_BYTES, READ_BYTES).min(piece));
         }
         let mut table = self.handle.worker.table.borrow_mut();
-        let Some(entry) = table.entry(self.handle.key()) else { return Some(filled + 1) };
-        whole_records(entry.client.as_fd(), &mut input[..filled + TIGHT_BYTES], filled)
+        let Some(slot) = table.slot(self.handle.key()) else { return Some(filled + 1) };
+        whole_records(slot.client.as_fd(), &mut input[..filled + TIGHT_BYTES], filled)
     }
 
     /// Reads and opens what is there. `None`: memory is too short for what is there.
-    fn read_records(&mut self, max: usize) -> Result<Option<usize>, Gone> {
+    fn read_records(&mut self, max: usize) -> Result<Option<usize>, ClientLost> {
         let worker = self.handle.worker.clone();
         let input = &mut *worker.buffers.borrow_mut().input;
         let mut filled = self.partial.len();
@@ -397,7 +403,7 @@ impl Client {
                     self.plain.extend_from_slice(&input[at + data.start..at + data.end]);
                 }
                 Incoming::Reply => self.seal_control()?,
-                Incoming::PeerAlert(code) => return Err(Gone::Alert(code)),
+                Incoming::PeerAlert(code) => return Err(ClientLost::Alert(code)),
                 Incoming::CloseNotify | Incoming::Nothing => {}
             }
             at += consumed;
@@ -407,7 +413,7 @@ impl Client {
         Ok(Some(opened))
     }
 
-    fn seal_control(&mut self) -> Result<(), Fault> {
+    fn seal_control(&mut self) -> Result<(), RecordFault> {
         let mut record = [0; CONTROL_BYTES_MAX];
         let sealed = self.session.seal_control(&mut self.keys, &mut record)?;
         self.sealed.extend_from_slice(&record[..sealed]);
@@ -423,7 +429,7 @@ impl Client {
     }
 
     /// What is sealed and was not sent, with close_notify behind it: the last words.
-    pub fn goodbye(&mut self) -> Vec<u8> {
+    pub fn close_notify(&mut self) -> Vec<u8> {
         self.seal_alert(alert::CLOSE_NOTIFY);
         self.unsent()
     }
@@ -439,7 +445,7 @@ impl Client {
     }
 
     /// Seals up to [`RECORDS`] records of what `fill` gives, and sends what the socket takes.
-    fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, Gone> {
+    fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, ClientLost> {
         if self.session.control_due() {
             self.seal_control()?;
         }
@@ -477,7 +483,7 @@ impl Client {
         }
     }
 
-    fn send_now(&self, bytes: &[u8]) -> Result<usize, Gone> {
+    fn send_now(&self, bytes: &[u8]) -> Result<usize, ClientLost> {
         match self.handle.send(CLIENT, bytes) {
             Ok(sent) => Ok(sent),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -487,7 +493,7 @@ impl Client {
     }
 
     /// Sends all that is sealed.
-    pub fn poll_flush_sealed(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+    pub fn poll_flush_sealed(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ClientLost>> {
         if self.sealed.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -507,8 +513,8 @@ impl Client {
     pub fn poll_send(
         &mut self,
         task: &mut Context<'_>,
-        queue: &mut Queue,
-    ) -> Poll<Result<(), Gone>> {
+        queue: &mut WriteQueue,
+    ) -> Poll<Result<(), ClientLost>> {
         loop {
             ready!(self.poll_flush_sealed(task))?;
             if queue.is_empty() {
@@ -519,14 +525,14 @@ impl Client {
     }
 }
 
-fn as_io(gone: Gone) -> io::Error {
-    match gone {
-        Gone::Stop(Stop::Io(error)) => error,
+fn as_io(client_lost: ClientLost) -> io::Error {
+    match client_lost {
+        ClientLost::Wait(WaitError::Io(error)) => error,
         other => io::Error::other(other.reason()),
     }
 }
 
-impl AsyncRead for Client {
+impl AsyncRead for ClientStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         task: &mut Context<'_>,
@@ -549,11 +555,13 @@ impl AsyncRead for Client {
         if self.plain.is_empty() {
             match ready!(self.poll_fill(task, READ_BYTES)) {
                 // The owner watches the clock: it has a last frame to send.
-                Err(Gone::Stop(Stop::Late | Stop::Drained | Stop::Shed)) => return Poll::Pending,
+                Err(ClientLost::Wait(WaitError::Late | WaitError::Drained | WaitError::Shed)) => {
+                    return Poll::Pending;
+                }
                 filled => _ = filled.map_err(as_io)?,
             }
             if self.truncated {
-                return Poll::Ready(Err(as_io(Gone::Truncated)));
+                return Poll::Ready(Err(as_io(ClientLost::Truncated)));
             }
         }
         let mut len = self.plain.len().min(buffer.remaining());
@@ -567,7 +575,7 @@ impl AsyncRead for Client {
     }
 }
 
-impl AsyncWrite for Client {
+impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         task: &mut Context<'_>,
@@ -628,7 +636,7 @@ fn take_from(rest: &mut &[u8], room: &mut [u8]) -> usize {
 }
 
 /// Writes all of a queue; whether the client took it.
-pub async fn send_all(client: &mut Client, queue: &mut Queue) -> Result<(), Gone> {
+pub async fn send_all(client: &mut ClientStream, queue: &mut WriteQueue) -> Result<(), ClientLost> {
     poll_fn(|task| client.poll_send(task, queue)).await
 }
 

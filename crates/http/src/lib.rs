@@ -12,7 +12,6 @@ mod fault;
 pub mod fields;
 mod frames;
 pub mod framing;
-pub mod front;
 pub mod head;
 mod head_bytes;
 pub mod io;
@@ -25,6 +24,7 @@ mod properties;
 pub mod reason;
 pub mod redirect;
 mod room;
+pub mod served_connection;
 mod stream;
 mod transfer;
 mod two;
@@ -41,8 +41,8 @@ use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
 
-use front::Front;
-use io::Client;
+use io::ClientStream;
+use served_connection::ServedConnection;
 use worker::Http;
 
 /// Serves a connection whose client's first bytes are here, until it rests or has ended.
@@ -57,19 +57,19 @@ pub fn serve(
     mut counted: Counted,
 ) -> Served {
     let http2 = info.decided.http2;
-    let (client, preface) = Client::new(handle, terminated);
+    let (client, preface) = ClientStream::new(handle, terminated);
     // What was held is the client's now.
     counted.set(if http2 { HTTP2_BYTES } else { 0 });
     // The first bytes were counted as the upstream's when they were opened.
     let first = client.plain.len() as u64;
     info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
-    let told = info.id;
+    let id = info.id;
     let serving = worker.engine.serves(info.client.ip());
-    match Front::new(worker, info, preface, client.bytes_to_client.clone()) {
-        Some(front) if http2 => Box::pin(two::serve(client, front, counted, serving)),
-        Some(front) => Box::pin(one::serve(client, front, serving)),
+    match ServedConnection::new(worker, info, preface, client.bytes_to_client.clone()) {
+        Some(served) if http2 => Box::pin(two::serve(client, served, counted, serving)),
+        Some(served) => Box::pin(one::serve(client, served, serving)),
         None => {
-            tracing::error!("connection {told} has no HTTP upstream");
+            tracing::error!("connection {id} has no HTTP upstream");
             Box::pin(std::future::ready(()))
         }
     }

@@ -42,7 +42,7 @@ pub struct Load {
     resets: Cell<usize>,
     /// Bytes of bodies that their upstreams have not taken yet: counted by who holds them.
     held: Cell<usize>,
-    bodies: RefCell<Vec<Rc<Body>>>,
+    bodies: RefCell<Vec<Rc<RequestBody>>>,
     /// Streams whose responses wait for what their client must say first: a WINDOW_UPDATE.
     stalled: Cell<usize>,
     /// The most that trailers take that the library has and no stream has taken yet.
@@ -78,7 +78,7 @@ pub enum Left {
 }
 
 /// A request's body on its way.
-pub struct Body {
+pub struct RequestBody {
     flow: FlowControl,
     /// Bytes that were taken from the library: their client may send as many again once they are
     /// given back.
@@ -94,7 +94,7 @@ impl Served {
     }
 }
 
-impl Body {
+impl RequestBody {
     /// Bytes that wait in the library.
     fn waiting(&self) -> usize {
         self.flow.used_capacity().saturating_sub(self.held.get())
@@ -341,21 +341,21 @@ impl Load {
     }
 
     /// Notes a request's body, before the library is asked for more.
-    pub fn begins(&self, flow: FlowControl) -> Rc<Body> {
-        let body = Rc::new(Body { flow, held: Cell::default() });
+    pub fn begins(&self, flow: FlowControl) -> Rc<RequestBody> {
+        let body = Rc::new(RequestBody { flow, held: Cell::default() });
         self.bodies.borrow_mut().push(body.clone());
         body
     }
 
     /// Notes that a stream has taken bytes of its body from the library.
-    pub fn takes(&self, body: &Body, bytes: usize) {
+    pub fn takes(&self, body: &RequestBody, bytes: usize) {
         body.held.update(|held| held + bytes);
         self.held.update(|held| held + bytes);
         self.leaves(bytes);
     }
 
     /// Notes that such bytes are gone; how many of them its client may send again.
-    pub fn releases(&self, body: &Body, bytes: usize) -> usize {
+    pub fn releases(&self, body: &RequestBody, bytes: usize) -> usize {
         let bytes = bytes.min(body.held.get());
         body.held.update(|held| held - bytes);
         self.held.update(|held| held - bytes);
@@ -363,7 +363,7 @@ impl Load {
     }
 
     /// Notes that a stream ends. What of its body is in the library goes with it.
-    pub fn ends(&self, body: &Rc<Body>) {
+    pub fn ends(&self, body: &Rc<RequestBody>) {
         self.bodies.borrow_mut().retain(|other| !Rc::ptr_eq(other, body));
         self.held.update(|held| held - body.held.get());
         self.leaves(body.waiting());

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use http::Method;
 
-use super::exchange::{Done, answer, exchange};
+use super::exchange::{ExchangeEnd, answer, exchange};
 use super::fault::RequestFault;
-use super::front::{Front, Record, Telling};
 use super::head::{Length, Request, Scanner, take_request};
-use super::io::{Client, Gone, READ_BYTES};
+use super::io::{ClientLost, ClientStream, READ_BYTES};
+use super::served_connection::{Record, RequestLogEntry, ServedConnection};
 use super::stream::Stream;
 use super::upgrade;
 use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
-use eyelet_engine::handle::Stop;
+use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::shed::Serving;
@@ -41,7 +41,7 @@ enum Next {
     /// Nothing more.
     End(Reason),
     /// The client is gone.
-    Gone(Gone),
+    ClientLost(ClientLost),
 }
 
 /// How a connection ends.
@@ -53,57 +53,57 @@ enum Last {
 }
 
 /// Serves a connection until it is at rest, or has ended.
-pub async fn serve(mut client: Client, front: Front, _serving: Serving) {
+pub async fn serve(mut client: ClientStream, served: ServedConnection, _serving: Serving) {
     let (reason, last) = loop {
-        match next(&mut client, &front).await {
+        match next(&mut client, &served).await {
             Next::Request(request) => {
-                let Step { close, done } = step(&mut client, &front, request).await;
+                let Step { close, done } = step(&mut client, &served, request).await;
                 if let Some(upstream) = done.switched {
-                    return upgrade::switch(client, front, upstream).await;
+                    return upgrade::switch(client, served, upstream).await;
                 }
-                match (done.gone, close) {
+                match (done.client_lost, close) {
                     (true, _) => break (Reason::Cut, Last::Cut),
-                    (false, true) if front.worker.engine.is_draining() => {
+                    (false, true) if served.worker.engine.is_draining() => {
                         break (Reason::Drained(None), Last::Close);
                     }
                     (false, true) => break (Reason::ClosedAfterResponse, Last::Close),
                     (false, false) => {}
                 }
             }
-            Next::Rest => return rest(client, front),
+            Next::Rest => return rest(client, served),
             Next::Fault(fault) => {
-                refuse(&mut client, &front, fault).await;
+                refuse(&mut client, &served, fault).await;
                 break (fault.into(), Last::Close);
             }
             Next::End(reason) => break (reason, Last::Close),
-            Next::Gone(gone) => break (gone.reason(), Last::Cut),
+            Next::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
         }
     };
-    end(client, front, reason, &last);
+    end(client, served, reason, &last);
 }
 
 /// Ends a connection and writes its line.
-fn end(mut client: Client, front: Front, reason: Reason, last: &Last) {
+fn end(mut client: ClientStream, served: ServedConnection, reason: Reason, last: &Last) {
     let words = match last {
-        Last::Close => client.goodbye(),
+        Last::Close => client.close_notify(),
         Last::Cut => client.unsent(),
     };
     park::close_with(&client.handle, &words);
-    let worker = front.worker.clone();
-    worker.engine.emit(&front.end(), &End { outcome: Outcome::Terminated, reason });
+    let worker = served.worker.clone();
+    worker.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
 }
 
 /// Back to the table, with no upstream and no buffer.
-fn rest(client: Client, mut front: Front) {
-    let (handle, terminated) = client.into_parked(std::mem::take(&mut front.preface));
-    let mut info = front.end();
+fn rest(client: ClientStream, mut served: ServedConnection) {
+    let (handle, terminated) = client.into_parked(std::mem::take(&mut served.preface));
+    let mut info = served.end();
     park::park(&handle, &mut info, Relay::Terminate(terminated));
 }
 
-async fn next(client: &mut Client, front: &Front) -> Next {
-    let http = &front.worker.shared.config.http;
+async fn next(client: &mut ClientStream, served: &ServedConnection) -> Next {
+    let http = &served.worker.shared.config.http;
     if client.plain.is_empty() {
-        if front.worker.engine.is_draining() {
+        if served.worker.engine.is_draining() {
             return Next::End(Reason::Drained(None));
         }
         client.handle.due_in(AWAKE);
@@ -113,18 +113,18 @@ async fn next(client: &mut Client, front: &Front) -> Next {
             }
             Ok(0) => return Next::End(Reason::ClientClosed(None)),
             Ok(_) => {}
-            Err(Gone::Stop(Stop::Drained)) => return Next::End(Reason::Drained(None)),
-            Err(Gone::Stop(Stop::Late)) => return Next::Rest,
-            Err(gone) => return Next::Gone(gone),
+            Err(ClientLost::Wait(WaitError::Drained)) => return Next::End(Reason::Drained(None)),
+            Err(ClientLost::Wait(WaitError::Late)) => return Next::Rest,
+            Err(client_lost) => return Next::ClientLost(client_lost),
         }
     }
     let (mut scanner, mut is_bounded) = (Scanner::default(), false);
     loop {
         match take_request(&mut client.plain, &mut scanner, http.head_bytes_max) {
             Ok(Some(request)) => {
-                front.worker.engine.enters(client.handle.key(), Phase::Busy);
-                if let Err(shed @ Stop::Shed) = client.handle.in_time() {
-                    return Next::Gone(shed.into());
+                served.worker.engine.enters(client.handle.key(), Phase::Busy);
+                if let Err(shed @ WaitError::Shed) = client.handle.in_time() {
+                    return Next::ClientLost(shed.into());
                 }
                 return Next::Request(request);
             }
@@ -138,44 +138,45 @@ async fn next(client: &mut Client, front: &Front) -> Next {
         // Until its head is whole it is one of those that make room for others.
         let is_large = client.plain.len() > LARGE_BYTES;
         let phase = if is_large { Phase::Large } else { Phase::HalfOpen };
-        front.worker.engine.enters(client.handle.key(), phase);
-        if client.plain.len() > HELLO_BYTES && !front.worker.engine.relieve(client.plain.len()) {
-            return Next::Gone(Gone::Stop(Stop::Shed));
+        served.worker.engine.enters(client.handle.key(), phase);
+        if client.plain.len() > HELLO_BYTES && !served.worker.engine.relieve(client.plain.len()) {
+            return Next::ClientLost(ClientLost::Wait(WaitError::Shed));
         }
         match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
             Ok(0) => return Next::End(Reason::ClientClosed(Some(HEAD))),
             Ok(_) => {}
-            Err(Gone::Stop(Stop::Late)) => return Next::Fault(RequestFault::SlowHead),
-            Err(gone) => return Next::Gone(gone),
+            Err(ClientLost::Wait(WaitError::Late)) => return Next::Fault(RequestFault::SlowHead),
+            Err(client_lost) => return Next::ClientLost(client_lost),
         }
     }
 }
 
 struct Step {
     close: bool,
-    done: Done,
+    done: ExchangeEnd,
 }
 
-async fn step(client: &mut Client, front: &Front, request: Request) -> Step {
+async fn step(client: &mut ClientStream, served: &ServedConnection, request: Request) -> Step {
     let Request { parts, length, keep_alive } = request;
-    let close = !keep_alive || front.worker.engine.is_draining();
+    let close = !keep_alive || served.worker.engine.is_draining();
     let mut stream = Stream::one(client, length, parts.version, close);
     // Not boxed: it is larger than what the allocator has at hand, and a box a request costs more
     // than the memory while the connection is awake.
-    let done = exchange(front, &mut stream, parts, length).await;
+    let done = exchange(served, &mut stream, parts, length).await;
     let close = stream.as_one().is_none_or(|one| one.close);
     Step { close, done }
 }
 
 /// Answers what is no request.
-async fn refuse(client: &mut Client, front: &Front, fault: RequestFault) {
+async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
-    let mut telling = Telling::new(front, Record::of(front, &Method::GET, ""), stream.sent());
-    let record = &mut telling.record;
-    record.told.method = "".into();
+    let mut log_entry =
+        RequestLogEntry::new(served, Record::of(served, &Method::GET, ""), stream.sent());
+    let record = &mut log_entry.record;
+    record.info.method = "".into();
     record.failed = true;
     record.reason = fault.into();
     // A client that does not read its answer has no other.
-    answer(front, &mut stream, fault.status(), &Method::GET, record).await;
-    telling.end();
+    answer(served, &mut stream, fault.status(), &Method::GET, record).await;
+    log_entry.end();
 }

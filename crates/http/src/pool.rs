@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use eyelet_config::HttpUpstream;
 
 use super::upstream::dial::Dialled;
-use super::upstream::question::Question;
+use super::upstream::request::UpstreamRequest;
 use super::upstream::{Upstream, one, two};
 
 /// How long an HTTP/1.1 connection is kept whose upstream does not say for how long it keeps it:
@@ -37,11 +37,11 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// The pool of a worker.
 #[derive(Default)]
-pub struct Pool {
+pub struct UpstreamPool {
     shelves: RefCell<HashMap<HttpUpstream, Rc<Shelf>>>,
 }
 
-impl Pool {
+impl UpstreamPool {
     /// What is kept of an upstream: rules with equal upstreams share connections, whichever
     /// configuration they are of.
     pub fn shelf(&self, upstream: &HttpUpstream) -> Rc<Shelf> {
@@ -62,7 +62,7 @@ impl Pool {
 #[derive(Default)]
 pub struct Shelf {
     ones: RefCell<Vec<Idle>>,
-    twos: RefCell<Vec<Rc<two::Connection>>>,
+    twos: RefCell<Vec<Rc<two::Http2Connection>>>,
     /// Connections that are being dialled and may turn out to be shared ones.
     dialling: Cell<usize>,
     /// Dials that brought no shared connection, ever.
@@ -74,7 +74,7 @@ pub struct Shelf {
 }
 
 struct Idle {
-    connection: Box<one::Connection>,
+    connection: Box<one::Http1Connection>,
     since: Instant,
 }
 
@@ -99,21 +99,22 @@ fn kept(said: Duration) -> Duration {
 
 impl Shelf {
     /// A stream of a shared connection; or, with `idle`, the idle connection used last.
-    pub fn take(&self, question: &Question<'_>, idle: bool) -> Option<Upstream> {
-        if !question.by_one {
+    pub fn take(&self, upstream_request: &UpstreamRequest<'_>, idle: bool) -> Option<Upstream> {
+        if !upstream_request.by_one {
             let mut twos = self.twos.borrow_mut();
             twos.retain(|connection| connection.is_good());
             // The first that has room: what is not needed gets no streams, and goes.
-            let asked = twos.iter().filter(|one| one.has_room()).find_map(|one| one.ask(question));
+            let asked =
+                twos.iter().filter(|one| one.has_room()).find_map(|one| one.ask(upstream_request));
             if let Some(asked) = asked {
                 return Some(Upstream::Two(Box::new(asked)));
             }
         }
-        if idle { self.take_idle(!question.again).map(Upstream::One) } else { None }
+        if idle { self.take_idle(!upstream_request.again).map(Upstream::One) } else { None }
     }
 
     /// The idle connection used last, if it is good for a request that is sent `once` or again.
-    fn take_idle(&self, once: bool) -> Option<Box<one::Connection>> {
+    fn take_idle(&self, once: bool) -> Option<Box<one::Http1Connection>> {
         let mut ones = self.ones.borrow_mut();
         loop {
             let last = ones.last()?;

@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use http::{HeaderMap, Method, Version, header};
 
-use super::body::{Decoder, Malformed, Piece};
+use super::body::{BadFraming, Decoder, Piece};
 use super::fault::{RequestFault, ResponseFault};
 use super::head::{
     FIELDS_MAX, Length, RESPONSE_FIELDS_MAX, Request, Response, Scanner, TARGET_BYTES_MAX,
@@ -129,7 +129,7 @@ struct Decoded {
     left: usize,
 }
 
-fn decode(length: Length, bytes: &[u8], step: usize) -> Result<Decoded, Malformed> {
+fn decode(length: Length, bytes: &[u8], step: usize) -> Result<Decoded, BadFraming> {
     let (mut decoder, mut buffer, mut data) = (Decoder::new(length), BytesMut::new(), Vec::new());
     for piece in bytes.chunks(step) {
         buffer.extend_from_slice(piece);

@@ -9,7 +9,7 @@ use super::fields;
 use super::head::{Length, Request, Scanner, request_end, take_request};
 use super::page::page;
 use super::stream::write_head;
-use eyelet_engine::handle::Stop;
+use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::CountedBuffer;
@@ -24,7 +24,7 @@ const HEAD: When = When::During(Stage::RequestHead);
 /// Serves a connection.
 pub async fn redirect(
     handle: &Handle,
-    http: &eyelet_config::Http,
+    http: &eyelet_config::HttpLimits,
     info: &mut ConnectionInfo,
     mut received: CountedBuffer,
 ) -> Result<(), End> {
@@ -39,8 +39,8 @@ pub async fn redirect(
         match handle.recv(&mut received, READ_BYTES).await {
             Ok(0) => return Err(End::failed(Reason::ClientClosed(Some(HEAD)))),
             Ok(_) => {}
-            Err(Stop::Late) => break Err(RequestFault::SlowHead),
-            Err(stop) => return Err(End::failed(stop.reason(Limit::Head, HEAD))),
+            Err(WaitError::Late) => break Err(RequestFault::SlowHead),
+            Err(wait_error) => return Err(End::failed(wait_error.reason(Limit::Head, HEAD))),
         }
     };
     let (words, end) = match request {

@@ -8,11 +8,11 @@ use std::time::Instant;
 use http::{request, response};
 
 use super::failure::Failure;
-use super::front::Front;
 use super::head_bytes::{map_bytes, request_bytes, text_bytes};
-use super::io::Gone;
-use super::stream::{Stream, Trouble};
-use eyelet_engine::handle::Stop;
+use super::io::ClientLost;
+use super::served_connection::ServedConnection;
+use super::stream::{ExchangeError, Stream};
+use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::Counted;
 use eyelet_telemetry::reason::Shed;
 
@@ -28,7 +28,7 @@ const STREAM_HEAD_BYTES_COUNTED: usize = 8 << 10;
 /// Counts a request's head by HTTP/1.1 if there is room for it. By HTTP/2 it was counted before
 /// the stream was served.
 pub fn take_request(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     request: &request::Parts,
 ) -> Result<Counted, Failure> {
@@ -36,7 +36,7 @@ pub fn take_request(
         Some(_) => request_bytes(&request.headers, &request.uri),
         None => 0,
     };
-    let budget = &front.worker.engine.process.budget;
+    let budget = &served.worker.engine.process.budget;
     if bytes > HEAD_BYTES_ORDINARY && budget.is_tight(bytes) {
         return Err(Failure::no_room(Shed::RequestHead));
     }
@@ -45,8 +45,11 @@ pub fn take_request(
 
 /// Counts a response's head if there is room for it, an interim one too: the library or the queue
 /// has one of them at a time, and what is ordinary is counted with the connection or the stream.
-pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counted, Failure> {
-    let budget = &front.worker.engine.process.budget;
+pub fn take_response(
+    served: &ServedConnection,
+    response: &response::Parts,
+) -> Result<Counted, Failure> {
+    let budget = &served.worker.engine.process.budget;
     let bytes = map_bytes(&response.headers) + text_bytes(&response.headers);
     let bytes = bytes.saturating_sub(HEAD_BYTES_COUNTED);
     if bytes > 0 && budget.is_tight(bytes) {
@@ -58,25 +61,27 @@ pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counte
 /// Waits for room for an interim response's head, as long as for a body that does not move, and
 /// counts it. Only a long one waits. RFC 9110 15.2 has a proxy pass it on, so it is never left out.
 pub async fn wait_for_interim(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     head: &response::Parts,
 ) -> Result<Counted, Failure> {
     let began = Instant::now();
     poll_fn(|task| {
-        let failure = match take_response(front, head) {
-            Err(failure) if began.elapsed() < front.patience() => failure,
+        let failure = match take_response(served, head) {
+            Err(failure) if began.elapsed() < served.progress_wait() => failure,
             taken => return Poll::Ready(taken),
         };
-        front.worker.engine.wants_memory(task);
-        if let Poll::Ready(trouble) = stream.poll_gone(task) {
-            return Poll::Ready(Err(trouble.into()));
+        served.worker.engine.wants_memory(task);
+        if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
+            return Poll::Ready(Err(exchange_error.into()));
         }
         match stream.poll_late(task) {
             // The wait has an end of its own, which names the cause.
-            Poll::Pending | Poll::Ready(Stop::Late) => Poll::Pending,
-            Poll::Ready(Stop::Shed) => Poll::Ready(Err(failure)),
-            Poll::Ready(stop) => Poll::Ready(Err(Trouble::Gone(Gone::Stop(stop)).into())),
+            Poll::Pending | Poll::Ready(WaitError::Late) => Poll::Pending,
+            Poll::Ready(WaitError::Shed) => Poll::Ready(Err(failure)),
+            Poll::Ready(wait_error) => {
+                Poll::Ready(Err(ExchangeError::ClientLost(ClientLost::Wait(wait_error)).into()))
+            }
         }
     })
     .await

@@ -17,10 +17,10 @@ use super::body::{Decoder, Encoder, Piece, keep_trailers};
 use super::fault::RequestFault;
 use super::framing::write_fields;
 use super::head::{Length, give_back, has_no_body};
-use super::io::{Client, Gone, Queue};
-use super::load::{Body, Left, Load};
+use super::io::{ClientLost, ClientStream, WriteQueue};
+use super::load::{Left, Load, RequestBody};
 use super::reason::http2;
-use eyelet_engine::handle::Stop;
+use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::reason::{Peer, Reason};
 
@@ -40,26 +40,26 @@ const HEAD_BYTES: usize = 512;
 
 /// Why an exchange cannot go on.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum ExchangeError {
     /// The client is gone.
-    Gone(Gone),
+    ClientLost(ClientLost),
     /// The request is broken.
     Request(RequestFault),
     /// The HTTP/2 stream or its connection has ended.
     Reset(h2::Error),
 }
 
-impl From<Gone> for Trouble {
-    fn from(gone: Gone) -> Self {
-        Self::Gone(gone)
+impl From<ClientLost> for ExchangeError {
+    fn from(client_lost: ClientLost) -> Self {
+        Self::ClientLost(client_lost)
     }
 }
 
-impl Trouble {
+impl ExchangeError {
     /// Why.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Gone(gone) => gone.reason(),
+            Self::ClientLost(client_lost) => client_lost.reason(),
             Self::Request(fault) => (*fault).into(),
             Self::Reset(error) => http2(Peer::Client, error),
         }
@@ -76,8 +76,8 @@ pub enum Stream<'a> {
 
 /// An exchange by HTTP/1.1.
 pub struct One<'a> {
-    client: &'a mut Client,
-    queue: Queue,
+    client: &'a mut ClientStream,
+    queue: WriteQueue,
     decoder: Decoder,
     encoder: Encoder,
     version: Version,
@@ -96,11 +96,11 @@ pub struct Two {
     respond: h2::server::SendResponse<Bytes>,
     responded: bool,
     send: Option<h2::SendStream<Bytes>>,
-    queue: Queue,
+    queue: WriteQueue,
     /// It waits for the client's window.
     stalled: bool,
     /// The request's body, where there is one.
-    body: Option<Rc<Body>>,
+    body: Option<Rc<RequestBody>>,
     load: Rc<Load>,
     end: Option<Option<HeaderMap>>,
     /// The library has all of the response.
@@ -111,10 +111,15 @@ pub struct Two {
 
 impl<'a> Stream<'a> {
     /// An exchange on an HTTP/1.1 connection.
-    pub fn one(client: &'a mut Client, length: Length, version: Version, close: bool) -> Self {
+    pub fn one(
+        client: &'a mut ClientStream,
+        length: Length,
+        version: Version,
+        close: bool,
+    ) -> Self {
         Self::One(One {
             client,
-            queue: Queue::default(),
+            queue: WriteQueue::default(),
             decoder: Decoder::new(length),
             encoder: Encoder::Plain,
             version,
@@ -142,7 +147,7 @@ impl<'a> Stream<'a> {
             respond,
             responded: false,
             send: None,
-            queue: Queue::default(),
+            queue: WriteQueue::default(),
             load,
             end: None,
             ended: false,
@@ -162,7 +167,7 @@ impl<'a> Stream<'a> {
         &mut self,
         task: &mut Context<'_>,
         max: usize,
-    ) -> Poll<Result<Piece, Trouble>> {
+    ) -> Poll<Result<Piece, ExchangeError>> {
         match self {
             Self::One(one) => one.poll_piece(task, max),
             Self::Two(two) => two.poll_piece(task),
@@ -203,10 +208,10 @@ impl<'a> Stream<'a> {
     }
 
     /// Fails if the client is gone; else waits for that for ever.
-    pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+    pub fn poll_closed(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {
         match self {
-            Self::One(one) => one.poll_gone(task),
-            Self::Two(two) => two.poll_gone(task),
+            Self::One(one) => one.poll_closed(task),
+            Self::Two(two) => two.poll_closed(task),
         }
     }
 
@@ -219,13 +224,13 @@ impl<'a> Stream<'a> {
     }
 
     /// Waits until the time is over.
-    pub fn poll_late(&mut self, task: &mut Context<'_>) -> Poll<Stop> {
+    pub fn poll_late(&mut self, task: &mut Context<'_>) -> Poll<WaitError> {
         match self {
             Self::One(one) => match one.client.handle.poll_ready(task, &[], 0) {
-                Poll::Ready(Err(stop)) => Poll::Ready(stop),
+                Poll::Ready(Err(wait_error)) => Poll::Ready(wait_error),
                 _ => Poll::Pending,
             },
-            Self::Two(two) => two.due.as_mut().poll(task).map(|()| Stop::Late),
+            Self::Two(two) => two.due.as_mut().poll(task).map(|()| WaitError::Late),
         }
     }
 
@@ -238,7 +243,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Queues an interim response.
-    pub fn inform(&mut self, head: response::Parts) -> Result<(), Trouble> {
+    pub fn inform(&mut self, head: response::Parts) -> Result<(), ExchangeError> {
         match self {
             Self::One(one) => {
                 one.queue.push_head(write_head(&head));
@@ -255,7 +260,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Queues the response's head. `length` is that of its body as it will be sent.
-    pub fn respond(&mut self, head: response::Parts, length: Length) -> Result<(), Trouble> {
+    pub fn respond(&mut self, head: response::Parts, length: Length) -> Result<(), ExchangeError> {
         match self {
             Self::One(one) => {
                 one.respond(head, length);
@@ -334,11 +339,11 @@ impl<'a> Stream<'a> {
 
     /// Writes all that is queued. Behind an interim response and the end of one nothing of it is
     /// left in HTTP/2's library either. Until when is [`Stream::poll_late`]'s to say.
-    pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+    pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         match self {
             Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
-                Err(Gone::Stop(Stop::Late)) => Poll::Pending,
-                sent => Poll::Ready(sent.map_err(Trouble::Gone)),
+                Err(ClientLost::Wait(WaitError::Late)) => Poll::Pending,
+                sent => Poll::Ready(sent.map_err(ExchangeError::ClientLost)),
             },
             Self::Two(two) => two.poll_flush(task),
         }
@@ -389,24 +394,28 @@ impl<'a> Stream<'a> {
 }
 
 impl One<'_> {
-    fn poll_piece(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<Piece, Trouble>> {
+    fn poll_piece(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Piece, ExchangeError>> {
         loop {
             match self.decoder.next(&mut self.client.plain) {
                 Ok(Some(piece)) => return Poll::Ready(Ok(piece)),
                 Ok(None) => {}
-                Err(_) => return Poll::Ready(Err(Trouble::Request(RequestFault::Chunk))),
+                Err(_) => return Poll::Ready(Err(ExchangeError::Request(RequestFault::Chunk))),
             }
             match ready!(self.client.poll_fill(task, max)) {
-                Ok(0) => return Poll::Ready(Err(Trouble::Request(RequestFault::Cut))),
+                Ok(0) => return Poll::Ready(Err(ExchangeError::Request(RequestFault::Cut))),
                 Ok(_) => {}
                 // The clock is the exchange's.
-                Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
-                Err(gone) => return Poll::Ready(Err(gone.into())),
+                Err(ClientLost::Wait(WaitError::Late)) => return Poll::Pending,
+                Err(client_lost) => return Poll::Ready(Err(client_lost.into())),
             }
         }
     }
 
-    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+    fn poll_closed(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {
         // Reading is the only way to learn of an end; what is read ahead is the next request's.
         // While memory is short nothing is, and an end is learnt of later.
         while self.decoder.is_done()
@@ -416,8 +425,8 @@ impl One<'_> {
         {
             match ready!(self.client.poll_fill(task, AHEAD_BYTES_MAX)) {
                 Ok(_) => {}
-                Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
-                Err(gone) => return Poll::Ready(gone.into()),
+                Err(ClientLost::Wait(WaitError::Late)) => return Poll::Pending,
+                Err(client_lost) => return Poll::Ready(client_lost.into()),
             }
         }
         // A client that has sent FIN may still read, with close_notify before it or without: RFC
@@ -425,7 +434,7 @@ impl One<'_> {
         // is whole. If it does not read, what is written to it is answered by a reset.
         if self.client.has_failed() {
             let error = std::io::ErrorKind::ConnectionReset.into();
-            return Poll::Ready(Gone::Stop(Stop::Io(error)).into());
+            return Poll::Ready(ClientLost::Wait(WaitError::Io(error)).into());
         }
         Poll::Pending
     }
@@ -512,17 +521,17 @@ impl Two {
         room
     }
 
-    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
+    fn poll_closed(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {
         let reset = match &mut self.send {
             Some(send) => ready!(send.poll_reset(task)),
             // A response without a body is whole with its head.
             None if self.responded => return Poll::Pending,
             None => ready!(self.respond.poll_reset(task)),
         };
-        Poll::Ready(Trouble::Reset(reset.map_or_else(|error| error, h2::Error::from)))
+        Poll::Ready(ExchangeError::Reset(reset.map_or_else(|error| error, h2::Error::from)))
     }
 
-    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, Trouble>> {
+    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, ExchangeError>> {
         let Some(receive) = &mut self.receive else { return Poll::Pending };
         if !self.data_ended {
             match ready!(receive.poll_data(task)) {
@@ -538,7 +547,7 @@ impl Two {
                     task.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Some(Err(error)) => return Poll::Ready(Err(Trouble::Reset(error))),
+                Some(Err(error)) => return Poll::Ready(Err(ExchangeError::Reset(error))),
                 None => self.data_ended = true,
             }
         }
@@ -546,11 +555,11 @@ impl Two {
         self.load.drops_trailers(self.id);
         match trailers {
             Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers)))),
-            Err(error) => Poll::Ready(Err(Trouble::Reset(error))),
+            Err(error) => Poll::Ready(Err(ExchangeError::Reset(error))),
         }
     }
 
-    fn respond(&mut self, mut head: response::Parts, length: Length) -> Result<(), Trouble> {
+    fn respond(&mut self, mut head: response::Parts, length: Length) -> Result<(), ExchangeError> {
         let ends = length == Length::Empty || has_no_body(head.status);
         head.version = Version::HTTP_2;
         if head.status == StatusCode::UPGRADE_REQUIRED {
@@ -568,7 +577,7 @@ impl Two {
         Ok(())
     }
 
-    fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+    fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         // With nothing to write it is poll_room that knows whether the window is shut.
         let has_work = !self.queue.is_empty() || self.end.is_some() || self.ended;
         let flushed = self.poll_flush_all(task);
@@ -581,11 +590,11 @@ impl Two {
 
     /// Waits until the client's socket has taken the response. Until then it is in the library,
     /// and the stream has not ended.
-    fn poll_left(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+    fn poll_left(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         self.load.poll_left(self.id, task).map(written)
     }
 
-    fn poll_flush_all(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+    fn poll_flush_all(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         if self.ended {
             return Poll::Ready(Ok(()));
         }
@@ -594,15 +603,17 @@ impl Two {
         };
         if let Poll::Ready(reset) = send.poll_reset(task) {
             let error = reset.map_or_else(|error| error, h2::Error::from);
-            return Poll::Ready(Err(Trouble::Reset(error)));
+            return Poll::Ready(Err(ExchangeError::Reset(error)));
         }
         while !self.queue.is_empty() {
             send.reserve_capacity(self.queue.len().min(SEND_BYTES_MAX));
             while send.capacity() == 0 {
                 match ready!(send.poll_capacity(task)) {
                     Some(Ok(_)) => {}
-                    Some(Err(error)) => return Poll::Ready(Err(Trouble::Reset(error))),
-                    None => return Poll::Ready(Err(Trouble::Reset(h2::Reason::CANCEL.into()))),
+                    Some(Err(error)) => return Poll::Ready(Err(ExchangeError::Reset(error))),
+                    None => {
+                        return Poll::Ready(Err(ExchangeError::Reset(h2::Reason::CANCEL.into())));
+                    }
                 }
             }
             let Some(piece) = self.queue.take(send.capacity()) else { break };
@@ -626,13 +637,13 @@ impl Two {
 
     /// Why nothing more can be sent. The library's own error says only that the stream's state is
     /// another one.
-    fn why_reset(&mut self, error: h2::Error) -> Trouble {
-        let mut nobody = Context::from_waker(Waker::noop());
+    fn why_reset(&mut self, error: h2::Error) -> ExchangeError {
+        let mut counting_waker = Context::from_waker(Waker::noop());
         let why = match &mut self.send {
-            Some(send) => send.poll_reset(&mut nobody),
-            None => self.respond.poll_reset(&mut nobody),
+            Some(send) => send.poll_reset(&mut counting_waker),
+            None => self.respond.poll_reset(&mut counting_waker),
         };
-        Trouble::Reset(match why {
+        ExchangeError::Reset(match why {
             Poll::Ready(why) => why.map_or_else(|error| error, h2::Error::from),
             Poll::Pending => error,
         })
@@ -640,13 +651,13 @@ impl Two {
 }
 
 /// Whether what the library had was written.
-fn written(left: Left) -> Result<(), Trouble> {
+fn written(left: Left) -> Result<(), ExchangeError> {
     match left {
         Left::Written => Ok(()),
-        Left::Reset => Err(Trouble::Reset(h2::Reason::CANCEL.into())),
+        Left::Reset => Err(ExchangeError::Reset(h2::Reason::CANCEL.into())),
         Left::Closed => {
             let error = std::io::ErrorKind::ConnectionReset.into();
-            Err(Gone::Stop(Stop::Io(error)).into())
+            Err(ClientLost::Wait(WaitError::Io(error)).into())
         }
     }
 }

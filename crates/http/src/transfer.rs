@@ -15,10 +15,10 @@ use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
 use super::fault::ResponseFault;
-use super::front::Written;
 use super::head::Length;
-use super::io::Queue;
-use super::stream::{Stream, Trouble};
+use super::io::WriteQueue;
+use super::served_connection::Written;
+use super::stream::{ExchangeError, Stream};
 use super::upstream::Upstream;
 use crate::compress::Coder;
 use crate::worker::Http;
@@ -28,7 +28,7 @@ use eyelet_telemetry::request::Coded;
 /// Bytes on their way in one direction: beyond it the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a response that are coded in one turn: the worker has others.
-const TURN_BYTES: usize = 256 << 10;
+const QUOTA_BYTES: usize = 256 << 10;
 /// What of them every active connection is counted as.
 const SMALL_BYTES: usize = 2 << 10;
 /// Bytes of a response that are looked at before its coding is chosen, if they are here.
@@ -36,7 +36,7 @@ const FIRST_BYTES: usize = 4 << 10;
 
 /// The request on its way up.
 pub struct Upload<'a> {
-    queue: Queue,
+    queue: WriteQueue,
     encoder: Encoder,
     /// All of it is written.
     pub done: bool,
@@ -61,7 +61,7 @@ impl<'a> Upload<'a> {
         length: Length,
         chunked: bool,
     ) -> Self {
-        let mut queue = Queue::default();
+        let mut queue = WriteQueue::default();
         queue.push_head(head);
         let chunked = chunked && length == Length::Chunked;
         let encoder = if chunked { Encoder::Chunked } else { Encoder::Plain };
@@ -98,7 +98,7 @@ impl<'a> Upload<'a> {
     /// Nothing more of it can be written, and what is here is of no use.
     pub fn breaks(&mut self, stream: &mut Stream<'_>) {
         self.broken = true;
-        self.queue = Queue::default();
+        self.queue = WriteQueue::default();
         self.counted.set(0);
         stream.refuse_rest();
     }
@@ -109,7 +109,7 @@ impl<'a> Upload<'a> {
         task: &mut Context<'_>,
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
-    ) -> Poll<Result<(), Trouble>> {
+    ) -> Poll<Result<(), ExchangeError>> {
         if self.broken {
             // Its client waits for the window, and would not read the answer.
             let _ = stream.poll_rest(task);
@@ -128,7 +128,7 @@ impl<'a> Upload<'a> {
         task: &mut Context<'_>,
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
-    ) -> Poll<Result<(), Trouble>> {
+    ) -> Poll<Result<(), ExchangeError>> {
         loop {
             let room = if self.read { 0 } else { self.room(upstream) };
             if room == 0 && !self.read {
@@ -137,7 +137,7 @@ impl<'a> Upload<'a> {
             while !self.read && (self.queue.len() < room || !stream.waits_to_be_read()) {
                 match stream.poll_piece(task, room.saturating_sub(self.queue.len())) {
                     Poll::Pending => break,
-                    Poll::Ready(Err(trouble)) => return Poll::Ready(Err(trouble)),
+                    Poll::Ready(Err(exchange_error)) => return Poll::Ready(Err(exchange_error)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
                         self.taken = true;
                         self.encoder.push(data, &mut self.queue);
@@ -176,7 +176,7 @@ impl<'a> Upload<'a> {
 #[derive(Debug)]
 pub enum Broken {
     /// The client's doing.
-    Client(Trouble),
+    Client(ExchangeError),
     /// Ours: the coder failed.
     Coding,
     /// The upstream's.
@@ -278,13 +278,13 @@ impl Download {
     }
 
     /// For the access line.
-    pub fn told(&self) -> Coded {
-        let told = self.coder.as_ref().map(Coder::told).unwrap_or_default();
+    pub fn coding_info(&self) -> Coded {
+        let coding_info = self.coder.as_ref().map(Coder::coding_info).unwrap_or_default();
         Coded {
-            coding: told.coding,
+            coding: coding_info.coding,
             bytes_identity: self.taken,
             bytes_sent: self.given,
-            why_not: told.why_not,
+            why_not: coding_info.why_not,
         }
     }
 
@@ -307,10 +307,10 @@ impl Download {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Broken>> {
-        let turn = self.taken + TURN_BYTES as u64;
+        let quota = self.taken + QUOTA_BYTES as u64;
         loop {
             let room = self.poll_room(task, stream);
-            while !self.ended && stream.queued() < room && self.taken < turn {
+            while !self.ended && stream.queued() < room && self.taken < quota {
                 let piece = match self.first.pop_front() {
                     Some(piece) => Poll::Ready(Ok(piece)),
                     None => self.poll_upstream(task, upstream, room - stream.queued()),
@@ -330,7 +330,7 @@ impl Download {
             if self.ended {
                 return Poll::Ready(Ok(()));
             }
-            if self.taken >= turn {
+            if self.taken >= quota {
                 // What compresses well would never fill the queue: others have their turn.
                 task.waker().wake_by_ref();
                 return Poll::Pending;
@@ -359,9 +359,9 @@ impl Download {
                 self.taken += data.len() as u64;
                 self.given += data.len() as u64;
                 if let Some(coder) = coder
-                    && coder.watches()
+                    && coder.inspects()
                 {
-                    coder.watch(&data);
+                    coder.inspect(&data);
                 }
                 stream.push(data);
             }
@@ -373,7 +373,7 @@ impl Download {
                         coder.finish(&mut out)?;
                         trailers = trailers.and_then(without_digests);
                     }
-                    Some(coder) if coder.watches() => coder.watch_end(),
+                    Some(coder) if coder.inspects() => coder.inspect_end(),
                     Some(_) | None => {}
                 }
                 self.given += out.len() as u64;

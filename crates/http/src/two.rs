@@ -16,16 +16,16 @@ use http::{Request, Uri, request};
 use super::exchange::{answer, exchange};
 use super::fault::RequestFault;
 use super::fields;
-use super::front::{Front, Record, Telling};
 use super::head::{Length, NoLength, TARGET_BYTES_MAX, content_length, read_authority};
-use super::io::{Client, Gone};
+use super::io::{ClientLost, ClientStream};
 use super::load::Load;
 use super::reason::http2;
 use super::room;
+use super::served_connection::{Record, RequestLogEntry, ServedConnection};
 use super::stream::{SEND_BYTES_MAX, Stream};
 use super::websocket;
 use eyelet_engine::connection_table::Phase;
-use eyelet_engine::handle::Stop;
+use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::shed::Serving;
 use eyelet_engine::worker::Handle;
@@ -55,14 +55,19 @@ const HTTPS_PORT: u16 = 443;
 const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 /// How long a connection may take to end after GOAWAY when nothing is on its way.
-const GOODBYE: Duration = Duration::from_secs(2);
+const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
-pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving: Serving) {
+pub async fn serve(
+    mut client: ClientStream,
+    served: ServedConnection,
+    counted: Counted,
+    _serving: Serving,
+) {
     let handle = client.handle.clone();
-    let front = Rc::new(front);
-    front.worker.engine.enters(handle.key(), Phase::HalfOpen);
-    let http = &front.worker.shared.config.http;
+    let served = Rc::new(served);
+    served.worker.engine.enters(handle.key(), Phase::HalfOpen);
+    let http = &served.worker.shared.config.http;
     let load = Load::new(counted, http.head_bytes_max);
     client.load = Some(load.clone());
     let mut builder = Builder::new();
@@ -79,30 +84,32 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
     let mut handshake = Box::pin(builder.handshake::<_, Bytes>(client));
     let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
         Poll::Ready(shaken) => Poll::Ready(Some(Ok(shaken.map(Box::new)))),
-        Poll::Pending => handle.poll_ready(task, &[], 0).map(|stop| stop.err().map(Err)),
+        Poll::Pending => {
+            handle.poll_ready(task, &[], 0).map(|wait_error| wait_error.err().map(Err))
+        }
     });
     let shaken = shaken.await;
     drop(handshake);
     let reason = match shaken {
-        None | Some(Err(Stop::Late)) => Reason::Timeout(Limit::Head, None),
-        Some(Err(stop)) => Gone::Stop(stop).reason(),
+        None | Some(Err(WaitError::Late)) => Reason::Timeout(Limit::Head, None),
+        Some(Err(wait_error)) => ClientLost::Wait(wait_error).reason(),
         Some(Ok(Err(error))) => http2(Peer::Client, &error),
-        Some(Ok(Ok(connection))) => run(connection, &handle, &front, &load).await,
+        Some(Ok(Ok(connection))) => run(connection, &handle, &served, &load).await,
     };
     load.closes();
     // What was sealed last is sent, or the client does not read.
     park::close_with(&handle, &[]);
-    let info = front.info_now();
+    let info = served.info_now();
     let end = End { outcome: Outcome::Terminated, reason };
-    front.worker.engine.emit(&info, &end);
+    served.worker.engine.emit(&info, &end);
 }
 
 /// A stream that its client has begun.
-type Asked = (Request<h2::RecvStream>, SendResponse<Bytes>);
+type AcceptedStream = (Request<h2::RecvStream>, SendResponse<Bytes>);
 
 /// What wakes a connection.
 enum Event {
-    Stream(Box<Asked>),
+    Stream(Box<AcceptedStream>),
     Failed(h2::Error),
     Late,
     /// Its memory is wanted for others.
@@ -111,7 +118,7 @@ enum Event {
 }
 
 impl Event {
-    fn of(accepted: Option<Result<Asked, h2::Error>>) -> Self {
+    fn of(accepted: Option<Result<AcceptedStream, h2::Error>>) -> Self {
         match accepted {
             None => Self::Closed,
             Some(Ok(asked)) => Self::Stream(Box::new(asked)),
@@ -121,16 +128,16 @@ impl Event {
 }
 
 async fn run(
-    mut connection: Box<Connection<Client, Bytes>>,
+    mut connection: Box<Connection<ClientStream, Bytes>>,
     handle: &Handle,
-    front: &Rc<Front>,
+    served: &Rc<ServedConnection>,
     load: &Rc<Load>,
 ) -> Reason {
-    let idle = front.worker.shared.config.http.http2_idle_timeout;
+    let idle = served.worker.shared.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
     // were dropped.
     let alive = Rc::new(Cell::new(0));
-    let mut goodbye: Option<Reason> = None;
+    let mut going_away: Option<Reason> = None;
     let mut is_ending = false;
     let mut was_busy = true;
     let mut has_served = false;
@@ -141,8 +148,8 @@ async fn run(
                 load.settles();
             }
             let busy = Rc::strong_count(&alive) > 1;
-            if front.worker.engine.is_draining() && goodbye.is_none() {
-                goodbye = Some(Reason::Drained(None));
+            if served.worker.engine.is_draining() && going_away.is_none() {
+                going_away = Some(Reason::Drained(None));
                 connection.graceful_shutdown();
                 task.waker().wake_by_ref();
             }
@@ -150,41 +157,41 @@ async fn run(
                 was_busy = busy;
                 // Until its first stream it is half-open.
                 if !busy && has_served {
-                    front.worker.engine.enters(handle.key(), Phase::Idle);
+                    served.worker.engine.enters(handle.key(), Phase::Idle);
                 }
-                handle.due_in(if goodbye.is_some() { GOODBYE } else { idle });
+                handle.due_in(if going_away.is_some() { GOAWAY_WAIT } else { idle });
             }
             if !is_ending && let Some(why) = too_many(load, alive.get()) {
-                (goodbye, is_ending) = (Some(Reason::StreamFlood(why)), true);
+                (going_away, is_ending) = (Some(Reason::StreamFlood(why)), true);
                 connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
                 task.waker().wake_by_ref();
             }
             match accepted {
                 Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
-                Poll::Pending => poll_stop(task, handle, front, load, busy),
+                Poll::Pending => poll_stop(task, handle, served, load, busy),
             }
         });
         match event.await {
             Event::Stream(stream) => {
                 has_served = true;
-                if !begin(front, handle, *stream, &alive, load) {
-                    return send_away(connection, front, load).await;
+                if !begin(served, handle, *stream, &alive, load) {
+                    return send_away(connection, served, load).await;
                 }
             }
             Event::Failed(error) => {
-                return goodbye.unwrap_or_else(|| http2(Peer::Client, &error));
+                return going_away.unwrap_or_else(|| http2(Peer::Client, &error));
             }
-            Event::Closed => return goodbye.unwrap_or(Reason::ClientClosed(None)),
-            Event::Shed => return send_away(connection, front, load).await,
+            Event::Closed => return going_away.unwrap_or(Reason::ClientClosed(None)),
+            Event::Shed => return send_away(connection, served, load).await,
             // Each stream has a clock of its own.
             Event::Late if Rc::strong_count(&alive) > 1 => handle.due_in(idle),
             Event::Late => {
-                if let Some(reason) = goodbye {
+                if let Some(reason) = going_away {
                     return reason;
                 }
-                goodbye = Some(Reason::Timeout(Limit::Http2Idle, None));
+                going_away = Some(Reason::Timeout(Limit::Http2Idle, None));
                 connection.graceful_shutdown();
-                handle.due_in(GOODBYE);
+                handle.due_in(GOAWAY_WAIT);
             }
         }
     }
@@ -200,10 +207,10 @@ fn too_many(load: &Load, drops: u32) -> Option<StreamFlood> {
 
 /// The next stream that its client has begun. The library gets one head at a time.
 fn poll_accept(
-    connection: &mut Connection<Client, Bytes>,
+    connection: &mut Connection<ClientStream, Bytes>,
     load: &Load,
     task: &mut Context<'_>,
-) -> Poll<Option<Result<Asked, h2::Error>>> {
+) -> Poll<Option<Result<AcceptedStream, h2::Error>>> {
     loop {
         let accepted = connection.poll_accept(task);
         // A head may be no new stream: trailers, or refused by the library.
@@ -217,54 +224,54 @@ fn poll_accept(
 fn poll_stop(
     task: &mut Context<'_>,
     handle: &Handle,
-    front: &Front,
+    served: &ServedConnection,
     load: &Load,
     busy: bool,
 ) -> Poll<Event> {
     // As by HTTP/1.1: the beginning of a head that has no room goes, or others do.
-    if !busy && load.unseen() > HELLO_BYTES && !front.worker.engine.relieve(0) {
+    if !busy && load.unseen() > HELLO_BYTES && !served.worker.engine.relieve(0) {
         return Poll::Ready(Event::Shed);
     }
-    handle.poll_ready(task, &[], 0).map(|stop| match stop {
-        Err(Stop::Shed) => Event::Shed,
+    handle.poll_ready(task, &[], 0).map(|wait_error| match wait_error {
+        Err(WaitError::Shed) => Event::Shed,
         _ => Event::Late,
     })
 }
 
 /// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
 async fn send_away(
-    mut connection: Box<Connection<Client, Bytes>>,
-    front: &Front,
+    mut connection: Box<Connection<ClientStream, Bytes>>,
+    served: &ServedConnection,
     load: &Load,
 ) -> Reason {
     // GOAWAY would name as looked at what has come already.
     for _ in 0..STREAMS_MAX {
         match poll_fn(|task| Poll::Ready(poll_accept(&mut connection, load, task))).await {
-            Poll::Ready(Some(Ok(stream))) => refuse(front, stream),
+            Poll::Ready(Some(Ok(stream))) => refuse(served, stream),
             Poll::Pending => break,
-            Poll::Ready(_) => return Gone::Stop(Stop::Shed).reason(),
+            Poll::Ready(_) => return ClientLost::Wait(WaitError::Shed).reason(),
         }
     }
     connection.abrupt_shutdown(h2::Reason::NO_ERROR);
     poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
-    Gone::Stop(Stop::Shed).reason()
+    ClientLost::Wait(WaitError::Shed).reason()
 }
 
 /// Has a stream served, if there is room for it. `false`: its connection is shed.
 fn begin(
-    front: &Rc<Front>,
+    served: &Rc<ServedConnection>,
     handle: &Handle,
-    asked: Asked,
+    asked: AcceptedStream,
     alive: &Rc<Cell<u32>>,
     load: &Rc<Load>,
 ) -> bool {
     load.sees_head();
-    if let Err(Stop::Shed) = handle.in_time() {
+    if let Err(WaitError::Shed) = handle.in_time() {
         // It came in the turn in which its connection's memory went to others.
-        refuse(front, asked);
+        refuse(served, asked);
         return false;
     }
-    let (worker, source) = (&front.worker, front.info.client.ip());
+    let (worker, source) = (&served.worker, served.info.client.ip());
     let long = room::beyond_stream(&asked.0);
     let bytes = STREAM_BYTES + long;
     let has_room = worker.engine.make_room_to_wake(handle.key(), source, bytes)
@@ -273,7 +280,7 @@ fn begin(
     if !has_room {
         // It makes room for others as before. Before its first stream it is half-open, so it goes
         // before those that came later and shake hands.
-        refuse(front, asked);
+        refuse(served, asked);
         return true;
     }
     worker.engine.enters(handle.key(), Phase::Busy);
@@ -284,25 +291,25 @@ fn begin(
     let counted = Counted::new(&worker.engine.process.budget, bytes);
     let stream = Stream::two(receive, respond, load.clone());
     let share = (counted, worker.engine.serves(source));
-    let (front, alive) = (front.clone(), alive.clone());
+    let (served, alive) = (served.clone(), alive.clone());
     tokio::task::spawn_local(async move {
-        one_stream(front, parts, length, stream, alive).await;
+        one_stream(served, parts, length, stream, alive).await;
         drop(share);
     });
     true
 }
 
 /// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
-fn refuse(front: &Front, (request, mut respond): Asked) {
+fn refuse(served: &ServedConnection, (request, mut respond): AcceptedStream) {
     respond.send_reset(h2::Reason::REFUSED_STREAM);
-    let mut record = Record::new(front, &request.into_parts().0);
+    let mut record = Record::new(served, &request.into_parts().0);
     record.failed = true;
     record.reason = Reason::Shed(Shed::Stream);
-    front.emit(&record);
+    served.emit(&record);
 }
 
 async fn one_stream(
-    front: Rc<Front>,
+    served: Rc<ServedConnection>,
     mut parts: request::Parts,
     length: Length,
     mut stream: Stream<'static>,
@@ -310,59 +317,60 @@ async fn one_stream(
 ) {
     let is_websocket = websocket::is_asked(&parts);
     if !stream.runs() {
-        let mut record = Record::new(&front, &parts);
+        let mut record = Record::new(&served, &parts);
         record.failed = true;
         record.reason = Reason::StreamReset;
-        front.emit(&record);
+        served.emit(&record);
         return drops.set(drops.get() + 1);
     }
     // What a WebSocket says is no body of the request.
     let length = if is_websocket { Length::Empty } else { length };
-    let (gone, is_whole) = match target(&mut parts) {
+    let (client_lost, is_whole) = match target(&mut parts) {
         Ok(()) => {
-            let gone = Box::pin(exchange(&front, &mut stream, parts, length)).await.gone;
-            (gone, !gone)
+            let client_lost =
+                Box::pin(exchange(&served, &mut stream, parts, length)).await.client_lost;
+            (client_lost, !client_lost)
         }
         // It counts as a reset does: for its sender it is as cheap.
-        Err(fault) => (!refuse_malformed(&front, &mut stream, &parts, fault).await, false),
+        Err(fault) => (!refuse_malformed(&served, &mut stream, &parts, fault).await, false),
     };
     let before = drops.get();
     drops.set(if is_whole { before.saturating_sub(1) } else { before + 1 });
-    if !gone && !is_websocket {
-        drop_rest(&front, &mut stream).await;
+    if !client_lost && !is_websocket {
+        drop_rest(&served, &mut stream).await;
     }
 }
 
 /// Answers what is no request; whether the client took it.
 async fn refuse_malformed(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     parts: &request::Parts,
     fault: RequestFault,
 ) -> bool {
-    let mut telling = Telling::new(front, Record::new(front, parts), stream.sent());
-    let record = &mut telling.record;
+    let mut log_entry = RequestLogEntry::new(served, Record::new(served, parts), stream.sent());
+    let record = &mut log_entry.record;
     record.failed = true;
     record.reason = fault.into();
-    let taken = answer(front, stream, fault.status(), &parts.method, record).await;
-    telling.end();
+    let taken = answer(served, stream, fault.status(), &parts.method, record).await;
+    log_entry.end();
     taken
 }
 
 /// Reads on after a response that ended before its request's body, until that ends too. A stream
 /// is reset (NO_ERROR) when its end is dropped, and clients lose the answer with it.
-async fn drop_rest(front: &Front, stream: &mut Stream<'_>) {
+async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
     if stream.is_request_done() {
         return;
     }
     stream.refuse_rest();
     let began = Instant::now();
     let (mut moved, mut before) = (began, stream.dropped());
-    let patience = front.patience().min(REST_SILENCE);
-    stream.due_in(patience);
+    let progress_wait = served.progress_wait().min(REST_SILENCE);
+    stream.due_in(progress_wait);
     poll_fn(|task| {
         // What is short is for those who are still to be answered.
-        if stream.poll_rest(task).is_ready() || front.worker.engine.process.budget.is_tight(0) {
+        if stream.poll_rest(task).is_ready() || served.worker.engine.process.budget.is_tight(0) {
             return Poll::Ready(());
         }
         if stream.dropped() != before {
@@ -370,10 +378,10 @@ async fn drop_rest(front: &Front, stream: &mut Stream<'_>) {
         }
         while stream.poll_late(task).is_ready() {
             let over = began.elapsed() >= REST_WAIT || moved.elapsed() >= REST_SILENCE;
-            if over || front.gives_up(moved).is_some() {
+            if over || served.gives_up(moved).is_some() {
                 return Poll::Ready(());
             }
-            stream.due_in(patience);
+            stream.due_in(progress_wait);
         }
         Poll::Pending
     })

@@ -4,9 +4,9 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use super::front::Front;
-use super::io::{Client, Gone, Queue, send_all};
-use super::upstream::one::Connection;
+use super::io::{ClientLost, ClientStream, WriteQueue, send_all};
+use super::served_connection::ServedConnection;
+use super::upstream::one::Http1Connection;
 use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
@@ -14,32 +14,36 @@ use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};
 
 /// Goes on with a connection behind its 101.
-pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connection>) {
-    let mut queue = Queue::default();
+pub async fn switch(
+    mut client: ClientStream,
+    served: ServedConnection,
+    mut upstream: Box<Http1Connection>,
+) {
+    let mut queue = WriteQueue::default();
     queue.push(upstream.received.split());
-    let worker = front.worker.clone();
+    let worker = served.worker.clone();
     client.handle.due_in(worker.shared.config.limits.idle_timeout);
     let passed = send_all(&mut client, &mut queue).await;
     let ended = match passed {
-        Err(gone) => gone.reason(),
+        Err(client_lost) => client_lost.reason(),
         Ok(()) if upstream.is_plain() => match pair(&client, *upstream) {
             Ok(()) => {
-                front.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
+                served.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
                 let (handle, terminated) = client.into_pair();
-                let mut info = front.end();
+                let mut info = served.end();
                 return park::park(&handle, &mut info, Relay::Terminate(terminated));
             }
             Err(error) => Reason::upstream_io(&error),
         },
-        Ok(()) => copy(&mut client, &front, upstream).await,
+        Ok(()) => copy(&mut client, &served, upstream).await,
     };
-    let words = client.goodbye();
+    let words = client.close_notify();
     park::close_with(&client.handle, &words);
     let end = End { outcome: Outcome::Terminated, reason: ended };
-    worker.engine.emit(&front.end(), &end);
+    worker.engine.emit(&served.end(), &end);
 }
 
-fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {
+fn pair(client: &ClientStream, upstream: Http1Connection) -> std::io::Result<()> {
     let Some(socket) = upstream.into_socket() else { return Ok(()) };
     let socket = socket?;
     client.handle.set_connected(socket);
@@ -47,14 +51,18 @@ fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {
 }
 
 /// Both directions, until both have ended or one fails; gives the reason.
-async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>) -> Reason {
-    let idle_timeout = front.worker.shared.config.limits.idle_timeout;
+async fn copy(
+    client: &mut ClientStream,
+    served: &ServedConnection,
+    mut upstream: Box<Http1Connection>,
+) -> Reason {
+    let idle_timeout = served.worker.shared.config.limits.idle_timeout;
     let (mut up, mut down) = (Way::default(), Way::default());
     poll_fn(|task| {
         let before = (up.moved, down.moved);
         let upward = poll_up(task, client, &mut upstream, &mut up);
         let downward = poll_down(task, client, &mut upstream, &mut down);
-        front.bytes_to_upstream.update(|bytes| bytes + up.moved - before.0);
+        served.bytes_to_upstream.update(|bytes| bytes + up.moved - before.0);
         if before != (up.moved, down.moved) {
             client.handle.due_in(idle_timeout);
         }
@@ -72,16 +80,16 @@ async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>)
 
 #[derive(Default)]
 struct Way {
-    queue: Queue,
+    queue: WriteQueue,
     ended: bool,
-    told: bool,
+    shut_down: bool,
     moved: u64,
 }
 
 fn poll_up(
     task: &mut Context<'_>,
-    client: &mut Client,
-    upstream: &mut Connection,
+    client: &mut ClientStream,
+    upstream: &mut Http1Connection,
     way: &mut Way,
 ) -> Poll<Result<(), Reason>> {
     loop {
@@ -90,10 +98,10 @@ fn poll_up(
         way.moved += (before - way.queue.len()) as u64;
         ready!(sent).map_err(|error| Reason::upstream_io(&error))?;
         if way.ended {
-            if !way.told {
+            if !way.shut_down {
                 let shut = ready!(upstream.poll_shutdown(task));
                 shut.map_err(|error| Reason::upstream_io(&error))?;
-                way.told = true;
+                way.shut_down = true;
             }
             return Poll::Ready(Ok(()));
         }
@@ -101,8 +109,10 @@ fn poll_up(
             match ready!(client.poll_fill(task, PIECE_BYTES_MIN)) {
                 Ok(0) => way.ended = true,
                 Ok(_) => {}
-                Err(Gone::Stop(eyelet_engine::handle::Stop::Late)) => return Poll::Pending,
-                Err(gone) => return Poll::Ready(Err(gone.reason())),
+                Err(ClientLost::Wait(eyelet_engine::handle::WaitError::Late)) => {
+                    return Poll::Pending;
+                }
+                Err(client_lost) => return Poll::Ready(Err(client_lost.reason())),
             }
         }
         way.queue.push(client.plain.split());
@@ -111,13 +121,13 @@ fn poll_up(
 
 fn poll_down(
     task: &mut Context<'_>,
-    client: &mut Client,
-    upstream: &mut Connection,
+    client: &mut ClientStream,
+    upstream: &mut Http1Connection,
     way: &mut Way,
 ) -> Poll<Result<(), Reason>> {
     loop {
         let sent = client.poll_send(task, &mut way.queue);
-        ready!(sent).map_err(|gone| gone.reason())?;
+        ready!(sent).map_err(|client_lost| client_lost.reason())?;
         if way.ended {
             return Poll::Ready(Ok(()));
         }

@@ -5,7 +5,7 @@ pub mod dial;
 mod driver;
 pub mod one;
 mod plain;
-pub mod question;
+pub mod request;
 pub mod socket;
 pub mod two;
 
@@ -16,19 +16,19 @@ use bytes::BytesMut;
 use http::Method;
 use http::header::HeaderMap;
 
-use self::question::{NoAnswer, Question};
+use self::request::{NoAnswer, UpstreamRequest};
 use super::body::{Decoder, Piece};
 use super::fault::ResponseFault;
 use super::fields;
 use super::head::Response;
-use super::io::Queue;
+use super::io::WriteQueue;
 
 /// An upstream that is asked.
 pub enum Upstream {
     /// By HTTP/1.1: the connection is this exchange's as long as it lasts.
-    One(Box<one::Connection>),
+    One(Box<one::Http1Connection>),
     /// By HTTP/2: a stream among others.
-    Two(Box<two::Asked>),
+    Two(Box<two::Http2Exchange>),
 }
 
 /// The stream has ended: the response says why.
@@ -52,9 +52,13 @@ impl Upstream {
     }
 
     /// What is to be written before the body.
-    pub fn head(&self, question: &Question<'_>) -> BytesMut {
+    pub fn head(&self, upstream_request: &UpstreamRequest<'_>) -> BytesMut {
         match self {
-            Self::One(_) => fields::write_request(question.parts, question.host, question.told),
+            Self::One(_) => fields::write_request(
+                upstream_request.parts,
+                upstream_request.host,
+                upstream_request.forwarded,
+            ),
             Self::Two(_) => BytesMut::new(),
         }
     }
@@ -68,7 +72,7 @@ impl Upstream {
     pub fn poll_send(
         &mut self,
         task: &mut Context<'_>,
-        queue: &mut Queue,
+        queue: &mut WriteQueue,
     ) -> Poll<Result<(), Closed>> {
         match self {
             Self::One(one) => one.poll_send(task, queue).map_err(|_| Closed),

@@ -10,9 +10,9 @@ use bytes::BytesMut;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode, request, response};
 
-use super::front::{Front, Written};
 use super::head::Length;
-use super::stream::{Stream, Trouble};
+use super::served_connection::{ServedConnection, Written};
+use super::stream::{ExchangeError, Stream};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::Upstream;
 use eyelet_telemetry::reason::{Limit, Reason};
@@ -45,61 +45,61 @@ pub fn to_ok(head: &mut response::Parts) {
 }
 
 /// Why a copy ended before both directions had.
-pub enum End {
+pub enum CopyEnd {
     /// The client's doing.
-    Client(Trouble),
+    Client(ExchangeError),
     /// The upstream's, or nobody said anything for `idle_timeout`.
     Other(Reason),
 }
 
 /// Copies both ways until the upstream has ended.
 pub async fn copy(
-    front: &Front,
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
     mut upstream: Upstream,
     written: &Written<'_>,
-) -> Result<(), End> {
-    let idle_timeout = front.worker.shared.config.limits.idle_timeout;
-    let mut up = Upload::new(&front.worker, written, BytesMut::new(), Length::UntilClose, false);
-    let mut down = Download::new(&front.worker, Length::UntilClose);
-    let mut told = false;
+) -> Result<(), CopyEnd> {
+    let idle_timeout = served.worker.shared.config.limits.idle_timeout;
+    let mut up = Upload::new(&served.worker, written, BytesMut::new(), Length::UntilClose, false);
+    let mut down = Download::new(&served.worker, Length::UntilClose);
+    let mut shut_down = false;
     let mut moved = Instant::now();
-    let patience = front.patience().min(idle_timeout);
-    stream.due_in(patience);
+    let progress_wait = served.progress_wait().min(idle_timeout);
+    stream.due_in(progress_wait);
     poll_fn(|task| {
         let before = (up.written, down.taken);
-        if let Poll::Ready(Err(trouble)) = up.poll(task, stream, &mut upstream) {
-            return Poll::Ready(Err(End::Client(trouble)));
+        if let Poll::Ready(Err(exchange_error)) = up.poll(task, stream, &mut upstream) {
+            return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
         }
-        if up.done && !told {
+        if up.done && !shut_down {
             // The close frame has gone before it; what an upstream says to that does not matter.
-            told = upstream.poll_shutdown(task).is_ready();
+            shut_down = upstream.poll_shutdown(task).is_ready();
         }
         match down.poll(task, stream, &mut upstream) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
-            Poll::Ready(Err(Broken::Client(trouble))) => {
-                return Poll::Ready(Err(End::Client(trouble)));
+            Poll::Ready(Err(Broken::Client(exchange_error))) => {
+                return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
             }
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Other(Reason::UpstreamReset))),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(CopyEnd::Other(Reason::UpstreamReset))),
             Poll::Pending => {}
         }
         if before != (up.written, down.taken) {
             moved = Instant::now();
-            stream.due_in(patience);
+            stream.due_in(progress_wait);
         }
-        if let Poll::Ready(trouble) = stream.poll_gone(task) {
-            return Poll::Ready(Err(End::Client(trouble)));
+        if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
+            return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
         }
         while stream.poll_late(task).is_ready() {
             if moved.elapsed() >= idle_timeout {
-                return Poll::Ready(Err(End::Other(Reason::Timeout(Limit::Idle, None))));
+                return Poll::Ready(Err(CopyEnd::Other(Reason::Timeout(Limit::Idle, None))));
             }
             // As a body that does not move; one of which nothing is here may be silent.
             let holds = stream.queued() > 0 || stream.is_leaving() || up.is_stalled();
-            if holds && let Some(reason) = front.gives_up(moved) {
-                return Poll::Ready(Err(End::Other(reason)));
+            if holds && let Some(reason) = served.gives_up(moved) {
+                return Poll::Ready(Err(CopyEnd::Other(reason)));
             }
-            stream.due_in(patience.min(idle_timeout.saturating_sub(moved.elapsed())));
+            stream.due_in(progress_wait.min(idle_timeout.saturating_sub(moved.elapsed())));
         }
         Poll::Pending
     })

@@ -14,7 +14,7 @@ use eyelet_telemetry::request::RequestInfo;
 use eyelet_tls::client::ClientConfigs;
 
 use crate::compress::{self, Compressors};
-use crate::pool::Pool;
+use crate::pool::UpstreamPool;
 use crate::upstream::dial::Dialler;
 
 /// What all workers share.
@@ -24,7 +24,7 @@ pub struct SharedHttp {
     /// TLS configurations for https:// upstreams.
     pub upstream_tls: Arc<ClientConfigs>,
     /// Dictionaries.
-    pub compress: Arc<compress::Shared>,
+    pub compress: Arc<compress::SharedDictionaries>,
 }
 
 /// What one worker has of its own.
@@ -36,7 +36,7 @@ pub struct Http {
     /// What dials upstreams.
     pub dialler: Dialler,
     /// Idle connections to upstreams.
-    pub pool: Rc<Pool>,
+    pub pool: Rc<UpstreamPool>,
     /// Its compressors.
     pub compressors: Compressors,
     log: Rc<RefCell<Log>>,

@@ -127,7 +127,7 @@ impl<T> Slab<T> {
     }
 
     /// The entry of this key, if it is still there.
-    pub fn entry(&mut self, key: Key) -> Option<&mut T> {
+    pub fn slot(&mut self, key: Key) -> Option<&mut T> {
         let slot = key.index as usize % CHUNK;
         let chunk = self.chunks.get_mut(key.index as usize / CHUNK)?.as_mut()?;
         if chunk.generations[slot] != key.generation {
@@ -149,7 +149,7 @@ impl<T> Slab<T> {
     }
 
     /// Places that there are, in use or not.
-    pub fn places(&self) -> u32 {
+    pub fn slots(&self) -> u32 {
         (self.chunks.len() * CHUNK) as u32
     }
 
@@ -163,7 +163,7 @@ impl<T> Slab<T> {
 
     /// Takes an entry out.
     pub fn remove(&mut self, key: Key) -> Option<T> {
-        self.entry(key)?;
+        self.slot(key)?;
         let place = key.index as usize / CHUNK;
         let chunk = self.chunks[place].as_mut()?;
         let value = chunk.remove(key.index as usize % CHUNK)?;
@@ -198,8 +198,8 @@ mod tests {
         assert_eq!(slab.remove(old), Some("old"));
         let new = slab.insert("new");
         assert_eq!(old.index, new.index);
-        assert_eq!(slab.entry(old), None);
-        assert_eq!(slab.entry(new).copied(), Some("new"));
+        assert_eq!(slab.slot(old), None);
+        assert_eq!(slab.slot(new).copied(), Some("new"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use eyelet_wire::hello::Hello;
 
 use crate::connect::{ConnectPattern, ConnectSet};
-use crate::evidence::{Asked, Evidence};
+use crate::evidence::{Asked, EvidenceKind};
 use crate::facts::{Fact, Facts};
 use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
 use crate::names::NamePattern;
@@ -112,7 +112,7 @@ impl Conditions {
     pub fn sni_verified(
         mut self,
         wanted: bool,
-        evidence: impl IntoIterator<Item = Evidence>,
+        evidence: impl IntoIterator<Item = EvidenceKind>,
     ) -> Self {
         self.evidence.set_sni_verified(wanted, evidence);
         self
@@ -146,13 +146,13 @@ impl Conditions {
 
     /// Whether a matcher asks for the addresses of the name.
     pub fn asks_dns(&self) -> bool {
-        self.evidence.asks_name(Evidence::Dns)
+        self.evidence.asks_name(EvidenceKind::Dns)
     }
 
     /// Whether a matcher asks for the host of a CONNECT, and for nothing else that would do.
     pub fn asks_connect(&self) -> bool {
         let sni_verified = self.evidence.sni_verified.as_ref();
-        sni_verified.is_some_and(|(_, evidence)| **evidence == [Evidence::Connect])
+        sni_verified.is_some_and(|(_, evidence)| **evidence == [EvidenceKind::Connect])
     }
 
     /// Whether it asks for names that are not true.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-use eyelet_wire::connect::{Host, Target};
+use eyelet_wire::connect::{Target, TargetHost};
 use thiserror::Error;
 
 use crate::names::{NamePattern, NamePatternFault};
@@ -148,8 +148,8 @@ impl ConnectSet {
     pub(crate) fn contains(&self, target: &Target) -> bool {
         let port = Some(target.port);
         match &target.host {
-            Host::Name(name) => self.has_name(name, port),
-            Host::Ip(address) => self.has_any(port) || has(&self.ips, address, port),
+            TargetHost::Name(name) => self.has_name(name, port),
+            TargetHost::Ip(address) => self.has_any(port) || has(&self.ips, address, port),
         }
     }
 

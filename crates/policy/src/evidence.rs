@@ -1,16 +1,16 @@
 //! The matchers on evidence: whether the name in the hello is true, and what certificate the
 //! destination shows. Knows nothing of how evidence is gathered, or of a rule's other matchers.
 
-use eyelet_wire::connect::{Host, Target};
+use eyelet_wire::connect::{Target, TargetHost};
 use eyelet_wire::hello::{Hello, Sni};
 
-use crate::facts::{Certificate, Fact, Facts};
+use crate::facts::{CertificateFacts, Fact, Facts};
 use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
 use crate::names::NamePattern;
 
 /// What may speak for a name, from cheap to dear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Evidence {
+pub enum EvidenceKind {
     /// The client asked a CONNECT proxy for this very name.
     Connect,
     /// The destination is among the addresses of the name.
@@ -23,20 +23,20 @@ pub enum Evidence {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Asked {
     /// Whether the name is to be true, and what may speak for it; ascending.
-    pub(crate) sni_verified: Option<(bool, Box<[Evidence]>)>,
+    pub(crate) sni_verified: Option<(bool, Box<[EvidenceKind]>)>,
     pub(crate) certificate_names: Box<[NamePattern]>,
     pub(crate) certificate_issuer: Box<[Box<str>]>,
     pub(crate) certificate_valid: Option<bool>,
 }
 
 /// What is known of a name.
-enum Truth {
+enum SniVerdict {
     Known(bool),
     Unknown,
     Needs(Fact),
 }
 
-impl Evidence {
+impl EvidenceKind {
     /// As the configuration spells it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Asked {
     pub(crate) fn set_sni_verified(
         &mut self,
         wanted: bool,
-        evidence: impl IntoIterator<Item = Evidence>,
+        evidence: impl IntoIterator<Item = EvidenceKind>,
     ) {
         self.sni_verified = Some((wanted, sorted(evidence)));
     }
@@ -70,22 +70,24 @@ impl Asked {
     pub(crate) fn asks_certificate(&self) -> bool {
         let of_certificate =
             [Matcher::CertificateNames, Matcher::CertificateIssuer, Matcher::CertificateValid];
-        self.asks_name(Evidence::Certificate) || of_certificate.iter().any(|m| self.asks(*m))
+        self.asks_name(EvidenceKind::Certificate) || of_certificate.iter().any(|m| self.asks(*m))
     }
 
     /// Whether this evidence may speak for the name.
-    pub(crate) fn asks_name(&self, evidence: Evidence) -> bool {
+    pub(crate) fn asks_name(&self, evidence: EvidenceKind) -> bool {
         self.sni_verified.as_ref().is_some_and(|(_, all)| all.contains(&evidence))
     }
 
     /// From cheap to dear, as all matchers.
     pub(crate) fn check(&self, hello: &Hello<'_>, facts: &Facts<'_>, refuse: bool) -> Outcome {
         if let Some((wanted, evidence)) = &self.sni_verified {
-            match truth(hello.sni(), evidence, facts) {
-                Truth::Known(known) if known == *wanted => {}
-                Truth::Unknown if refuse => {}
-                Truth::Known(_) | Truth::Unknown => return Outcome::Fails(Matcher::SniVerified),
-                Truth::Needs(fact) => return Outcome::Needs(fact),
+            match sni_verdict(hello.sni(), evidence, facts) {
+                SniVerdict::Known(known) if known == *wanted => {}
+                SniVerdict::Unknown if refuse => {}
+                SniVerdict::Known(_) | SniVerdict::Unknown => {
+                    return Outcome::Fails(Matcher::SniVerified);
+                }
+                SniVerdict::Needs(fact) => return Outcome::Needs(fact),
             }
         }
         let first = [Matcher::CertificateValid, Matcher::CertificateNames]
@@ -99,7 +101,7 @@ impl Asked {
         }
     }
 
-    fn check_certificate(&self, certificate: &Certificate, refuse: bool) -> Outcome {
+    fn check_certificate(&self, certificate: &CertificateFacts, refuse: bool) -> Outcome {
         if self.certificate_valid.is_some_and(|valid| certificate.valid != valid) {
             return Outcome::Fails(Matcher::CertificateValid);
         }
@@ -125,7 +127,7 @@ impl Asked {
 
     /// Whether these hold whenever `other` do. Only for two rules that both refuse, or neither.
     pub(crate) fn cover(&self, other: &Self) -> bool {
-        let truth = match (&self.sni_verified, &other.sni_verified) {
+        let sni_verdict = match (&self.sni_verified, &other.sni_verified) {
             (None, _) => true,
             (Some(_), None) => false,
             // More evidence makes more names true, and fewer false.
@@ -137,7 +139,7 @@ impl Asked {
         let as_strict = !reads
             || other.certificate_valid != Some(false)
             || self.certificate_valid == Some(false);
-        truth
+        sni_verdict
             && as_strict
             && (self.certificate_valid.is_none()
                 || self.certificate_valid == other.certificate_valid)
@@ -163,26 +165,29 @@ impl Asked {
 
 /// A name is true as soon as one evidence speaks for it, and false when all have spoken and none
 /// for it. A hello without a name, or with one that cannot be read, has none that is true.
-fn truth(sni: &Sni<'_>, evidence: &[Evidence], facts: &Facts<'_>) -> Truth {
-    let Sni::Name(name) = sni else { return Truth::Known(false) };
-    let is_name = |target: &Target| matches!(&target.host, Host::Name(host) if **host == **name);
+fn sni_verdict(sni: &Sni<'_>, evidence: &[EvidenceKind], facts: &Facts<'_>) -> SniVerdict {
+    let Sni::Name(name) = sni else { return SniVerdict::Known(false) };
+    let is_name =
+        |target: &Target| matches!(&target.host, TargetHost::Name(host) if **host == **name);
     let mut unknown = false;
     for evidence in evidence {
         let (known, fact) = match evidence {
-            Evidence::Connect => (facts.connect.map(is_name), None),
-            Evidence::Dns => (facts.dns_agrees, Some(Fact::DnsEvidence)),
-            Evidence::Certificate => (facts.certificate.map(|c| c.valid), Some(Fact::Certificate)),
+            EvidenceKind::Connect => (facts.connect.map(is_name), None),
+            EvidenceKind::Dns => (facts.dns_agrees, Some(Fact::DnsEvidence)),
+            EvidenceKind::Certificate => {
+                (facts.certificate.map(|c| c.valid), Some(Fact::Certificate))
+            }
         };
         match known {
-            Some(true) => return Truth::Known(true),
+            Some(true) => return SniVerdict::Known(true),
             Some(false) => {}
             None => match fact.filter(|fact| !facts.unknown.contains(*fact)) {
-                Some(fact) => return Truth::Needs(fact),
+                Some(fact) => return SniVerdict::Needs(fact),
                 None => unknown = true,
             },
         }
     }
-    if unknown { Truth::Unknown } else { Truth::Known(false) }
+    if unknown { SniVerdict::Unknown } else { SniVerdict::Known(false) }
 }
 
 /// Whether a certificate with this name may serve a name of the pattern.

@@ -25,7 +25,7 @@ pub struct Facts<'a> {
     /// Whether the destination is among the addresses of the name in the hello.
     pub dns_agrees: Option<bool>,
     /// What the destination shows to who asks for the name in the hello.
-    pub certificate: Option<&'a Certificate>,
+    pub certificate: Option<&'a CertificateFacts>,
     /// What was asked for and cannot be had. It fails closed: a refuse rule that asks for it
     /// matches as if it held, any other rule does not match.
     pub unknown: FactSet,
@@ -33,7 +33,7 @@ pub struct Facts<'a> {
 
 /// What a handshake with the destination, for the name in the hello, has shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Certificate {
+pub struct CertificateFacts {
     /// Its DNS names, lower-cased; `*.` for a first label that may be any.
     pub names: Box<[Box<str>]>,
     /// What its issuer is called: the whole name, its common names, its organisations.

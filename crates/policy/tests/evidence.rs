@@ -8,18 +8,19 @@ mod words;
 use std::cell::RefCell;
 
 use eyelet_policy::{
-    Certificate, Decision, Evidence, Fact, FactSet, Facts, Needs, Refusal, Rule, RuleId, Rules,
+    CertificateFacts, Decision, EvidenceKind, Fact, FactSet, Facts, Needs, Refusal, Rule, RuleId,
+    Rules,
 };
 use eyelet_wire::alert::AlertDescription;
 use words::{Given, Words, refuse, rule};
 
-use Evidence::{Certificate as ByCertificate, Connect, Dns};
+use EvidenceKind::{Certificate as ByCertificate, Connect, Dns};
 
-fn is_true(wanted: bool, evidence: &[Evidence]) -> Rule {
+fn is_true(wanted: bool, evidence: &[EvidenceKind]) -> Rule {
     rule().with(|all| all.sni_verified(wanted, evidence.iter().copied()))
 }
 
-fn refuse_lies(evidence: &[Evidence]) -> Rule {
+fn refuse_lies(evidence: &[EvidenceKind]) -> Rule {
     refuse().with(|all| all.sni_verified(false, evidence.iter().copied()))
 }
 
@@ -42,8 +43,8 @@ fn check(rules: &[Rule], table: &[(Given<'_>, Option<u32>, &[Fact])]) {
 #[test]
 fn a_sni_verified_as_soon_as_one_evidence_speaks_for_it() {
     let named = Given::named("a.example");
-    let good = Certificate { trusted: true, valid: true, ..Certificate::default() };
-    let bad = Certificate::default();
+    let good = CertificateFacts { trusted: true, valid: true, ..CertificateFacts::default() };
+    let bad = CertificateFacts::default();
     use Fact::{Certificate as Shown, DnsEvidence, Hello};
     check(
         &[is_true(true, &[ByCertificate, Dns, Connect]), rule()],
@@ -92,7 +93,7 @@ fn what_cannot_be_had_fails_closed() {
 #[test]
 fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
     use Fact::{Certificate as Shown, DnsEvidence, Hello};
-    let good = Certificate { trusted: true, valid: true, ..Certificate::default() };
+    let good = CertificateFacts { trusted: true, valid: true, ..CertificateFacts::default() };
     let rules = [
         refuse().sni(&["*.evil.example"]),
         refuse_lies(&[Dns]).client(&["10.0.0.0/8"]).sni(&["*.example"]),
@@ -130,7 +131,7 @@ fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
 #[test]
 fn what_a_certificate_says_counts_where_it_is_vouched_for() {
     let texts = |list: &[&str]| list.iter().map(|text| Box::from(*text)).collect();
-    let shown = |trusted, valid| Certificate {
+    let shown = |trusted, valid| CertificateFacts {
         names: texts(&["*.bank.example", "bank.example"]),
         issuer: texts(&["C=XX, O=Authority, CN=A1", "Authority", "A1"]),
         trusted,

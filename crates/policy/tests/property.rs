@@ -5,7 +5,7 @@
 
 mod words;
 
-use eyelet_policy::{Evidence, Fact, Facts, NamePattern, Needs, Rule, RuleId, Rules};
+use eyelet_policy::{EvidenceKind, Fact, Facts, NamePattern, Needs, Rule, RuleId, Rules};
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use proptest::prelude::*;
 use words::{Given, Words, refuse, rule};
@@ -62,7 +62,7 @@ prop_compose! {
         if let Some(ech) = ech { rule = rule.with(|all| all.ech(ech)); }
         if let Some(ja4) = ja4 { rule = rule.ja4(ja4); }
         if let Some(wanted) = sni_verified {
-            rule = rule.with(|all| all.sni_verified(wanted, [Evidence::Dns]));
+            rule = rule.with(|all| all.sni_verified(wanted, [EvidenceKind::Dns]));
         }
         rule.shadow = shadow;
         let sni = rule.sni.clone();

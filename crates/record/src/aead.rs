@@ -3,7 +3,7 @@
 
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 
-use crate::fault::Fault;
+use crate::fault::RecordFault;
 use crate::suite::{IV_BYTES, Suite};
 
 /// An expanded key. docs/aead.md has the measurement: with AVX-512 aws-lc-rs seals AES-GCM twice
@@ -19,7 +19,7 @@ pub(crate) enum Aead {
 
 impl Aead {
     /// Expands a key, which is as long as the suite says.
-    pub(crate) fn expand(suite: Suite, key: &[u8]) -> Result<Aead, Fault> {
+    pub(crate) fn expand(suite: Suite, key: &[u8]) -> Result<Aead, RecordFault> {
         if suite != Suite::ChaCha20Poly1305 && has_avx512() {
             Aead::expand_aws_lc(suite, key)
         } else {
@@ -27,24 +27,24 @@ impl Aead {
         }
     }
 
-    fn expand_ring(suite: Suite, key: &[u8]) -> Result<Aead, Fault> {
+    fn expand_ring(suite: Suite, key: &[u8]) -> Result<Aead, RecordFault> {
         let algorithm = match suite {
             Suite::Aes128Gcm => &ring::aead::AES_128_GCM,
             Suite::Aes256Gcm => &ring::aead::AES_256_GCM,
             Suite::ChaCha20Poly1305 => &ring::aead::CHACHA20_POLY1305,
         };
-        let key = UnboundKey::new(algorithm, key).map_err(|_| Fault::Provider)?;
+        let key = UnboundKey::new(algorithm, key).map_err(|_| RecordFault::Provider)?;
         Ok(Aead::Ring(LessSafeKey::new(key)))
     }
 
-    fn expand_aws_lc(suite: Suite, key: &[u8]) -> Result<Aead, Fault> {
+    fn expand_aws_lc(suite: Suite, key: &[u8]) -> Result<Aead, RecordFault> {
         use aws_lc_rs::aead::{self, LessSafeKey, UnboundKey};
         let algorithm = match suite {
             Suite::Aes128Gcm => &aead::AES_128_GCM,
             Suite::Aes256Gcm => &aead::AES_256_GCM,
             Suite::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
         };
-        let key = UnboundKey::new(algorithm, key).map_err(|_| Fault::Provider)?;
+        let key = UnboundKey::new(algorithm, key).map_err(|_| RecordFault::Provider)?;
         Ok(Aead::AwsLc(LessSafeKey::new(key)))
     }
 
@@ -55,16 +55,18 @@ impl Aead {
         nonce: [u8; IV_BYTES],
         aad: &[u8],
         sealed: &mut [u8],
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, RecordFault> {
         let plain = match self {
             Aead::Ring(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
-                key.open_in_place(nonce, Aad::from(aad), sealed).map_err(|_| Fault::BadRecordMac)
+                key.open_in_place(nonce, Aad::from(aad), sealed)
+                    .map_err(|_| RecordFault::BadRecordMac)
             }
             Aead::AwsLc(key) => {
                 use aws_lc_rs::aead::{Aad, Nonce};
                 let nonce = Nonce::assume_unique_for_key(nonce);
-                key.open_in_place(nonce, Aad::from(aad), sealed).map_err(|_| Fault::BadRecordMac)
+                key.open_in_place(nonce, Aad::from(aad), sealed)
+                    .map_err(|_| RecordFault::BadRecordMac)
             }
         };
         plain.map(|plain| plain.len())
@@ -77,13 +79,13 @@ impl Aead {
         aad: &[u8],
         plain: &mut [u8],
         tag: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RecordFault> {
         match self {
             Aead::Ring(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let sealed = key
                     .seal_in_place_separate_tag(nonce, Aad::from(aad), plain)
-                    .map_err(|_| Fault::Provider)?;
+                    .map_err(|_| RecordFault::Provider)?;
                 tag.copy_from_slice(sealed.as_ref());
             }
             Aead::AwsLc(key) => {
@@ -91,7 +93,7 @@ impl Aead {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let sealed = key
                     .seal_in_place_separate_tag(nonce, Aad::from(aad), plain)
-                    .map_err(|_| Fault::Provider)?;
+                    .map_err(|_| RecordFault::Provider)?;
                 tag.copy_from_slice(sealed.as_ref());
             }
         }
@@ -141,8 +143,8 @@ mod tests {
                 assert_eq!(by_ring, by_aws_lc);
             }
             for aead in [ring, aws_lc] {
-                assert_eq!(aead.open([3; 12], b"", &mut [0; 20]), Err(Fault::BadRecordMac));
-                assert_eq!(aead.open([3; 12], b"", &mut [0; 15]), Err(Fault::BadRecordMac));
+                assert_eq!(aead.open([3; 12], b"", &mut [0; 20]), Err(RecordFault::BadRecordMac));
+                assert_eq!(aead.open([3; 12], b"", &mut [0; 15]), Err(RecordFault::BadRecordMac));
             }
         }
     }

@@ -27,10 +27,10 @@ pub mod alert {
 }
 
 /// Why a record was not opened or not sealed. Peer faults end the session: answer with
-/// [`Fault::alert`] through [`crate::Session::seal_alert`] and close.
+/// [`RecordFault::alert`] through [`crate::Session::seal_alert`] and close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum RecordFault {
     /// The record is forged, damaged, or sealed under another key or sequence number.
     #[error("a record failed authentication")]
     BadRecordMac,
@@ -97,7 +97,7 @@ pub enum Fault {
     Closed,
     /// A caller's slot or buffer is too small, or its payload is longer than 2^14.
     #[error("a slot that does not hold the record")]
-    Slot,
+    OutputTooSmall,
     /// A key, iv or secret of the wrong length for its suite.
     #[error("a key or secret of the wrong length")]
     KeyLength,
@@ -106,7 +106,7 @@ pub enum Fault {
     Provider,
 }
 
-/// Whose fault a [`Fault`] is.
+/// Whose fault a [`RecordFault`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The peer, or somebody between, sent what must not be sent.
@@ -115,43 +115,46 @@ pub enum Whose {
     Ours,
 }
 
-impl Fault {
+impl RecordFault {
     /// The alert description that answers this fault. All are fatal but close_notify (0).
     pub const fn alert(self) -> u8 {
         match self {
-            Fault::BadRecordMac => alert::BAD_RECORD_MAC,
-            Fault::RecordOverflow => alert::RECORD_OVERFLOW,
-            Fault::RecordVersion(_) => alert::PROTOCOL_VERSION,
-            Fault::KeyUpdateRequest(_) | Fault::AlertLevel(_) => alert::ILLEGAL_PARAMETER,
-            Fault::KeyUpdateLength | Fault::HandshakeLength | Fault::AlertLength(_) => {
-                alert::DECODE_ERROR
+            RecordFault::BadRecordMac => alert::BAD_RECORD_MAC,
+            RecordFault::RecordOverflow => alert::RECORD_OVERFLOW,
+            RecordFault::RecordVersion(_) => alert::PROTOCOL_VERSION,
+            RecordFault::KeyUpdateRequest(_) | RecordFault::AlertLevel(_) => {
+                alert::ILLEGAL_PARAMETER
             }
-            Fault::RecordType(_)
-            | Fault::InnerType(_)
-            | Fault::NoContentType
-            | Fault::EmptyMessage
-            | Fault::HandshakeType(_)
-            | Fault::Interleaved
-            | Fault::KeyUpdateNotLast
-            | Fault::TooManyKeyUpdates
-            | Fault::TooManyEmptyRecords
-            | Fault::TooManyWarnings
-            | Fault::TooManyRenegotiations => alert::UNEXPECTED_MESSAGE,
-            Fault::SequenceExhausted => alert::CLOSE_NOTIFY,
-            Fault::Closed | Fault::Slot | Fault::KeyLength | Fault::Provider => {
-                alert::INTERNAL_ERROR
-            }
+            RecordFault::KeyUpdateLength
+            | RecordFault::HandshakeLength
+            | RecordFault::AlertLength(_) => alert::DECODE_ERROR,
+            RecordFault::RecordType(_)
+            | RecordFault::InnerType(_)
+            | RecordFault::NoContentType
+            | RecordFault::EmptyMessage
+            | RecordFault::HandshakeType(_)
+            | RecordFault::Interleaved
+            | RecordFault::KeyUpdateNotLast
+            | RecordFault::TooManyKeyUpdates
+            | RecordFault::TooManyEmptyRecords
+            | RecordFault::TooManyWarnings
+            | RecordFault::TooManyRenegotiations => alert::UNEXPECTED_MESSAGE,
+            RecordFault::SequenceExhausted => alert::CLOSE_NOTIFY,
+            RecordFault::Closed
+            | RecordFault::OutputTooSmall
+            | RecordFault::KeyLength
+            | RecordFault::Provider => alert::INTERNAL_ERROR,
         }
     }
 
     /// Whose fault it is.
     pub const fn whose(self) -> Whose {
         match self {
-            Fault::SequenceExhausted
-            | Fault::Closed
-            | Fault::Slot
-            | Fault::KeyLength
-            | Fault::Provider => Whose::Ours,
+            RecordFault::SequenceExhausted
+            | RecordFault::Closed
+            | RecordFault::OutputTooSmall
+            | RecordFault::KeyLength
+            | RecordFault::Provider => Whose::Ours,
             _ => Whose::Peer,
         }
     }

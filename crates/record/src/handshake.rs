@@ -1,7 +1,7 @@
 //! Handshake messages after the handshake: KeyUpdate is obeyed, renegotiation refused, tickets
 //! skipped by a client, all else a fault. Keeps no message, at most four bytes of its head.
 
-use crate::fault::Fault;
+use crate::fault::RecordFault;
 use crate::keys::{Keys, next_generation};
 use crate::partial::Partial;
 use crate::session::{Session, flag};
@@ -30,7 +30,11 @@ pub(crate) const KEY_UPDATE_REQUESTED: [u8; 5] = [kind::KEY_UPDATE, 0, 0, 1, 1];
 
 impl Session {
     /// Reads the content of one handshake record.
-    pub(crate) fn read_handshake(&mut self, keys: &mut Keys, content: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn read_handshake(
+        &mut self,
+        keys: &mut Keys,
+        content: &[u8],
+    ) -> Result<(), RecordFault> {
         let mut rest = content;
         while let Some((&byte, behind)) = rest.split_first() {
             match self.partial {
@@ -43,7 +47,7 @@ impl Session {
                     // RFC 8446 section 5.1: no message may span a change of keys, and a
                     // KeyUpdate must end its record.
                     if !behind.is_empty() {
-                        return Err(Fault::KeyUpdateNotLast);
+                        return Err(RecordFault::KeyUpdateNotLast);
                     }
                     self.partial = Partial::NONE;
                     return self.key_update(keys, byte);
@@ -65,7 +69,7 @@ impl Session {
     }
 
     /// Whether a message of this type may come at all.
-    fn admit(&self, message: u8) -> Result<(), Fault> {
+    fn admit(&self, message: u8) -> Result<(), RecordFault> {
         let allowed = match (self.version, self.role) {
             (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,
             (Version::Tls13, Role::Client) => {
@@ -74,16 +78,16 @@ impl Session {
             (Version::Tls12, Role::Server) => message == kind::CLIENT_HELLO,
             (Version::Tls12, Role::Client) => message == kind::HELLO_REQUEST,
         };
-        if allowed { Ok(()) } else { Err(Fault::HandshakeType(message)) }
+        if allowed { Ok(()) } else { Err(RecordFault::HandshakeType(message)) }
     }
 
-    fn read_head(&mut self, head: [u8; 4]) -> Result<(), Fault> {
+    fn read_head(&mut self, head: [u8; 4]) -> Result<(), RecordFault> {
         let [message, body_len @ ..] = head;
         let body_len = body_len.iter().fold(0, |sum, &byte| sum << 8 | u32::from(byte));
         match message {
-            kind::KEY_UPDATE if body_len != 1 => return Err(Fault::KeyUpdateLength),
+            kind::KEY_UPDATE if body_len != 1 => return Err(RecordFault::KeyUpdateLength),
             kind::KEY_UPDATE => return Ok(()),
-            _ if body_len > SKIPPED_BYTES_MAX => return Err(Fault::HandshakeLength),
+            _ if body_len > SKIPPED_BYTES_MAX => return Err(RecordFault::HandshakeLength),
             kind::NEW_SESSION_TICKET => self.count_empty()?,
             _ => self.refuse_renegotiation()?,
         }
@@ -92,20 +96,20 @@ impl Session {
     }
 
     /// RFC 5246 section 7.2.2: a warning says no, and the peer may go on; it may not insist.
-    fn refuse_renegotiation(&mut self) -> Result<(), Fault> {
+    fn refuse_renegotiation(&mut self) -> Result<(), RecordFault> {
         if self.has(flag::RENEGOTIATED) {
-            return Err(Fault::TooManyRenegotiations);
+            return Err(RecordFault::TooManyRenegotiations);
         }
         self.flags |= flag::RENEGOTIATED | flag::NO_RENEGOTIATION_DUE;
         Ok(())
     }
 
-    fn key_update(&mut self, keys: &mut Keys, request_update: u8) -> Result<(), Fault> {
+    fn key_update(&mut self, keys: &mut Keys, request_update: u8) -> Result<(), RecordFault> {
         if request_update > 1 {
-            return Err(Fault::KeyUpdateRequest(request_update));
+            return Err(RecordFault::KeyUpdateRequest(request_update));
         }
         if self.key_updates == KEY_UPDATES_MAX {
-            return Err(Fault::TooManyKeyUpdates);
+            return Err(RecordFault::TooManyKeyUpdates);
         }
         self.key_updates += 1;
         if request_update == 1 {

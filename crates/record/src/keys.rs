@@ -7,7 +7,7 @@ use ring::hmac;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::aead::Aead;
-use crate::fault::Fault;
+use crate::fault::RecordFault;
 use crate::suite::{
     Direction, IV_BYTES, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
 };
@@ -63,13 +63,13 @@ impl DirectionKey {
         suite: Suite,
         version: Version,
         direction: &Direction,
-    ) -> Result<&'k DirectionKey, Fault> {
+    ) -> Result<&'k DirectionKey, RecordFault> {
         if place.is_none() {
             let material = Material::derive(suite, version, &direction.secret);
             let aead = Aead::expand(suite, material.key())?;
             *place = Some(DirectionKey { aead, iv: material.iv });
         }
-        place.as_ref().ok_or(Fault::Provider)
+        place.as_ref().ok_or(RecordFault::Provider)
     }
 
     /// The nonce of a record: iv xor sequence number (RFC 8446 section 5.3, RFC 7905 section 2).
@@ -95,7 +95,7 @@ impl DirectionKey {
         nonce: [u8; IV_BYTES],
         aad: &[u8],
         sealed: &mut [u8],
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, RecordFault> {
         self.aead.open(nonce, aad, sealed)
     }
 
@@ -106,7 +106,7 @@ impl DirectionKey {
         aad: &[u8],
         plain: &mut [u8],
         tag: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RecordFault> {
         self.aead.seal(nonce, aad, plain, tag)
     }
 }

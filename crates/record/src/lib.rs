@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use eyelet_record::{Incoming, Keys, Opened, Role, Session, Suite};
-//! # fn main() -> Result<(), eyelet_record::Fault> {
+//! # fn main() -> Result<(), eyelet_record::RecordFault> {
 //! let (client, server) = ([1; 32], [2; 32]);
 //! let mut ours = Session::tls13(Role::Server, Suite::Aes128Gcm, &client, &server, 0, 0)?;
 //! let mut theirs = Session::tls13(Role::Client, Suite::Aes128Gcm, &client, &server, 0, 0)?;
@@ -32,7 +32,7 @@ mod seal;
 mod session;
 mod suite;
 
-pub use fault::{Fault, Whose, alert};
+pub use fault::{RecordFault, Whose, alert};
 pub use keys::Keys;
 pub use open::{Incoming, Opened};
 pub use session::Session;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::fault::{Fault, alert};
+use crate::fault::{RecordFault, alert};
 use crate::keys::{DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, records_max};
 use crate::session::{Session, flag};
 use crate::suite::{Suite, Version};
@@ -73,10 +73,10 @@ impl Session {
     ///
     /// # Errors
     /// The fault of the peer; the session is then at its end, but for the alert that
-    /// [`Session::seal_alert`] seals. [`Fault::Closed`] if it was at its end before.
-    pub fn open(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, Fault> {
+    /// [`Session::seal_alert`] seals. [`RecordFault::Closed`] if it was at its end before.
+    pub fn open(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, RecordFault> {
         if self.has(flag::FAILED) {
-            return Err(Fault::Closed);
+            return Err(RecordFault::Closed);
         }
         if self.has(flag::READ_CLOSED) && !input.is_empty() {
             return Ok(Opened::Record { consumed: input.len(), what: Incoming::Nothing });
@@ -89,7 +89,7 @@ impl Session {
         opened
     }
 
-    fn open_record(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, Fault> {
+    fn open_record(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, RecordFault> {
         let Some(&header) = input.first_chunk::<HEADER_BYTES>() else {
             return Ok(Opened::NeedMore { at_least: HEADER_BYTES });
         };
@@ -98,7 +98,7 @@ impl Session {
             return Ok(Opened::NeedMore { at_least: record_len });
         };
         if self.rx.seq == u64::MAX {
-            return Err(Fault::SequenceExhausted);
+            return Err(RecordFault::SequenceExhausted);
         }
         let (content_type, content) = match self.version {
             Version::Tls13 => self.decrypt_tls13(keys, header, record)?,
@@ -114,7 +114,7 @@ impl Session {
     }
 
     /// Checks all that the header alone decides; returns the length of the fragment.
-    fn check_header(&self, header: [u8; HEADER_BYTES]) -> Result<usize, Fault> {
+    fn check_header(&self, header: [u8; HEADER_BYTES]) -> Result<usize, RecordFault> {
         let [outer_type, major, minor, hi, lo] = header;
         let expansion_max = match self.version {
             // All is encrypted, and an encrypted record is application data from outside. A
@@ -122,7 +122,7 @@ impl Session {
             // The version is ignored, as section 5.1 says; the AEAD covers it all the same.
             Version::Tls13 => {
                 if outer_type != content::APPLICATION_DATA {
-                    return Err(Fault::RecordType(outer_type));
+                    return Err(RecordFault::RecordType(outer_type));
                 }
                 TLS13_EXPANSION_MAX
             }
@@ -131,17 +131,17 @@ impl Session {
                     outer_type,
                     content::ALERT | content::HANDSHAKE | content::APPLICATION_DATA
                 ) {
-                    return Err(Fault::RecordType(outer_type));
+                    return Err(RecordFault::RecordType(outer_type));
                 }
                 if [major, minor] != RECORD_VERSION {
-                    return Err(Fault::RecordVersion(u16::from_be_bytes([major, minor])));
+                    return Err(RecordFault::RecordVersion(u16::from_be_bytes([major, minor])));
                 }
                 TLS12_EXPANSION_MAX
             }
         };
         let fragment_len = usize::from(u16::from_be_bytes([hi, lo]));
         if fragment_len > PAYLOAD_BYTES_MAX + expansion_max {
-            return Err(Fault::RecordOverflow);
+            return Err(RecordFault::RecordOverflow);
         }
         Ok(fragment_len)
     }
@@ -152,26 +152,26 @@ impl Session {
         keys: &mut Keys,
         header: [u8; HEADER_BYTES],
         record: &mut [u8],
-    ) -> Result<(u8, Range<usize>), Fault> {
+    ) -> Result<(u8, Range<usize>), RecordFault> {
         let sealed = &mut record[HEADER_BYTES..];
         if sealed.len() < TAG_BYTES {
-            return Err(Fault::BadRecordMac);
+            return Err(RecordFault::BadRecordMac);
         }
         let key = DirectionKey::wake(&mut keys.open, self.suite, self.version, &self.rx)?;
         let inner_len = key.open(key.nonce(self.rx.seq), &header, sealed)?;
         if inner_len > PAYLOAD_BYTES_MAX + 1 {
-            return Err(Fault::RecordOverflow);
+            return Err(RecordFault::RecordOverflow);
         }
         let inner = &sealed[..inner_len];
         // The end that rposition finds is at most 2^14, so the content is within its limit.
         let Some(end) = inner.iter().rposition(|&byte| byte != 0) else {
-            return Err(Fault::NoContentType);
+            return Err(RecordFault::NoContentType);
         };
         match inner[end] {
             content::ALERT | content::HANDSHAKE | content::APPLICATION_DATA => {
                 Ok((inner[end], HEADER_BYTES..HEADER_BYTES + end))
             }
-            other => Err(Fault::InnerType(other)),
+            other => Err(RecordFault::InnerType(other)),
         }
     }
 
@@ -181,10 +181,10 @@ impl Session {
         keys: &mut Keys,
         header: [u8; HEADER_BYTES],
         record: &mut [u8],
-    ) -> Result<(u8, Range<usize>), Fault> {
+    ) -> Result<(u8, Range<usize>), RecordFault> {
         let start = self.prefix_len();
         let Some(plain_len) = record.len().checked_sub(start + TAG_BYTES) else {
-            return Err(Fault::BadRecordMac);
+            return Err(RecordFault::BadRecordMac);
         };
         let key = DirectionKey::wake(&mut keys.open, self.suite, self.version, &self.rx)?;
         let nonce = match record[HEADER_BYTES..start].first_chunk::<EXPLICIT_NONCE_BYTES>() {
@@ -194,7 +194,7 @@ impl Session {
         let aad = tls12_aad(self.rx.seq, header[0], plain_len);
         key.open(nonce, &aad, &mut record[start..])?;
         if plain_len > PAYLOAD_BYTES_MAX {
-            return Err(Fault::RecordOverflow);
+            return Err(RecordFault::RecordOverflow);
         }
         Ok((header[0], start..start + plain_len))
     }
@@ -209,10 +209,15 @@ impl Session {
         }
     }
 
-    fn judge(&mut self, keys: &mut Keys, kind: u8, content: &[u8]) -> Result<Incoming, Fault> {
+    fn judge(
+        &mut self,
+        keys: &mut Keys,
+        kind: u8,
+        content: &[u8],
+    ) -> Result<Incoming, RecordFault> {
         // RFC 8446 section 5.1: no other record between the fragments of a handshake message.
         if kind != content::HANDSHAKE && self.partial.is_open() {
-            return Err(Fault::Interleaved);
+            return Err(RecordFault::Interleaved);
         }
         match kind {
             content::APPLICATION_DATA if content.is_empty() => {
@@ -224,7 +229,7 @@ impl Session {
                 self.key_updates = 0;
                 Ok(Incoming::Data(0..0))
             }
-            _ if content.is_empty() => Err(Fault::EmptyMessage),
+            _ if content.is_empty() => Err(RecordFault::EmptyMessage),
             content::ALERT => self.judge_alert(content),
             _ => {
                 self.read_handshake(keys, content)?;
@@ -237,21 +242,21 @@ impl Session {
         if self.control_due() { Incoming::Reply } else { Incoming::Nothing }
     }
 
-    pub(crate) fn count_empty(&mut self) -> Result<(), Fault> {
+    pub(crate) fn count_empty(&mut self) -> Result<(), RecordFault> {
         if self.empty_records == EMPTY_RECORDS_MAX {
-            return Err(Fault::TooManyEmptyRecords);
+            return Err(RecordFault::TooManyEmptyRecords);
         }
         self.empty_records += 1;
         Ok(())
     }
 
-    fn judge_alert(&mut self, content: &[u8]) -> Result<Incoming, Fault> {
+    fn judge_alert(&mut self, content: &[u8]) -> Result<Incoming, RecordFault> {
         // RFC 8446 section 5.1: an alert is neither fragmented nor coalesced.
         let &[level, description] = content else {
-            return Err(Fault::AlertLength(content.len()));
+            return Err(RecordFault::AlertLength(content.len()));
         };
         if !matches!(level, ALERT_LEVEL_WARNING | ALERT_LEVEL_FATAL) {
-            return Err(Fault::AlertLevel(level));
+            return Err(RecordFault::AlertLevel(level));
         }
         if description == alert::CLOSE_NOTIFY {
             self.flags |= flag::READ_CLOSED;
@@ -267,7 +272,7 @@ impl Session {
             return Ok(Incoming::PeerAlert(description));
         }
         if self.warnings == WARNINGS_MAX {
-            return Err(Fault::TooManyWarnings);
+            return Err(RecordFault::TooManyWarnings);
         }
         self.warnings += 1;
         Ok(Incoming::Nothing)

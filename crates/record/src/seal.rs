@@ -1,7 +1,7 @@
 //! Writing: application data, alerts and KeyUpdates are sealed in place, in a caller's slot.
 //! Knows nothing of where the payload came from, nor when the record is sent.
 
-use crate::fault::{Fault, alert};
+use crate::fault::{RecordFault, alert};
 use crate::handshake::{KEY_UPDATE, KEY_UPDATE_REQUESTED};
 use crate::keys::{
     DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, next_generation, records_max,
@@ -49,22 +49,22 @@ impl Session {
     /// Ask [`Session::control_due`] at least once in 512 records: a due KeyUpdate goes first.
     ///
     /// # Errors
-    /// [`Fault::SequenceExhausted`]: end the connection by close_notify. [`Fault::Closed`],
-    /// [`Fault::Slot`]: the caller's mistake.
+    /// [`RecordFault::SequenceExhausted`]: end the connection by close_notify.
+    /// [`RecordFault::Closed`], [`RecordFault::OutputTooSmall`]: the caller's mistake.
     pub fn seal(
         &mut self,
         keys: &mut Keys,
         slot: &mut [u8],
         payload_len: usize,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, RecordFault> {
         if self.flags & (flag::WRITE_CLOSED | flag::FAILED) != 0 {
-            return Err(Fault::Closed);
+            return Err(RecordFault::Closed);
         }
         if payload_len == 0 {
             return Ok(0);
         }
         if self.tx.seq >= records_max(self.suite) {
-            return Err(Fault::SequenceExhausted);
+            return Err(RecordFault::SequenceExhausted);
         }
         self.seal_content(keys, content::APPLICATION_DATA, slot, payload_len)
     }
@@ -92,8 +92,8 @@ impl Session {
     /// [`crate::CONTROL_BYTES_MAX`]. Returns the record's length, 0 if none is due.
     ///
     /// # Errors
-    /// [`Fault::Slot`] if `out` is too small: nothing has changed then.
-    pub fn seal_control(&mut self, keys: &mut Keys, out: &mut [u8]) -> Result<usize, Fault> {
+    /// [`RecordFault::OutputTooSmall`] if `out` is too small: nothing has changed then.
+    pub fn seal_control(&mut self, keys: &mut Keys, out: &mut [u8]) -> Result<usize, RecordFault> {
         if !self.control_due() {
             return Ok(0);
         }
@@ -123,13 +123,13 @@ impl Session {
     /// close_notify closes our direction, a fatal alert the session.
     ///
     /// # Errors
-    /// [`Fault::Slot`] if `out` is too small: nothing has changed then.
+    /// [`RecordFault::OutputTooSmall`] if `out` is too small: nothing has changed then.
     pub fn seal_alert(
         &mut self,
         keys: &mut Keys,
         description: u8,
         out: &mut [u8],
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, RecordFault> {
         if self.has(flag::WRITE_CLOSED) {
             return Ok(0);
         }
@@ -149,10 +149,10 @@ impl Session {
         content_type: u8,
         message: &[u8],
         out: &mut [u8],
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, RecordFault> {
         let start = self.prefix_len();
         let Some(place) = out.get_mut(start..start + message.len()) else {
-            return Err(Fault::Slot);
+            return Err(RecordFault::OutputTooSmall);
         };
         place.copy_from_slice(message);
         self.seal_content(keys, content_type, out, message.len())
@@ -166,15 +166,15 @@ impl Session {
         content_type: u8,
         slot: &mut [u8],
         content_len: usize,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, RecordFault> {
         if content_len > PAYLOAD_BYTES_MAX {
-            return Err(Fault::Slot);
+            return Err(RecordFault::OutputTooSmall);
         }
         let Some(record) = slot.get_mut(..self.record_len(content_len)) else {
-            return Err(Fault::Slot);
+            return Err(RecordFault::OutputTooSmall);
         };
         if self.tx.seq == u64::MAX {
-            return Err(Fault::SequenceExhausted);
+            return Err(RecordFault::SequenceExhausted);
         }
         let key = DirectionKey::wake(&mut keys.seal, self.suite, self.version, &self.tx)?;
         let nonce = key.nonce(self.tx.seq);
@@ -196,7 +196,7 @@ fn encrypt_tls13(
     nonce: [u8; IV_BYTES],
     content_type: u8,
     record: &mut [u8],
-) -> Result<(), Fault> {
+) -> Result<(), RecordFault> {
     let header = header(content::APPLICATION_DATA, record.len());
     let tag_at = record.len() - TAG_BYTES;
     record[..HEADER_BYTES].copy_from_slice(&header);
@@ -212,7 +212,7 @@ fn encrypt_tls12(
     aad: &[u8; 13],
     start: usize,
     record: &mut [u8],
-) -> Result<(), Fault> {
+) -> Result<(), RecordFault> {
     let header = header(aad[8], record.len());
     let tag_at = record.len() - TAG_BYTES;
     record[..HEADER_BYTES].copy_from_slice(&header);

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::fault::Fault;
+use crate::fault::RecordFault;
 use crate::keys;
 use crate::partial::Partial;
 use crate::suite::{
@@ -50,7 +50,7 @@ impl Session {
     /// section 7.2) and the sequence numbers at which the handshake left off.
     ///
     /// # Errors
-    /// [`Fault::KeyLength`] if a secret is not as long as the suite's hash: 32 bytes, 48 for
+    /// [`RecordFault::KeyLength`] if a secret is not as long as the suite's hash: 32 bytes, 48 for
     /// AES-256-GCM.
     pub fn tls13(
         role: Role,
@@ -59,7 +59,7 @@ impl Session {
         server_secret: &[u8],
         rx_seq: u64,
         tx_seq: u64,
-    ) -> Result<Session, Fault> {
+    ) -> Result<Session, RecordFault> {
         let (rx_secret, tx_secret) = match role {
             Role::Server => (client_secret, server_secret),
             Role::Client => (server_secret, client_secret),
@@ -78,7 +78,7 @@ impl Session {
     /// as rustls' `ExtractedSecrets` give it; what is sent is that base xor the sequence number.
     ///
     /// # Errors
-    /// [`Fault::KeyLength`] if a key or an iv is not as long as the suite says.
+    /// [`RecordFault::KeyLength`] if a key or an iv is not as long as the suite says.
     #[allow(clippy::too_many_arguments)] // two directions of three values; a struct hides none
     pub fn tls12(
         role: Role,
@@ -89,7 +89,7 @@ impl Session {
         tx_iv: &[u8],
         rx_seq: u64,
         tx_seq: u64,
-    ) -> Result<Session, Fault> {
+    ) -> Result<Session, RecordFault> {
         let mut session = Session::blank(role, suite, Version::Tls12, rx_seq, tx_seq);
         let key_len = key_len(suite);
         for (secret, key, iv) in
@@ -175,9 +175,9 @@ impl fmt::Debug for Session {
     }
 }
 
-fn copy_exact(to: &mut [u8], from: &[u8]) -> Result<(), Fault> {
+fn copy_exact(to: &mut [u8], from: &[u8]) -> Result<(), RecordFault> {
     if to.len() != from.len() {
-        return Err(Fault::KeyLength);
+        return Err(RecordFault::KeyLength);
     }
     to.copy_from_slice(from);
     Ok(())

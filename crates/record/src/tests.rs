@@ -46,12 +46,12 @@ impl End {
         End { session: session.unwrap(), keys: Keys::new() }
     }
 
-    fn open(&mut self, mut record: Vec<u8>) -> Result<Opened, Fault> {
+    fn open(&mut self, mut record: Vec<u8>) -> Result<Opened, RecordFault> {
         self.session.open(&mut self.keys, &mut record)
     }
 
     /// What one whole record says.
-    fn read(&mut self, record: Vec<u8>) -> Result<Incoming, Fault> {
+    fn read(&mut self, record: Vec<u8>) -> Result<Incoming, RecordFault> {
         let len = record.len();
         match self.open(record)? {
             Opened::Record { consumed, what } => {
@@ -62,7 +62,7 @@ impl End {
         }
     }
 
-    fn send(&mut self, payload: &[u8]) -> Result<Vec<u8>, Fault> {
+    fn send(&mut self, payload: &[u8]) -> Result<Vec<u8>, RecordFault> {
         let mut slot = vec![0; SLOT_BYTES];
         let at = self.session.prefix_len();
         slot[at..at + payload.len()].copy_from_slice(payload);
@@ -182,12 +182,12 @@ fn secrets_have_exactly_the_length_of_their_suite() {
         for len in [0, 31, 32, 33, 47, 48, 49, 64] {
             let secret = vec![0; len];
             let made = Session::tls13(Role::Server, suite, &secret, &secret, 0, 0);
-            assert_eq!(made.err(), (len != hash_len(suite)).then_some(Fault::KeyLength));
+            assert_eq!(made.err(), (len != hash_len(suite)).then_some(RecordFault::KeyLength));
             for iv_len in [11, 12, 13] {
                 let iv = vec![0; iv_len];
                 let made = Session::tls12(Role::Server, suite, &secret, &iv, &secret, &iv, 0, 0);
                 let fits = len == key_len(suite) && iv_len == 12;
-                assert_eq!(made.err(), (!fits).then_some(Fault::KeyLength));
+                assert_eq!(made.err(), (!fits).then_some(RecordFault::KeyLength));
             }
         }
     }
@@ -289,15 +289,15 @@ fn a_slot_that_is_too_small_changes_nothing() {
         let mut keys = Keys::new();
         for len in 0..ours.session.record_len(5) {
             let sealed = ours.session.seal(&mut keys, &mut vec![0; len], 5);
-            assert_eq!(sealed, Err(Fault::Slot));
+            assert_eq!(sealed, Err(RecordFault::OutputTooSmall));
             if len < ours.session.record_len(2) {
                 let sealed = ours.session.seal_alert(&mut keys, 0, &mut vec![0; len]);
-                assert_eq!(sealed, Err(Fault::Slot));
+                assert_eq!(sealed, Err(RecordFault::OutputTooSmall));
             }
         }
         let mut long = vec![0; SLOT_BYTES + 1];
         let sealed = ours.session.seal(&mut keys, &mut long, PAYLOAD_BYTES_MAX + 1);
-        assert_eq!(sealed, Err(Fault::Slot));
+        assert_eq!(sealed, Err(RecordFault::OutputTooSmall));
         assert_eq!(ours.session.seal(&mut keys, &mut [], 0), Ok(0));
         let record = ours.send(b"still").unwrap();
         assert!(matches!(peer.read(record), Ok(Incoming::Data(_))));
@@ -307,8 +307,8 @@ fn a_slot_that_is_too_small_changes_nothing() {
 /// Handshake, alert and record faults: content type, content, what it gets.
 #[test]
 fn messages_that_must_not_come() {
-    use Fault::*;
-    let both: &[(u8, &[u8], Fault)] = &[
+    use RecordFault::*;
+    let both: &[(u8, &[u8], RecordFault)] = &[
         (content::HANDSHAKE, &HELLO_REQUEST, HandshakeType(0)),
         (content::HANDSHAKE, &[2, 0, 0, 0], HandshakeType(2)),
         (content::HANDSHAKE, &[4, 0, 0, 0], HandshakeType(4)),
@@ -322,7 +322,7 @@ fn messages_that_must_not_come() {
         (content::ALERT, &[0, 0], AlertLevel(0)),
         (content::ALERT, &[3, 10], AlertLevel(3)),
     ];
-    let tls13: &[(u8, &[u8], Fault)] = &[
+    let tls13: &[(u8, &[u8], RecordFault)] = &[
         (20, &[1], InnerType(20)),
         (24, &[1, 0, 0], InnerType(24)),
         (255, &[], InnerType(255)),
@@ -335,7 +335,7 @@ fn messages_that_must_not_come() {
         (content::HANDSHAKE, &[24, 0, 0, 1, 0, 24], KeyUpdateNotLast),
         (content::HANDSHAKE, &[24, 0, 0, 1, 0, 24, 0, 0, 1, 0], KeyUpdateNotLast),
     ];
-    let tls12: &[(u8, &[u8], Fault)] = &[
+    let tls12: &[(u8, &[u8], RecordFault)] = &[
         (content::HANDSHAKE, &KEY_UPDATE, HandshakeType(24)),
         (content::HANDSHAKE, &[1, 1, 0, 0], HandshakeLength),
     ];
@@ -352,16 +352,16 @@ fn messages_that_must_not_come() {
 }
 
 /// One alert may be sealed, which says what was wrong, and nothing else.
-fn after_the_fault(ours: &mut End, peer: &mut End, fault: Fault) {
-    assert_eq!(ours.send(b"x"), Err(Fault::Closed));
+fn after_the_fault(ours: &mut End, peer: &mut End, fault: RecordFault) {
+    assert_eq!(ours.send(b"x"), Err(RecordFault::Closed));
     assert_eq!(ours.control(), []);
     let alert = ours.alert(fault.alert());
     assert_eq!(peer.read(alert), Ok(Incoming::PeerAlert(fault.alert())));
     assert_eq!(ours.alert(fault.alert()), []);
     let record = peer.send_as(content::APPLICATION_DATA, b"x");
-    assert_eq!(ours.read(record), Err(Fault::Closed));
+    assert_eq!(ours.read(record), Err(RecordFault::Closed));
     assert!(ours.session.write_closed() && peer.session.write_closed());
-    assert_eq!(peer.send(b"x"), Err(Fault::Closed));
+    assert_eq!(peer.send(b"x"), Err(RecordFault::Closed));
 }
 
 /// Outer types and versions, which the header alone decides, before any decryption.
@@ -370,22 +370,22 @@ fn headers_that_must_not_come() {
     let overflow = |len: usize| (len as u16).to_be_bytes();
     let [hi13, lo13] = overflow(PAYLOAD_BYTES_MAX + 257);
     let [hi12, lo12] = overflow(PAYLOAD_BYTES_MAX + 2049);
-    let tls13: &[([u8; 5], Fault)] = &[
-        ([20, 3, 3, 0, 1], Fault::RecordType(20)),
-        ([21, 3, 3, 0, 2], Fault::RecordType(21)),
-        ([22, 3, 3, 0, 30], Fault::RecordType(22)),
-        ([24, 3, 3, 0, 30], Fault::RecordType(24)),
-        ([b'G', b'E', b'T', b' ', b'/'], Fault::RecordType(b'G')),
-        ([23, 3, 3, hi13, lo13], Fault::RecordOverflow),
-        ([23, 3, 3, 255, 255], Fault::RecordOverflow),
+    let tls13: &[([u8; 5], RecordFault)] = &[
+        ([20, 3, 3, 0, 1], RecordFault::RecordType(20)),
+        ([21, 3, 3, 0, 2], RecordFault::RecordType(21)),
+        ([22, 3, 3, 0, 30], RecordFault::RecordType(22)),
+        ([24, 3, 3, 0, 30], RecordFault::RecordType(24)),
+        ([b'G', b'E', b'T', b' ', b'/'], RecordFault::RecordType(b'G')),
+        ([23, 3, 3, hi13, lo13], RecordFault::RecordOverflow),
+        ([23, 3, 3, 255, 255], RecordFault::RecordOverflow),
     ];
-    let tls12: &[([u8; 5], Fault)] = &[
-        ([20, 3, 3, 0, 1], Fault::RecordType(20)),
-        ([24, 3, 3, 0, 30], Fault::RecordType(24)),
-        ([0, 3, 3, 0, 30], Fault::RecordType(0)),
-        ([23, 3, 1, 0, 30], Fault::RecordVersion(0x0301)),
-        ([23, 3, 4, 0, 30], Fault::RecordVersion(0x0304)),
-        ([22, 3, 3, hi12, lo12], Fault::RecordOverflow),
+    let tls12: &[([u8; 5], RecordFault)] = &[
+        ([20, 3, 3, 0, 1], RecordFault::RecordType(20)),
+        ([24, 3, 3, 0, 30], RecordFault::RecordType(24)),
+        ([0, 3, 3, 0, 30], RecordFault::RecordType(0)),
+        ([23, 3, 1, 0, 30], RecordFault::RecordVersion(0x0301)),
+        ([23, 3, 4, 0, 30], RecordFault::RecordVersion(0x0304)),
+        ([22, 3, 3, hi12, lo12], RecordFault::RecordOverflow),
     ];
     each(|version, suite| {
         let table = if version == Version::Tls13 { tls13 } else { tls12 };
@@ -412,7 +412,7 @@ fn records_too_short() {
         for len in 0..=shortest {
             let (mut ours, _) = pair(version, suite);
             let record = [&[23, 3, 3, 0, len as u8][..], &vec![0; len]].concat();
-            assert_eq!(ours.read(record), Err(Fault::BadRecordMac), "{version:?} {len}");
+            assert_eq!(ours.read(record), Err(RecordFault::BadRecordMac), "{version:?} {len}");
         }
     });
 }
@@ -424,7 +424,7 @@ fn a_tls13_record_covers_whatever_version_it_says() {
     assert_eq!(ours.read(record), Ok(Incoming::Data(5..6)));
     let mut record = peer.send(b"x").unwrap();
     record[2] = 1;
-    assert_eq!(ours.read(record), Err(Fault::BadRecordMac));
+    assert_eq!(ours.read(record), Err(RecordFault::BadRecordMac));
 }
 
 /// RFC 8446 section 5.4: inner plaintexts at the edges of padding and length.
@@ -436,24 +436,24 @@ fn inner_plaintexts() {
         inner.resize(len + 1 + padding, 0);
         inner
     };
-    let table: &[(Vec<u8>, Result<Incoming, Fault>)] = &[
-        (vec![], Err(Fault::NoContentType)),
-        (vec![0], Err(Fault::NoContentType)),
-        (vec![0; 200], Err(Fault::NoContentType)),
-        (vec![0; PAYLOAD_BYTES_MAX + 1], Err(Fault::NoContentType)),
-        (vec![0; PAYLOAD_BYTES_MAX + 2], Err(Fault::RecordOverflow)),
+    let table: &[(Vec<u8>, Result<Incoming, RecordFault>)] = &[
+        (vec![], Err(RecordFault::NoContentType)),
+        (vec![0], Err(RecordFault::NoContentType)),
+        (vec![0; 200], Err(RecordFault::NoContentType)),
+        (vec![0; PAYLOAD_BYTES_MAX + 1], Err(RecordFault::NoContentType)),
+        (vec![0; PAYLOAD_BYTES_MAX + 2], Err(RecordFault::RecordOverflow)),
         (full(0, 0), Ok(Incoming::Nothing)),
         (full(0, 100), Ok(Incoming::Nothing)),
         (full(0, PAYLOAD_BYTES_MAX), Ok(Incoming::Nothing)),
         (full(1, 0), Ok(Incoming::Data(5..6))),
         (full(1, PAYLOAD_BYTES_MAX - 1), Ok(Incoming::Data(5..6))),
-        (full(1, PAYLOAD_BYTES_MAX), Err(Fault::RecordOverflow)),
+        (full(1, PAYLOAD_BYTES_MAX), Err(RecordFault::RecordOverflow)),
         (full(PAYLOAD_BYTES_MAX, 0), Ok(Incoming::Data(5..5 + PAYLOAD_BYTES_MAX))),
-        (full(PAYLOAD_BYTES_MAX, 1), Err(Fault::RecordOverflow)),
-        (full(PAYLOAD_BYTES_MAX + 1, 0), Err(Fault::RecordOverflow)),
-        (full(PAYLOAD_BYTES_MAX + 239, 0), Err(Fault::RecordOverflow)),
-        (vec![content::ALERT, 0, 0], Err(Fault::EmptyMessage)),
-        (vec![content::HANDSHAKE, 0, 0], Err(Fault::EmptyMessage)),
+        (full(PAYLOAD_BYTES_MAX, 1), Err(RecordFault::RecordOverflow)),
+        (full(PAYLOAD_BYTES_MAX + 1, 0), Err(RecordFault::RecordOverflow)),
+        (full(PAYLOAD_BYTES_MAX + 239, 0), Err(RecordFault::RecordOverflow)),
+        (vec![content::ALERT, 0, 0], Err(RecordFault::EmptyMessage)),
+        (vec![content::HANDSHAKE, 0, 0], Err(RecordFault::EmptyMessage)),
         (vec![1, 0, content::ALERT, 0, 0, 0], Ok(Incoming::CloseNotify)),
     ];
     for suite in SUITES {
@@ -470,7 +470,7 @@ fn a_tls12_plaintext_above_its_limit() {
     for suite in SUITES {
         let (mut ours, mut peer) = pair(Version::Tls12, suite);
         let record = peer.send_as(content::APPLICATION_DATA, &[b'x'; PAYLOAD_BYTES_MAX + 1]);
-        assert_eq!(ours.read(record), Err(Fault::RecordOverflow));
+        assert_eq!(ours.read(record), Err(RecordFault::RecordOverflow));
     }
 }
 
@@ -512,7 +512,7 @@ fn fragments_are_not_interleaved() {
                 let record = peer.send_as(content::HANDSHAKE, &head[..len]);
                 assert!(ours.read(record).is_ok());
                 let record = peer.send_as(content_type, message);
-                assert_eq!(ours.read(record), Err(Fault::Interleaved));
+                assert_eq!(ours.read(record), Err(RecordFault::Interleaved));
             }
         }
     }
@@ -526,12 +526,12 @@ fn the_last_sequence_number_is_never_used() {
         peer.session.tx.seq = 0;
         assert!(matches!(ours.read(record), Ok(Incoming::Data(_))));
         let record = peer.send_as(content::APPLICATION_DATA, b"x");
-        assert_eq!(ours.read(record), Err(Fault::SequenceExhausted));
+        assert_eq!(ours.read(record), Err(RecordFault::SequenceExhausted));
         assert_eq!(ours.alert(alert::CLOSE_NOTIFY).len(), ours.session.record_len(2));
         ours.session.flags &= !flag::WRITE_CLOSED;
         let mut out = [0; CONTROL_BYTES_MAX];
         let sealed = ours.session.seal_alert(&mut ours.keys, 0, &mut out);
-        assert_eq!(sealed, Err(Fault::SequenceExhausted));
+        assert_eq!(sealed, Err(RecordFault::SequenceExhausted));
     });
 }
 
@@ -543,8 +543,8 @@ fn a_tls12_key_ends_at_its_limit_with_close_notify() {
         let data = ours.send(b"the last").unwrap();
         assert!(matches!(peer.read(data), Ok(Incoming::Data(_))));
         assert!(!ours.session.control_due());
-        assert_eq!(ours.send(b"one too many"), Err(Fault::SequenceExhausted));
-        let close = ours.alert(Fault::SequenceExhausted.alert());
+        assert_eq!(ours.send(b"one too many"), Err(RecordFault::SequenceExhausted));
+        let close = ours.alert(RecordFault::SequenceExhausted.alert());
         assert_eq!(peer.read(close), Ok(Incoming::CloseNotify));
     }
 }

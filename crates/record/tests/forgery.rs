@@ -7,7 +7,7 @@ mod arbitrary;
 
 use arbitrary::arbitrary_records;
 use eyelet_record::{
-    Fault, HEADER_BYTES, Incoming, Keys, Opened, RECORD_BYTES_MAX, Role, SLOT_BYTES, Session,
+    HEADER_BYTES, Incoming, Keys, Opened, RECORD_BYTES_MAX, RecordFault, Role, SLOT_BYTES, Session,
     Suite, Version, Whose,
 };
 use proptest::prelude::*;
@@ -55,17 +55,17 @@ fn every_flipped_bit_is_noticed() {
                 let fault = ours.open(&mut Keys::new(), &mut forged).unwrap_err();
                 match bit / 8 {
                     0 => assert!(
-                        matches!(fault, Fault::RecordType(_) | Fault::BadRecordMac),
+                        matches!(fault, RecordFault::RecordType(_) | RecordFault::BadRecordMac),
                         "{fault}"
                     ),
                     1 | 2 if version == Version::Tls12 => {
-                        assert!(matches!(fault, Fault::RecordVersion(_)), "{fault}");
+                        assert!(matches!(fault, RecordFault::RecordVersion(_)), "{fault}");
                     }
                     3 | 4 => assert!(
-                        matches!(fault, Fault::RecordOverflow | Fault::BadRecordMac),
+                        matches!(fault, RecordFault::RecordOverflow | RecordFault::BadRecordMac),
                         "{fault}"
                     ),
-                    _ => assert_eq!(fault, Fault::BadRecordMac),
+                    _ => assert_eq!(fault, RecordFault::BadRecordMac),
                 }
             }
         }
@@ -83,16 +83,16 @@ fn records_out_of_order() {
             let opened = ours.open(&mut keys, &mut first.clone()).unwrap();
             assert!(matches!(opened, Opened::Record { what: Incoming::Data(_), .. }));
             let replayed = ours.open(&mut keys, &mut first.clone());
-            assert_eq!(replayed, Err(Fault::BadRecordMac));
+            assert_eq!(replayed, Err(RecordFault::BadRecordMac));
 
             let mut sender = session(Role::Client, version, suite);
             let reflected = sender.open(&mut Keys::new(), &mut first.clone());
-            assert_eq!(reflected, Err(Fault::BadRecordMac));
+            assert_eq!(reflected, Err(RecordFault::BadRecordMac));
         }
     }
 }
 
-fn feed(session: &mut Session, input: &mut [u8]) -> Result<usize, Fault> {
+fn feed(session: &mut Session, input: &mut [u8]) -> Result<usize, RecordFault> {
     let (mut keys, mut at) = (Keys::new(), 0);
     loop {
         let rest = &mut input[at..];

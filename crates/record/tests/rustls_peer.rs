@@ -8,8 +8,8 @@ mod handover;
 use std::io::{Read, Write};
 
 use eyelet_record::{
-    CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, Role, SLOT_BYTES, Session,
-    Version, alert,
+    CONTROL_BYTES_MAX, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RecordFault, Role, SLOT_BYTES,
+    Session, Version, alert,
 };
 use handover::{Connected, SUITES, connect, deliver};
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ impl Wire {
         }
     }
 
-    fn act(&mut self, act: &Act) -> Result<(), Fault> {
+    fn act(&mut self, act: &Act) -> Result<(), RecordFault> {
         match act {
             Act::TheySend(len) => {
                 let payload = self.payload(0, *len);
@@ -108,7 +108,7 @@ impl Wire {
         }
     }
 
-    fn we_send(&mut self, payload: &[u8]) -> Result<(), Fault> {
+    fn we_send(&mut self, payload: &[u8]) -> Result<(), RecordFault> {
         self.we_send_control()?;
         let mut slot = [0; SLOT_BYTES];
         slot[self.session.prefix_len()..][..payload.len()].copy_from_slice(payload);
@@ -118,7 +118,7 @@ impl Wire {
         Ok(())
     }
 
-    fn we_send_control(&mut self) -> Result<(), Fault> {
+    fn we_send_control(&mut self) -> Result<(), RecordFault> {
         let mut out = [0; CONTROL_BYTES_MAX];
         let len = self.session.seal_control(&mut self.keys, &mut out)?;
         self.to_peer.extend_from_slice(&out[..len]);
@@ -126,7 +126,7 @@ impl Wire {
     }
 
     /// Both directions, until nothing is on its way.
-    fn arrive(&mut self, cuts: &[usize]) -> Result<(), Fault> {
+    fn arrive(&mut self, cuts: &[usize]) -> Result<(), RecordFault> {
         let mut cuts = cuts.iter().cycle();
         while !self.to_us.is_empty() || !self.to_peer.is_empty() {
             let cut = cuts.next().map_or(1, |&cut| cut.max(1));
@@ -141,7 +141,7 @@ impl Wire {
         Ok(())
     }
 
-    fn we_read(&mut self) -> Result<(), Fault> {
+    fn we_read(&mut self) -> Result<(), RecordFault> {
         let mut at = 0;
         loop {
             let input = &mut self.unread[at..];
@@ -167,7 +167,7 @@ impl Wire {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<(), Fault> {
+    fn settle(&mut self) -> Result<(), RecordFault> {
         self.arrive(&[usize::MAX])?;
         assert!(self.unread.is_empty());
         for (sent, received) in self.sent.iter().zip(&self.received) {
@@ -178,7 +178,7 @@ impl Wire {
     }
 
     /// close_notify each way, the first by rustls or by us, with data after the first.
-    fn close(&mut self, peer_first: bool) -> Result<(), Fault> {
+    fn close(&mut self, peer_first: bool) -> Result<(), RecordFault> {
         if peer_first {
             self.peer.send_close_notify();
             self.take_from_peer();
@@ -200,7 +200,7 @@ impl Wire {
         Ok(())
     }
 
-    fn we_close(&mut self) -> Result<(), Fault> {
+    fn we_close(&mut self) -> Result<(), RecordFault> {
         let mut out = [0; CONTROL_BYTES_MAX];
         let len = self.session.seal_alert(&mut self.keys, alert::CLOSE_NOTIFY, &mut out)?;
         self.to_peer.extend_from_slice(&out[..len]);
@@ -283,7 +283,7 @@ fn rustls_reads_our_fatal_alert() {
             wire.act(&Act::TheySend(100)).unwrap();
             *wire.to_us.last_mut().unwrap() ^= 1;
             let fault = wire.arrive(&[usize::MAX]).unwrap_err();
-            assert_eq!(fault, Fault::BadRecordMac);
+            assert_eq!(fault, RecordFault::BadRecordMac);
             let mut out = [0; CONTROL_BYTES_MAX];
             let len = wire.session.seal_alert(&mut wire.keys, fault.alert(), &mut out).unwrap();
             wire.peer.read_tls(&mut &out[..len]).unwrap();

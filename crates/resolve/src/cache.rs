@@ -14,7 +14,7 @@ use tokio::sync::watch;
 /// large machine has cores two workers seldom want the same one.
 const SHARDS: usize = 64;
 /// Flights at once. Beyond, evidence cannot be had, and fails closed.
-const FLIGHTS_MAX: usize = 4096;
+const SINGLE_FLIGHTS_MAX: usize = 4096;
 /// What an entry costs beyond its value: slot, index entry and the allocations' heads.
 const ENTRY_BYTES: usize = 160;
 /// The part of a table that is kept for entries that were read again. Entries that nobody reads
@@ -24,12 +24,12 @@ const HOT_PART: f64 = 0.5;
 /// A table of at most so many bytes. Entries that nobody reads go first.
 pub struct Cache<K, V> {
     entries: sync::Cache<Keyed<K>, Weighted<V>, Bytes, RandomState>,
-    flights: Mutex<Flights<K, V>>,
+    flights: Mutex<SingleFlights<K, V>>,
     hasher: RandomState,
 }
 
 /// By the key's hash: the key, and where the outcome will be.
-type Flights<K, V> = HashMap<u64, (K, watch::Receiver<Option<V>>)>;
+type SingleFlights<K, V> = HashMap<u64, (K, watch::Receiver<Option<V>>)>;
 
 /// A key with its hash, which the caller may have made of parts of a key.
 #[derive(PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl<K, V> Weighter<Keyed<K>, Weighted<V>> for Bytes {
 }
 
 /// A flight that this caller is to make, or whose outcome it waits for.
-pub enum Flight<K: Eq, V> {
+pub enum SingleFlight<K: Eq, V> {
     /// The caller's own. Dropping the first half ends it.
     Mine(Leader<K, V>, watch::Receiver<Option<V>>),
     /// Somebody else's.
@@ -141,18 +141,20 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
     }
 
     /// Joins the flight for a key, or begins it.
-    pub fn join(self: &Arc<Self>, hash: u64, key: &K) -> Flight<K, V> {
+    pub fn join(self: &Arc<Self>, hash: u64, key: &K) -> SingleFlight<K, V> {
         let mut flights = self.flights();
         match flights.get(&hash) {
-            Some((known, receiver)) if known == key => return Flight::Shared(receiver.clone()),
-            Some(_) => return Flight::Busy,
-            None if flights.len() >= FLIGHTS_MAX => return Flight::Busy,
+            Some((known, receiver)) if known == key => {
+                return SingleFlight::Shared(receiver.clone());
+            }
+            Some(_) => return SingleFlight::Busy,
+            None if flights.len() >= SINGLE_FLIGHTS_MAX => return SingleFlight::Busy,
             None => {}
         }
         let (sender, receiver) = watch::channel(None);
         flights.insert(hash, (key.clone(), receiver.clone()));
         let leader = Leader { cache: self.clone(), hash, key: key.clone(), sender };
-        Flight::Mine(leader, receiver)
+        SingleFlight::Mine(leader, receiver)
     }
 
     /// Entries, and the bytes they take.
@@ -162,7 +164,7 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
 }
 
 impl<K, V> Cache<K, V> {
-    fn flights(&self) -> MutexGuard<'_, Flights<K, V>> {
+    fn flights(&self) -> MutexGuard<'_, SingleFlights<K, V>> {
         // Nothing under the lock is left half done.
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,9 +194,9 @@ pub async fn outcome<V: Clone>(
     mut flight: watch::Receiver<Option<V>>,
     is_enough: impl Fn(&V) -> bool,
 ) -> Option<V> {
-    let wait = flight.wait_for(|told| told.as_ref().is_some_and(&is_enough));
-    if let Ok(told) = wait.await {
-        return told.clone();
+    let wait = flight.wait_for(|outcome| outcome.as_ref().is_some_and(&is_enough));
+    if let Ok(outcome) = wait.await {
+        return outcome.clone();
     }
     // It ended: what it told last is all there will be.
     flight.borrow().clone()
@@ -273,8 +275,8 @@ mod tests {
     async fn one_flight_a_key_and_a_bound_on_all() {
         let cache = cache(8);
         let hash = cache.hash(1_u32);
-        let Flight::Mine(leader, mine) = cache.join(hash, &1) else { unreachable!() };
-        let Flight::Shared(shared) = cache.join(hash, &1) else { unreachable!() };
+        let SingleFlight::Mine(leader, mine) = cache.join(hash, &1) else { unreachable!() };
+        let SingleFlight::Shared(shared) = cache.join(hash, &1) else { unreachable!() };
         leader.publish(3);
         leader.land(4, 40);
         assert_eq!(outcome(shared, |value| *value == 4).await, Some(4));
@@ -282,10 +284,10 @@ mod tests {
         assert_eq!(read(&cache, 1), Some(4));
         let flights: Vec<_> = (0..100_000_u32)
             .map(|key| cache.join(cache.hash(key), &key))
-            .filter(|flight| matches!(flight, Flight::Mine(..)))
+            .filter(|flight| matches!(flight, SingleFlight::Mine(..)))
             .collect();
-        assert_eq!(flights.len(), FLIGHTS_MAX);
+        assert_eq!(flights.len(), SINGLE_FLIGHTS_MAX);
         drop(flights);
-        assert!(matches!(cache.join(hash, &1), Flight::Mine(..)), "all have ended");
+        assert!(matches!(cache.join(hash, &1), SingleFlight::Mine(..)), "all have ended");
     }
 }

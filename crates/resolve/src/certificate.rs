@@ -32,7 +32,7 @@ const FLIGHT_BYTES_MAX: usize = 72 << 10;
 /// Bytes read at once.
 const READ_BYTES: usize = 8 << 10;
 /// Names of a certificate that an access line shows.
-const TOLD_MAX: usize = 8;
+const LOGGED_MAX: usize = 8;
 
 /// Where systems keep the roots that they trust, in the order of looking: Debian, Fedora, SUSE,
 /// Alpine.
@@ -47,15 +47,15 @@ const SYSTEM_ROOTS: [&str; 4] = [
 #[derive(Debug)]
 pub struct Shown {
     /// For rules.
-    pub certificate: eyelet_policy::Certificate,
+    pub certificate: eyelet_policy::CertificateFacts,
     /// For the access line.
-    pub told: Arc<CertificateEvidence>,
+    pub logged: Arc<CertificateEvidence>,
     /// The end of the leaf's validity, in milliseconds since 1970.
     pub expires_unix_ms: u64,
 }
 
 /// Who is trusted, read once, and how a side handshake is made.
-pub struct Asker {
+pub struct CertificateClient {
     verifier: Arc<WebPkiServerVerifier>,
     config: Arc<ClientConfig>,
     config_nameless: Arc<ClientConfig>,
@@ -83,7 +83,7 @@ pub enum RootsError {
     Rustls(String),
 }
 
-impl Asker {
+impl CertificateClient {
     /// Reads the roots in `[evidence] ca`, or the system's.
     ///
     /// # Errors
@@ -286,17 +286,17 @@ fn describe(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
             ))
     );
-    let told = CertificateEvidence {
-        names: names.iter().take(TOLD_MAX).cloned().collect(),
+    let logged = CertificateEvidence {
+        names: names.iter().take(LOGGED_MAX).cloned().collect(),
         issuer: whole,
         fault: verified.as_ref().err().map(|why| why.to_string().into()),
         at_unix_ms: now_ms,
     };
     let expires = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
     let valid = verified.is_ok();
-    let certificate = eyelet_policy::Certificate { names, issuer: issuers, trusted, valid };
+    let certificate = eyelet_policy::CertificateFacts { names, issuer: issuers, trusted, valid };
     let expires_unix_ms = expires.saturating_mul(1000);
-    Ok(Shown { certificate, told: Arc::new(told), expires_unix_ms })
+    Ok(Shown { certificate, logged: Arc::new(logged), expires_unix_ms })
 }
 
 impl Shown {
@@ -309,8 +309,8 @@ impl Shown {
             + size_of::<CertificateEvidence>()
             + texts(&self.certificate.names)
             + texts(&self.certificate.issuer)
-            + texts(&self.told.names)
-            + self.told.issuer.len()
-            + self.told.fault.as_ref().map_or(0, |fault| fault.len())
+            + texts(&self.logged.names)
+            + self.logged.issuer.len()
+            + self.logged.fault.as_ref().map_or(0, |fault| fault.len())
     }
 }

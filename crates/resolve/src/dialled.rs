@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use crate::cache::{self, Flight, Leader};
+use crate::cache::{self, Leader, SingleFlight};
 use crate::names::Names;
 use crate::permits::Permit;
-use crate::resolver::{Dialled, Found};
+use crate::resolver::{DialledName, Found};
 
 /// A look-up goes on for so many times `connect_timeout`: who joins it late has time of his own.
 const LOOKUP_TIMEOUTS: u32 = 2;
@@ -23,20 +23,20 @@ const LOOKUP_TIMEOUTS: u32 = 2;
 /// Why there is none.
 pub async fn addresses(
     names: &Rc<Names>,
-    asker: Option<IpAddr>,
+    certificate_client: Option<IpAddr>,
     name: &str,
 ) -> Result<Vec<IpAddr>, String> {
-    if let Some(found) = known(names, asker, name) {
+    if let Some(found) = known(names, certificate_client, name) {
         return found;
     }
     let (dialled, lookups) = (&names.shared.evidence.dialled, &names.shared.evidence.lookups);
     let wait = names.shared.config.limits.connect_timeout;
-    let key = (Box::from(name), asker.is_some());
-    let hash = dialled.hash((name, asker.is_some()));
+    let key = (Box::from(name), certificate_client.is_some());
+    let hash = dialled.hash((name, certificate_client.is_some()));
     let flight = match dialled.flight(hash, &key) {
         Some(flight) => flight,
         None => {
-            let permit = match asker {
+            let permit = match certificate_client {
                 None => None,
                 // So that this is what is told, and not that the time to connect is over.
                 Some(client) => match timeout(wait / 2, lookups.of(client)).await {
@@ -47,13 +47,13 @@ pub async fn addresses(
                     }
                 },
             };
-            if let Some(found) = known(names, asker, name) {
+            if let Some(found) = known(names, certificate_client, name) {
                 return found;
             }
             match dialled.join(hash, &key) {
-                Flight::Busy => return Err("too many look-ups are under way".into()),
-                Flight::Shared(flight) => flight,
-                Flight::Mine(leader, flight) => {
+                SingleFlight::Busy => return Err("too many look-ups are under way".into()),
+                SingleFlight::Shared(flight) => flight,
+                SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
                     cache::spawn(async move { look_up(&names, key, leader, permit).await });
                     flight
@@ -65,11 +65,15 @@ pub async fn addresses(
     found.map_or_else(|| Err("no answer in time".into()), |found| found.addresses())
 }
 
-fn known(names: &Names, asker: Option<IpAddr>, name: &str) -> Option<Result<Vec<IpAddr>, String>> {
+fn known(
+    names: &Names,
+    certificate_client: Option<IpAddr>,
+    name: &str,
+) -> Option<Result<Vec<IpAddr>, String>> {
     let dialled = &names.shared.evidence.dialled;
     let known = dialled.read(
-        dialled.hash((name, asker.is_some())),
-        |(known, whole)| **known == *name && *whole == asker.is_some(),
+        dialled.hash((name, certificate_client.is_some())),
+        |(known, whole)| **known == *name && *whole == certificate_client.is_some(),
         |found| (names.engine.now_unix_ms() < found.fresh_until_ms).then(|| found.addresses()),
     );
     known.flatten()
@@ -77,8 +81,8 @@ fn known(names: &Names, asker: Option<IpAddr>, name: &str) -> Option<Result<Vec<
 
 async fn look_up(
     names: &Names,
-    key: Dialled,
-    leader: Leader<Dialled, Arc<Found>>,
+    key: DialledName,
+    leader: Leader<DialledName, Arc<Found>>,
     permit: Option<Permit>,
 ) {
     let find = async {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::Cache;
-use crate::certificate::{Asker, RootsError, Shown};
+use crate::certificate::{CertificateClient, RootsError, Shown};
 use crate::permits::Permits;
 use crate::resolved::Resolved;
-use crate::resolver::{Dialled, Found};
+use crate::resolver::{DialledName, Found};
 use eyelet_config::Config;
 use eyelet_telemetry::evidence::AddressEvidence;
 
@@ -26,17 +26,17 @@ const LOOKUPS_MAX: usize = 256;
 const FAULT_FRESH_MS: u64 = 5_000;
 
 /// A name, and whether its IPv6 or its IPv4 addresses are asked for.
-pub type Question = (Box<str>, bool);
+pub type DnsKey = (Box<str>, bool);
 /// A destination, and the name that it is asked for.
 pub type Visit = (SocketAddr, Option<Box<str>>);
 
 /// The evidence of a process, and what it has looked up to dial it.
 pub struct EvidenceStore {
-    pub(crate) dns: Arc<Cache<Question, Arc<Resolved>>>,
+    pub(crate) dns: Arc<Cache<DnsKey, Arc<Resolved>>>,
     pub(crate) certificates: Arc<Cache<Visit, Arc<Attempt>>>,
     /// Addresses of names that are dialled.
-    pub dialled: Arc<Cache<Dialled, Arc<Found>>>,
-    pub(crate) asker: Option<Asker>,
+    pub dialled: Arc<Cache<DialledName, Arc<Found>>>,
+    pub(crate) certificate_client: Option<CertificateClient>,
     pub(crate) questions: Arc<Permits>,
     pub(crate) handshakes: Arc<Permits>,
     /// For the names that clients want dialled.
@@ -57,7 +57,7 @@ pub struct ByDns {
     /// Whether the address is one of the name's; `None`: that cannot be known.
     pub agrees: Option<bool>,
     /// What was answered, if anything was.
-    pub told: Option<Arc<AddressEvidence>>,
+    pub logged: Option<Arc<AddressEvidence>>,
     /// Why it cannot be known.
     pub fault: Option<Box<str>>,
 }
@@ -69,13 +69,13 @@ impl EvidenceStore {
     /// If they cannot be.
     pub fn new(config: &Config) -> Result<Self, RootsError> {
         let asks = config.policy.asks_certificate();
-        let asker = asks.then(|| Asker::new(config)).transpose()?;
+        let certificate_client = asks.then(|| CertificateClient::new(config)).transpose()?;
         let bytes_max = config.limits.memory_max / MEMORY_PARTS;
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
             certificates: Arc::new(Cache::new(bytes_max)),
             dialled: Arc::new(Cache::new(bytes_max)),
-            asker,
+            certificate_client,
             questions: Permits::new(QUESTIONS_MAX),
             handshakes: Permits::new(HANDSHAKES_MAX),
             lookups: Permits::new(LOOKUPS_MAX),
@@ -105,11 +105,11 @@ impl ByDns {
             Some(_) => None,
             None => Some(resolved.fault().unwrap_or("no answer").into()),
         };
-        Self { agrees, told: Some(resolved.told.clone()), fault }
+        Self { agrees, logged: Some(resolved.logged.clone()), fault }
     }
 
     pub(crate) fn unknown(why: &str) -> Self {
-        Self { agrees: None, told: None, fault: Some(why.into()) }
+        Self { agrees: None, logged: None, fault: Some(why.into()) }
     }
 }
 
@@ -125,7 +125,7 @@ impl Attempt {
     }
 
     /// For rules.
-    pub fn certificate(&self) -> Option<&eyelet_policy::Certificate> {
+    pub fn certificate(&self) -> Option<&eyelet_policy::CertificateFacts> {
         self.shown.as_ref().ok().map(|shown| &shown.certificate)
     }
 
@@ -144,13 +144,13 @@ mod tests {
     #[test]
     fn a_certificate_does_not_outlive_its_end_by_the_wall_clock() {
         let shown = |valid| Shown {
-            certificate: eyelet_policy::Certificate {
+            certificate: eyelet_policy::CertificateFacts {
                 names: [].into(),
                 issuer: [].into(),
                 trusted: valid,
                 valid,
             },
-            told: Arc::new(CertificateEvidence {
+            logged: Arc::new(CertificateEvidence {
                 names: [].into(),
                 issuer: "".into(),
                 fault: None,

@@ -10,9 +10,9 @@ use eyelet_sys::socket;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::cache::{self, Flight, Leader};
-use crate::evidence::{Attempt, ByDns, Question, Visit};
-use crate::loops::Trace;
+use crate::cache::{self, Leader, SingleFlight};
+use crate::evidence::{Attempt, ByDns, DnsKey, Visit};
+use crate::loops::DialMark;
 use crate::names::Names;
 use crate::permits::Permit;
 use crate::resolved::Resolved;
@@ -64,9 +64,9 @@ pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAd
                 return known;
             }
             match evidence.dns.join(hash, &key) {
-                Flight::Busy => return ByDns::unknown("too many questions are under way"),
-                Flight::Shared(flight) => flight,
-                Flight::Mine(leader, flight) => {
+                SingleFlight::Busy => return ByDns::unknown("too many questions are under way"),
+                SingleFlight::Shared(flight) => flight,
+                SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
                     cache::spawn(async move { question(&names, key, hash, leader, permit).await });
                     flight
@@ -87,9 +87,9 @@ pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAd
 
 async fn question(
     names: &Rc<Names>,
-    key: Question,
+    key: DnsKey,
     hash: u64,
-    leader: Leader<Question, Arc<Resolved>>,
+    leader: Leader<DnsKey, Arc<Resolved>>,
     permit: Permit,
 ) {
     let config = &names.shared.config.evidence;
@@ -135,8 +135,11 @@ pub fn known_by_certificate(
     name: Option<&str>,
     is_chosen: bool,
 ) -> Option<Arc<Attempt>> {
-    let asker = names.shared.evidence.asker.as_ref().filter(|_| is_chosen);
-    if let Some(why) = asker.and_then(|asker| asker.declines(destination.ip())) {
+    let certificate_client =
+        names.shared.evidence.certificate_client.as_ref().filter(|_| is_chosen);
+    if let Some(why) = certificate_client
+        .and_then(|certificate_client| certificate_client.declines(destination.ip()))
+    {
         return Some(Attempt::failed(&why, names.engine.now_unix_ms()));
     }
     let certificates = &names.shared.evidence.certificates;
@@ -183,11 +186,11 @@ pub async fn by_certificate(
                 return known;
             }
             match evidence.certificates.join(hash, &key) {
-                Flight::Busy => {
+                SingleFlight::Busy => {
                     return Attempt::failed("too many side handshakes are under way", now);
                 }
-                Flight::Shared(flight) => flight,
-                Flight::Mine(leader, flight) => {
+                SingleFlight::Shared(flight) => flight,
+                SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
                     cache::spawn(async move {
                         let attempt = side_handshake(&names, &key, hash, &permit).await;
@@ -212,14 +215,16 @@ async fn side_handshake(names: &Names, key: &Visit, hash: u64, permit: &Permit) 
         // Another flight landed between this one's look-up and its start.
         return known;
     }
-    let Some(asker) = &evidence.asker else {
+    let Some(certificate_client) = &evidence.certificate_client else {
         return Attempt::failed("no roots were read", names.engine.now_unix_ms());
     };
     let ask = async {
         let _begun = permit.begin().await;
         let _counted = Counted::new(&names.shared.budget, HANDSHAKE_BYTES);
         let stream = dial(names, key.0).await.map_err(|why| why.to_string())?;
-        asker.ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms()).await
+        certificate_client
+            .ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms())
+            .await
     };
     let shown = timeout(config.timeout, ask).await;
     let now = names.engine.now_unix_ms();
@@ -240,7 +245,7 @@ async fn side_handshake(names: &Names, key: &Visit, hash: u64, permit: &Permit) 
 async fn dial(names: &Names, destination: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket::tcp(destination)?;
     socket::connect(&socket, destination)?;
-    names.shared.loops.dialled(&socket, destination, Trace::None);
+    names.shared.loops.dialled(&socket, destination, DialMark::None);
     let stream = TcpStream::from_std(socket.into())?;
     stream.writable().await?;
     match stream.take_error()? {

@@ -15,14 +15,14 @@ use eyelet_sys::{interfaces, socket};
 pub struct Loops {
     listeners: Box<[SocketAddr]>,
     /// Everybody, where a listener takes what was sent to others.
-    dialled: Option<Dialled>,
+    dialled: Option<DialTable>,
     /// Those dials that may come back to a listener of any kind, made at the first of them.
-    suspects: OnceLock<Dialled>,
+    suspects: OnceLock<DialTable>,
 }
 
 /// What a dial that may come back to us is then known by.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum Trace<'a> {
+pub enum DialMark<'a> {
     /// It goes where the administrator said, and that is no listener of ours.
     #[default]
     None,
@@ -36,7 +36,7 @@ pub enum Trace<'a> {
 }
 
 /// Whom this process dialled last from each local port: half a megabyte, and no lock.
-struct Dialled {
+struct DialTable {
     /// From the top: 30 bits of what is noted, by `hash`; 2 of its [`Kind`]; and 32 that depend on
     /// the kind. `Ends`: the descriptor. `Hello`: 8 that count turns; 24 of seconds since `began`,
     /// half a year.
@@ -54,7 +54,7 @@ const HELLO_HASHED_BYTES: usize = 128;
 
 /// Turns of a hello by a router that puts its own address in the place of ours, and lets us keep
 /// the port. One turn may be chance, where clients say one and the same hello; not so many.
-pub const TURNS_MAX: u8 = 32;
+pub const HOPS_MAX: u8 = 32;
 
 /// What is noted of a dial. Never 0: a slot that nobody wrote is nobody's.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ impl Loops {
         let takes_others = |listener: &Listener| {
             matches!(listener.kind, ListenerKind::Redirect | ListenerKind::Tproxy)
         };
-        let dialled = listeners.iter().any(takes_others).then(Dialled::new);
+        let dialled = listeners.iter().any(takes_others).then(DialTable::new);
         Self { listeners: addresses.into(), dialled, suspects: OnceLock::new() }
     }
 
@@ -87,8 +87,8 @@ impl Loops {
     }
 
     /// Remembers a socket of ours that was told to connect.
-    pub fn dialled(&self, upstream: impl AsFd, to: SocketAddr, trace: Trace<'_>) {
-        if self.dialled.is_none() && matches!(trace, Trace::None) {
+    pub fn dialled(&self, upstream: impl AsFd, to: SocketAddr, mark: DialMark<'_>) {
+        if self.dialled.is_none() && matches!(mark, DialMark::None) {
             return;
         }
         let upstream = upstream.as_fd();
@@ -96,14 +96,14 @@ impl Loops {
         if let Some(dialled) = &self.dialled {
             dialled.note_ends(from, to, upstream.as_raw_fd());
         }
-        let suspects = || self.suspects.get_or_init(Dialled::new);
-        match trace {
-            Trace::None => {}
-            Trace::Ends => suspects().note_ends(from, to, upstream.as_raw_fd()),
+        let suspects = || self.suspects.get_or_init(DialTable::new);
+        match mark {
+            DialMark::None => {}
+            DialMark::Ends => suspects().note_ends(from, to, upstream.as_raw_fd()),
             // What comes from loopback is a client's as often as ours: its ports are few.
-            Trace::Hello(..) if from.ip().to_canonical().is_loopback() => {}
-            Trace::Hello(hello, turns) => {
-                suspects().note_hello(from, hello, turns);
+            DialMark::Hello(..) if from.ip().to_canonical().is_loopback() => {}
+            DialMark::Hello(hello, hop_count) => {
+                suspects().note_hello(from, hello, hop_count);
             }
         }
     }
@@ -133,12 +133,12 @@ impl Loops {
 
     /// Whether this hello was sent from a port like `client`'s to where a client wanted to go: how
     /// often it had come back before.
-    pub fn turns(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
-        self.suspects.get()?.turns(client, hello)
+    pub fn hop_count(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
+        self.suspects.get()?.hop_count(client, hello)
     }
 }
 
-impl Dialled {
+impl DialTable {
     fn new() -> Self {
         let ports = (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect();
         Self { ports, hash: RandomState::new(), began: Instant::now() }
@@ -154,8 +154,13 @@ impl Dialled {
         self.note(from, Kind::Ends, self.ends(from, to), descriptor.cast_unsigned());
     }
 
-    fn note_hello(&self, from: SocketAddr, hello: &[u8], turns: u8) {
-        self.note(from, Kind::Hello, self.hello(hello), u32::from(turns) << 24 | self.now_secs());
+    fn note_hello(&self, from: SocketAddr, hello: &[u8], hop_count: u8) {
+        self.note(
+            from,
+            Kind::Hello,
+            self.hello(hello),
+            u32::from(hop_count) << 24 | self.now_secs(),
+        );
     }
 
     /// What was noted last of this port, if it is of that kind.
@@ -186,7 +191,7 @@ impl Dialled {
     }
 
     /// The turns that were noted with the same hello, lately.
-    fn turns(&self, from: SocketAddr, hello: &[u8]) -> Option<u8> {
+    fn hop_count(&self, from: SocketAddr, hello: &[u8]) -> Option<u8> {
         let slot = self.noted(from, Kind::Hello)?;
         let age_secs = self.now_secs().checked_sub(slot as u32 & SECS_BITS)?;
         let is_same = age_secs <= HELLO_REMEMBERED_SECS
@@ -232,7 +237,7 @@ mod tests {
 
     fn loops(addresses: &[&str]) -> Loops {
         let listeners = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        Loops { listeners, dialled: Some(Dialled::new()), suspects: OnceLock::new() }
+        Loops { listeners, dialled: Some(DialTable::new()), suspects: OnceLock::new() }
     }
 
     #[test]
@@ -264,7 +269,7 @@ mod tests {
         let [other_ip, other_port]: [SocketAddr; 2] =
             [([127, 0, 0, 2], from.port()).into(), ([127, 0, 0, 1], from.port() ^ 1).into()];
         assert!(!own.is_ours(from, to, || true));
-        own.dialled(&dial, to, Trace::None);
+        own.dialled(&dial, to, DialMark::None);
         assert!(own.is_ours(from, to, || true));
         assert!(!own.is_ours(other_ip, to, || true));
         assert!(!own.is_ours(other_port, to, || true));
@@ -279,7 +284,7 @@ mod tests {
     fn a_dial_that_was_answered_is_not_what_was_just_accepted() {
         let own = loops(&[]);
         let (listener, dial, [from, to]) = dial();
-        own.dialled(&dial, to, Trace::None);
+        own.dialled(&dial, to, DialMark::None);
         listener.accept().unwrap().0.write_all(b"x").unwrap();
         dial.peek(&mut [0]).unwrap();
         assert!(!own.is_ours(from, to, || true));
@@ -290,13 +295,13 @@ mod tests {
         let own = loops(&[]);
         let [client, other]: [SocketAddr; 2] =
             ["192.0.2.1:50000", "192.0.2.1:50001"].map(|a| a.parse().unwrap());
-        assert_eq!(own.turns(client, b"hello"), None);
-        let suspects = own.suspects.get_or_init(Dialled::new);
-        for turns in [0, 7, u8::MAX] {
-            suspects.note_hello(client, b"hello", turns);
-            assert_eq!(own.turns(client, b"hello"), Some(turns));
-            assert_eq!(own.turns(client, b"hellp"), None, "the same port, used again");
-            assert_eq!(own.turns(other, b"hello"), None, "a hello that many say");
+        assert_eq!(own.hop_count(client, b"hello"), None);
+        let suspects = own.suspects.get_or_init(DialTable::new);
+        for hop_count in [0, 7, u8::MAX] {
+            suspects.note_hello(client, b"hello", hop_count);
+            assert_eq!(own.hop_count(client, b"hello"), Some(hop_count));
+            assert_eq!(own.hop_count(client, b"hellp"), None, "the same port, used again");
+            assert_eq!(own.hop_count(other, b"hello"), None, "a hello that many say");
             assert!(!own.is_handed(client, || panic!("nobody has to ask"), || true));
         }
     }
@@ -308,7 +313,7 @@ mod tests {
         let any = SocketAddr::from(([0, 0, 0, 0], to.port()));
         assert!(!own.is_handed(from, || panic!("nobody has to ask"), || true));
         // Whoever dials the unspecified address is connected to loopback.
-        own.dialled(&dial, any, Trace::Ends);
+        own.dialled(&dial, any, DialMark::Ends);
         assert!(own.is_handed(from, || Some(to), || true));
         assert!(!own.is_handed(from, || Some(from), || true));
         assert!(!own.is_handed(to, || panic!("nobody has to ask"), || true));

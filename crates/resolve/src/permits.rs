@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use eyelet_engine::source::Source;
 
 /// One source has at most an eighth of the permits.
-const SHARES: usize = 8;
+const CLIENT_FRACTION: usize = 8;
 
 /// So many permits at once.
 pub struct Permits {
@@ -31,7 +31,7 @@ pub struct Permit {
 impl Permits {
     /// So many permits.
     pub fn new(count: usize) -> Arc<Self> {
-        let (all, share) = (Semaphore::new(count), (count / SHARES).max(1));
+        let (all, share) = (Semaphore::new(count), (count / CLIENT_FRACTION).max(1));
         Arc::new(Self { all, share, sources: Mutex::default() })
     }
 

@@ -134,11 +134,11 @@ fn holds(kept: &Resolved, model: &HashMap<IpAddr, u64>, now_ms: u64) {
     let stranger = IpAddr::from([255; 16]);
     assert!(model.contains_key(&stranger) || kept.has(stranger, now_ms, HISTORY) != Some(true));
     assert!(!kept.is_fresh(now_ms + HISTORY_MS), "fresh for longer than the history");
-    let told = &kept.told.addresses;
-    assert!(told.len() <= 8, "{told:?}");
-    for (at, address) in told.iter().enumerate() {
+    let logged = &kept.logged.addresses;
+    assert!(logged.len() <= 8, "{logged:?}");
+    for (at, address) in logged.iter().enumerate() {
         assert!(model.contains_key(address), "{address} was never said");
-        assert!(!told[..at].contains(address), "{address} is told twice");
+        assert!(!logged[..at].contains(address), "{address} is told twice");
     }
 }
 

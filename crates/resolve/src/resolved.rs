@@ -12,7 +12,7 @@ use crate::answer::Answer;
 /// Addresses kept of a name, those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;
 /// Addresses of a name that an access line shows.
-const TOLD_MAX: usize = 8;
+const LOGGED_MAX: usize = 8;
 /// An answer counts for as long at least, whatever its TTL: a name is asked for once a second.
 const FRESH_MS_MIN: u64 = 1_000;
 /// How soon a resolver that did not answer is asked again.
@@ -30,7 +30,7 @@ pub struct Resolved {
     /// Why one did not answer.
     fault: Option<Box<str>>,
     /// What the access line shows.
-    pub told: Arc<AddressEvidence>,
+    pub logged: Arc<AddressEvidence>,
 }
 
 impl Resolved {
@@ -74,7 +74,7 @@ impl Resolved {
         size_of::<Self>()
             + size_of::<AddressEvidence>()
             + self.addresses.len() * size_of::<(IpAddr, u64)>()
-            + self.told.addresses.len() * size_of::<IpAddr>()
+            + self.logged.addresses.len() * size_of::<IpAddr>()
             + self.fault.as_ref().map_or(0, |fault| fault.len())
     }
 }
@@ -114,25 +114,27 @@ pub fn merge(
         addresses.truncate(ADDRESSES_MAX);
         addresses.sort_unstable();
     }
-    let told = shown(same_question, &new, now_ms);
+    let logged = shown(same_question, &new, now_ms);
     let fresh_until_ms = fresh_until.min(now_ms + fresh_ms);
-    Resolved { addresses: addresses.into(), fresh_until_ms, complete, fault, told }
+    Resolved { addresses: addresses.into(), fresh_until_ms, complete, fault, logged }
 }
 
 /// What the answers to one question have said so far.
 fn shown(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<AddressEvidence> {
-    let known = before.map_or(&[][..], |before| &before.told.addresses);
+    let known = before.map_or(&[][..], |before| &before.logged.addresses);
     let mut addresses = known.to_vec();
     for address in new {
         // An answer may have the same record twice.
-        if addresses.len() < TOLD_MAX && !addresses.contains(address) {
+        if addresses.len() < LOGGED_MAX && !addresses.contains(address) {
             addresses.push(*address);
         }
     }
     let addresses = addresses.into_boxed_slice();
     match before {
-        Some(before) if addresses.len() == known.len() => before.told.clone(),
-        Some(before) => Arc::new(AddressEvidence { addresses, at_unix_ms: before.told.at_unix_ms }),
+        Some(before) if addresses.len() == known.len() => before.logged.clone(),
+        Some(before) => {
+            Arc::new(AddressEvidence { addresses, at_unix_ms: before.logged.at_unix_ms })
+        }
         None => Arc::new(AddressEvidence { addresses, at_unix_ms: now_ms }),
     }
 }

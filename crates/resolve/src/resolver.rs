@@ -31,7 +31,7 @@ struct Made {
 }
 
 /// A name that is dialled, and whether a client chose it, and it is a whole one.
-pub type Dialled = (Box<str>, bool);
+pub type DialledName = (Box<str>, bool);
 
 /// What was found for it.
 pub struct Found {
@@ -80,7 +80,7 @@ impl Resolver {
     }
 
     /// Looks a name up; `now` is read when the answer is there.
-    pub async fn find(&self, (name, absolute): &Dialled, now: impl Fn() -> u64) -> Found {
+    pub async fn find(&self, (name, absolute): &DialledName, now: impl Fn() -> u64) -> Found {
         let found = self.first_of(name, *absolute).await;
         let now = now();
         match found {
@@ -132,7 +132,7 @@ impl Made {
         if six.is_some() || four.is_some() {
             let records = [&six, &four].map(|found| found.iter().flat_map(|found| found.answers()));
             let [six, four] = records.map(|records| records.filter_map(|r| r.data.ip_addr()));
-            return Ok(Answer::new(in_turn(six, four), TTL_SECS_MAX));
+            return Ok(Answer::new(in_order(six, four), TTL_SECS_MAX));
         }
         let (six, four) =
             tokio::join!(self.servers.look_up(name, true), self.servers.look_up(name, false));
@@ -149,21 +149,21 @@ impl Made {
             }
             (six, four) => [six, four].map(|found| found.map_or(vec![], |found| found.addresses)),
         };
-        let addresses = in_turn(six.into_iter(), four.into_iter());
+        let addresses = in_order(six.into_iter(), four.into_iter());
         Ok(Answer { addresses, fresh_ms })
     }
 }
 
-fn in_turn(
+fn in_order(
     mut one: impl Iterator<Item = IpAddr>,
     mut other: impl Iterator<Item = IpAddr>,
 ) -> Vec<IpAddr> {
-    let mut turns = Vec::new();
-    while turns.len() < ADDRESSES_MAX {
+    let mut hop_count = Vec::new();
+    while hop_count.len() < ADDRESSES_MAX {
         match (one.next(), other.next()) {
             (None, None) => break,
-            (one, other) => turns.extend(one.into_iter().chain(other)),
+            (one, other) => hop_count.extend(one.into_iter().chain(other)),
         }
     }
-    turns
+    hop_count
 }

@@ -1,5 +1,5 @@
 //! Whether an address is one of a name's: every configured resolver asked on its own, because a
-//! CDN answers each asker differently, and remembered for a while. It must not know rules.
+//! CDN answers each client differently, and remembered for a while. It must not know rules.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ impl Resolvers {
 
     /// Asks every resolver for the addresses of `name` of one family, tells each answer as it
     /// comes, and gives what is known when all have answered or the deadline is there.
-    pub fn ask(&self, name: &str, v6: bool, deadline: Instant) -> Result<Question, String> {
+    pub fn ask(&self, name: &str, v6: bool, deadline: Instant) -> Result<PendingQuery, String> {
         let mut whole = servers::name(name)?;
         // The search list of this host must not complete it.
         whole.set_fqdn(true);
@@ -42,17 +42,17 @@ impl Resolvers {
             let (name, server) = (whole.clone(), server.clone());
             asked.spawn_local(async move { server.look_up(&name, v6).await });
         }
-        Ok(Question { asked, deadline })
+        Ok(PendingQuery { asked, deadline })
     }
 }
 
 /// A question under way.
-pub struct Question {
+pub struct PendingQuery {
     asked: JoinSet<Result<Answer, String>>,
     deadline: Instant,
 }
 
-impl Question {
+impl PendingQuery {
     /// What is known once one more resolver has answered, on top of `before`.
     pub async fn next(
         &mut self,

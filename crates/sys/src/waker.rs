@@ -11,11 +11,11 @@ thread_local! {
 
 /// SAFETY of what is made of it: no function looks at the pointer, each is free of panics and may
 /// be called by any thread, as the contract of `RawWaker` asks.
-static NOBODY: RawWakerVTable = RawWakerVTable::new(keep, wake, wake, forget);
+static COUNTING_VTABLE: RawWakerVTable = RawWakerVTable::new(keep, wake, wake, forget);
 
 fn keep(_: *const ()) -> RawWaker {
     wake(ptr::null());
-    RawWaker::new(ptr::null(), &NOBODY)
+    RawWaker::new(ptr::null(), &COUNTING_VTABLE)
 }
 
 /// Also one that is woken at once, in the midst of its poll, wants to be polled again.
@@ -26,9 +26,9 @@ fn wake(_: *const ()) {
 fn forget(_: *const ()) {}
 
 /// The waker.
-pub fn nobody() -> Waker {
-    // SAFETY: see `NOBODY`.
-    unsafe { Waker::new(ptr::null(), &NOBODY) }
+pub fn counting_waker() -> Waker {
+    // SAFETY: see `COUNTING_VTABLE`.
+    unsafe { Waker::new(ptr::null(), &COUNTING_VTABLE) }
 }
 
 /// How often such a waker was cloned or woken on this thread.
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_use_counts_and_wakes_nobody() {
-        let waker = nobody();
+        let waker = counting_waker();
         let before = used();
         let clone = waker.clone();
         assert!(clone.will_wake(&waker) && used() == before + 1);

@@ -54,10 +54,10 @@ impl Heap for Evidence {
         let dns = self
             .dns
             .as_ref()
-            .map_or(0, |Same(told)| size_of_val(&**told) + size_of_val(&told.addresses[..]));
-        let certificate = self.certificate.as_ref().map_or(0, |Same(told)| {
-            let fault = told.fault.as_ref().map_or(0, |fault| fault.len());
-            size_of_val(&**told) + texts(&told.names) + told.issuer.len() + fault
+            .map_or(0, |Same(logged)| size_of_val(&**logged) + size_of_val(&logged.addresses[..]));
+        let certificate = self.certificate.as_ref().map_or(0, |Same(logged)| {
+            let fault = logged.fault.as_ref().map_or(0, |fault| fault.len());
+            size_of_val(&**logged) + texts(&logged.names) + logged.issuer.len() + fault
         });
         size_of::<Self>() + dns + certificate + texts(&self.unknown)
     }
@@ -99,15 +99,15 @@ impl Evidence {
     pub fn line(&self, started_unix_ms: u64) -> EvidenceLine<'_> {
         let age = |at_unix_ms| started_unix_ms.saturating_sub(at_unix_ms);
         EvidenceLine {
-            dns: self.dns.as_ref().map(|told| &*told.0.addresses),
+            dns: self.dns.as_ref().map(|logged| &*logged.0.addresses),
             dns_agrees: self.dns_agrees,
-            age_ms: self.dns.as_ref().map(|told| age(told.0.at_unix_ms)),
-            certificate: self.certificate.as_ref().map(|Same(told)| CertificateLine {
-                names: &told.names,
-                issuer: &told.issuer,
-                valid: told.fault.is_none(),
-                fault: told.fault.as_deref(),
-                age_ms: age(told.at_unix_ms),
+            age_ms: self.dns.as_ref().map(|logged| age(logged.0.at_unix_ms)),
+            certificate: self.certificate.as_ref().map(|Same(logged)| CertificateLine {
+                names: &logged.names,
+                issuer: &logged.issuer,
+                valid: logged.fault.is_none(),
+                fault: logged.fault.as_deref(),
+                age_ms: age(logged.at_unix_ms),
             }),
             unknown: &self.unknown,
         }

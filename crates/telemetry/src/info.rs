@@ -47,7 +47,7 @@ impl End {
 }
 
 /// What was decided of a connection and on what: the same for many connections, so parked ones
-/// share through [`Shared`] what of it is not kept by each.
+/// share through [`SharedInfo`] what of it is not kept by each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
     /// Index of the listener.
@@ -57,7 +57,7 @@ pub struct Decided {
     /// Whether it came from this edge itself: from one listener to another, or back to it.
     pub is_handed: bool,
     /// How often it may have come back to this edge already.
-    pub turns: u8,
+    pub hop_count: u8,
     /// Where the client wanted to go, where that was asked for.
     pub destination: Option<SocketAddr>,
     /// The name in the hello.
@@ -73,7 +73,7 @@ pub struct Decided {
     /// Index of the rule.
     pub rule: Option<u32>,
     /// Who was dialled.
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamName>,
     /// What became of TLS compression.
     pub tls_compression: Option<TlsCompression>,
     /// The shadow rules that would have decided, and what they would have done.
@@ -86,8 +86,8 @@ impl Heap for Decided {
     fn heap_bytes(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
         let upstream = match &self.upstream {
-            Some(Upstream::Name(name)) => name.len(),
-            Some(Upstream::Address(_)) | None => 0,
+            Some(UpstreamName::Name(name)) => name.len(),
+            Some(UpstreamName::Address(_)) | None => 0,
         };
         text(&self.connect)
             + text(&self.sni)
@@ -139,14 +139,14 @@ impl Alpn {
 /// Who was dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
-pub enum Upstream {
+pub enum UpstreamName {
     /// This address.
     Address(SocketAddr),
     /// A name that led nowhere, or a Unix socket.
     Name(Box<str>),
 }
 
-impl Upstream {
+impl UpstreamName {
     /// What a text names.
     pub fn of(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::Name(text.into()), Self::Address)
@@ -226,7 +226,7 @@ impl ConnectionInfo {
     }
 
     /// The few words that a parked connection keeps.
-    pub fn park(mut self, shared: &mut Shared) -> Parked {
+    pub fn park(mut self, shared: &mut SharedInfo) -> Parked {
         let rule = self.decided.rule.take().and_then(|rule| NonZeroU32::new(rule.wrapping_add(1)));
         let name = self.decided.sni.take().map(|name| shared.names.intern(name.into()));
         let client_ip = match self.client.ip() {
@@ -251,14 +251,14 @@ impl ConnectionInfo {
 
 impl Parked {
     /// The info again, for a connection that becomes active.
-    pub fn wake(self, shared: &mut Shared) -> ConnectionInfo {
-        let info = self.told(shared);
+    pub fn wake(self, shared: &mut SharedInfo) -> ConnectionInfo {
+        let info = self.info(shared);
         shared.forget(&self);
         info
     }
 
     /// The info again, to be logged.
-    pub fn told(&self, shared: &Shared) -> ConnectionInfo {
+    pub fn info(&self, shared: &SharedInfo) -> ConnectionInfo {
         let mut decided = shared.decided.get(self.decided).cloned().unwrap_or_default();
         let name = self.name.and_then(|name| shared.names.get(name));
         decided.sni = name.map(|name| name.as_str().into());
@@ -294,7 +294,7 @@ impl Parked {
     }
 
     /// Whether it speaks HTTP/2.
-    pub fn is_http2(&self, shared: &Shared) -> bool {
+    pub fn is_http2(&self, shared: &SharedInfo) -> bool {
         shared.decided.get(self.decided).is_some_and(|decided| decided.http2)
     }
 
@@ -323,12 +323,12 @@ pub struct Measured {
 
 /// What parked connections share: one copy of each different [`Decided`] and of each name, as
 /// long as one of them lives. Bounded by the number of parked connections.
-pub struct Shared {
+pub struct SharedInfo {
     decided: Interner<Decided>,
     names: Interner<Name>,
 }
 
-impl Shared {
+impl SharedInfo {
     /// Nothing yet.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self { decided: Interner::new(budget), names: Interner::new(budget) }
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_parked_info_comes_back_whole_and_the_table_empties() {
-        let mut shared = Shared::new(&Arc::new(Budget::new(64 << 20, 0)));
+        let mut shared = SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0)));
         for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
             let one = info("a.example", client).park(&mut shared);
             let two = info("a.example", client).park(&mut shared);

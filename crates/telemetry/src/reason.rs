@@ -5,7 +5,7 @@ mod error;
 mod parts;
 mod text;
 
-use eyelet_record::{Fault, Whose};
+use eyelet_record::{RecordFault, Whose};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::ConnectFault;
 use eyelet_wire::hello::{Malformed, NotTls, SniFault};
@@ -79,7 +79,7 @@ pub enum Reason {
     /// There is no TLS where a ClientHello was expected.
     NotTls(NotTls),
     /// The client broke the record layer's protocol, or the keys are used up.
-    Record(Fault),
+    Record(RecordFault),
     /// The client was sent on to https://.
     Redirected,
     /// A rule refused it, or none matched: the rule's matcher.
@@ -107,7 +107,7 @@ pub enum Reason {
     /// The client ended its stream without close_notify (RFC 8446 section 6.1).
     Truncated,
     /// The kernel takes no more descriptors to watch.
-    Unwatched(IoFailure),
+    Unregistered(IoFailure),
     /// The upstream ended its stream.
     UpstreamClosed,
     /// The upstream reset the connection.
@@ -163,7 +163,7 @@ impl Reason {
             | Self::ClosedAfterResponse
             | Self::Complete
             | Self::Cut
-            | Self::Record(Fault::SequenceExhausted)
+            | Self::Record(RecordFault::SequenceExhausted)
             | Self::Redirected
             | Self::SwitchedProtocols
             | Self::Truncated
@@ -172,7 +172,7 @@ impl Reason {
                 Class::Configuration
             }
             Self::Drained(_) => Class::Drained,
-            Self::CodingFailed | Self::Internal(_) | Self::Unwatched(_) => Class::Internal,
+            Self::CodingFailed | Self::Internal(_) | Self::Unregistered(_) => Class::Internal,
             Self::Handshake(HandshakeFault::Internal, _) => Class::Internal,
             Self::Record(fault) if fault.whose() == Whose::Ours => Class::Internal,
             Self::ClientAlert(_)
@@ -220,8 +220,8 @@ impl Reason {
             },
             Self::ClientClosed(Some(_)) | Self::Truncated => Party::Client,
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
-            Self::Unwatched(_) => Party::Operator,
-            Self::Misdirected(_) | Self::Trace | Self::Shed(Shed::Greedy) => Party::Client,
+            Self::Unregistered(_) => Party::Operator,
+            Self::Misdirected(_) | Self::Trace | Self::Shed(Shed::Excess) => Party::Client,
             Self::Response(_)
             | Self::Server(_)
             | Self::UpstreamReset

@@ -50,7 +50,7 @@ pub struct Connect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The host.
-    pub host: Host,
+    pub host: TargetHost,
     /// The port, never 0.
     pub port: u16,
 }
@@ -58,7 +58,7 @@ pub struct Target {
 /// The host of a [`Target`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)]
-pub enum Host {
+pub enum TargetHost {
     /// A name, spelled as in a hello.
     Name(HostName),
     /// An address. One that is IPv4 mapped to IPv6 is IPv4 here.
@@ -211,19 +211,19 @@ fn target(authority: &[u8]) -> Result<Target, ConnectFault> {
     Ok(Target { host: self::host(host)?, port })
 }
 
-fn host(text: &[u8]) -> Result<Host, ConnectFault> {
+fn host(text: &[u8]) -> Result<TargetHost, ConnectFault> {
     let utf8 = core::str::from_utf8(text).map_err(|_| ConnectFault::Target)?;
     if let Some(address) = utf8.strip_prefix('[') {
         let address = address.strip_suffix(']').and_then(|text| text.parse::<Ipv6Addr>().ok());
         let address = address.ok_or(ConnectFault::Target)?;
-        return Ok(Host::Ip(IpAddr::V6(address).to_canonical()));
+        return Ok(TargetHost::Ip(IpAddr::V6(address).to_canonical()));
     }
     // A colon here would be an IPv6 address without brackets, or a user and a password.
     if utf8.contains([':', '@', '/']) || utf8.is_empty() {
         return Err(ConnectFault::Target);
     }
     if let Ok(address) = utf8.parse() {
-        return Ok(Host::Ip(IpAddr::V4(address)));
+        return Ok(TargetHost::Ip(IpAddr::V4(address)));
     }
     let name = HostName::new(text).map_err(ConnectFault::Host)?;
     // A name with a decimal number last is none to begin with. In a URL a hexadecimal one makes
@@ -233,7 +233,7 @@ fn host(text: &[u8]) -> Result<Host, ConnectFault> {
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             Err(ConnectFault::Host(SniFault::NumericTopLabel))
         }
-        _ => Ok(Host::Name(name)),
+        _ => Ok(TargetHost::Name(name)),
     }
 }
 
@@ -286,9 +286,9 @@ impl Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
-            Host::Name(name) => write!(f, "{name}:{}", self.port),
-            Host::Ip(IpAddr::V4(address)) => write!(f, "{address}:{}", self.port),
-            Host::Ip(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
+            TargetHost::Name(name) => write!(f, "{name}:{}", self.port),
+            TargetHost::Ip(IpAddr::V4(address)) => write!(f, "{address}:{}", self.port),
+            TargetHost::Ip(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
         }
     }
 }

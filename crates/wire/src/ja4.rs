@@ -40,11 +40,11 @@ const COUNT_MAX: usize = 99;
 pub struct Ja4([u8; JA4_LEN]);
 
 /// The first digits of a SHA-256, of which a fingerprint has two.
-pub type Hash = [u8; HASH_LEN];
+pub type HashPrefix = [u8; HASH_LEN];
 
 /// A list of the hello: how many values it has, and the hash of what is hashed of it, or `None`
 /// if it is longer than the buffers.
-type Part = (usize, Option<Hash>);
+type Part = (usize, Option<HashPrefix>);
 
 /// A value in hex, and what divides it from the next.
 type Item = [u8; 5];
@@ -56,7 +56,7 @@ pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
 
 /// The same with hashes that may be known already: `hash` is asked for the [`list_hash`] of at
 /// most two lists, which are the same for all hellos of most clients.
-pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> Hash) -> Ja4 {
+pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> HashPrefix) -> Ja4 {
     let suites = match suites::<LIST_LEN_USUAL>(hello, &mut hash) {
         (_, None) => long_suites(hello, &mut hash),
         usual => usual,
@@ -80,7 +80,7 @@ pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> Hash) -> 
 }
 
 /// The hash of a list that [`ja4_by_lists`] asks for: of the values as text.
-pub fn list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+pub fn list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> HashPrefix {
     if list.len() <= 2 * LIST_LEN_USUAL {
         text_hash(list, &mut [Item::default(); 2 * LIST_LEN_USUAL], sha256)
     } else {
@@ -126,7 +126,7 @@ fn alpn_characters(hello: &Hello<'_>) -> [u8; 2] {
     }
 }
 
-fn suites<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+fn suites<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> HashPrefix) -> Part {
     let mut list = [0; MAX];
     let count = fill(plain(hello.cipher_suites()), &mut list);
     let Some(list) = list.get_mut(..count) else { return (count, None) };
@@ -136,7 +136,7 @@ fn suites<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash)
 
 /// Sorted extensions but SNI and ALPN, which part a has already, then the signature algorithms
 /// as they come. Without extensions there is nothing to hash: the algorithms are in one.
-fn extensions<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+fn extensions<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> HashPrefix) -> Part {
     let mut count = 0;
     let all = plain(hello.extensions()).inspect(|_| count += 1);
     let mut lists = [[0; MAX]; 3];
@@ -158,19 +158,19 @@ fn extensions<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> H
 
 #[cold]
 #[inline(never)]
-fn long_suites(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+fn long_suites(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> HashPrefix) -> Part {
     suites::<LIST_LEN_MAX>(hello, hash)
 }
 
 #[cold]
 #[inline(never)]
-fn long_extensions(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> Hash) -> Part {
+fn long_extensions(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> HashPrefix) -> Part {
     extensions::<LIST_LEN_MAX>(hello, hash)
 }
 
 #[cold]
 #[inline(never)]
-fn long_list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+fn long_list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> HashPrefix {
     text_hash(list, &mut [Item::default(); 2 * LIST_LEN_MAX], sha256)
 }
 
@@ -186,12 +186,12 @@ fn fill(values: impl Iterator<Item = u16>, into: &mut [u16]) -> usize {
     count
 }
 
-fn hash_of(list: &[u16], mut hash: impl FnMut(&[u16]) -> Hash) -> Hash {
+fn hash_of(list: &[u16], mut hash: impl FnMut(&[u16]) -> HashPrefix) -> HashPrefix {
     if list.is_empty() { NONE } else { hash(list) }
 }
 
 /// Four hex digits each with commas between; an underscore where the divider is.
-fn text_hash(list: &[u16], text: &mut [Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> Hash {
+fn text_hash(list: &[u16], text: &mut [Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> HashPrefix {
     let mut len = 0;
     for value in list {
         if *value == DIVIDER {

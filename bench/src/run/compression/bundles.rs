@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::edge::{CODINGS, EVERY_CODING, Edge, READY, SMALL, available, column};
+use super::edge::{CODINGS, EVERY_CODING, EdgeProcess, READY, SMALL, available, column};
 use super::material;
-use super::web::{self, Got};
+use super::web::{self, WebResponse};
 use crate::board::{Board, Column, Sample};
 use crate::lab::Lab;
 
@@ -14,7 +14,7 @@ pub async fn run(lab: &Lab) -> io::Result<(Board, Vec<String>)> {
     let pairs = material::bundles(lab.folder())?;
     let served = Arc::new(pairs.served);
     let origin = web::serve(Arc::clone(&served)).await?;
-    let edge = Edge::start(lab, origin, &format!("{SMALL}dictionary = \"/bundles/*\"\n"))?;
+    let edge = EdgeProcess::start(lab, origin, &format!("{SMALL}dictionary = \"/bundles/*\"\n"))?;
     let mut client = edge.client().await?;
     let columns: Vec<Column> =
         pairs.names.iter().map(|name| column(name, &format!("{name} bytes"), 0)).collect();
@@ -37,8 +37,8 @@ pub async fn run(lab: &Lab) -> io::Result<(Board, Vec<String>)> {
         let has = served.get(&one).map(available);
         // Small ones are made while the client waits; the first large one that comes asks again.
         while !is_delta(&client.get(&two, EVERY_CODING, has.as_deref()).await?) {
-            if seen.elapsed() > PATIENCE {
-                return Err(io::Error::other(format!("{name}: no delta in {PATIENCE:?}")));
+            if seen.elapsed() > WAIT_MAX {
+                return Err(io::Error::other(format!("{name}: no delta in {WAIT_MAX:?}")));
             }
             tokio::time::sleep(STEP).await;
         }
@@ -52,9 +52,9 @@ pub async fn run(lab: &Lab) -> io::Result<(Board, Vec<String>)> {
     Ok((board, notes))
 }
 
-fn is_delta(got: &Got) -> bool {
+fn is_delta(got: &WebResponse) -> bool {
     got.coding.as_deref() == Some("dcz")
 }
 
 const STEP: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);

@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::apache::{self, Apache};
-use super::edge::{EVERY_CODING, Edge, SMALL, available};
+use super::edge::{EVERY_CODING, EdgeProcess, SMALL, available};
 use super::material;
 use super::options::Options;
-use super::replay::{self, Browser, Done, Request};
+use super::replay::{self, Browser, Checkout, RecordedRequest};
 use super::tap::{self, Squeezed, Tap};
-use super::web::Client;
+use super::web::WebClient;
 use crate::board::{Board, Column, Sample};
 use crate::lab::Lab;
 use crate::run::settle;
@@ -38,7 +38,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<(Board, Vec<String>
     let requests = replay::requests(&sent)?;
     let mut notes = vec![through_svn(lab, &apache, &mut board).await?];
     for (label, terms) in [("5 Eyelet, h2, br", SMALL), ("5 the same, effort auto", "")] {
-        let edge = Edge::start(lab, apache.plain, terms)?;
+        let edge = EdgeProcess::start(lab, apache.plain, terms)?;
         let browser = Browser::open(edge.address).await?;
         let done = browser.replay(&requests, "gzip, deflate, br, zstd", None).await?;
         notes.push(note(label, &done));
@@ -71,7 +71,7 @@ async fn tapped(lab: &Lab, apache: &Apache, gzip: bool) -> io::Result<(Squeezed,
 
 /// The real client speaks HTTP/1.1 and gzip, whatever is in front of the server.
 async fn through_svn(lab: &Lab, apache: &Apache, board: &mut Board) -> io::Result<String> {
-    let edge = Edge::start(lab, apache.plain, SMALL)?;
+    let edge = EdgeProcess::start(lab, apache.plain, SMALL)?;
     let (address, traffic) = tap::count(edge.address).await?;
     let seconds = apache::checkout(lab, TRUNK, address.port(), true).await?;
     settle().await;
@@ -87,10 +87,10 @@ async fn trained(
     lab: &Lab,
     options: &Options,
     apache: &Apache,
-    requests: &[Request],
+    requests: &[RecordedRequest],
     board: &mut Board,
 ) -> io::Result<Vec<String>> {
-    let edge = Edge::start(lab, apache.plain, SMALL)?;
+    let edge = EdgeProcess::start(lab, apache.plain, SMALL)?;
     let earlier = if options.older.is_some() { OLDER } else { TRUNK };
     apache::checkout(lab, earlier, edge.address.port(), true).await?;
     let said = edge.train(lab, &["--match", "/svn/*"]).await?;
@@ -99,7 +99,7 @@ async fn trained(
     let any = any.ok_or_else(|| io::Error::other("the checkout has no GET"))?;
     let path = replay::offered(&browser.get(any.path()).await?.headers)
         .ok_or_else(|| io::Error::other("no dictionary is offered"))?;
-    let plain = Client::open(edge.address).await?.get(&path, "identity", None).await?;
+    let plain = WebClient::open(edge.address).await?.get(&path, "identity", None).await?;
     let has = available(&plain.body);
     // The dictionary's own download is part of the row.
     let mut browser = Browser::open(edge.address).await?;
@@ -116,7 +116,7 @@ async fn trained(
     Ok(vec![note(label, &done), dictionary])
 }
 
-fn note(label: &str, done: &Done) -> String {
+fn note(label: &str, done: &Checkout) -> String {
     let codings: Vec<String> =
         done.codings.iter().map(|(coding, count)| format!("{count} {coding}")).collect();
     format!("{label}: {} responses", codings.join(", "))

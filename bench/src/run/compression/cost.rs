@@ -7,9 +7,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::edge::Edge;
+use super::edge::EdgeProcess;
 use super::options::Options;
-use super::web::{self, Client};
+use super::web::{self, WebClient};
 use super::{checkout, material};
 use crate::board::{Board, Column, Sample, median};
 use crate::child::Child;
@@ -33,9 +33,9 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<(Board, Vec<String>
     let paths: Vec<String> = files.keys().cloned().collect();
     let megabytes = files.values().map(Vec::len).sum::<usize>() as f64 / 1e6;
     let origin = web::serve(Arc::new(files)).await?;
-    let edges: Vec<Edge> = EFFORTS
+    let edges: Vec<EdgeProcess> = EFFORTS
         .iter()
-        .map(|effort| Edge::start(lab, origin, &format!("compress_effort = \"{effort}\"\n")))
+        .map(|effort| EdgeProcess::start(lab, origin, &format!("compress_effort = \"{effort}\"\n")))
         .collect::<io::Result<_>>()?;
     let nginx = nginx(lab, origin).inspect_err(|e| eprintln!("nginx is left out: {e}")).ok();
     let mut servers: Vec<(&Child, SocketAddr)> =
@@ -49,7 +49,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<(Board, Vec<String>
         for at in order(entries.len(), round) {
             let entry = &entries[at];
             let (child, address) = servers[entry.server];
-            let mut client = Client::open(address).await?;
+            let mut client = WebClient::open(address).await?;
             let (meter, mut bytes) = (Meter::start(child), 0);
             for path in &paths {
                 bytes += client.get(path, entry.accept, None).await?.bytes;

@@ -11,18 +11,18 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::web::Client;
+use super::web::WebClient;
 use crate::board::Column;
 use crate::lab::{LOCALHOST, Lab, Server, host_name};
 
 /// An edge in front of one upstream.
-pub struct Edge {
+pub struct EdgeProcess {
     pub server: Server,
     pub address: SocketAddr,
     pub file: PathBuf,
 }
 
-impl Edge {
+impl EdgeProcess {
     pub fn start(lab: &Lab, upstream: SocketAddr, terms: &str) -> io::Result<Self> {
         let address = lab.free_address()?;
         let file = lab.folder().join(format!("compression-{}.toml", address.port()));
@@ -45,8 +45,8 @@ impl Edge {
         Ok(Self { server, address, file })
     }
 
-    pub async fn client(&self) -> io::Result<Client> {
-        Client::open(self.address).await
+    pub async fn client(&self) -> io::Result<WebClient> {
+        WebClient::open(self.address).await
     }
 
     /// Trains from the edge's own log; gives what is said. A running edge offers it 2 s later.

@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::edge::{CODINGS, EVERY_CODING, Edge, SMALL, available, column};
+use super::edge::{CODINGS, EVERY_CODING, EdgeProcess, SMALL, available, column};
 use super::material::{self, Files};
-use super::web::{self, Client};
+use super::web::{self, WebClient};
 use crate::board::{Board, Sample};
 use crate::lab::Lab;
 use crate::run::Meter;
@@ -33,7 +33,7 @@ async fn family(
     served: Files,
 ) -> io::Result<(Board, Vec<String>)> {
     let served = Arc::new(served);
-    let edge = Edge::start(lab, web::serve(Arc::clone(&served)).await?, SMALL)?;
+    let edge = EdgeProcess::start(lab, web::serve(Arc::clone(&served)).await?, SMALL)?;
     let mut client = edge.client().await?;
     for n in (0..served.len()).step_by(2) {
         client.get(&format!("{prefix}{n}"), "identity", None).await?;
@@ -64,7 +64,7 @@ async fn family(
 }
 
 struct Run<'a> {
-    edge: &'a Edge,
+    edge: &'a EdgeProcess,
     paths: &'a [String],
     identity: usize,
 }
@@ -72,7 +72,7 @@ struct Run<'a> {
 impl Run<'_> {
     async fn measure(
         &self,
-        client: &mut Client,
+        client: &mut WebClient,
         accept: &str,
         has: Option<&str>,
     ) -> io::Result<Sample> {

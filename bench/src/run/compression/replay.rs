@@ -15,12 +15,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::tap::Traffic;
-use crate::client::tls::{self, Manner};
+use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::LOCALHOST;
 
 /// A request as it was recorded.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct RecordedRequest {
     method: Method,
     path: String,
     headers: HeaderMap,
@@ -28,15 +28,15 @@ pub struct Request {
 }
 
 /// The requests of connections that were open at the same time, in turn.
-pub fn requests(connections: &[Vec<u8>]) -> io::Result<Vec<Request>> {
-    let each: Vec<Vec<Request>> =
+pub fn requests(connections: &[Vec<u8>]) -> io::Result<Vec<RecordedRequest>> {
+    let each: Vec<Vec<RecordedRequest>> =
         connections.iter().map(|sent| parse(sent)).collect::<io::Result<_>>()?;
     let longest = each.iter().map(Vec::len).max().unwrap_or(0);
     let turns = (0..longest).flat_map(|n| each.iter().filter_map(move |own| own.get(n)));
     Ok(turns.cloned().collect())
 }
 
-fn parse(sent: &[u8]) -> io::Result<Vec<Request>> {
+fn parse(sent: &[u8]) -> io::Result<Vec<RecordedRequest>> {
     let (mut requests, mut left) = (Vec::new(), sent);
     while !left.is_empty() {
         let end = left.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(broken)?;
@@ -68,7 +68,12 @@ fn parse(sent: &[u8]) -> io::Result<Vec<Request>> {
         };
         left = rest;
         let method = method.parse().map_err(io::Error::other)?;
-        requests.push(Request { method, path: path.to_owned(), headers, body: body.into() });
+        requests.push(RecordedRequest {
+            method,
+            path: path.to_owned(),
+            headers,
+            body: body.into(),
+        });
     }
     Ok(requests)
 }
@@ -96,14 +101,14 @@ pub struct Browser {
 }
 
 /// What came back of a request.
-pub struct Got {
+pub struct ReplayedResponse {
     pub body: Vec<u8>,
     pub headers: HeaderMap,
 }
 
 /// What a checkout was.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct Checkout {
     pub read: u64,
     pub written: u64,
     pub seconds: f64,
@@ -116,7 +121,7 @@ impl Browser {
         let (traffic, began) = (Traffic::default(), Instant::now());
         let stream = TcpStream::connect(target).await?;
         stream.set_nodelay(true)?;
-        let mut config = Arc::unwrap_or_clone(tls::config(Manner::default()));
+        let mut config = Arc::unwrap_or_clone(tls::config(HandshakeOptions::default()));
         config.alpn_protocols = vec![b"h2".to_vec()];
         let stream = tls::over(&Arc::new(config), LOCALHOST, traffic.at_client(stream)).await?;
         let (requests, connection) = h2::client::Builder::new()
@@ -130,19 +135,20 @@ impl Browser {
     }
 
     /// A GET of a trained dictionary's offer, or of the dictionary itself.
-    pub async fn get(&mut self, path: &str) -> io::Result<Got> {
+    pub async fn get(&mut self, path: &str) -> io::Result<ReplayedResponse> {
         let (method, path) = (Method::GET, path.to_owned());
-        let request = Request { method, path, headers: HeaderMap::new(), body: Bytes::new() };
+        let request =
+            RecordedRequest { method, path, headers: HeaderMap::new(), body: Bytes::new() };
         read(self.send(&request, "br", None).await?).await
     }
 
     /// All requests again, so many at a time; GETs say which dictionary is there.
     pub async fn replay(
         mut self,
-        requests: &[Request],
+        requests: &[RecordedRequest],
         accept: &str,
         has: Option<&str>,
-    ) -> io::Result<Done> {
+    ) -> io::Result<Checkout> {
         let (mut codings, mut asked) = (BTreeMap::new(), JoinSet::new());
         let mut left = requests.iter();
         loop {
@@ -157,12 +163,17 @@ impl Browser {
             *codings.entry(coding.unwrap_or("identity").to_owned()).or_default() += 1;
         }
         let seconds = self.began.elapsed().as_secs_f64();
-        Ok(Done { read: self.traffic.read(), written: self.traffic.written(), seconds, codings })
+        Ok(Checkout {
+            read: self.traffic.read(),
+            written: self.traffic.written(),
+            seconds,
+            codings,
+        })
     }
 
     async fn send(
         &mut self,
-        request: &Request,
+        request: &RecordedRequest,
         accept: &str,
         has: Option<&str>,
     ) -> io::Result<ResponseFuture> {
@@ -190,7 +201,7 @@ impl Browser {
     }
 }
 
-async fn read(response: ResponseFuture) -> io::Result<Got> {
+async fn read(response: ResponseFuture) -> io::Result<ReplayedResponse> {
     let (head, mut stream) = response.await.map_err(io::Error::other)?.into_parts();
     if head.status.is_client_error() || head.status.is_server_error() {
         return Err(io::Error::other(format!("answered {}", head.status)));
@@ -201,7 +212,7 @@ async fn read(response: ResponseFuture) -> io::Result<Got> {
         stream.flow_control().release_capacity(data.len()).map_err(io::Error::other)?;
         body.extend_from_slice(&data);
     }
-    Ok(Got { body, headers: head.headers })
+    Ok(ReplayedResponse { body, headers: head.headers })
 }
 
 /// The path in a response's `Link`.
@@ -210,7 +221,7 @@ pub fn offered(headers: &HeaderMap) -> Option<String> {
     Some(link.split(['<', '>']).nth(1)?.to_owned())
 }
 
-impl Request {
+impl RecordedRequest {
     /// Of a file's content.
     pub fn is_get(&self) -> bool {
         self.method == Method::GET

@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::client::tls::{self, Manner};
+use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::{CERTIFICATE, KEY, LOCALHOST, Lab};
 
 /// What clients read and wrote on the wire, all connections together.
@@ -40,24 +40,32 @@ impl Traffic {
     }
 
     /// Counts at the client's end of a connection.
-    pub fn at_client(&self, stream: TcpStream) -> Counted {
-        Counted { stream, read: Arc::clone(&self.read), written: Arc::clone(&self.written) }
+    pub fn at_client(&self, stream: TcpStream) -> CountedConnection {
+        CountedConnection {
+            stream,
+            read: Arc::clone(&self.read),
+            written: Arc::clone(&self.written),
+        }
     }
 
     /// Counts at the end that a client has connected to: what is read there, it wrote.
-    fn of_client(&self, stream: TcpStream) -> Counted {
-        Counted { stream, read: Arc::clone(&self.written), written: Arc::clone(&self.read) }
+    fn of_client(&self, stream: TcpStream) -> CountedConnection {
+        CountedConnection {
+            stream,
+            read: Arc::clone(&self.written),
+            written: Arc::clone(&self.read),
+        }
     }
 }
 
 /// A connection whose bytes are counted.
-pub struct Counted {
+pub struct CountedConnection {
     stream: TcpStream,
     read: Arc<AtomicU64>,
     written: Arc<AtomicU64>,
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -70,7 +78,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -181,13 +189,14 @@ fn server_config(lab: &Lab) -> io::Result<ServerConfig> {
 
 async fn relay(
     acceptor: TlsAcceptor,
-    client: Counted,
+    client: CountedConnection,
     target: SocketAddr,
     number: usize,
 ) -> io::Result<Connection> {
     let mut client = acceptor.accept(client).await?;
     let server = TcpStream::connect(target).await?;
-    let mut server = tls::over(&tls::config(Manner::default()), LOCALHOST, server).await?;
+    let mut server =
+        tls::over(&tls::config(HandshakeOptions::default()), LOCALHOST, server).await?;
     let mut to_server = Way { keeps: true, ..Way::default() };
     let mut to_client = Way::default();
     std::future::poll_fn(|cx| {

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 
 use super::material::Files;
-use crate::client::tls::{self, Manner};
+use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::host_name;
 
 /// Serves files until the program ends; gives its address.
@@ -70,12 +70,12 @@ async fn head(stream: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result<Vec<Str
 }
 
 /// One kept connection.
-pub struct Client {
+pub struct WebClient {
     stream: BufReader<TlsStream<TcpStream>>,
 }
 
 /// A response.
-pub struct Got {
+pub struct WebResponse {
     /// Of the body, as sent.
     pub bytes: usize,
     pub body: Vec<u8>,
@@ -84,13 +84,18 @@ pub struct Got {
     pub link: Option<String>,
 }
 
-impl Client {
+impl WebClient {
     pub async fn open(target: SocketAddr) -> io::Result<Self> {
-        let stream = tls::open(&tls::config(Manner::default()), target, 0, 1).await?;
+        let stream = tls::open(&tls::config(HandshakeOptions::default()), target, 0, 1).await?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    pub async fn get(&mut self, path: &str, accept: &str, has: Option<&str>) -> io::Result<Got> {
+    pub async fn get(
+        &mut self,
+        path: &str,
+        accept: &str,
+        has: Option<&str>,
+    ) -> io::Result<WebResponse> {
         let has = has.map_or(String::new(), |has| format!("Available-Dictionary: {has}\r\n"));
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept-Encoding: {accept}\r\n{has}\r\n",
@@ -117,7 +122,7 @@ impl Client {
             None => self.chunks().await?,
         };
         let link = field("link").and_then(|link| Some(link.split(['<', '>']).nth(1)?.to_owned()));
-        Ok(Got { bytes: body.len(), body, coding: field("content-encoding"), link })
+        Ok(WebResponse { bytes: body.len(), body, coding: field("content-encoding"), link })
     }
 
     async fn chunks(&mut self) -> io::Result<Vec<u8>> {

@@ -23,7 +23,7 @@ pub struct Family {
 
 /// A response that was seen.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct StoredVersion {
     /// Of `body`.
     pub hash: Hash,
     /// Where it belongs.
@@ -59,7 +59,7 @@ pub struct Delta {
 /// Versions and deltas within a bound.
 #[derive(Debug)]
 pub struct Store {
-    versions: HashMap<Hash, Arc<Version>>,
+    versions: HashMap<Hash, Arc<StoredVersion>>,
     deltas: HashMap<Step, Delta>,
     bytes: usize,
     bytes_max: usize,
@@ -72,9 +72,9 @@ pub struct Changed {
     /// The version that is new.
     pub added: Option<Hash>,
     /// Versions that are gone.
-    pub versions_gone: Vec<Hash>,
+    pub versions_dropped: Vec<Hash>,
     /// Deltas that are gone.
-    pub deltas_gone: Vec<Step>,
+    pub deltas_dropped: Vec<Step>,
 }
 
 impl Store {
@@ -93,27 +93,28 @@ impl Store {
 
     /// A version, if it is of this family: a hash from elsewhere is one that nobody has.
     #[must_use]
-    pub fn version(&self, family: &Family, hash: Hash) -> Option<Arc<Version>> {
+    pub fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.versions.get(&hash).filter(|version| version.family == *family).cloned()
     }
 
     /// A version of any family, for its own sake.
     #[must_use]
-    pub fn any_version(&self, hash: Hash) -> Option<Arc<Version>> {
+    pub fn any_version(&self, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.versions.get(&hash).cloned()
     }
 
     /// The version that was last seen at a path.
     #[must_use]
-    pub fn last_at(&self, family: &Family, path: &str) -> Option<Arc<Version>> {
-        let of_path = |version: &&Arc<Version>| version.family == *family && *version.path == *path;
+    pub fn last_at(&self, family: &Family, path: &str) -> Option<Arc<StoredVersion>> {
+        let of_path =
+            |version: &&Arc<StoredVersion>| version.family == *family && *version.path == *path;
         self.versions.values().filter(of_path).max_by_key(|version| version.seen).cloned()
     }
 
     /// The last versions of a family, newest first.
     #[must_use]
-    pub fn family(&self, family: &Family) -> Vec<Arc<Version>> {
-        let of_it = |version: &&Arc<Version>| version.family == *family;
+    pub fn family(&self, family: &Family) -> Vec<Arc<StoredVersion>> {
+        let of_it = |version: &&Arc<StoredVersion>| version.family == *family;
         let mut found: Vec<_> = self.versions.values().filter(of_it).cloned().collect();
         found.sort_by_key(|version| std::cmp::Reverse(version.seen));
         found
@@ -138,7 +139,7 @@ impl Store {
             // One body must not push everything else out.
             return changed;
         }
-        let version = Version { hash, family, path: path.into(), body, seen: self.seen };
+        let version = StoredVersion { hash, family, path: path.into(), body, seen: self.seen };
         self.insert(version);
         changed.added = Some(hash);
         self.shrink(hash, &mut changed);
@@ -147,10 +148,10 @@ impl Store {
 
     /// Puts back a version that was kept, in any order. No body and no sum of bodies is larger
     /// than what [`Store::see`] allows.
-    pub fn restore(&mut self, version: Version) -> Changed {
+    pub fn restore(&mut self, version: StoredVersion) -> Changed {
         let mut changed = Changed::default();
         if version.body.len() > self.bytes_max / 4 {
-            changed.versions_gone.push(version.hash);
+            changed.versions_dropped.push(version.hash);
             return changed;
         }
         self.seen = self.seen.max(version.seen);
@@ -185,7 +186,7 @@ impl Store {
         self.versions.contains_key(&step.from) && self.versions.contains_key(&step.to)
     }
 
-    fn insert(&mut self, version: Version) {
+    fn insert(&mut self, version: StoredVersion) {
         self.bytes += version.body.len();
         if let Some(old) = self.versions.insert(version.hash, Arc::new(version)) {
             self.bytes -= old.body.len();
@@ -217,7 +218,7 @@ impl Store {
     fn remove(&mut self, hash: Hash, changed: &mut Changed) {
         let Some(version) = self.versions.remove(&hash) else { return };
         self.bytes -= version.body.len();
-        changed.versions_gone.push(hash);
+        changed.versions_dropped.push(hash);
         let steps: Vec<Step> =
             self.deltas.keys().copied().filter(|s| s.from == hash || s.to == hash).collect();
         for step in steps {
@@ -228,7 +229,7 @@ impl Store {
     fn remove_delta(&mut self, step: Step, changed: &mut Changed) {
         if let Some(delta) = self.deltas.remove(&step) {
             self.bytes -= delta.coded.len();
-            changed.deltas_gone.push(step);
+            changed.deltas_dropped.push(step);
         }
     }
 }
@@ -263,8 +264,8 @@ mod tests {
         assert!(store.keep(step, delta.clone()));
         assert_eq!(store.delta(step), Some(&delta));
         let changed = see(&mut store, "/*", 5, 200);
-        assert_eq!(changed.versions_gone, [Hash([1; 32])]);
-        assert_eq!(changed.deltas_gone, [step]);
+        assert_eq!(changed.versions_dropped, [Hash([1; 32])]);
+        assert_eq!(changed.deltas_dropped, [step]);
         assert_eq!(store.bytes(), 3 * 240 + 200);
         assert!(!store.keep(step, delta));
         assert_eq!(see(&mut store, "/*", 6, 251), Changed::default(), "one body too large");
@@ -300,8 +301,8 @@ mod tests {
             let (hash, body) = (Hash([n; 32]), Bytes::from(vec![n; length]));
             let (family, path) = (family(&format!("/{n}")), "/".into());
             let gone = store
-                .restore(Version { hash, family, path, body, seen: u64::from(n) })
-                .versions_gone;
+                .restore(StoredVersion { hash, family, path, body, seen: u64::from(n) })
+                .versions_dropped;
             assert!(store.bytes() <= 100, "{} bytes", store.bytes());
             gone
         };

@@ -17,8 +17,8 @@ fn head(fields: &[(&'static str, &str)]) -> HeaderMap {
 fn heads_as_a_table() {
     let html = ("content-type", "text/html; charset=utf-8");
     for (status, fields, length, found) in [
-        (200, &[html][..], None, Ok(Kind::Compressible)),
-        (404, &[html], Some(512), Ok(Kind::Compressible)),
+        (200, &[html][..], None, Ok(ContentKind::Compressible)),
+        (404, &[html], Some(512), Ok(ContentKind::Compressible)),
         (200, &[html], Some(511), Err(WhyNot::Short)),
         (200, &[html], Some(0), Err(WhyNot::NoContent)),
         (200, &[html, ("content-encoding", "gzip")], None, Err(WhyNot::Coded)),
@@ -36,14 +36,14 @@ fn heads_as_a_table() {
         (200, &[("content-type", "text/event-stream")], None, Err(WhyNot::EventStream)),
         (200, &[("content-type", "application/grpc+proto")], None, Err(WhyNot::Grpc)),
         (200, &[("content-type", "image/png")], None, Err(WhyNot::TypeCompressed)),
-        (200, &[("content-type", "image/svg+xml")], None, Ok(Kind::Compressible)),
-        (200, &[("content-type", "Application/LD+JSON;x=y")], None, Ok(Kind::Compressible)),
+        (200, &[("content-type", "image/svg+xml")], None, Ok(ContentKind::Compressible)),
+        (200, &[("content-type", "Application/LD+JSON;x=y")], None, Ok(ContentKind::Compressible)),
         (200, &[("content-type", "application/epub+zip")], None, Err(WhyNot::TypeCompressed)),
-        (200, &[("content-type", "application/octet-stream")], None, Ok(Kind::Unknown)),
-        (200, &[("content-type", "application/vnd.svn-svndiff")], None, Ok(Kind::Unknown)),
-        (200, &[("content-type", "nonsense")], None, Ok(Kind::Unknown)),
-        (200, &[], None, Ok(Kind::Unknown)),
-        (200, &[html, html], None, Ok(Kind::Unknown)),
+        (200, &[("content-type", "application/octet-stream")], None, Ok(ContentKind::Unknown)),
+        (200, &[("content-type", "application/vnd.svn-svndiff")], None, Ok(ContentKind::Unknown)),
+        (200, &[("content-type", "nonsense")], None, Ok(ContentKind::Unknown)),
+        (200, &[], None, Ok(ContentKind::Unknown)),
+        (200, &[html, html], None, Ok(ContentKind::Unknown)),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
         assert_eq!(
@@ -53,7 +53,10 @@ fn heads_as_a_table() {
         );
     }
     let events = head(&[("content-type", "text/event-stream")]);
-    assert_eq!(by_head(StatusCode::OK, &events, None, LENGTH_MIN, true), Ok(Kind::EventStream));
+    assert_eq!(
+        by_head(StatusCode::OK, &events, None, LENGTH_MIN, true),
+        Ok(ContentKind::EventStream)
+    );
 }
 
 #[test]
@@ -74,8 +77,8 @@ fn first_bytes_as_a_table() {
         (&[], Err(WhyNot::TypeUnknown)),
     ] {
         let body = Beginning { length: None, complete: false, first };
-        assert_eq!(by_first_bytes(Kind::Unknown, &body), found);
-        assert_eq!(by_first_bytes(Kind::Compressible, &body), Ok(()));
+        assert_eq!(by_first_bytes(ContentKind::Unknown, &body), found);
+        assert_eq!(by_first_bytes(ContentKind::Compressible, &body), Ok(()));
     }
 }
 

@@ -55,7 +55,7 @@ const EFFORTS: [Effort; 3] = [Effort::Fast, Effort::Even, Effort::Small];
 
 #[test]
 fn what_nobody_takes_is_idle() {
-    let pool = Pool::new(64 << 20);
+    let pool = CompressorPool::new(64 << 20);
     assert!(!pool.is_idle(), "nothing rests");
     for coding in CODINGS {
         let lent = pool.lend(coding, Effort::Small, Some(4096));
@@ -71,7 +71,7 @@ fn what_nobody_takes_is_idle() {
 
 #[test]
 fn every_coder_gives_back_what_it_took() {
-    let pool = Pool::new(64 << 20);
+    let pool = CompressorPool::new(64 << 20);
     for len in [0, 1, 511, 4096, 70_000, 700_000] {
         let body = body(len);
         for (coding, effort) in CODINGS.iter().flat_map(|c| EFFORTS.map(|e| (*c, e))) {
@@ -93,7 +93,7 @@ fn every_coder_gives_back_what_it_took() {
 
 #[test]
 fn a_flush_makes_everything_so_far_decodable() {
-    let pool = Pool::new(64 << 20);
+    let pool = CompressorPool::new(64 << 20);
     let body = body(50_000);
     for (coding, effort) in CODINGS.iter().flat_map(|c| EFFORTS.map(|e| (*c, e))) {
         let mut coder = pool.lend(coding, effort, None).unwrap();
@@ -114,7 +114,7 @@ fn a_flush_makes_everything_so_far_decodable() {
 
 #[test]
 fn an_empty_pool_lends_nothing_and_recovers() {
-    let pool = Pool::new(16 << 20);
+    let pool = CompressorPool::new(16 << 20);
     for coding in CODINGS {
         let mut out = Vec::new();
         while let Some(coder) = pool.lend(coding, Effort::Even, None) {
@@ -132,7 +132,7 @@ fn an_empty_pool_lends_nothing_and_recovers() {
 
 #[test]
 fn a_context_that_was_dropped_in_the_middle_serves_the_next_body() {
-    let pool = Pool::new(32 << 20);
+    let pool = CompressorPool::new(32 << 20);
     let body = body(30_000);
     for coding in CODINGS {
         let mut cut = pool.lend(coding, Effort::Even, Some(1 << 20)).unwrap();
@@ -148,7 +148,7 @@ fn a_context_that_was_dropped_in_the_middle_serves_the_next_body() {
 
 #[test]
 fn brotli_is_made_of_the_same_memory_again() {
-    let pool = Pool::new(16 << 20);
+    let pool = CompressorPool::new(16 << 20);
     let code = |effort, length: usize| {
         let mut coder = pool.lend(Coding::Br, effort, Some(length as u64)).unwrap();
         let mut out = Vec::new();
@@ -196,7 +196,7 @@ fn zstd_contexts_hold_no_more_than_is_accounted() {
 
 #[test]
 fn a_body_of_another_length_than_told_is_an_error() {
-    let pool = Pool::new(8 << 20);
+    let pool = CompressorPool::new(8 << 20);
     let mut coder = pool.lend(Coding::Zstd, Effort::Even, Some(10)).unwrap();
     let mut out = Vec::new();
     let pushed = coder.push(b"short", &mut out).and_then(|()| coder.finish(&mut out));
@@ -207,7 +207,7 @@ fn a_body_of_another_length_than_told_is_an_error() {
 /// Zero-length dictionaries, dictionaries that look like zstd's own, and both codings.
 #[test]
 fn dictionaries_are_raw_content() {
-    let pool = Pool::new(64 << 20);
+    let pool = CompressorPool::new(64 << 20);
     let dictionary = body(30_000);
     let next = [&dictionary[..20_000], b"something new", &dictionary[20_000..]].concat();
     let mut dcz = pool.lend_with(Coding::Dcz, Effort::Even, &dictionary).unwrap();

@@ -404,7 +404,7 @@ fn bounds_of_http() {
     let text = "[http]\nhead_timeout = \"1s\"\nbody_timeout = \"2s\"\nupstream_timeout = \"3s\"\n\
                 http2_idle_timeout = \"4s\"\nhead_bytes_max = \"16KiB\"\n\
                 trusted_proxies = \"10.0.0.0/8\"\n";
-    let expected = Http {
+    let expected = HttpLimits {
         head_timeout: Duration::from_secs(1),
         body_timeout: Duration::from_secs(2),
         upstream_timeout: Duration::from_secs(3),

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::buffers::LentPipe;
 use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
-use super::watching::Watching;
+use super::partial_flight::PartialFlight;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use eyelet_telemetry::reason::Reason;
 
@@ -39,7 +39,7 @@ pub struct Pending {
     /// A PROXY header for an upstream that is dialled later.
     pub preface: Vec<u8>,
     /// The part of a watched flight that has come.
-    pub watching: Option<Box<Watching>>,
+    pub partial_flight: Option<Box<PartialFlight>>,
 }
 
 /// The beginning of a TLS record.
@@ -186,7 +186,10 @@ impl Flow {
                 + pending.to_upstream.bytes.capacity()
                 + pending.partial.bytes.capacity()
                 + pending.preface.capacity()
-                + pending.watching.as_ref().map_or(0, |watching| watching.held_bytes())
+                + pending
+                    .partial_flight
+                    .as_ref()
+                    .map_or(0, |partial_flight| partial_flight.held_bytes())
         })
     }
 
@@ -202,8 +205,8 @@ impl Flow {
             note(!held.is_sent(), &mut held.since);
         }
         note(!pending.partial.bytes.is_empty(), &mut pending.partial.since);
-        if let Some(watching) = &mut pending.watching {
-            note(watching.holds(), &mut watching.since);
+        if let Some(partial_flight) = &mut pending.partial_flight {
+            note(partial_flight.holds(), &mut partial_flight.since);
         }
         self.holds_since()
     }
@@ -211,7 +214,8 @@ impl Flow {
     /// The same without noting anything.
     pub fn holds_since(&self) -> Option<u32> {
         let pending = self.pending.as_ref()?;
-        let flight = pending.watching.as_ref().and_then(|watching| watching.since);
+        let flight =
+            pending.partial_flight.as_ref().and_then(|partial_flight| partial_flight.since);
         let begun = pending.partial.since;
         let all = [pending.to_client.since, pending.to_upstream.since, begun, flight];
         all.into_iter().flatten().min().map(|since| since.get() - 1)
@@ -233,7 +237,10 @@ impl Flow {
             pending.to_client.is_empty()
                 && pending.to_upstream.is_empty()
                 && pending.partial.bytes.is_empty()
-                && !pending.watching.as_ref().is_some_and(|watching| watching.holds())
+                && !pending
+                    .partial_flight
+                    .as_ref()
+                    .is_some_and(|partial_flight| partial_flight.holds())
         })
     }
 
@@ -312,7 +319,7 @@ impl Flow {
             && pending.to_upstream.is_empty()
             && pending.partial.bytes.is_empty()
             && pending.preface.is_empty()
-            && pending.watching.is_none()
+            && pending.partial_flight.is_none()
         {
             self.pending = None;
         }

@@ -6,11 +6,11 @@ use eyelet_telemetry::info::Parked;
 mod buffers;
 mod direction;
 mod flow;
+mod inspected;
+mod partial_flight;
 mod sockets;
 pub mod splice;
 pub mod terminate;
-mod watched;
-mod watching;
 
 pub use buffers::{Buffers, PIPES_MAX};
 pub use flow::{Flow, Held, Pending, Rest};

@@ -180,7 +180,7 @@ impl Sockets<'_> {
     }
 
     /// Passes the end of one direction on, once everything before it is written.
-    pub(super) fn tell_end(&mut self, flow: &mut Flow, to: Side) -> Result<(), Failed> {
+    pub(super) fn pass_end(&mut self, flow: &mut Flow, to: Side) -> Result<(), Failed> {
         if !flow.is_end_due(to) || flow.held(to).is_some() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use super::flow::Flow;
 use super::sockets::{Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, Side, UPSTREAM};
 use eyelet_memory::interner::{Heap, Name};
-use eyelet_telemetry::info::{Decided, End, Outcome, Parked, Upstream};
+use eyelet_telemetry::info::{Decided, End, Outcome, Parked, UpstreamName};
 
 /// Bytes read at once before a direction counts as bulk: what one read of a full default socket
 /// buffer gives; a TLS flight is smaller.
@@ -35,7 +35,7 @@ impl Spliced {
     pub fn new(flow: Flow, decided: &mut Decided) -> Self {
         let destination = decided.destination.take();
         let mut spliced = Self { flow, destination, upstream: None, name: None };
-        if let Some(Upstream::Address(address)) = decided.upstream {
+        if let Some(UpstreamName::Address(address)) = decided.upstream {
             (spliced.upstream, decided.upstream) = (Some(address), None);
         }
         spliced.name = decided.sni.take().map(Name::from);
@@ -51,7 +51,7 @@ impl Spliced {
     pub fn restore(&self, decided: &mut Decided) {
         decided.destination = self.destination;
         if let Some(upstream) = self.upstream {
-            decided.upstream = Some(Upstream::Address(upstream));
+            decided.upstream = Some(UpstreamName::Address(upstream));
         }
         decided.sni = self.name.as_ref().map(|name| name.as_str().into());
     }
@@ -127,7 +127,7 @@ fn direction(
             }
         }
     }
-    sockets.tell_end(&mut spliced.flow, to)?;
+    sockets.pass_end(&mut spliced.flow, to)?;
     Ok(More::No)
 }
 
@@ -146,7 +146,7 @@ fn copy(
     };
     let mut bytes = &buffers.input[..read];
     let flow = &mut spliced.flow;
-    if flow.is_watched(from) {
+    if flow.is_inspected(from) {
         let mut chosen = false;
         let name = spliced.name.as_ref().map(Name::as_str);
         let passed = flow.pass(from, bytes, name, &mut chosen);
@@ -217,28 +217,28 @@ mod tests {
         let addresses = [SocketAddr::from(([192, 0, 2, 1], 443)), ([0; 16], 1).into()];
         for len in [0, 1, 46, 47, 253] {
             for address in addresses {
-                let told = Decided {
+                let decided = Decided {
                     sni: Some("n".repeat(len).into()),
                     destination: Some(address),
-                    upstream: Some(Upstream::Address(address)),
+                    upstream: Some(UpstreamName::Address(address)),
                     ..Decided::default()
                 };
-                let mut left = told.clone();
+                let mut left = decided.clone();
                 let spliced = Spliced::new(Flow::default(), &mut left);
                 assert_eq!(left, Decided::default());
                 spliced.restore(&mut left);
-                assert_eq!(left, told);
+                assert_eq!(left, decided);
             }
         }
     }
 
     #[test]
     fn an_upstream_without_an_address_stays_with_what_is_shared() {
-        let told = Decided { upstream: Some(Upstream::of("unix:/x")), ..Decided::default() };
-        let mut left = told.clone();
+        let decided = Decided { upstream: Some(UpstreamName::of("unix:/x")), ..Decided::default() };
+        let mut left = decided.clone();
         let spliced = Spliced::new(Flow::default(), &mut left);
-        assert_eq!(left, told);
+        assert_eq!(left, decided);
         spliced.restore(&mut left);
-        assert_eq!(left, told);
+        assert_eq!(left, decided);
     }
 }

@@ -5,8 +5,8 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use eyelet_record::{
-    CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Session,
-    alert,
+    CONTROL_BYTES_MAX, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RecordFault,
+    Session, alert,
 };
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
@@ -31,7 +31,7 @@ enum Broken {
     /// A socket failed.
     Socket(Failed),
     /// The client broke the protocol: it gets the alert.
-    Client(Fault),
+    Client(RecordFault),
     /// The client ended the connection with an alert.
     Alert(u8),
 }
@@ -42,8 +42,8 @@ impl From<Failed> for Broken {
     }
 }
 
-impl From<Fault> for Broken {
-    fn from(fault: Fault) -> Self {
+impl From<RecordFault> for Broken {
+    fn from(fault: RecordFault) -> Self {
         Self::Client(fault)
     }
 }
@@ -186,7 +186,7 @@ fn upward(
     if terminated.session.read_closed() {
         terminated.flow.up.end(ClientEnd::CloseNotify);
     }
-    sockets.tell_end(&mut terminated.flow, UPSTREAM)?;
+    sockets.pass_end(&mut terminated.flow, UPSTREAM)?;
     let is_dialled = sockets.upstream.is_some() || terminated.flow.held(UPSTREAM).is_some();
     if !is_dialled && !terminated.flow.is_open(CLIENT) {
         terminated.flow.note_upstream_end();
@@ -335,7 +335,7 @@ fn finish_client(
             seal_alert(session, keys, alert::CLOSE_NOTIFY, flow);
             sockets.flush(flow, CLIENT, buffers)?;
         }
-        sockets.tell_end(flow, CLIENT)?;
+        sockets.pass_end(flow, CLIENT)?;
     }
     Ok(())
 }
@@ -367,7 +367,7 @@ fn seal_slots(
     keys: &mut Keys,
     output: &mut [u8],
     read: usize,
-) -> Result<usize, Fault> {
+) -> Result<usize, RecordFault> {
     let mut at = 0;
     let mut left = read;
     while left > 0 {

@@ -12,7 +12,7 @@ use fastrand::Rng;
 
 use super::peer::Peer;
 use super::stream::Stream;
-use crate::handle::Stop;
+use crate::handle::WaitError;
 use crate::park;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::relay::splice::Spliced;
@@ -58,7 +58,7 @@ pub struct Connection {
     pub upstream: Option<Peer>,
     /// Whether the upstream can be dialled.
     pub is_reachable: bool,
-    pub log: Vec<Entry>,
+    pub log: Vec<LogEntry>,
     /// The peers are stalled until the end.
     pub is_stalled: bool,
     /// Who ends its stream only when it has read the other's end. `None`: nobody waits.
@@ -96,7 +96,7 @@ impl Connection {
 
 /// A log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     pub outcome: Outcome,
     pub reason: Reason,
     pub bytes_to_upstream: usize,
@@ -127,7 +127,7 @@ impl Simulated {
             Plan::Splice { inspect } => Relay::Splice(Spliced::new(
                 {
                     let mut flow = Flow::default();
-                    inspect.iter().for_each(|forbid| flow.watch(*forbid));
+                    inspect.iter().for_each(|forbid| flow.inspect(*forbid));
                     flow
                 },
                 &mut info.decided,
@@ -159,11 +159,11 @@ impl Simulated {
     fn dial(&self, handle: &Handle, index: usize, mut relay: Relay) -> Result<Relay, End> {
         let connection = &mut self.connections.borrow_mut()[index];
         if !connection.is_reachable {
-            let goodbye = match &mut relay {
+            let alert = match &mut relay {
                 Relay::Terminate(terminated) => final_alert(terminated, 80),
                 Relay::Splice(_) => REFUSAL.to_vec(),
             };
-            park::close_with(handle, &goodbye);
+            park::close_with(handle, &alert);
             return Err(End::failed(Reason::NoAddress));
         }
         let (said, heard) = std::mem::take(&mut connection.streams);
@@ -193,8 +193,8 @@ impl Simulated {
     }
 }
 
-fn failed(stop: Stop) -> End {
-    End::failed(stop.reason(Limit::Hello, BEFORE_HELLO))
+fn failed(wait_error: WaitError) -> End {
+    End::failed(wait_error.reason(Limit::Hello, BEFORE_HELLO))
 }
 
 const BEFORE_HELLO: When = When::Before(Stage::Hello);
@@ -229,7 +229,7 @@ impl Program for Simulated {
 
     fn log(&self, info: &ConnectionInfo, end: &End) {
         let connection = &mut self.connections.borrow_mut()[usize::from(info.client.port())];
-        connection.log.push(Entry {
+        connection.log.push(LogEntry {
             outcome: end.outcome,
             reason: end.reason.clone(),
             bytes_to_upstream: info.bytes_to_upstream as usize,

@@ -17,7 +17,7 @@ use eyelet_sys::epoll::Events;
 use fastrand::Rng;
 
 use super::peer::Peer;
-use super::program::{Connection, Entry, Plan, REFUSAL, Simulated};
+use super::program::{Connection, LogEntry, Plan, REFUSAL, Simulated};
 use super::stream::Stream;
 use super::verdict::Weather;
 use super::{tls, verdict};
@@ -49,7 +49,7 @@ pub struct Report {
     ends: BTreeMap<String, usize>,
     key_updates: usize,
     pipes: usize,
-    log: Vec<Entry>,
+    log: Vec<LogEntry>,
 }
 
 /// What happened in all runs.
@@ -179,7 +179,7 @@ impl Simulation {
 
     /// One turn of the event loop, and whatever it has woken.
     async fn step(&mut self) {
-        self.worker.turn(&mut self.events, &mut self.accepting).unwrap();
+        self.worker.iteration(&mut self.events, &mut self.accepting).unwrap();
         for _ in 0..POLLS {
             tokio::task::yield_now().await;
         }

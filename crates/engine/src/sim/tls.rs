@@ -39,7 +39,7 @@ pub fn pair(rng: &mut Rng) -> (Session, Client) {
     let sequences = [sequence(rng, suite), sequence(rng, suite)];
     let [edge, client] = if rng.bool() {
         let len = if suite == Suite::Aes256Gcm { 48 } else { 32 };
-        let new = |role, rx, tx| Session::tls13(role, suite, &up[..len], &down[..len], rx, tx);
+        let new = |state, rx, tx| Session::tls13(state, suite, &up[..len], &down[..len], rx, tx);
         [
             new(Role::Server, sequences[0], sequences[1]),
             new(Role::Client, sequences[1], sequences[0]),

@@ -9,7 +9,7 @@ use eyelet_telemetry::info::Outcome;
 use eyelet_telemetry::reason::{self, Limit, Reason};
 
 use super::peer::{End, Peer};
-use super::program::{Connection, Entry, Plan};
+use super::program::{Connection, LogEntry, Plan};
 use super::tls::Said;
 use crate::worker::Worker;
 
@@ -69,10 +69,10 @@ pub fn check(index: usize, connection: &Connection, weather: &Weather) {
     assert!(entry.bytes_to_upstream <= client.said, "too much: {}", who());
     assert!(entry.bytes_to_client <= upstream.map_or(0, |one| one.said), "too much: {}", who());
     // Who is told of an end by a FIN, or by close_notify, has everything that was read for it.
-    if is_told_whole(client) {
+    if got_all(client) {
         assert_eq!(heard_down, entry.bytes_to_client, "cut without a reset: {}", who());
     }
-    if let Some(upstream) = upstream.filter(|upstream| is_told_whole(upstream)) {
+    if let Some(upstream) = upstream.filter(|upstream| got_all(upstream)) {
         let whole = connection.preface_bytes + entry.bytes_to_upstream;
         assert_eq!(upstream.heard, whole, "cut without a reset: {}", who());
     }
@@ -81,8 +81,8 @@ pub fn check(index: usize, connection: &Connection, weather: &Weather) {
         Reason::ClientClosed(None) | Reason::Truncated | Reason::UpstreamClosed
     ) {
         let has_gone = client.is_gone || upstream.is_some_and(|upstream| upstream.is_gone);
-        assert!(has_gone || client.is_faulty || is_told_whole(client), "not told: {}", who());
-        assert!(has_gone || upstream.is_none_or(is_told_whole), "not told: {}", who());
+        assert!(has_gone || client.is_faulty || got_all(client), "not told: {}", who());
+        assert!(has_gone || upstream.is_none_or(got_all), "not told: {}", who());
         if !client.is_faulty {
             assert_eq!(entry.bytes_to_upstream, client.said, "lost: {}", who());
         }
@@ -108,7 +108,7 @@ pub fn check_settled(index: usize, connection: &Connection) {
     }
 }
 
-fn is_told_whole(peer: &Peer) -> bool {
+fn got_all(peer: &Peer) -> bool {
     match peer.tls {
         Some(_) => peer.said_at_end() == Some(Said::CloseNotify),
         None => peer.end == Some(End::Fin),
@@ -116,7 +116,7 @@ fn is_told_whole(peer: &Peer) -> bool {
 }
 
 /// Whether anything has happened that ends a connection so.
-fn is_excused(entry: &Entry, connection: &Connection, weather: &Weather) -> bool {
+fn is_excused(entry: &LogEntry, connection: &Connection, weather: &Weather) -> bool {
     let Connection { plan, client, upstream, .. } = connection;
     match &entry.reason {
         Reason::ClientClosed(None) | Reason::UpstreamClosed => true,

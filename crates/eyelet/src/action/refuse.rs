@@ -5,7 +5,7 @@ use eyelet_policy::Refusal;
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{Hello, NotTls, Peek};
 
-use crate::active::Active;
+use crate::connection_handle::ConnectionHandle;
 use eyelet_config::Action;
 use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
@@ -24,7 +24,7 @@ const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 
 /// What a refused client is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RefusalMessage {
     /// A fatal alert.
     Alert(AlertDescription),
     /// A 400 response: it spoke HTTP.
@@ -38,7 +38,7 @@ pub fn by_rule(
     action: Option<&Action>,
     refusal: Refusal,
     hello: Option<&Hello<'_>>,
-) -> (Answer, End) {
+) -> (RefusalMessage, End) {
     let tls12_client = hello.is_some_and(|hello| hello.version_max() <= TLS12);
     let given = match action {
         Some(Action::Refuse(refuse)) => refuse.alert,
@@ -46,17 +46,17 @@ pub fn by_rule(
     };
     let alert = given.unwrap_or_else(|| refusal.alert(tls12_client));
     let end = End { outcome: Outcome::Refused, reason: reason(refusal) };
-    (Answer::Alert(alert), end)
+    (RefusalMessage::Alert(alert), end)
 }
 
 /// Refuses what is no hello.
-pub fn unreadable(peek: &Peek<'_>) -> (Answer, End) {
+pub fn unreadable(peek: &Peek<'_>) -> (RefusalMessage, End) {
     let reason = match peek {
         Peek::NotTls(not_tls) => Reason::NotTls(*not_tls),
         Peek::Malformed(malformed) => Reason::MalformedHello(*malformed),
         Peek::NeedMore { .. } | Peek::Hello(_) => Reason::Internal("a hello that can be read"),
     };
-    (Answer::of(&reason), End { outcome: Outcome::Refused, reason })
+    (RefusalMessage::of(&reason), End { outcome: Outcome::Refused, reason })
 }
 
 fn reason(refusal: Refusal) -> Reason {
@@ -66,7 +66,7 @@ fn reason(refusal: Refusal) -> Reason {
     }
 }
 
-impl Answer {
+impl RefusalMessage {
     /// What a client is sent whose connection ends so before its handshake is done.
     pub fn of(reason: &Reason) -> Self {
         match reason {
@@ -77,18 +77,18 @@ impl Answer {
 }
 
 /// Sends the answer and lets it be read; the connection lingers, its line is the caller's.
-pub fn refuse(active: &Active, answer: &Answer, end: End) -> Result<(), End> {
+pub fn refuse(connection: &ConnectionHandle, answer: &RefusalMessage, end: End) -> Result<(), End> {
     match answer {
-        Answer::Alert(alert) => park::close_with(active, &alert.fatal_record()),
-        Answer::BadRequest => park::close_with(active, BAD_REQUEST),
-        Answer::Nothing => park::close_with(active, &[]),
+        RefusalMessage::Alert(alert) => park::close_with(connection, &alert.fatal_record()),
+        RefusalMessage::BadRequest => park::close_with(connection, BAD_REQUEST),
+        RefusalMessage::Nothing => park::close_with(connection, &[]),
     }
     Err(end)
 }
 
 /// Ends a connection whose rule could not be carried out: `internal_error`, which is ours.
-pub fn fail(active: &Active, end: End) -> Result<(), End> {
+pub fn fail(connection: &ConnectionHandle, end: End) -> Result<(), End> {
     let alert = AlertDescription::InternalError.fatal_record();
-    park::close_with(active, &alert);
+    park::close_with(connection, &alert);
     Err(end)
 }

@@ -6,10 +6,10 @@ use eyelet_wire::hello::Hello;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::action::refuse;
-use crate::active::Active;
+use crate::connection_handle::ConnectionHandle;
 use crate::handshake::{Handshaken, handshake};
 use crate::proxy_protocol::{self, Tls};
-use crate::upstream::{self, Target};
+use crate::upstream::{self, DialTarget};
 use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::{Terminated, final_alert};
@@ -40,18 +40,18 @@ const SSL30: u16 = 0x0300;
 
 /// Terminates the connection. `peeked` is the hello.
 pub async fn terminate(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     rule: u32,
     terminate: &Terminate,
     (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
-    let edge = &active.worker.edge;
+    let edge = &connection.worker.edge;
     let config = match edge.tls.of(&edge.config.rules, rule) {
         Ok(config) => config,
         Err(error) => {
             tracing::error!("rule {:?}: {error}", edge.config.rules.at(rule).name);
-            return refuse::fail(active, End::failed(Reason::Configuration(Detail::of(error))));
+            return refuse::fail(connection, End::failed(Reason::Configuration(Detail::of(error))));
         }
     };
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
@@ -59,20 +59,20 @@ pub async fn terminate(
     if offer.is_ssl30 || info.decided.tls_version < Some(version_min(terminate)) {
         // rustls would say handshake_failure of a client that has no word for what it lacks.
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
-        return refuse::refuse(active, &answer, end);
+        return refuse::refuse(connection, &answer, end);
     }
-    active.due_in(edge.config.limits.handshake_timeout);
+    connection.due_in(edge.config.limits.handshake_timeout);
     let asks_client = terminate.client_ca.is_some();
-    let done = match handshake(active, config, peeked, offer.early_data, asks_client).await {
+    let done = match handshake(connection, config, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => {
-            park::close_with(active, &failure.alert);
+            park::close_with(connection, &failure.alert);
             return Err(failure.end);
         }
     };
     info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
-        Some(_) => proxy_protocol::header(active, info, Some(&told(&done))),
+        Some(_) => proxy_protocol::header(connection, info, Some(&tls_of(&done))),
         None => Vec::new(),
     };
     let http = matches!(terminate.upstream, TerminateUpstream::Http(_));
@@ -82,9 +82,9 @@ pub async fn terminate(
     flow.hold_preface(header);
     let mut terminated = Terminated { session: done.session, flow };
     if !http {
-        dial(active, info, &terminate.upstream, &mut terminated).await?;
+        dial(connection, info, &terminate.upstream, &mut terminated).await?;
     }
-    park::park(active, info, Relay::Terminate(terminated));
+    park::park(connection, info, Relay::Terminate(terminated));
     Ok(())
 }
 
@@ -98,49 +98,54 @@ fn version_min(terminate: &Terminate) -> u16 {
 /// Goes on with a parked connection whose client has sent its first bytes.
 ///
 /// `counted` is what it holds, and what it is about to.
-pub async fn dial_later(active: Active, mut info: ConnectionInfo, relay: Relay, counted: Counted) {
-    let edge = active.worker.edge.clone();
+pub async fn dial_later(
+    connection: ConnectionHandle,
+    mut info: ConnectionInfo,
+    relay: Relay,
+    counted: Counted,
+) {
+    let edge = connection.worker.edge.clone();
     let rule = info.decided.rule.unwrap_or(u32::MAX);
     let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
     let (Some(eyelet_config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
         (action, relay)
     else {
         let reason = Reason::Internal("only terminated connections dial late");
-        return active.worker.emit(&info, &End::failed(reason));
+        return connection.worker.emit(&info, &End::failed(reason));
     };
     if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
-        let Active { worker, handle } = active;
+        let ConnectionHandle { worker, handle } = connection;
         return eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted).await;
     }
-    match dial(&active, &mut info, &terminate.upstream, &mut terminated).await {
-        Ok(()) => park::park(&active, &mut info, Relay::Terminate(terminated)),
-        Err(end) => active.worker.emit(&info, &end),
+    match dial(&connection, &mut info, &terminate.upstream, &mut terminated).await {
+        Ok(()) => park::park(&connection, &mut info, Relay::Terminate(terminated)),
+        Err(end) => connection.worker.emit(&info, &end),
     }
 }
 
 async fn dial(
-    active: &Active,
+    connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     upstream: &TerminateUpstream,
     terminated: &mut Terminated,
 ) -> Result<(), End> {
     let target = match upstream {
-        TerminateUpstream::Tcp(host_port) => Target::Configured(host_port),
-        TerminateUpstream::Unix(path) => Target::Unix(path),
+        TerminateUpstream::Tcp(host_port) => DialTarget::Configured(host_port),
+        TerminateUpstream::Unix(path) => DialTarget::Unix(path),
         TerminateUpstream::Http(_) => {
             return Err(End::failed(Reason::Internal("requests are dialled for")));
         }
     };
-    if let Err(end) = upstream::dial(active, info, &target).await {
+    if let Err(end) = upstream::dial(connection, info, &target).await {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;
-        park::close_with(active, &final_alert(terminated, alert.code()));
+        park::close_with(connection, &final_alert(terminated, alert.code()));
         return Err(end);
     }
     terminated.flow.preface_first();
     Ok(())
 }
 
-fn told(done: &Handshaken) -> Tls {
+fn tls_of(done: &Handshaken) -> Tls {
     Tls {
         version: done.session.version(),
         cipher: done.suite,

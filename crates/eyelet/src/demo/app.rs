@@ -19,7 +19,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use super::turns::Turns;
+use super::permits::ConnectionPermits;
 
 /// Connections served at a time, so that whoever loads the demo finds a bound and not the
 /// machine's last descriptor.
@@ -36,13 +36,13 @@ const EVENT_EVERY: Duration = Duration::from_secs(1);
 
 /// Accepts until it is dropped.
 pub async fn serve(listener: TcpListener) {
-    let turns = Turns::new(CONNECTIONS_MAX);
+    let permits = ConnectionPermits::new(CONNECTIONS_MAX);
     loop {
-        let (stream, turn) = turns.accept(&listener).await;
+        let (stream, permit) = permits.accept(&listener).await;
         tokio::spawn(async move {
             // A client that goes away in the middle is its own affair.
             let _ = answer(stream).await;
-            drop(turn);
+            drop(permit);
         });
     }
 }

@@ -27,11 +27,11 @@ const FOLDER_TRIES: u32 = 8;
 
 /// A temporary folder that only its owner may enter; removed with all it holds when dropped.
 #[derive(Debug)]
-pub struct Folder {
+pub struct TemporaryFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl TemporaryFolder {
     /// Makes `eyelet-demo-…` in the system's temporary folder, mode 0700.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         // Nobody is left to tell; the system's own cleaning takes what stays.
         let _ = std::fs::remove_dir_all(&self.path);
@@ -87,7 +87,7 @@ pub struct Identity {
 
 /// What the edge and curl read of them.
 #[derive(Debug)]
-pub struct Certificates {
+pub struct DemoCertificates {
     /// What a client trusts (PEM).
     pub ca: PathBuf,
     /// The application's certificate, for the edge's terminate rule (PEM).
@@ -101,7 +101,7 @@ pub struct Certificates {
 ///
 /// # Errors
 /// A disk that cannot be written, or (as `Other`) a key that could not be made.
-pub fn make(folder: &Folder) -> io::Result<(Certificates, Identity)> {
+pub fn make(folder: &TemporaryFolder) -> io::Result<(DemoCertificates, Identity)> {
     let ca_key = KeyPair::generate().map_err(io::Error::other)?;
     let ca_params = authority()?;
     let ca = ca_params.self_signed(&ca_key).map_err(io::Error::other)?;
@@ -110,7 +110,7 @@ pub fn make(folder: &Folder) -> io::Result<(Certificates, Identity)> {
     let (app, app_key) = leaf(&[APP_NAME, "localhost", "127.0.0.1"], &issuer)?;
     let (origin, origin_key) = leaf(&[ORIGIN_NAME], &issuer)?;
     let origin_key = PrivatePkcs8KeyDer::from(origin_key.serialize_der());
-    let files = Certificates {
+    let files = DemoCertificates {
         ca: folder.write("ca.pem", &ca.pem())?,
         app_certificate: folder.write("app.pem", &app.pem())?,
         app_key: folder.write("app.key", &app_key.serialize_pem())?,

@@ -4,9 +4,9 @@
 pub mod app;
 pub mod certificates;
 pub mod origin;
+mod permits;
 mod status;
 mod text;
-mod turns;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use self::certificates::{Certificates, Folder, Identity};
+use self::certificates::{DemoCertificates, Identity, TemporaryFolder};
 use crate::serve;
 
 /// What `eyelet demo` takes.
@@ -46,7 +46,7 @@ pub fn run(args: DemoArgs) -> ExitCode {
 
 /// The demo: a folder, certificates, two servers, an edge in front of them, and a status line.
 fn play(args: &DemoArgs) -> Result<(), Stopped> {
-    let folder = Folder::create().map_err(at("cannot make a temporary folder"))?;
+    let folder = TemporaryFolder::create().map_err(at("cannot make a temporary folder"))?;
     let (certificates, origin) =
         certificates::make(&folder).map_err(at("cannot make the certificates"))?;
     let behind = Behind::start(origin).map_err(at("cannot start the servers behind"))?;
@@ -56,24 +56,24 @@ fn play(args: &DemoArgs) -> Result<(), Stopped> {
     let loaded = eyelet_config::load(&file, eyelet_config::Depth::Files).map_err(mistakes)?;
     let edge = serve::start(loaded.config).map_err(at("cannot start the edge"))?;
 
-    let told = match edge.addresses().first() {
-        Some(address) => tell(&file, &written, *address, &certificates, &folder)
-            .and_then(|()| status::watch(args.exit_after)),
+    let printed = match edge.addresses().first() {
+        Some(address) => print_tour(&file, &written, *address, &certificates, &folder)
+            .and_then(|()| status::print_status(args.exit_after)),
         None => Err(io::ErrorKind::AddrNotAvailable.into()),
     };
     edge.drain();
     behind.stop();
-    told.map_err(at("cannot tell about it"))?;
+    printed.map_err(at("cannot tell about it"))?;
     status::summary();
     Ok(())
 }
 
-fn tell(
+fn print_tour(
     file: &Path,
     written: &str,
     edge: SocketAddr,
-    certificates: &Certificates,
-    folder: &Folder,
+    certificates: &DemoCertificates,
+    folder: &TemporaryFolder,
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let invitation = text::invitation(edge, &certificates.ca, &text::access_log(folder));

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificates::{Identity, ORIGIN_NAME};
-use super::turns::Turns;
+use super::permits::ConnectionPermits;
 use eyelet_tls::provider::PROVIDER;
 
 /// Connections served at a time, so that whoever loads the demo finds a bound and not the
@@ -38,14 +38,14 @@ pub fn acceptor(identity: Identity) -> io::Result<TlsAcceptor> {
 
 /// Accepts until it is dropped.
 pub async fn serve(listener: TcpListener, acceptor: TlsAcceptor) {
-    let turns = Turns::new(CONNECTIONS_MAX);
+    let permits = ConnectionPermits::new(CONNECTIONS_MAX);
     loop {
-        let (stream, turn) = turns.accept(&listener).await;
+        let (stream, permit) = permits.accept(&listener).await;
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
             // A client that goes away in the middle is its own affair.
             let _ = answer(stream, &acceptor).await;
-            drop(turn);
+            drop(permit);
         });
     }
 }

@@ -17,7 +17,7 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When no signal can be waited for. A stderr that is gone is no reason to end.
-pub fn watch(exit_after: Option<Duration>) -> io::Result<()> {
+pub fn print_status(exit_after: Option<Duration>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut interrupted = signal(SignalKind::interrupt())?;

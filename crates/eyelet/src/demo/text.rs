@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::certificates::{APP_NAME, Certificates, Folder, ORIGIN_NAME};
+use super::certificates::{APP_NAME, DemoCertificates, ORIGIN_NAME, TemporaryFolder};
 
 /// Where the servers behind the edge listen.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Addresses {
 const STRANGER_NAME: &str = "nobody.demo.test";
 
 /// Where the edge's access lines go: not to the terminal, where the status line is.
-pub fn access_log(folder: &Folder) -> PathBuf {
+pub fn access_log(folder: &TemporaryFolder) -> PathBuf {
     folder.path().join("access.log")
 }
 
@@ -26,8 +26,8 @@ pub fn access_log(folder: &Folder) -> PathBuf {
 pub fn configuration(
     port: u16,
     behind: &Addresses,
-    certificates: &Certificates,
-    folder: &Folder,
+    certificates: &DemoCertificates,
+    folder: &TemporaryFolder,
 ) -> String {
     format!(
         r#"[[listener]]

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use eyelet_policy::{Certificate, Decision, Evidence, Fact, Facts, RuleId, Verdict};
+use eyelet_policy::{CertificateFacts, Decision, EvidenceKind, Fact, Facts, RuleId, Verdict};
 use eyelet_wire::hello::{Hello, Sni};
 
 use eyelet_config::{Action, Config};
@@ -14,10 +14,10 @@ use eyelet_config::{Action, Config};
 pub struct EvidenceArgs {
     /// Evidence that confirms the name: dns, certificate
     #[arg(long, value_name = "EVIDENCE", value_delimiter = ',', value_parser = evidence)]
-    pub true_by: Vec<Evidence>,
+    pub true_by: Vec<EvidenceKind>,
     /// Evidence that contradicts the name: dns, certificate
     #[arg(long, value_name = "EVIDENCE", value_delimiter = ',', value_parser = evidence)]
-    pub false_by: Vec<Evidence>,
+    pub false_by: Vec<EvidenceKind>,
     /// The names in the destination's certificate, which has a valid chain
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub certificate_names: Vec<String>,
@@ -29,12 +29,12 @@ pub struct EvidenceArgs {
 impl EvidenceArgs {
     /// What DNS says.
     pub fn dns(&self) -> Option<bool> {
-        self.says(Evidence::Dns)
+        self.says(EvidenceKind::Dns)
     }
 
     /// What the destination shows, if a flag says anything of it.
-    pub fn certificate(&self, name: Option<&str>) -> Option<Certificate> {
-        let valid = self.says(Evidence::Certificate);
+    pub fn certificate(&self, name: Option<&str>) -> Option<CertificateFacts> {
+        let valid = self.says(EvidenceKind::Certificate);
         let (names, issuer) = (&self.certificate_names, &self.certificate_issuer);
         if valid.is_none() && names.is_empty() && issuer.is_none() {
             return None;
@@ -48,10 +48,10 @@ impl EvidenceArgs {
             false => names.iter().map(lower).collect(),
         };
         let issuer = issuer.iter().map(|name| name.as_str().into()).collect();
-        Some(Certificate { names, issuer, trusted: true, valid })
+        Some(CertificateFacts { names, issuer, trusted: true, valid })
     }
 
-    fn says(&self, evidence: Evidence) -> Option<bool> {
+    fn says(&self, evidence: EvidenceKind) -> Option<bool> {
         let is_true = self.true_by.contains(&evidence);
         (is_true || self.false_by.contains(&evidence)).then_some(is_true)
     }
@@ -122,10 +122,10 @@ pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -
     Ok(())
 }
 
-fn evidence(text: &str) -> Result<Evidence, &'static str> {
+fn evidence(text: &str) -> Result<EvidenceKind, &'static str> {
     match text {
-        "dns" => Ok(Evidence::Dns),
-        "certificate" => Ok(Evidence::Certificate),
+        "dns" => Ok(EvidenceKind::Dns),
+        "certificate" => Ok(EvidenceKind::Certificate),
         "connect" => Err("what CONNECT asks for is said by --connect"),
         _ => Err("expected dns or certificate"),
     }

@@ -2,7 +2,7 @@
 //! early data to be skipped.
 //! It must not know the handshake's state, but for whether our side of TLS 1.3 is sealed.
 
-use eyelet_record::{Fault, HEADER_BYTES, Keys, PAYLOAD_BYTES_MAX, Role, Session, Suite};
+use eyelet_record::{HEADER_BYTES, Keys, PAYLOAD_BYTES_MAX, RecordFault, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::Hello;
 
@@ -83,7 +83,7 @@ pub fn is_early_data(suite: Suite, client_handshake: &[u8], record: &[u8]) -> bo
     let Ok(mut session) = Session::tls13(Role::Server, suite, secret, secret, 0, 0) else {
         return false;
     };
-    session.open(&mut Keys::new(), &mut record.to_vec()) == Err(Fault::BadRecordMac)
+    session.open(&mut Keys::new(), &mut record.to_vec()) == Err(RecordFault::BadRecordMac)
 }
 
 #[cfg(test)]

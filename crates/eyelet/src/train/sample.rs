@@ -42,10 +42,11 @@ impl<'a> Source<'a> {
         let (answer, is_closed) = self.ask(visit).ok()?;
         let (status, headers, body) = split(&answer)?;
         let length = Some(body.len() as u64);
-        let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
+        let declared =
+            headers.get(CONTENT_LENGTH).and_then(|declared| declared.to_str().ok()?.parse().ok());
         // What is cut short would teach half a response; nothing tells it from a whole one where
         // TLS did not end as it should and no length was told.
-        let whole = told.map_or(is_closed, |told: u64| Some(told) == length)
+        let whole = declared.map_or(is_closed, |declared: u64| Some(declared) == length)
             && body.len() <= BODY_BYTES_MAX
             && !headers.contains_key(TRANSFER_ENCODING);
         let public = offer::may_be_sample(status, &headers);

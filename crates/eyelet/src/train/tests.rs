@@ -128,7 +128,7 @@ fn train_from_log(scratch: &TempDir, name: Option<&str>) {
     let said = String::from_utf8(out).unwrap();
     assert!(said.starts_with("240 samples of 300 paths, "), "{said}");
     assert!(said.contains(" bytes for /api/readings/*: "), "{said}");
-    let folder = Folder::open(&scratch.path().join("store")).unwrap();
+    let folder = DictionaryFolder::open(&scratch.path().join("store")).unwrap();
     let trained = folder.load_trained().unwrap();
     assert_eq!(trained.len(), 1);
     let text = String::from_utf8_lossy(&trained[0].content);

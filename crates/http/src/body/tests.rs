@@ -5,7 +5,7 @@
 use super::*;
 
 /// Everything that comes out, the input arriving `step` bytes at a time, and what was left over.
-fn decode(length: Length, input: &[u8], step: usize) -> Result<(Vec<u8>, bool, usize), Malformed> {
+fn decode(length: Length, input: &[u8], step: usize) -> Result<(Vec<u8>, bool, usize), BadFraming> {
     let (mut decoder, mut buffer, mut out) = (Decoder::new(length), BytesMut::new(), Vec::new());
     for piece in input.chunks(step) {
         buffer.extend_from_slice(piece);
@@ -84,13 +84,13 @@ fn chunks_that_are_none() {
     ] {
         for step in [1, 2, input.len()] {
             let decoded = decode(Length::Chunked, input, step);
-            assert_eq!(decoded, Err(Malformed), "{} by {step}", input.escape_ascii());
+            assert_eq!(decoded, Err(BadFraming), "{} by {step}", input.escape_ascii());
         }
     }
     let extended = [b"1;", "x".repeat(300).as_bytes(), b"\r\n"].concat();
-    assert_eq!(decode(Length::Chunked, &extended, 64), Err(Malformed));
+    assert_eq!(decode(Length::Chunked, &extended, 64), Err(BadFraming));
     let many = [b"1;", "x".repeat(200).as_bytes(), b"\r\na\r\n"].concat().repeat(100);
-    assert_eq!(decode(Length::Chunked, &many, 4096), Err(Malformed));
+    assert_eq!(decode(Length::Chunked, &many, 4096), Err(BadFraming));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn trailers_come_through_but_not_those_that_frame() {
     };
     let names: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
     assert_eq!(names, ["x-sum"]);
-    let mut queue = Queue::default();
+    let mut queue = WriteQueue::default();
     Encoder::Chunked.push(Bytes::from_static(b"0123456789abcdef"), &mut queue);
     Encoder::Chunked.finish(Some(&trailers), &mut queue);
     let expected = b"10\r\n0123456789abcdef\r\n0\r\nx-sum: 1\r\n\r\n";
@@ -132,7 +132,7 @@ proptest::proptest! {
         pieces in proptest::collection::vec(proptest::collection::vec(0_u8.., 1..50), 0..10),
         step in 1..40_usize,
     ) {
-        let mut queue = Queue::default();
+        let mut queue = WriteQueue::default();
         for piece in &pieces {
             Encoder::Chunked.push(piece.clone().into(), &mut queue);
         }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_compress::coder::{Br, zstd};
-use eyelet_compress::dictionary::store::{Family, Step, Version};
+use eyelet_compress::dictionary::store::{Family, Step, StoredVersion};
 use eyelet_compress::dictionary::{self, Hash};
-use eyelet_compress::pool::{DCB_QUALITY, Lent, Pool, Share};
+use eyelet_compress::pool::{CompressorPool, DCB_QUALITY, Lent, Share};
 use eyelet_compress::{Coding, CodingError, WhyNot};
 
-use super::compressors::{Compressors, Inner, Told, told};
+use super::compressors::{CodingInfo, Compressors, Inner, coding_info};
 use super::hash::hash;
 use super::jobs::Capture;
 use super::trained::Trained;
@@ -19,7 +19,7 @@ use super::trained::Trained;
 pub struct Coder {
     compressors: Compressors,
     way: Way,
-    told: Told,
+    coding_info: CodingInfo,
     pub(super) capture: Option<Box<Capture>>,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct Held {
 }
 
 enum History {
-    Version(Arc<Version>, Family),
+    Version(Arc<StoredVersion>, Family),
     Trained(Arc<Trained>),
 }
 
 impl Held {
     pub(super) fn version(
-        version: Arc<Version>,
+        version: Arc<StoredVersion>,
         family: Family,
         coding: Coding,
         length: usize,
@@ -86,7 +86,7 @@ pub struct Pause {
 
 impl Coder {
     pub(super) fn as_is(compressors: &Compressors, why: WhyNot) -> Self {
-        Self::new(compressors, Way::AsIs, told(None, Some(why)))
+        Self::new(compressors, Way::AsIs, coding_info(None, Some(why)))
     }
 
     pub(super) fn stream(
@@ -100,16 +100,16 @@ impl Coder {
             dictionary::header(coding, hash, &mut header);
         }
         let way = Way::Stream { lent: Box::new(lent), header, unflushed: 0 };
-        Self::new(compressors, way, told(Some(coding), None))
+        Self::new(compressors, way, coding_info(Some(coding), None))
     }
 
     pub(super) fn held(compressors: &Compressors, held: Held) -> Self {
-        let told = told(Some(held.coding), None);
-        Self::new(compressors, Way::Held(Box::new(held)), told)
+        let coding_info = coding_info(Some(held.coding), None);
+        Self::new(compressors, Way::Held(Box::new(held)), coding_info)
     }
 
-    fn new(compressors: &Compressors, way: Way, told: Told) -> Self {
-        Self { compressors: compressors.clone(), way, told, capture: None }
+    fn new(compressors: &Compressors, way: Way, coding_info: CodingInfo) -> Self {
+        Self { compressors: compressors.clone(), way, coding_info, capture: None }
     }
 
     /// Whether pieces go on as they are, without [`Coder::push`].
@@ -123,7 +123,7 @@ impl Coder {
     /// # Errors
     /// A coder's; the response is to be cut.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.watch(piece);
+        self.inspect(piece);
         let pace = &self.compressors.inner.pace;
         let done = match &mut self.way {
             Way::AsIs => {
@@ -202,7 +202,7 @@ impl Coder {
     /// # Errors
     /// As [`Coder::push`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.watch_end();
+        self.inspect_end();
         match std::mem::replace(&mut self.way, Way::Over) {
             Way::AsIs => {
                 self.way = Way::AsIs;
@@ -220,15 +220,15 @@ impl Coder {
         }
     }
 
-    /// Whether the bytes of an identity body are to be shown with [`Coder::watch`].
+    /// Whether the bytes of an identity body are to be shown with [`Coder::inspect`].
     #[must_use]
-    pub fn watches(&self) -> bool {
+    pub fn inspects(&self) -> bool {
         self.capture.is_some()
     }
 
     /// Shows bytes that go by.
-    pub fn watch(&mut self, piece: &[u8]) {
-        self.told.bytes_identity += piece.len() as u64;
+    pub fn inspect(&mut self, piece: &[u8]) {
+        self.coding_info.bytes_identity += piece.len() as u64;
         if let Some(capture) = &mut self.capture
             && !capture.take(piece)
         {
@@ -237,7 +237,7 @@ impl Coder {
     }
 
     /// The body that was watched is complete.
-    pub fn watch_end(&mut self) {
+    pub fn inspect_end(&mut self) {
         if let Some(capture) = self.capture.take() {
             self.compressors.inner.shared.see(capture.seen, capture.body.into());
         }
@@ -245,8 +245,8 @@ impl Coder {
 
     /// For the access line.
     #[must_use]
-    pub fn told(&self) -> Told {
-        self.told
+    pub fn coding_info(&self) -> CodingInfo {
+        self.coding_info
     }
 
     fn over_if(&mut self, done: Result<(), CodingError>) -> Result<(), CodingError> {
@@ -311,7 +311,7 @@ fn whole_br(
 /// The head has promised this coding, so a pool that is empty by now is no way out: the frame is
 /// made by a context of its own then.
 fn whole_trained(
-    pool: &Pool,
+    pool: &CompressorPool,
     trained: &Trained,
     body: &[u8],
     out: &mut Vec<u8>,

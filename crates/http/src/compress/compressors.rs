@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eyelet_compress::pool::Pool;
-use eyelet_compress::{Accepted, Coding, WhyNot};
+use eyelet_compress::pool::CompressorPool;
+use eyelet_compress::{AcceptedCodings, Coding, WhyNot};
 use http::{Method, Response, StatusCode, request::Parts};
 
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedDictionaries;
 use super::tags::WeakTags;
 use eyelet_config::Config;
 use eyelet_memory::budget::{Account, Budget, Counted};
@@ -23,8 +23,8 @@ pub struct Compressors {
 }
 
 pub(super) struct Inner {
-    pub(super) pool: Pool,
-    pub(super) shared: Arc<Shared>,
+    pub(super) pool: CompressorPool,
+    pub(super) shared: Arc<SharedDictionaries>,
     pub(super) pace: Pace,
     pub(super) tags: RefCell<WeakTags>,
     budget: Arc<Budget>,
@@ -36,7 +36,7 @@ pub(super) struct Inner {
 
 /// What is known of a body when its response's head is there.
 #[derive(Clone, Copy, Debug)]
-pub struct Body {
+pub struct BodyInfo {
     /// Content-Length; `None`: chunked, or until the connection's end.
     pub length: Option<u64>,
     /// Whether the first bytes are all of it.
@@ -45,7 +45,7 @@ pub struct Body {
 
 /// What the access line says of a response's coding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct CodingInfo {
     /// Content-Encoding, if it is ours.
     pub coding: Option<&'static str>,
     /// Bytes before coding; 0 where nothing was coded or watched.
@@ -57,7 +57,7 @@ pub struct Told {
 impl Compressors {
     /// Those of one worker, with its share of the memory budget.
     #[must_use]
-    pub fn new(config: &Config, shared: &Arc<Shared>, budget: &Arc<Budget>) -> Self {
+    pub fn new(config: &Config, shared: &Arc<SharedDictionaries>, budget: &Arc<Budget>) -> Self {
         let workers = config.workers.unwrap_or_else(cores).max(1);
         let bytes_max = config.limits.memory_max / MEMORY_SHARE / workers;
         Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, budget)
@@ -65,11 +65,11 @@ impl Compressors {
 
     pub(super) fn with_budget(
         bytes_max: usize,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedDictionaries>,
         budget: &Arc<Budget>,
     ) -> Self {
         let inner = Inner {
-            pool: Pool::new(bytes_max),
+            pool: CompressorPool::new(bytes_max),
             shared: shared.clone(),
             pace: Pace::default(),
             tags: RefCell::default(),
@@ -110,7 +110,7 @@ impl Compressors {
         let hash = eyelet_compress::dictionary::offer::of_own_path(head.uri.path())?;
         let trained = self.inner.shared.trained(rule)?;
         let dictionary = trained.iter().find(|dictionary| dictionary.hash == hash)?;
-        let accepted = Accepted::read(&head.headers);
+        let accepted = AcceptedCodings::read(&head.headers);
         let coding = accepted.choose(&[Coding::Br]);
         Some(dictionary.response(coding == Some(Coding::Br)))
     }
@@ -120,8 +120,12 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub(super) fn told(coding: Option<Coding>, why_not: Option<WhyNot>) -> Told {
-    Told { coding: coding.map(Coding::name), bytes_identity: 0, why_not: why_not.map(WhyNot::text) }
+pub(super) fn coding_info(coding: Option<Coding>, why_not: Option<WhyNot>) -> CodingInfo {
+    CodingInfo {
+        coding: coding.map(Coding::name),
+        bytes_identity: 0,
+        why_not: why_not.map(WhyNot::text),
+    }
 }
 
 /// Statuses whose responses have no content, whatever the method.

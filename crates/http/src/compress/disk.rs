@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::pattern::Pattern;
-use eyelet_compress::dictionary::store::{Delta, Step, Version};
+use eyelet_compress::dictionary::store::{Delta, Step, StoredVersion};
 use eyelet_sys::file::OwnFolder;
 
 use super::stored::{self, FILE_BYTES_MAX, Found};
@@ -21,12 +21,12 @@ const VERSION: &str = ".version";
 
 /// A folder of our own: what is in it is offered to clients, so nobody else may write to it.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct DictionaryFolder {
     path: PathBuf,
     own: Arc<OwnFolder>,
 }
 
-impl Folder {
+impl DictionaryFolder {
     /// Makes the folder where it is missing, readable by nobody else: responses are in it.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Folder {
         &self.path
     }
 
-    pub(super) fn save_version(&self, version: &Version) -> io::Result<()> {
+    pub(super) fn save_version(&self, version: &StoredVersion) -> io::Result<()> {
         self.write(&stored::version_name(version.hash), &stored::encode_version(version)?)
     }
 

@@ -11,7 +11,7 @@ use eyelet_compress::Coding;
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::store::{Changed, Family, Step, Store};
 
-use super::disk::Folder;
+use super::disk::DictionaryFolder;
 use super::hash::hash;
 use super::jobs::{JOBS_MAX, Job, TrainedOfRules, lock};
 use super::stored::Found;
@@ -22,7 +22,7 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 pub(super) struct Keeper {
     store: Arc<Mutex<Store>>,
     trained: Arc<RwLock<TrainedOfRules>>,
-    folder: Option<Folder>,
+    folder: Option<DictionaryFolder>,
     trained_names: Vec<String>,
     looked: Instant,
     /// Versions in memory that are not on disk yet, for a moment.
@@ -37,7 +37,7 @@ impl Keeper {
     pub(super) fn new(
         store: Arc<Mutex<Store>>,
         trained: Arc<RwLock<TrainedOfRules>>,
-        folder: Option<Folder>,
+        folder: Option<DictionaryFolder>,
         steps: SyncSender<Step>,
         budget: &Arc<Budget>,
     ) -> Self {
@@ -100,7 +100,7 @@ impl Keeper {
     }
 
     /// However much is in the folder, memory holds the bound and one file beyond it at most.
-    fn restore(&self, folder: &Folder, all: impl Iterator<Item = Found>) {
+    fn restore(&self, folder: &DictionaryFolder, all: impl Iterator<Item = Found>) {
         for found in all {
             match found {
                 Found::Version(version) => {
@@ -195,8 +195,8 @@ impl Keeper {
 
     fn forget(&self, changed: &Changed) {
         let Some(folder) = &self.folder else { return };
-        changed.versions_gone.iter().for_each(|hash| folder.remove_version(*hash));
-        changed.deltas_gone.iter().for_each(|step| folder.remove_delta(*step));
+        changed.versions_dropped.iter().for_each(|hash| folder.remove_version(*hash));
+        changed.deltas_dropped.iter().for_each(|step| folder.remove_delta(*step));
     }
 }
 

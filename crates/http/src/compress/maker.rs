@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex};
 
 use eyelet_compress::coder::{Br, zstd};
 use eyelet_compress::dictionary;
-use eyelet_compress::dictionary::store::{Delta, Step, Store, Version};
+use eyelet_compress::dictionary::store::{Delta, Step, Store, StoredVersion};
 use eyelet_compress::{Coding, CodingError};
 
-use super::disk::Folder;
+use super::disk::DictionaryFolder;
 use super::jobs::lock;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// The thread.
 pub(super) struct Maker {
     store: Arc<Mutex<Store>>,
-    folder: Option<Folder>,
+    folder: Option<DictionaryFolder>,
     /// Deltas to be made, the next one first: those of the version that was seen last, since its
     /// clients are about to come.
     wanted: VecDeque<Step>,
@@ -31,7 +31,7 @@ pub(super) struct Maker {
 impl Maker {
     pub(super) fn new(
         store: Arc<Mutex<Store>>,
-        folder: Option<Folder>,
+        folder: Option<DictionaryFolder>,
         budget: Arc<Budget>,
     ) -> Self {
         let (wanted, unsaved) = (VecDeque::new(), VecDeque::new());
@@ -146,7 +146,12 @@ impl Pass {
     }
 }
 
-fn delta(from: &Version, to: &Version, coding: Coding, level: u8) -> Result<Vec<u8>, CodingError> {
+fn delta(
+    from: &StoredVersion,
+    to: &StoredVersion,
+    coding: Coding,
+    level: u8,
+) -> Result<Vec<u8>, CodingError> {
     let mut coded = Vec::new();
     dictionary::header(coding, from.hash, &mut coded);
     if coding == Coding::Dcb {

@@ -21,6 +21,6 @@ mod tests;
 pub mod trained;
 
 pub use coder::Coder;
-pub use compressors::{Body, Compressors, Told};
-pub use request::Asked;
-pub use shared::Shared;
+pub use compressors::{BodyInfo, CodingInfo, Compressors};
+pub use request::RequestCodings;
+pub use shared::SharedDictionaries;

@@ -5,7 +5,7 @@ use eyelet_compress::breach::{self, Breach};
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::available::{AVAILABLE_DICTIONARY, DICTIONARY_ID, available};
 use eyelet_compress::dictionary::store::Family;
-use eyelet_compress::{Accepted, Coding, Effort, fields, validators};
+use eyelet_compress::{AcceptedCodings, Coding, Effort, fields, validators};
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
@@ -15,7 +15,7 @@ use super::compressors::Compressors;
 use eyelet_config::{Compression, Terminate};
 
 /// What a response needs to know of its request.
-pub struct Asked {
+pub struct RequestCodings {
     pub(super) rule: u32,
     /// `None`: compression is off by rule.
     pub(super) wanted: Option<Wanted>,
@@ -23,7 +23,7 @@ pub struct Asked {
 
 /// What the rule and the client want.
 pub(super) struct Wanted {
-    pub(super) accepted: Accepted,
+    pub(super) accepted: AcceptedCodings,
     pub(super) breach: Option<Breach>,
     /// The client asks for the response as the upstream makes it (RFC 9111 section 5.2.1.6).
     pub(super) no_transform: bool,
@@ -48,12 +48,18 @@ pub(super) struct Wanted {
 impl Compressors {
     /// Made of each request before its upstream is asked. Changes the request's fields:
     /// Accept-Encoding, If-None-Match and If-Match, Range, and those of dictionaries.
-    pub fn request(&self, rule: u32, terminate: &Terminate, host: &str, head: &mut Parts) -> Asked {
+    pub fn request(
+        &self,
+        rule: u32,
+        terminate: &Terminate,
+        host: &str,
+        head: &mut Parts,
+    ) -> RequestCodings {
         let terms = &terminate.compression;
         if !terms.on {
-            return Asked { rule, wanted: None };
+            return RequestCodings { rule, wanted: None };
         }
-        let accepted = Accepted::read(&head.headers);
+        let accepted = AcceptedCodings::read(&head.headers);
         let breach = match terms.breach_rule {
             true => breach::breach(&head.headers, host, terms.breach_allow),
             false => None,
@@ -96,7 +102,7 @@ impl Compressors {
         if wanted.accepted.choose(&CODINGS).is_some() {
             validators::whole(&mut head.headers, wanted.tags_restored);
         }
-        Asked { rule, wanted: Some(wanted) }
+        RequestCodings { rule, wanted: Some(wanted) }
     }
 
     fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {
@@ -118,7 +124,7 @@ fn dictionary_fields(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Leaves the codings that need no dictionary.
-fn without_dictionaries(headers: &mut HeaderMap, accepted: &Accepted) {
+fn without_dictionaries(headers: &mut HeaderMap, accepted: &AcceptedCodings) {
     if !accepted.takes(Coding::Dcz) && !accepted.takes(Coding::Dcb) {
         return;
     }

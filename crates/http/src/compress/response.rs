@@ -3,26 +3,26 @@
 
 use std::sync::Arc;
 
-use eyelet_compress::accept::Accepted;
+use eyelet_compress::accept::AcceptedCodings;
 use eyelet_compress::breach::{self, Breach};
-use eyelet_compress::dictionary::store::{Step, Version};
+use eyelet_compress::dictionary::store::{Step, StoredVersion};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, offer};
-use eyelet_compress::eligible::{self, Kind, LENGTH_MIN, LENGTH_MIN_TRAINED};
+use eyelet_compress::eligible::{self, ContentKind, LENGTH_MIN, LENGTH_MIN_TRAINED};
 use eyelet_compress::pool::Lent;
 use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode, response::Parts};
 
 use super::coder::{Coder, DELTA_NOW_BYTES_MAX, Held};
-use super::compressors::{Body, Compressors, is_bodiless};
+use super::compressors::{BodyInfo, Compressors, is_bodiless};
 use super::jobs::Capture;
-use super::request::{Asked, Wanted};
+use super::request::{RequestCodings, Wanted};
 use super::trained::Trained;
 
 /// Whose history a response is coded with.
 enum History {
     /// An earlier response.
-    Version(Arc<Version>),
+    Version(Arc<StoredVersion>),
     /// A dictionary that was trained.
     Trained(Arc<Trained>),
 }
@@ -32,9 +32,9 @@ impl Compressors {
     /// goes through the coder again.
     pub fn response(
         &self,
-        asked: &Asked,
+        asked: &RequestCodings,
         head: &mut Parts,
-        body: Option<Body>,
+        body: Option<BodyInfo>,
         first: &[u8],
     ) -> Coder {
         let Some(wanted) = &asked.wanted else { return Coder::as_is(self, WhyNot::Off) };
@@ -60,7 +60,7 @@ impl Compressors {
     }
 
     /// Whether the first bytes of a body are worth a wait before its head: it may be coded.
-    pub fn wants_first(&self, asked: &Asked, head: &Parts, length: Option<u64>) -> bool {
+    pub fn wants_first(&self, asked: &RequestCodings, head: &Parts, length: Option<u64>) -> bool {
         // What has no length may be a stream of events, whose head opens it.
         let (Some(wanted), Some(_)) = (&asked.wanted, length) else { return false };
         let length_min = self.length_min(asked.rule, wanted);
@@ -228,7 +228,7 @@ impl Compressors {
     /// A coder within the budget: the client's choice at this effort, else at less, else another.
     fn lend(
         &self,
-        accepted: &Accepted,
+        accepted: &AcceptedCodings,
         effort: Effort,
         length: Option<u64>,
     ) -> Result<(Lent, Coding), WhyNot> {
@@ -307,7 +307,8 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let kind = eligible::by_head(head.status, headers, length, LENGTH_MIN, wanted.event_streams);
-    if !wanted.is_head || !matches!(kind, Ok(Kind::Compressible | Kind::EventStream)) {
+    if !wanted.is_head || !matches!(kind, Ok(ContentKind::Compressible | ContentKind::EventStream))
+    {
         return vary_part(wanted, head.status, headers);
     }
     vary(wanted, headers);

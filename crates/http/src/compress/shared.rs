@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
-use eyelet_compress::dictionary::store::{Family, Step, Store, Version};
+use eyelet_compress::dictionary::store::{Family, Step, Store, StoredVersion};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
-use eyelet_compress::pool::Pool;
+use eyelet_compress::pool::CompressorPool;
 use http::HeaderMap;
 use http::header::{ETAG, LAST_MODIFIED};
 
-use super::disk::Folder;
+use super::disk::DictionaryFolder;
 use super::jobs::{Capture, JOBS_MAX, Job, Seen, TrainedOfRules, lock};
 use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
@@ -26,7 +26,7 @@ use eyelet_config::{Action, Config, TerminateUpstream};
 use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// Shared by all workers. Without rules with dictionaries it is empty: no file, no thread.
-pub struct Shared {
+pub struct SharedDictionaries {
     store: Arc<Mutex<Store>>,
     /// By the rule's name.
     trained: Arc<RwLock<TrainedOfRules>>,
@@ -44,7 +44,7 @@ struct Keeping {
     thread: JoinHandle<()>,
 }
 
-impl Shared {
+impl SharedDictionaries {
     /// Opens the store and starts its thread, if a rule has dictionaries.
     ///
     /// # Errors
@@ -74,13 +74,17 @@ impl Shared {
             budget: budget.clone(),
         };
         if (wanted || trained_before) && !shared.names.is_empty() {
-            let folder = settings.path.as_deref().and_then(|path| match Folder::open(path) {
-                Ok(folder) => Some(folder),
-                Err(error) => {
-                    tracing::warn!("{}: {error}: dictionaries stay in memory only", path.display());
-                    None
-                }
-            });
+            let folder =
+                settings.path.as_deref().and_then(|path| match DictionaryFolder::open(path) {
+                    Ok(folder) => Some(folder),
+                    Err(error) => {
+                        tracing::warn!(
+                            "{}: {error}: dictionaries stay in memory only",
+                            path.display()
+                        );
+                        None
+                    }
+                });
             shared.keeping = Some(shared.start_keeper(folder)?);
         } else {
             // Nobody asks for them, and they are some 70 bytes a rule.
@@ -91,7 +95,7 @@ impl Shared {
 
     /// Two threads: what was seen is kept whether or not deltas of it are in the making, which
     /// takes seconds, and deltas are made whether or not a disk takes its time.
-    fn start_keeper(&self, folder: Option<Folder>) -> io::Result<Keeping> {
+    fn start_keeper(&self, folder: Option<DictionaryFolder>) -> io::Result<Keeping> {
         let (jobs, received) = sync_channel(JOBS_MAX);
         let (steps, wanted) = sync_channel(WANTED_MAX);
         let maker = Maker::new(self.store.clone(), folder.clone(), self.budget.clone());
@@ -110,7 +114,7 @@ impl Shared {
     pub fn finish(&self) {
         let Some(Keeping { jobs, thread }) = &self.keeping else { return };
         let end = Instant::now() + FINISH_TIMEOUT;
-        let mut is_told = false;
+        let mut is_logged = false;
         while !thread.is_finished() {
             if Instant::now() >= end {
                 let waited = FINISH_TIMEOUT.as_secs();
@@ -119,7 +123,7 @@ impl Shared {
                 );
             }
             // A full queue only gets shorter now.
-            is_told = is_told || jobs.try_send(Job::End).is_ok();
+            is_logged = is_logged || jobs.try_send(Job::End).is_ok();
             std::thread::park_timeout(FINISH_STEP);
         }
     }
@@ -135,11 +139,11 @@ impl Shared {
         trained.get(self.names.get(&rule)?).cloned()
     }
 
-    pub(super) fn version(&self, family: &Family, hash: Hash) -> Option<Arc<Version>> {
+    pub(super) fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.store().version(family, hash)
     }
 
-    pub(super) fn last_at(&self, family: &Family, path: &str) -> Option<Arc<Version>> {
+    pub(super) fn last_at(&self, family: &Family, path: &str) -> Option<Arc<StoredVersion>> {
         self.store().last_at(family, path)
     }
 
@@ -166,7 +170,7 @@ impl Shared {
     /// room.
     pub(super) fn capture(
         &self,
-        pool: &Pool,
+        pool: &CompressorPool,
         family: &Family,
         path: &str,
         headers: &HeaderMap,

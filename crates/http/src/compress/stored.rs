@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 use eyelet_compress::Coding;
 use eyelet_compress::dictionary::pattern::Pattern;
-use eyelet_compress::dictionary::store::{Delta, Family, Step, Version};
+use eyelet_compress::dictionary::store::{Delta, Family, Step, StoredVersion};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash, header};
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ enum Head {
 /// What the store has written, and reads again when it starts.
 #[derive(Debug)]
 pub(super) enum Found {
-    Version(Version),
+    Version(StoredVersion),
     Delta(Step, Delta),
 }
 
@@ -62,7 +62,7 @@ pub(super) fn trained_name(content: &[u8]) -> String {
     format!("{}.trained", hash(content))
 }
 
-pub(super) fn encode_version(version: &Version) -> io::Result<Vec<u8>> {
+pub(super) fn encode_version(version: &StoredVersion) -> io::Result<Vec<u8>> {
     let family = &version.family;
     let head = Head::Version {
         rule: family.rule.clone(),
@@ -92,7 +92,7 @@ pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
                 return None;
             }
             let family = Family { rule, origin, pattern: Pattern::new(&pattern).ok()? };
-            Some(Found::Version(Version { hash, family, path, body: content, seen }))
+            Some(Found::Version(StoredVersion { hash, family, path, body: content, seen }))
         }
         Head::Delta { level, to } => {
             let (ends, coding) = name.split_once('.')?;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use eyelet_compress::Coding;
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{
-    Delta, FAMILY_VERSIONS_MAX, Family, Step, Store, Version,
+    Delta, FAMILY_VERSIONS_MAX, Family, Step, Store, StoredVersion,
 };
 use eyelet_compress::dictionary::{Hash, header};
 
@@ -72,7 +72,8 @@ fn holds_as_content(text: &str, content: &Bytes) {
     let pattern = Pattern::new("/*").expect("a pattern");
     let family = Family { rule: text.into(), origin: text.into(), pattern };
     let body = content.clone();
-    let version = Version { hash: hash(&body), family, path: text.into(), body, seen: SEEN_MAX };
+    let version =
+        StoredVersion { hash: hash(&body), family, path: text.into(), body, seen: SEEN_MAX };
     // A head may be too long to be written.
     if let Ok(file) = stored::encode_version(&version) {
         let read = stored::decode(&stored::version_name(version.hash), file.into());
@@ -115,7 +116,7 @@ pub fn store_begins_with_files(data: &[u8]) {
         let (hash, path) = (hash(&body), Box::from("/"));
         families.push(family.clone());
         let gone = if kind % 4 > 0 {
-            store.restore(Version { hash, family, path, body, seen }).versions_gone
+            store.restore(StoredVersion { hash, family, path, body, seen }).versions_dropped
         } else {
             let [one, other] = [0, 1].map(|at| store.family(&family).get(at).map(|v| v.hash));
             let (Some(to), Some(from)) = (one, other) else { continue };
@@ -177,7 +178,7 @@ mod tests {
         let family = Family { rule: "r".into(), origin: "a.example".into(), pattern };
         let version = |seen| {
             let (family, body) = (family.clone(), body.clone());
-            Version { hash: hash(&body), family, path: "/a".into(), body, seen }
+            StoredVersion { hash: hash(&body), family, path: "/a".into(), body, seen }
         };
         let name = stored::version_name(hash(&body));
         let whole = stored::encode_version(&version(SEEN_MAX)).unwrap();

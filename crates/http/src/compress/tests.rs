@@ -32,7 +32,7 @@ struct Edge {
 struct Got {
     headers: HeaderMap,
     body: Vec<u8>,
-    told: Told,
+    coding_info: CodingInfo,
     /// The request's fields as the upstream saw them.
     asked: HeaderMap,
 }
@@ -45,7 +45,7 @@ impl Edge {
     fn with_budget(terms: &str, folder: &Path, budget: usize) -> Self {
         let config = config(terms, folder);
         let memory = Arc::new(Budget::new(1 << 30, 0));
-        let shared = Shared::start(&config, &memory).unwrap();
+        let shared = SharedDictionaries::start(&config, &memory).unwrap();
         let compressors = Compressors::with_budget(budget, &shared, &memory);
         let eyelet_config::Action::Terminate(terminate) = config.rules.at(0).action else {
             panic!("a terminate rule")
@@ -65,7 +65,7 @@ impl Edge {
         let asked = self.compressors.request(0, &self.terminate, "app.example", &mut head);
         let mut parts = response.head();
         let bodiless = is_head || is_bodiless(parts.status);
-        let body = (!bodiless).then_some(Body {
+        let body = (!bodiless).then_some(BodyInfo {
             length: response.known.then(|| response.length()),
             complete: response.pieces.len() < 2,
         });
@@ -77,15 +77,15 @@ impl Edge {
             return Got {
                 headers: parts.headers,
                 body: out,
-                told: coder.told(),
+                coding_info: coder.coding_info(),
                 asked: head.headers,
             };
         }
         for piece in response.pieces {
             if coder.is_identity() {
                 out.extend_from_slice(piece);
-                if coder.watches() {
-                    coder.watch(piece);
+                if coder.inspects() {
+                    coder.inspect(piece);
                 }
             } else {
                 coder.push(piece, &mut out).unwrap();
@@ -95,11 +95,16 @@ impl Edge {
             }
         }
         if coder.is_identity() {
-            coder.watch_end();
+            coder.inspect_end();
         } else {
             coder.finish(&mut out).unwrap();
         }
-        Got { headers: parts.headers, body: out, told: coder.told(), asked: head.headers }
+        Got {
+            headers: parts.headers,
+            body: out,
+            coding_info: coder.coding_info(),
+            asked: head.headers,
+        }
     }
 }
 

@@ -14,10 +14,10 @@ fn request(fields: &[(&str, &str)]) -> request::Parts {
 
 fn sent(fields: &[(&str, &str)], client: &str, trusted: bool) -> String {
     let mut request = request(fields);
-    let asker = Asker::new(client.parse().unwrap(), "a.test", request.version);
+    let requester = Requester::new(client.parse().unwrap(), "a.test", request.version);
     to_upstream(&mut request, Length::Empty, None);
-    let told = asker.identify(&mut request.headers, trusted);
-    String::from_utf8(write_request(&request, "a.test", &told).to_vec()).unwrap()
+    let forwarded = requester.identify(&mut request.headers, trusted);
+    String::from_utf8(write_request(&request, "a.test", &forwarded).to_vec()).unwrap()
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn hop_by_hop_fields_go() {
         "192.0.2.1",
         false,
     );
-    for gone in ["connection", "x-mine", "keep-alive", "te:", "upgrade"] {
-        assert!(!sent.contains(gone), "{gone} in {sent}");
+    for client_lost in ["connection", "x-mine", "keep-alive", "te:", "upgrade"] {
+        assert!(!sent.contains(client_lost), "{client_lost} in {sent}");
     }
     assert!(sent.contains("x-theirs: 2\r\n") && sent.contains("cookie: a=1; b=2\r\n"), "{sent}");
 }

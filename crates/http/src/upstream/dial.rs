@@ -50,9 +50,9 @@ pub struct Dialler {
 /// A new connection.
 pub enum Dialled {
     /// It speaks HTTP/1.1, for one request at a time.
-    One(Box<one::Connection>),
+    One(Box<one::Http1Connection>),
     /// It speaks HTTP/2.
-    Two(Rc<two::Connection>),
+    Two(Rc<two::Http2Connection>),
 }
 
 /// Why there is no connection.
@@ -75,12 +75,12 @@ pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
     }
 }
 
-/// Dials, and goes on dialling until `patience` ends. `preface` goes before all else, TLS too.
+/// Dials, and goes on dialling until `give_up_at` ends. `preface` goes before all else, TLS too.
 pub async fn dial(
     dialler: &Dialler,
     to: &HttpUpstream,
     spoken: Spoken,
-    patience: Instant,
+    give_up_at: Instant,
     preface: &[u8],
 ) -> Result<Dialled, DialFailure> {
     loop {
@@ -88,7 +88,7 @@ pub async fn dial(
             Ok(dialled) => return Ok(dialled),
             Err(failure) => failure,
         };
-        if Instant::now() >= patience || dialler.engine.is_draining() {
+        if Instant::now() >= give_up_at || dialler.engine.is_draining() {
             return Err(failure);
         }
         sleep(WAIT_STEP).await;
@@ -107,11 +107,11 @@ async fn dial_once(
         let (socket, http2) = connect(dialler, to, spoken, preface, &mut name).await?;
         let descriptor = Descriptor::new(&dialler.engine.process);
         if !http2 {
-            let connection = one::Connection::new(socket, name.clone(), descriptor);
+            let connection = one::Http1Connection::new(socket, name.clone(), descriptor);
             return Ok(Dialled::One(Box::new(connection)));
         }
         let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let begun = two::Connection::begin(socket, name.clone(), scheme, descriptor);
+        let begun = two::Http2Connection::begin(socket, name.clone(), scheme, descriptor);
         begun.await.map(Dialled::Two)
     };
     let reason = match timeout(wait, begun).await {

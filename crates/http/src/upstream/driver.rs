@@ -247,7 +247,7 @@ pub async fn drive(
     state: Rc<State>,
     _held: (Descriptor, Counted),
 ) {
-    let mut pulse = driven.ping_pong().map(Pulse::new);
+    let mut ping_timer = driven.ping_pong().map(PingTimer::new);
     poll_fn(|task| {
         let mut waker = state.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|known| known.will_wake(task.waker())) {
@@ -262,8 +262,8 @@ pub async fn drive(
         }
         state.reopen_narrowed();
         set_window(&mut driven, &state, task);
-        match &mut pulse {
-            Some(pulse) => pulse.poll(&state, &socket, task),
+        match &mut ping_timer {
+            Some(ping_timer) => ping_timer.poll(&state, &socket, task),
             None => Poll::Pending,
         }
     })
@@ -290,7 +290,7 @@ fn set_window(driven: &mut Driven, state: &State, task: &Context<'_>) {
 }
 
 /// Asks a silent upstream whether it is there.
-struct Pulse {
+struct PingTimer {
     pings: PingPong,
     /// Since when nothing was heard although it was asked.
     asked: Option<Instant>,
@@ -298,7 +298,7 @@ struct Pulse {
     due: Pin<Box<Sleep>>,
 }
 
-impl Pulse {
+impl PingTimer {
     fn new(pings: PingPong) -> Self {
         Self { pings, asked: None, due: Box::pin(sleep(PING_AFTER)) }
     }

@@ -12,13 +12,13 @@ use bytes::BytesMut;
 use http::{HeaderMap, Method};
 use tokio::io::AsyncWrite;
 
-use super::question::NoAnswer;
+use super::request::NoAnswer;
 use super::socket::{Descriptor, Socket};
 use crate::body::{Decoder, Piece};
 use crate::fault::ResponseFault;
 use crate::fields::KEEP_ALIVE;
 use crate::head::{Response, Scanner, take_response};
-use crate::io::{Queue, held_by};
+use crate::io::{WriteQueue, held_by};
 use eyelet_memory::budget::Counted;
 
 /// Bytes read at once.
@@ -31,7 +31,7 @@ const TIGHT_BYTES: usize = 4 << 10;
 const SLICES: usize = 16;
 
 /// A connection.
-pub struct Connection {
+pub struct Http1Connection {
     /// Received and not taken yet.
     pub received: BytesMut,
     /// Bytes of memory that it holds.
@@ -51,7 +51,7 @@ pub struct Connection {
     descriptor: Descriptor,
 }
 
-impl Connection {
+impl Http1Connection {
     /// A connection that was dialled.
     pub fn new(socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
         let counted = Counted::new(&descriptor.0.budget, socket.bytes());
@@ -108,7 +108,11 @@ impl Connection {
     }
 
     /// Writes all of a queue.
-    pub fn poll_send(&mut self, task: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
+    pub fn poll_send(
+        &mut self,
+        task: &mut Context<'_>,
+        queue: &mut WriteQueue,
+    ) -> Poll<io::Result<()>> {
         let mut socket = Pin::new(&mut self.socket);
         while !queue.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -194,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Whether [`Connection::into_socket`] gives one.
+    /// Whether [`Http1Connection::into_socket`] gives one.
     pub fn is_plain(&self) -> bool {
         !matches!(self.socket, Socket::Tls(_))
     }

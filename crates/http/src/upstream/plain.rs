@@ -12,25 +12,25 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use eyelet_engine::connection_table::Watched;
+use eyelet_engine::connection_table::SharedSocket;
 use eyelet_engine::ready::{READ, WRITE};
 use eyelet_engine::worker::Worker;
 use eyelet_memory::slab::Key;
 
 /// A connected socket.
 pub struct Plain {
-    place: Place,
-    watched: Rc<Watched>,
+    place: TableKey,
+    watched: Rc<SharedSocket>,
     socket: OwnedFd,
 }
 
 /// Where the table has it, as long as this lives.
-struct Place {
+struct TableKey {
     worker: Rc<Worker>,
     key: Key,
 }
 
-impl Drop for Place {
+impl Drop for TableKey {
     fn drop(&mut self) {
         self.worker.table.borrow_mut().unwatch_shared(self.key);
     }
@@ -39,8 +39,8 @@ impl Drop for Place {
 impl Plain {
     /// Watches a connected socket that does not block.
     pub fn new(worker: &Rc<Worker>, socket: OwnedFd) -> io::Result<Self> {
-        let (key, watched) = worker.table.borrow_mut().watch_shared(&socket)?;
-        Ok(Self { place: Place { worker: worker.clone(), key }, watched, socket })
+        let (key, watched) = worker.table.borrow_mut().register_shared(&socket)?;
+        Ok(Self { place: TableKey { worker: worker.clone(), key }, watched, socket })
     }
 
     /// The socket alone, which nobody watches any more.
@@ -234,7 +234,7 @@ pub mod tests {
         let mut table = worker.table.borrow_mut();
         table.epoll.poll(&mut events).unwrap();
         for event in events.iter() {
-            if let Token::Watched(key) = Token::decode(event.token) {
+            if let Token::Shared(key) = Token::decode(event.token) {
                 table.note_watched(key, event.ready);
             }
         }

@@ -17,7 +17,7 @@ use http::uri::Scheme;
 use http::{Method, response};
 
 use super::driver::{Bursts, Listened, STREAM_WINDOW_BYTES, State, drive};
-use super::question::{NoAnswer, Question};
+use super::request::{NoAnswer, UpstreamRequest};
 use super::socket::{Descriptor, Socket};
 use crate::body::{Piece, keep_trailers};
 use crate::fault::ResponseFault;
@@ -25,7 +25,7 @@ use crate::fields;
 use crate::head::{
     Length, RESPONSE_FIELDS_MAX, RESPONSE_HEAD_BYTES_MAX, Response, content_length, has_no_body,
 };
-use crate::io::Queue;
+use crate::io::WriteQueue;
 use crate::reason::http2;
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use eyelet_telemetry::reason::{Detail, Peer, Reason as EndReason};
@@ -47,7 +47,7 @@ const RESETS_MAX: u32 = 100;
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// A connection. It closes, by GOAWAY, when neither the pool nor a stream holds it.
-pub struct Connection {
+pub struct Http2Connection {
     /// Who was dialled.
     pub name: Arc<str>,
     budget: Arc<Budget>,
@@ -60,7 +60,7 @@ pub struct Connection {
     used: Cell<Instant>,
 }
 
-impl Connection {
+impl Http2Connection {
     /// Speaks HTTP/2 on a socket. The upstream's SETTINGS are waited for: they say how many
     /// streams it takes, and that it speaks HTTP/2 at all.
     pub async fn begin(
@@ -129,16 +129,16 @@ impl Connection {
     }
 
     /// Begins an exchange.
-    pub fn ask(self: &Rc<Self>, question: &Question<'_>) -> Option<Asked> {
-        let request = for_two(question, &self.scheme)?;
-        let sent = question.length == Length::Empty;
+    pub fn ask(self: &Rc<Self>, upstream_request: &UpstreamRequest<'_>) -> Option<Http2Exchange> {
+        let request = for_two(upstream_request, &self.scheme)?;
+        let sent = upstream_request.length == Length::Empty;
         let mut send = self.send.borrow().clone();
         let (response, send) = send.send_request(request, sent).ok()?;
         self.state.begins();
         let reused = self.reused.replace(true);
-        let is_fixed = !(question.again && reused);
+        let is_fixed = !(upstream_request.again && reused);
         self.state.fixed.update(|fixed| fixed + usize::from(is_fixed));
-        Some(Asked {
+        Some(Http2Exchange {
             _counted: Counted::new(&self.budget, STREAM_BYTES),
             ahead: 0,
             is_fixed,
@@ -158,9 +158,9 @@ impl Connection {
 }
 
 /// An exchange on a stream of its own.
-pub struct Asked {
+pub struct Http2Exchange {
     /// The stream's connection.
-    pub connection: Rc<Connection>,
+    pub connection: Rc<Http2Connection>,
     /// Whether the connection had carried others before.
     pub reused: bool,
     _counted: Counted,
@@ -184,12 +184,12 @@ pub struct Asked {
     whole: bool,
 }
 
-impl Asked {
+impl Http2Exchange {
     /// Gives the library all of a queue, as fast as the upstream's windows take it, and the end.
     pub fn poll_send(
         &mut self,
         task: &mut Context<'_>,
-        queue: &mut Queue,
+        queue: &mut WriteQueue,
     ) -> Poll<Result<(), h2::Error>> {
         while !queue.is_empty() {
             self.send.reserve_capacity(queue.len().min(SEND_BYTES_MAX));
@@ -295,7 +295,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for Http2Exchange {
     fn drop(&mut self) {
         let connection = &self.connection;
         if let Some(receive) = self.receive.as_ref().filter(|_| self.is_kept) {
@@ -358,21 +358,24 @@ fn length(
 
 /// The same by HTTP/2. The scheme is that of the way to the upstream, which HTTP/1.1 does not say
 /// either; the client's is in X-Forwarded-Proto.
-pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request<()>> {
+pub fn for_two(
+    upstream_request: &UpstreamRequest<'_>,
+    scheme: &Scheme,
+) -> Option<http::Request<()>> {
     let mut uri = http::uri::Parts::default();
     uri.scheme = Some(scheme.clone());
-    uri.authority = Some(question.host.parse().ok()?);
-    uri.path_and_query = question.parts.uri.path_and_query().cloned();
+    uri.authority = Some(upstream_request.host.parse().ok()?);
+    uri.path_and_query = upstream_request.parts.uri.path_and_query().cloned();
     let mut request = http::Request::new(());
-    *request.method_mut() = question.parts.method.clone();
+    *request.method_mut() = upstream_request.parts.method.clone();
     *request.uri_mut() = http::Uri::from_parts(uri).ok()?;
     *request.version_mut() = http::Version::HTTP_2;
-    let mut headers = question.parts.headers.clone();
+    let mut headers = upstream_request.parts.headers.clone();
     headers.remove(header::TRANSFER_ENCODING);
-    for (name, value) in &question.told[..] {
+    for (name, value) in &upstream_request.forwarded[..] {
         headers.append(name, value.clone());
     }
-    if question.trailers {
+    if upstream_request.trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
     *request.headers_mut() = headers;

@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{
-    AddressPattern, Certificate, Conditions, Decision, Fact, Facts, Needs, Rule, Rules, Verdict,
+    AddressPattern, CertificateFacts, Conditions, Decision, Fact, Facts, Needs, Rule, Rules,
+    Verdict,
 };
-use eyelet_wire::connect::{Host, Target};
+use eyelet_wire::connect::{Target, TargetHost};
 use eyelet_wire::hello::{HelloReader, HostName, Peek};
 
 /// A rule that takes everything.
@@ -85,7 +86,7 @@ pub struct Given<'a> {
     pub connect: Option<&'a str>,
     /// What speaks for the name; `None`: it cannot be had.
     pub dns: Option<bool>,
-    pub certificate: Option<&'a Certificate>,
+    pub certificate: Option<&'a CertificateFacts>,
     /// `None`: it cannot be had.
     pub ja4: Option<&'a str>,
 }
@@ -130,7 +131,7 @@ impl<'a> Given<'a> {
         let mut reader = HelloReader::new(65_536);
         let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello: {self:?}") };
         let client: IpAddr = self.client.parse().unwrap();
-        let host = |name: &str| Host::Name(HostName::new(name.as_bytes()).unwrap());
+        let host = |name: &str| TargetHost::Name(HostName::new(name.as_bytes()).unwrap());
         let target = self.connect.map(|name| Target { host: host(name), port: 443 });
         let mut facts = Facts::new(self.listener, client);
         facts.connect = target.as_ref();

@@ -30,7 +30,7 @@ fn close_notify_from_us() {
         let close = ours.alert(alert::CLOSE_NOTIFY);
         assert_eq!(peer.read(close), Ok(Incoming::CloseNotify));
         assert!(ours.session.write_closed() && !ours.session.read_closed());
-        assert_eq!(ours.send(b"x"), Err(Fault::Closed));
+        assert_eq!(ours.send(b"x"), Err(RecordFault::Closed));
         assert_eq!(ours.alert(alert::CLOSE_NOTIFY), []);
         assert_eq!(ours.alert(alert::INTERNAL_ERROR), []);
         let data = peer.send(b"the peer's half stays open").unwrap();
@@ -89,6 +89,6 @@ fn renegotiation_is_refused_once() {
         let data = peer.send(b"then as before").unwrap();
         assert!(matches!(ours.read(data), Ok(Incoming::Data(_))));
         let record = peer.send_as(content::HANDSHAKE, message);
-        assert_eq!(ours.read(record), Err(Fault::TooManyRenegotiations));
+        assert_eq!(ours.read(record), Err(RecordFault::TooManyRenegotiations));
     }
 }

@@ -20,7 +20,7 @@ fn empty_records() {
             assert_eq!(ours.read(record), Ok(Incoming::Nothing));
         }
         let record = peer.send_as(content::APPLICATION_DATA, b"");
-        assert_eq!(ours.read(record), Err(Fault::TooManyEmptyRecords));
+        assert_eq!(ours.read(record), Err(RecordFault::TooManyEmptyRecords));
     });
 }
 
@@ -47,7 +47,7 @@ fn key_updates() {
     for _ in 0..32 {
         assert_eq!(update(&mut ours, &mut peer), Ok(Incoming::Nothing));
     }
-    assert_eq!(update(&mut ours, &mut peer), Err(Fault::TooManyKeyUpdates));
+    assert_eq!(update(&mut ours, &mut peer), Err(RecordFault::TooManyKeyUpdates));
 }
 
 /// Counted over the whole life: data between them makes warnings no more welcome.
@@ -62,7 +62,7 @@ fn warning_alerts() {
             assert!(matches!(ours.read(record), Ok(Incoming::Data(_))));
         }
         let record = peer.alert(alert::USER_CANCELED);
-        assert_eq!(ours.read(record), Err(Fault::TooManyWarnings));
+        assert_eq!(ours.read(record), Err(RecordFault::TooManyWarnings));
     });
 }
 
@@ -74,5 +74,5 @@ fn tickets() {
         assert_eq!(client.read(record), Ok(Incoming::Nothing));
     }
     let record = server.send_as(content::HANDSHAKE, &[4, 0, 0, 1, 0]);
-    assert_eq!(client.read(record), Err(Fault::TooManyEmptyRecords));
+    assert_eq!(client.read(record), Err(RecordFault::TooManyEmptyRecords));
 }

@@ -19,7 +19,7 @@ fn a_key_update_changes_the_receive_key_alone() {
         assert_eq!(ours.session.rx.seq, 0);
         talk(&mut ours, &mut peer);
         let stale = peer.send(b"under the old key").unwrap();
-        assert_eq!(ours.read(stale), Err(Fault::BadRecordMac));
+        assert_eq!(ours.read(stale), Err(RecordFault::BadRecordMac));
     }
 }
 
@@ -75,7 +75,7 @@ fn a_key_update_must_end_its_last_fragment_too() {
     assert_eq!(ours.read(record), Ok(Incoming::Nothing));
     let tail = [&KEY_UPDATE[2..], &KEY_UPDATE].concat();
     let record = peer.send_as(content::HANDSHAKE, &tail);
-    assert_eq!(ours.read(record), Err(Fault::KeyUpdateNotLast));
+    assert_eq!(ours.read(record), Err(RecordFault::KeyUpdateNotLast));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn our_key_is_replaced_before_its_limit() {
 fn a_caller_that_never_rekeys_cannot_pass_the_limit() {
     let (mut ours, _) = pair_at(Version::Tls13, Suite::Aes128Gcm, (1 << 24) - 1);
     assert!(ours.send(b"the last").is_ok());
-    assert_eq!(ours.send(b"one too many"), Err(Fault::SequenceExhausted));
+    assert_eq!(ours.send(b"one too many"), Err(RecordFault::SequenceExhausted));
     assert!(!ours.control().is_empty());
     assert!(ours.send(b"under the next key").is_ok());
 }
@@ -169,5 +169,5 @@ fn a_client_skips_tickets() {
     next_generation(Suite::Aes128Gcm, &mut server.session.tx, &mut server.keys.seal);
     talk(&mut server, &mut client);
     let record = server.send_as(content::HANDSHAKE, &[4, 1, 0, 0]);
-    assert_eq!(client.read(record), Err(Fault::HandshakeLength));
+    assert_eq!(client.read(record), Err(RecordFault::HandshakeLength));
 }

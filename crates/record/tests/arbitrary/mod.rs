@@ -2,8 +2,8 @@
 //! No panic, no forgery accepted, no genuine record called a forgery, and every call progresses.
 
 use eyelet_record::{
-    CONTROL_BYTES_MAX, Fault, HEADER_BYTES, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX,
-    RECORD_BYTES_MAX, Role, Session, Suite, Version,
+    CONTROL_BYTES_MAX, HEADER_BYTES, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX,
+    RecordFault, Role, Session, Suite, Version,
 };
 use ring::{aead, hkdf};
 
@@ -164,7 +164,7 @@ fn genuine(session: &mut Session, mut record: Vec<u8>, content: &[u8]) -> bool {
             session.write_closed()
         }
         Err(fault) => {
-            assert_ne!(fault, Fault::BadRecordMac, "a genuine record was called a forgery");
+            assert_ne!(fault, RecordFault::BadRecordMac, "a genuine record was called a forgery");
             the_end(session);
             true
         }
@@ -174,7 +174,7 @@ fn genuine(session: &mut Session, mut record: Vec<u8>, content: &[u8]) -> bool {
 /// After a fault: no record is read, and one alert is written at most.
 fn the_end(session: &mut Session) {
     let (mut keys, mut out) = (Keys::new(), [0; CONTROL_BYTES_MAX]);
-    assert_eq!(session.open(&mut keys, &mut [0; 64]), Err(Fault::Closed));
+    assert_eq!(session.open(&mut keys, &mut [0; 64]), Err(RecordFault::Closed));
     assert!(!session.control_due());
     assert!(session.seal_alert(&mut keys, 80, &mut out).is_ok());
     assert_eq!(session.seal_alert(&mut keys, 80, &mut out), Ok(0));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::info::Measured;
-use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, Upstream};
+use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, UpstreamName};
 use crate::request::{Coded, RequestInfo};
 use eyelet_config::Config;
 
@@ -72,7 +72,7 @@ impl Line<'_> {
         or_null(out, decided.tls_compression.map(compression_name), plain);
         self.write_evidence(out);
         match self.http {
-            Some(told) => request(out, told),
+            Some(info) => request(out, info),
             None => out.extend_from_slice(NO_REQUEST),
         }
         out.extend_from_slice(b"}\n");
@@ -122,8 +122,8 @@ impl Line<'_> {
 const NO_REQUEST: &[u8] =
     br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
 
-fn request(out: &mut Vec<u8>, told: &RequestInfo) {
-    let RequestInfo { method, path, status, upstream_ms, coded } = told;
+fn request(out: &mut Vec<u8>, info: &RequestInfo) {
+    let RequestInfo { method, path, status, upstream_ms, coded } = info;
     let Coded { coding, bytes_identity, bytes_sent, why_not } = *coded;
     out.extend_from_slice(br#","http":{"method":"#);
     text(out, method);
@@ -195,10 +195,10 @@ fn protocols(out: &mut Vec<u8>, alpn: &Alpn) {
     list(out, alpn.names(), |out, name| text(out, &name));
 }
 
-fn upstream(out: &mut Vec<u8>, upstream: &Upstream) {
+fn upstream(out: &mut Vec<u8>, upstream: &UpstreamName) {
     match upstream {
-        Upstream::Address(to) => address(out, *to),
-        Upstream::Name(name) => text(out, name),
+        UpstreamName::Address(to) => address(out, *to),
+        UpstreamName::Name(name) => text(out, name),
     }
 }
 

@@ -230,7 +230,7 @@ impl fmt::Display for Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shed {
     /// A new connection of a source that holds more than its share.
-    Greedy,
+    Excess,
     /// The connection that was idle for longest.
     Idle,
     /// A new connection.
@@ -253,7 +253,7 @@ impl fmt::Display for Shed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("shed: memory_max")?;
         f.write_str(match self {
-            Self::Greedy => ", and this source holds more than its share",
+            Self::Excess => ", and this source holds more than its share",
             Self::Idle => ", idle for longest",
             Self::New => "",
             Self::RequestHead => ", a request's head",

@@ -51,7 +51,7 @@ rows! {
     Reason::Drained(None) => "`drained`",
     Reason::Drained(Some(_)) => "`drained …`",
     Reason::Shed(Shed::New) => "`shed: memory_max`",
-    Reason::Shed(Shed::Greedy) => "`shed: memory_max, and this source holds more than its share`",
+    Reason::Shed(Shed::Excess) => "`shed: memory_max, and this source holds more than its share`",
     Reason::Shed(Shed::Unfinished(_)) => "`shed: memory_max, …`",
     Reason::Shed(Shed::Idle) => "`shed: memory_max, idle for longest`",
     Reason::Shed(Shed::Untaken) => "`shed: memory_max, and what was sent was not taken`",
@@ -82,7 +82,7 @@ rows! {
     Reason::Handshake(HandshakeFault::Internal, _) => "`handshake: …` (ours)",
     Reason::Handshake(_, _) => "`handshake: …`",
     Reason::ClientAlert(_) => "`client sent alert …`",
-    Reason::Record(Fault::SequenceExhausted) => "`client: the keys are used up`",
+    Reason::Record(RecordFault::SequenceExhausted) => "`client: the keys are used up`",
     Reason::Record(fault) if fault.whose() == Whose::Ours => "`client: …` (ours)",
     Reason::Record(_) => "`client: …` (TLS)",
     Reason::Http2(Peer::Client, _) => "`client: HTTP/2: …`",
@@ -100,7 +100,7 @@ rows! {
     Reason::NoDestination => "`no destination to splice to`",
     Reason::MixedFamilies => "`upstream: it is not of the client's address family`",
     Reason::CodingFailed => "`the coding failed`",
-    Reason::Unwatched(_) => "`cannot be watched: …`",
+    Reason::Unregistered(_) => "`cannot be watched: …`",
     Reason::Internal(_) => "`internal error: …`",
 }
 
@@ -170,13 +170,13 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::MalformedProxyHeader(ProxyFault::LineEnd),
         Reason::Misdirected("a.example".into()),
         Reason::NotTls(NotTls::Http),
-        Reason::Record(Fault::BadRecordMac),
-        Reason::Record(Fault::Provider),
-        Reason::Record(Fault::SequenceExhausted),
+        Reason::Record(RecordFault::BadRecordMac),
+        Reason::Record(RecordFault::Provider),
+        Reason::Record(RecordFault::SequenceExhausted),
         Reason::Refused("refused by name"),
         Reason::Request(400, detail()),
         Reason::Response(detail()),
-        Reason::Unwatched(IoFailure::Os(28)),
+        Reason::Unregistered(IoFailure::Os(28)),
         Reason::UpstreamTls(detail()),
     ]
 }
@@ -204,7 +204,7 @@ fn grouped_examples() -> Vec<Reason> {
     ];
     all.extend(limits.map(|limit| Reason::Timeout(limit, None)));
     let sheds = [
-        Shed::Greedy,
+        Shed::Excess,
         Shed::Idle,
         Shed::New,
         Shed::RequestHead,
@@ -334,7 +334,7 @@ fn answers_are_derived_from_reasons() {
         (dial, Some(AlertDescription::InternalError)),
         (timeout(Limit::Connect), Some(AlertDescription::InternalError)),
         (Reason::NoDestination, Some(AlertDescription::InternalError)),
-        (Reason::Record(Fault::RecordOverflow), Some(AlertDescription::RecordOverflow)),
+        (Reason::Record(RecordFault::RecordOverflow), Some(AlertDescription::RecordOverflow)),
         (Reason::ClientReset(None), None),
     ];
     for (reason, alert) in alerts {

@@ -78,7 +78,7 @@ fn write_error(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Reason::StreamFlood(flood) => write!(f, "{flood}"),
         Reason::Timeout(limit, None) => write!(f, "{limit}"),
         Reason::Timeout(limit, Some(when)) => write!(f, "{limit} {when}"),
-        Reason::Unwatched(error) => write!(f, "cannot be watched: {error}"),
+        Reason::Unregistered(error) => write!(f, "cannot be watched: {error}"),
         Reason::UpstreamTls(error) => write!(f, "upstream: TLS: {error}"),
         // The texts of all others are constant.
         _ => Ok(()),

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use eyelet_compress::dictionary::store::{Family, Version};
+use eyelet_compress::dictionary::store::{Family, StoredVersion};
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
@@ -76,7 +76,7 @@ fn a_returning_client_gets_a_delta_also_after_a_restart() {
     // Nobody has asked for version 2 yet: coded now, with what there is.
     let has = available(&one);
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
-    assert_eq!(got.told.coding, Some("dcz"));
+    assert_eq!(got.coding_info.coding, Some("dcz"));
     assert!(got.asked.get("available-dictionary").is_none());
     assert!(decode(&got.headers, &got.body, &one) == two);
     let made_now = got.body.len();
@@ -87,14 +87,14 @@ fn a_returning_client_gets_a_delta_also_after_a_restart() {
     assert!(got.body.len() <= made_now && got.body.len() < 2_000, "{}", got.body.len());
     until("all are on disk", || files(&scratch, &one, &two).iter().all(|file| file.is_file()));
     let got = get(&edge, "/assets/app.2.js", "br, dcb", &has, &two);
-    assert_eq!(got.told.coding, Some("dcb"));
+    assert_eq!(got.coding_info.coding, Some("dcb"));
     assert!(decode(&got.headers, &got.body, &one) == two);
     drop(edge);
 
     let edge = Edge::new(TERMS, scratch.path());
     assert!(knows(&edge, &one) && has_delta(&edge, &one, &two), "kept over a restart");
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
-    assert_eq!(got.told.coding, Some("dcz"));
+    assert_eq!(got.coding_info.coding, Some("dcz"));
     assert!(decode(&got.headers, &got.body, &one) == two);
 }
 
@@ -107,20 +107,20 @@ fn a_large_delta_is_made_beside_the_path() {
     until("version 1 is known", || knows(&edge, &one));
     let has = available(&one);
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
-    assert_ne!(got.told.coding, Some("dcz"), "too large to make while the client waits");
+    assert_ne!(got.coding_info.coding, Some("dcz"), "too large to make while the client waits");
     assert!(decode(&got.headers, &got.body, &[]) == two);
     until("the delta is ready", || has_delta(&edge, &one, &two));
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
-    assert_eq!(got.told.coding, Some("dcz"));
+    assert_eq!(got.coding_info.coding, Some("dcz"));
     assert!(decode(&got.headers, &got.body, &one) == two);
     assert!(got.body.len() < 3_000, "{}", got.body.len());
 
     // A delta in the one coding is none in the other.
     let dcb = "gzip, dcb";
     let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
-    assert_eq!(got.told.coding, Some("gzip"), "too large to make while the client waits");
+    assert_eq!(got.coding_info.coding, Some("gzip"), "too large to make while the client waits");
     until("the other delta is ready", || {
-        get(&edge, "/assets/app.2.js", dcb, &has, &two).told.coding == Some("dcb")
+        get(&edge, "/assets/app.2.js", dcb, &has, &two).coding_info.coding == Some("dcb")
     });
     let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
     assert!(decode(&got.headers, &got.body, &one) == two);
@@ -130,7 +130,7 @@ fn a_large_delta_is_made_beside_the_path() {
     let mut other = two.clone();
     other[1_000..1_010].copy_from_slice(b"0123456789");
     let got = get(&edge, "/assets/app.2.js", dcb, &has, &other);
-    assert_eq!(got.told.coding, Some("dcb"), "as was promised");
+    assert_eq!(got.coding_info.coding, Some("dcb"), "as was promised");
     assert!(decode(&got.headers, &got.body, &one) == other);
     other[1_000..1_010].copy_from_slice(b"9876543210");
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &other);
@@ -147,10 +147,10 @@ fn an_unchanged_body_stays_small_when_its_delta_is_stored() {
     until("the version is known", || knows(&edge, &one));
     let has = available(&one);
     let made_now = get(&edge, "/assets/app.1.js", ALL, &has, &one);
-    assert_eq!(made_now.told.coding, Some("dcz"));
+    assert_eq!(made_now.coding_info.coding, Some("dcz"));
     until("the delta is stored", || has_delta(&edge, &one, &one));
     let stored = get(&edge, "/assets/app.1.js", ALL, &has, &one);
-    assert_eq!(stored.told.coding, Some("dcz"));
+    assert_eq!(stored.coding_info.coding, Some("dcz"));
     assert!(decode(&stored.headers, &stored.body, &one) == one);
     let (stored, now) = (stored.body.len(), made_now.body.len());
     assert!(stored <= now && now < 200, "{now} bytes made at once, {stored} stored");
@@ -166,15 +166,15 @@ fn hashes_that_nobody_has_and_broken_ones_fall_back() {
     let good = available(&one);
     for has in [&available(b"nobody's"), ":AAAA:", "::", "x", &format!("{good}, {good}")] {
         let got = get(&edge, "/assets/app.2.js", ALL, has, &two);
-        assert!(!["dcz", "dcb"].map(Some).contains(&got.told.coding), "{has}");
+        assert!(!["dcz", "dcb"].map(Some).contains(&got.coding_info.coding), "{has}");
         assert!(decode(&got.headers, &got.body, &[]) == two);
     }
     // Another path of the rule, another origin, and a client that takes no dictionary coding.
     let got = get(&edge, "/other.js", ALL, &good, &two);
-    assert_ne!(got.told.coding, Some("dcz"));
+    assert_ne!(got.coding_info.coding, Some("dcz"));
     assert_eq!(got.asked["available-dictionary"], *good, "not ours: the upstream may know it");
     let got = get(&edge, "/assets/app.2.js", "gzip, br", &good, &two);
-    assert_eq!(got.told.coding, Some("br"));
+    assert_eq!(got.coding_info.coding, Some("br"));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn other_sites_are_not_answered_with_dictionaries() {
         let fields = [SCRIPT, FRESH];
         let answer = Answer { status: 200, fields: &fields, pieces: &[&two], known: true };
         let got = edge.exchange(&request, &answer);
-        assert_eq!(got.told.coding, Some(coding), "{more:?}");
+        assert_eq!(got.coding_info.coding, Some(coding), "{more:?}");
     }
 }
 
@@ -271,14 +271,14 @@ fn broken_files_are_left_out_at_start() {
 fn a_folder_with_more_than_the_bound_is_thinned_at_start() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("store");
-    let folder = disk::Folder::open(&path).unwrap();
+    let folder = disk::DictionaryFolder::open(&path).unwrap();
     let pattern = Pattern::new("/assets/app.*.js").unwrap();
     let family = Family { rule: "app".into(), origin: "app.example".into(), pattern };
     let bodies: Vec<Bytes> = (0..7).map(|n| text(250_000, n).into()).collect();
     let too_large = Bytes::from(text(300_000, 8));
     for (seen, body) in (1..).zip(bodies.iter().chain([&too_large])) {
         let (family, hash, body) = (family.clone(), hash(body), body.clone());
-        let version = Version { hash, family, path: "/assets/app.1.js".into(), body, seen };
+        let version = StoredVersion { hash, family, path: "/assets/app.1.js".into(), body, seen };
         folder.save_version(&version).unwrap();
     }
     let edge = Edge::new(&format!("{TERMS}\nbytes_max = \"1MiB\""), scratch.path());
@@ -311,7 +311,7 @@ fn a_trained_dictionary_is_offered_fetched_and_used() {
     let samples: Vec<Vec<u8>> = (0..300).map(record).collect();
     let content = eyelet_compress::dictionary::train::train(&samples, 8 << 10).unwrap();
     let store = scratch.path().join("store");
-    let folder = disk::Folder::open(&store).unwrap();
+    let folder = disk::DictionaryFolder::open(&store).unwrap();
     folder.save_trained("app", &Pattern::new("/api/*").unwrap(), &content).unwrap();
 
     let edge = Edge::new("[dictionary]\npath = \"store\"", scratch.path());
@@ -344,7 +344,7 @@ fn a_trained_dictionary_is_offered_fetched_and_used() {
         let request =
             [(":path", "/api/1"), ("accept-encoding", &accept), ("available-dictionary", &has)];
         let got = edge.exchange(&request, &answer);
-        assert_eq!(got.told.coding, Some(coding));
+        assert_eq!(got.coding_info.coding, Some(coding));
         assert!(got.headers.get("link").is_none(), "it has it");
         assert!(decode(&got.headers, &got.body, &content) == body, "{coding} {known}");
         if step > 1_000 {

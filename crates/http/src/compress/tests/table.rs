@@ -92,7 +92,7 @@ fn every_client_with_every_response() {
                     let got = edge.exchange(&request, &answer);
                     let case = format!("{name} to {accept:?}, {known} {piece} {effort}");
                     check(&case, &got, &answer, body, *may, accept.unwrap_or_default());
-                    coded += usize::from(got.told.coding.is_some());
+                    coded += usize::from(got.coding_info.coding.is_some());
                 }
             }
         }
@@ -103,7 +103,7 @@ fn every_client_with_every_response() {
 fn check(case: &str, got: &Got, answer: &Answer<'_>, body: &[u8], may: bool, accept: &str) {
     let field = |name: &str| got.headers.get(name).map(|value| value.to_str().unwrap());
     let sent = answer.head().headers;
-    if let Some(coding) = got.told.coding {
+    if let Some(coding) = got.coding_info.coding {
         assert!(may, "{case}: coded");
         assert_eq!(field("content-encoding"), Some(coding), "{case}");
         let named = accept.to_ascii_lowercase();
@@ -111,15 +111,15 @@ fn check(case: &str, got: &Got, answer: &Answer<'_>, body: &[u8], may: bool, acc
         assert_eq!(field("content-length"), None, "{case}");
         assert_eq!(field("accept-ranges"), None, "{case}");
         assert!(!field("etag").is_some_and(|tag| tag.starts_with('"')), "{case}: strong");
-        assert_eq!(got.told.why_not, None, "{case}");
-        assert_eq!(got.told.bytes_identity, body.len() as u64, "{case}");
+        assert_eq!(got.coding_info.why_not, None, "{case}");
+        assert_eq!(got.coding_info.bytes_identity, body.len() as u64, "{case}");
         assert!(got.body.len() < body.len(), "{case}: {} of {}", got.body.len(), body.len());
         assert!(decode(&got.headers, &got.body, &[]) == body, "{case}: body");
     } else {
         assert_eq!(got.headers.get("content-encoding"), sent.get("content-encoding"), "{case}");
         assert_eq!(got.headers.get("content-length"), sent.get("content-length"), "{case}");
         assert!(got.body == body, "{case}: body");
-        assert!(got.told.why_not.is_some(), "{case}");
+        assert!(got.coding_info.why_not.is_some(), "{case}");
         assert_eq!(got.headers.get("etag"), sent.get("etag"), "{case}");
     }
     let varies = field("vary").unwrap_or_default().to_ascii_lowercase();
@@ -144,7 +144,7 @@ fn foreign_decoders_agree() {
     {
         let answer = Answer { status: 200, fields: &[HTML], pieces: &pieces, known: false };
         let got = edge.exchange(&[("accept-encoding", coding)], &answer);
-        assert_eq!(got.told.coding, Some(coding));
+        assert_eq!(got.coding_info.coding, Some(coding));
         let file = scratch.path().join(coding);
         std::fs::write(&file, &got.body).unwrap();
         let input = std::fs::File::open(&file).unwrap();
@@ -189,7 +189,7 @@ fn the_breach_rule_asks_for_identity_and_says_why() {
         ("compress = \"off\"", &[accept, cookie, browser], Some("off by rule")),
     ] {
         let got = Edge::new(terms, scratch.path()).exchange(request, &answer);
-        assert_eq!(got.told.why_not, why, "{request:?}");
+        assert_eq!(got.coding_info.why_not, why, "{request:?}");
         let breach = why.is_some_and(|why| why.starts_with("breach"));
         assert_eq!(got.asked["accept-encoding"] == "identity", breach, "{request:?}");
         assert_eq!(got.headers.get("vary").is_some(), why != Some("off by rule"));
@@ -213,7 +213,7 @@ fn a_response_that_is_for_all_is_coded_whoever_asks() {
     ] {
         let answer = Answer { status: 200, fields, pieces: &[&body], known: true };
         let got = Edge::new("", scratch.path()).exchange(&request, &answer);
-        assert_eq!(got.told.why_not, why, "{fields:?}");
+        assert_eq!(got.coding_info.why_not, why, "{fields:?}");
         assert!(decode(&got.headers, &got.body, &[]) == body);
         assert!(why.is_some() || got.body.len() < body.len() / 2);
     }
@@ -258,7 +258,7 @@ fn conditions_reach_the_upstream_in_its_own_words() {
             assert_eq!(got.asked[name], tag, "{name}");
             assert_eq!(got.headers["etag"], seen, "{name}");
             assert_eq!(got.headers["vary"], "accept-encoding", "{name}");
-            assert_eq!(got.told.why_not, Some("no content"));
+            assert_eq!(got.coding_info.why_not, Some("no content"));
         }
     }
     // Whatever the condition was, as far as the type may be one that is coded (RFC 9110 15.4.5).
@@ -268,8 +268,8 @@ fn conditions_reach_the_upstream_in_its_own_words() {
     {
         let fresh = Answer { status: 304, fields, pieces: &[], known: false };
         let got = edge.exchange(&[accept, ("if-modified-since", date)], &fresh);
-        let told = got.headers.get("vary").map(|vary| vary.to_str().unwrap());
-        assert_eq!(told, vary.then_some("accept-encoding"), "{fields:?}");
+        let coding_info = got.headers.get("vary").map(|vary| vary.to_str().unwrap());
+        assert_eq!(coding_info, vary.then_some("accept-encoding"), "{fields:?}");
     }
 }
 
@@ -305,7 +305,7 @@ fn a_pool_that_is_empty_lets_the_response_go_as_it_is() {
         let asked = edge.compressors.request(0, &edge.terminate, "app.example", &mut head);
         let answer = Answer { status: 200, fields: &[HTML], pieces: &[], known: false };
         let mut parts = answer.head();
-        let body = Some(Body { length: None, complete: false });
+        let body = Some(BodyInfo { length: None, complete: false });
         (edge.compressors.response(&asked, &mut parts, body, b"<p>"), parts.headers)
     };
     let mut busy = Vec::new();
@@ -318,7 +318,7 @@ fn a_pool_that_is_empty_lets_the_response_go_as_it_is() {
         assert!(busy.len() < 10);
     };
     assert!(!busy.is_empty());
-    assert_eq!(refused.told().why_not, Some("no compressor free"));
+    assert_eq!(refused.coding_info().why_not, Some("no compressor free"));
     assert!(headers.get("content-encoding").is_none());
     assert_eq!(headers["vary"], "accept-encoding");
     busy.pop();
@@ -335,7 +335,7 @@ fn events_are_coded_only_when_asked_and_each_is_flushed() {
         let fields = [("content-type", "text/event-stream")];
         let answer = Answer { status: 200, fields: &fields, pieces: &[], known: false };
         let mut parts = answer.head();
-        let body = Some(Body { length: None, complete: false });
+        let body = Some(BodyInfo { length: None, complete: false });
         let mut coder = edge.compressors.response(&asked, &mut parts, body, b"");
         let (mut sent, mut all) = (0, Vec::new());
         for n in 0..20 {

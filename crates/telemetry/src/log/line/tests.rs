@@ -29,7 +29,7 @@ struct Serial<'a> {
     alpn: Option<Vec<Cow<'a, str>>>,
     tls_version: Option<&'static str>,
     ja4: Option<&'a str>,
-    upstream: Option<&'a Upstream>,
+    upstream: Option<&'a UpstreamName>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
     duration_ms: u64,
@@ -78,10 +78,10 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         evidence: decided.evidence.as_ref().map(|all| all.line(measured.started_unix_ms)),
         shadow: (!shadows.is_empty()).then_some(shadows),
         http,
-        coding: http.and_then(|told| told.coded.coding),
-        bytes_identity: http.map(|told| told.coded.bytes_identity),
-        bytes_sent: http.map(|told| told.coded.bytes_sent),
-        why_not: http.and_then(|told| told.coded.why_not),
+        coding: http.and_then(|request| request.coded.coding),
+        bytes_identity: http.map(|request| request.coded.bytes_identity),
+        bytes_sent: http.map(|request| request.coded.bytes_sent),
+        why_not: http.and_then(|request| request.coded.why_not),
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -134,14 +134,14 @@ fn rule() -> impl Strategy<Value = u32> {
 }
 
 fn evidence() -> impl Strategy<Value = Evidence> {
-    let told = (vec(any::<std::net::IpAddr>(), 0..4), count());
-    let dns = (any::<Option<bool>>(), option::of(told), option::of(boxed()));
-    (dns, vec(string(), 0..3)).prop_map(|((agrees, told, fault), unknown)| {
-        let told = told.map(|(addresses, at_unix_ms)| {
+    let request = (vec(any::<std::net::IpAddr>(), 0..4), count());
+    let dns = (any::<Option<bool>>(), option::of(request), option::of(boxed()));
+    (dns, vec(string(), 0..3)).prop_map(|((agrees, request, fault), unknown)| {
+        let request = request.map(|(addresses, at_unix_ms)| {
             Arc::new(AddressEvidence { addresses: addresses.into(), at_unix_ms })
         });
         let mut evidence = Evidence::default();
-        evidence.note_dns(told, agrees, fault.as_deref());
+        evidence.note_dns(request, agrees, fault.as_deref());
         unknown.iter().for_each(|why| evidence.note_unknown(why));
         evidence
     })
@@ -149,8 +149,8 @@ fn evidence() -> impl Strategy<Value = Evidence> {
 
 fn decided() -> impl Strategy<Value = Decided> {
     let upstream = prop_oneof![
-        any::<SocketAddr>().prop_map(Upstream::Address),
-        boxed().prop_map(Upstream::Name),
+        any::<SocketAddr>().prop_map(UpstreamName::Address),
+        boxed().prop_map(UpstreamName::Name),
     ];
     let version = prop_oneof![0x02ff..0x0306_u16, any::<u16>()];
     use TlsCompression::{Chosen, None as Not, Offered};
@@ -171,7 +171,7 @@ fn decided() -> impl Strategy<Value = Decided> {
         Decided {
             listener: 0,
             is_handed: false,
-            turns: 0,
+            hop_count: 0,
             connect,
             destination,
             sni,
@@ -206,7 +206,7 @@ fn measured() -> impl Strategy<Value = Measured> {
     )
 }
 
-fn told() -> impl Strategy<Value = RequestInfo> {
+fn requests() -> impl Strategy<Value = RequestInfo> {
     let word = || option::of(prop::sample::select(vec!["zstd", "a \"word\"", ""]));
     let coded = (word(), count(), count(), word()).prop_map(
         |(coding, bytes_identity, bytes_sent, why_not)| Coded {
@@ -236,7 +236,7 @@ proptest! {
         measured in vec(measured(), 2),
         outcome in outcome(),
         reason in string(),
-        http in option::of(told()),
+        http in option::of(requests()),
     ) {
         let end = End { outcome, reason: Reason::Response(Detail::of(reason)) };
         let (mut written, mut expected) = (Vec::new(), Vec::new());

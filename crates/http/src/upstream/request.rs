@@ -4,19 +4,19 @@
 use http::request;
 
 use crate::fault::ResponseFault;
-use crate::fields::Told;
+use crate::fields::ForwardedFields;
 use crate::head::Length;
 use eyelet_telemetry::reason::Reason;
 
 /// A request as an upstream is asked it.
 #[derive(Clone, Copy)]
-pub struct Question<'a> {
+pub struct UpstreamRequest<'a> {
     /// Method, target and fields.
     pub parts: &'a request::Parts,
     /// The authority that is asked for.
     pub host: &'a str,
     /// What is said of who asks.
-    pub told: &'a Told,
+    pub forwarded: &'a ForwardedFields,
     /// Of its body.
     pub length: Length,
     /// Whether the client takes trailers (RFC 9110 10.1.4).

@@ -17,7 +17,7 @@ const COMPATIBILITY_RECORD: [u8; 6] = [20, 3, 3, 0, 1, 1];
 /// What a flight that has begun needs beside the bytes that are held back: where the client's
 /// records end, and how far its second hello, or the server's, was read.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct FlightInspection {
     borders: Borders,
     hello: Option<HelloReader>,
     server_hello: Option<ServerHelloReader>,
@@ -47,7 +47,7 @@ pub enum Pass {
     Never(Reason),
 }
 
-impl Watch {
+impl FlightInspection {
     /// Whether nothing would be lost without it: no flight is in the middle of anything.
     pub fn is_idle(&self) -> bool {
         let is_between = self.borders == Borders::default();
@@ -189,7 +189,7 @@ impl Borders {
 
 // By path: the fuzz targets' crate has this file as a module of its own.
 #[cfg(test)]
-#[path = "watch/properties.rs"]
+#[path = "inspect/properties.rs"]
 mod properties;
 
 #[cfg(test)]
@@ -203,7 +203,7 @@ mod tests {
 
     /// What passes of `flight` when it comes in pieces of `piece` bytes, and the last word.
     fn client(flight: &[u8], piece: usize, sni: Option<&str>) -> (usize, Pass) {
-        let mut watch = Watch::default();
+        let mut watch = FlightInspection::default();
         let (mut held, mut passed) = (Vec::new(), 0);
         for bytes in flight.chunks(piece) {
             held.extend_from_slice(bytes);
@@ -265,7 +265,7 @@ mod tests {
     fn what_a_server_chooses_is_seen_before_it_passes() {
         for piece in [1, 3, 1000] {
             let server = |flight: &[u8], forbid| {
-                let mut watch = Watch::default();
+                let mut watch = FlightInspection::default();
                 let (mut chosen, mut passed, mut end) = (false, 0, 0);
                 loop {
                     end = (end + piece).min(flight.len());
@@ -313,14 +313,14 @@ mod tests {
                 // Mostly what is in the headers of records.
                 [0, 1, 2, 3, 20, 21, 22, (noise >> 16) as u8][(noise >> 24) as usize % 8]
             });
-            properties::flights_are_watched(&random.collect::<Vec<u8>>());
+            properties::flights_are_inspected(&random.collect::<Vec<u8>>());
         }
         for cuts in [&[1][..], &[2, 5], &[7], &[100, 1], &[255]] {
             for before in [&[][..], &early, &alert, &[20, 3, 3, 0, 1, 1], &[20, 3, 3, 0, 0]] {
                 let flight = [before, &hello].concat();
                 for sni in [None, Some("a.example"), Some("host.test")] {
-                    properties::client_is_watched(&flight, cuts, sni);
-                    properties::client_is_watched(&flight[..flight.len() - 1], cuts, sni);
+                    properties::client_is_inspected(&flight, cuts, sni);
+                    properties::client_is_inspected(&flight[..flight.len() - 1], cuts, sni);
                 }
             }
             for (chosen, retry) in [(0, false), (1, false), (0, true)] {
@@ -329,8 +329,8 @@ mod tests {
                     let behind = if retry { &again[..] } else { &[] };
                     let flight = [before, &server_hello(chosen, retry), behind].concat();
                     for forbid in [false, true] {
-                        properties::server_is_watched(&flight, cuts, forbid);
-                        properties::server_is_watched(&flight[..flight.len() - 1], cuts, forbid);
+                        properties::server_is_inspected(&flight, cuts, forbid);
+                        properties::server_is_inspected(&flight[..flight.len() - 1], cuts, forbid);
                     }
                 }
             }

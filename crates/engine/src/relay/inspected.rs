@@ -3,21 +3,21 @@
 
 use super::direction::{Direction, Mode};
 use super::flow::Flow;
-use super::watching::{HELLO_BYTES_MAX, Never, Watching};
+use super::partial_flight::{HELLO_BYTES_MAX, Never, PartialFlight};
+use crate::inspect::{FlightInspection, Pass};
 use crate::ready::{CLIENT, Side, UPSTREAM};
-use crate::watch::{Pass, Watch};
 use eyelet_telemetry::info::Parked;
 use eyelet_telemetry::reason::Reason;
 
 impl Flow {
     /// Has the first flights watched.
-    pub fn watch(&mut self, forbid_compression: bool) {
+    pub fn inspect(&mut self, forbid_compression: bool) {
         self.up = Direction::Open(Mode::Inspect { forbid_compression });
         self.down = Direction::Open(Mode::Inspect { forbid_compression });
     }
 
     /// Whether what comes from a side is watched.
-    pub fn is_watched(&self, from: Side) -> bool {
+    pub fn is_inspected(&self, from: Side) -> bool {
         match from {
             CLIENT => matches!(self.up, Direction::Open(Mode::Inspect { .. })),
             _ => matches!(self.down, Direction::Open(Mode::Inspect { .. })),
@@ -43,16 +43,17 @@ impl Flow {
         chosen: &mut bool,
     ) -> Result<usize, Never> {
         // On the stack: a flight that comes whole, as they do, costs no allocation.
-        let watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
-        let mut watching = watching.map_or_else(Watching::default, |boxed| *boxed);
-        let before = watching.held(from).len();
+        let partial_flight =
+            self.pending.as_mut().and_then(|pending| pending.partial_flight.take());
+        let mut partial_flight = partial_flight.map_or_else(PartialFlight::default, |boxed| *boxed);
+        let before = partial_flight.held(from).len();
         let pass = if before == 0 {
-            self.look(&mut watching.watch, from, bytes, sni, chosen)
+            self.look(&mut partial_flight.inspection, from, bytes, sni, chosen)
         } else {
-            watching.held(from).extend_from_slice(bytes);
-            let held = std::mem::take(watching.held(from));
-            let pass = self.look(&mut watching.watch, from, &held, sni, chosen);
-            *watching.held(from) = held;
+            partial_flight.held(from).extend_from_slice(bytes);
+            let held = std::mem::take(partial_flight.held(from));
+            let pass = self.look(&mut partial_flight.inspection, from, &held, sni, chosen);
+            *partial_flight.held(from) = held;
             pass
         };
         let all = before + bytes.len();
@@ -63,45 +64,45 @@ impl Flow {
             Pass::All => (all, &[CLIENT, UPSTREAM][..]),
             Pass::Never(why) => {
                 // These did not come to be counted.
-                watching.held(from).truncate(before);
-                watching.never = Some(why);
-                self.pending().watching = Some(Box::new(watching));
+                partial_flight.held(from).truncate(before);
+                partial_flight.never = Some(why);
+                self.pending().partial_flight = Some(Box::new(partial_flight));
                 return Err(Never);
             }
         };
         done.iter().for_each(|side| self.end_inspection(*side));
         let at_once = if before == 0 {
-            watching.held(from).extend_from_slice(&bytes[passed..]);
+            partial_flight.held(from).extend_from_slice(&bytes[passed..]);
             passed
         } else {
-            let let_go: Vec<u8> = watching.held(from).drain(..passed).collect();
+            let let_go: Vec<u8> = partial_flight.held(from).drain(..passed).collect();
             self.hold(UPSTREAM - from, &let_go);
             0
         };
-        if !self.is_watched(CLIENT) && !self.is_watched(UPSTREAM) {
-            self.hold(UPSTREAM, &watching.from_client);
-        } else if !(watching.watch.is_idle()
-            && watching.from_client.is_empty()
-            && watching.from_server.is_empty())
+        if !self.is_inspected(CLIENT) && !self.is_inspected(UPSTREAM) {
+            self.hold(UPSTREAM, &partial_flight.from_client);
+        } else if !(partial_flight.inspection.is_idle()
+            && partial_flight.from_client.is_empty()
+            && partial_flight.from_server.is_empty())
         {
-            self.pending().watching = Some(Box::new(watching));
+            self.pending().partial_flight = Some(Box::new(partial_flight));
         }
         Ok(at_once)
     }
 
     fn look(
         &self,
-        watch: &mut Watch,
+        inspection: &mut FlightInspection,
         from: Side,
         held: &[u8],
         sni: Option<&str>,
         chosen: &mut bool,
     ) -> Pass {
         match from {
-            CLIENT => watch.client(held, sni, HELLO_BYTES_MAX),
+            CLIENT => inspection.client(held, sni, HELLO_BYTES_MAX),
             _ => {
                 let forbid = Direction::Open(Mode::Inspect { forbid_compression: true });
-                watch.server(held, self.down == forbid, || *chosen = true)
+                inspection.server(held, self.down == forbid, || *chosen = true)
             }
         }
     }
@@ -109,32 +110,38 @@ impl Flow {
     /// Lets go what is held back of a side whose stream has ended: there is no more to wait for.
     pub fn let_go(&mut self, from: Side) {
         self.end_inspection(from);
-        let watching = self.pending.as_mut().and_then(|pending| pending.watching.as_mut());
-        if let Some(watching) = watching {
-            let held = std::mem::take(watching.held(from));
+        let partial_flight =
+            self.pending.as_mut().and_then(|pending| pending.partial_flight.as_mut());
+        if let Some(partial_flight) = partial_flight {
+            let held = std::mem::take(partial_flight.held(from));
             self.hold(UPSTREAM - from, &held);
         }
     }
 
     /// Whether [`Flow::pass`] has said that nothing may go on.
     pub(super) fn is_refused(&self) -> bool {
-        let watching = self.pending.as_ref().and_then(|pending| pending.watching.as_ref());
-        watching.is_some_and(|watching| watching.never.is_some())
+        let partial_flight =
+            self.pending.as_ref().and_then(|pending| pending.partial_flight.as_ref());
+        partial_flight.is_some_and(|partial_flight| partial_flight.never.is_some())
     }
 
     /// Why nothing may go on, after [`Flow::pass`] has said so.
     pub fn never_reason(&mut self) -> Reason {
-        let watching = self.pending.as_mut().and_then(|pending| pending.watching.take());
-        let never = watching.and_then(|watching| watching.never);
+        let partial_flight =
+            self.pending.as_mut().and_then(|pending| pending.partial_flight.take());
+        let never = partial_flight.and_then(|partial_flight| partial_flight.never);
         never.unwrap_or(Reason::Internal("a watched flight was stopped without a reason"))
     }
 
     /// The same of a parked connection, if that is so. What was held back does not count as moved.
     pub fn never(&mut self, info: &mut Parked) -> Option<Reason> {
-        let watching =
-            self.pending.as_mut()?.watching.take_if(|watching| watching.never.is_some())?;
-        info.bytes_to_upstream -= watching.from_client.len() as u64;
-        info.bytes_to_client -= watching.from_server.len() as u64;
-        watching.never
+        let partial_flight = self
+            .pending
+            .as_mut()?
+            .partial_flight
+            .take_if(|partial_flight| partial_flight.never.is_some())?;
+        info.bytes_to_upstream -= partial_flight.from_client.len() as u64;
+        info.bytes_to_client -= partial_flight.from_server.len() as u64;
+        partial_flight.never
     }
 }

@@ -4,27 +4,27 @@
 use std::ops::Deref;
 use std::rc::Rc;
 
-pub use eyelet_engine::handle::Stop;
+pub use eyelet_engine::handle::WaitError;
 use eyelet_engine::worker::Handle;
 
 use crate::worker::Worker;
 
 /// A connection whose bytes its future moves. Dropping it closes the connection.
-pub struct Active {
+pub struct ConnectionHandle {
     /// The worker it lives on.
     pub worker: Rc<Worker>,
     /// What the event loop has given for it.
     pub handle: Handle,
 }
 
-impl Active {
+impl ConnectionHandle {
     /// The connection of this handle.
     pub fn new(worker: Rc<Worker>, handle: Handle) -> Self {
         Self { worker, handle }
     }
 }
 
-impl Deref for Active {
+impl Deref for ConnectionHandle {
     type Target = Handle;
 
     fn deref(&self) -> &Handle {

@@ -4,7 +4,7 @@
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 
-use crate::watch::{Pass, Watch};
+use crate::inspect::{FlightInspection, Pass};
 
 /// The largest second hello that is read here.
 const HELLO_BYTES_MAX: usize = 65_536;
@@ -41,11 +41,11 @@ fn sizes(cuts: &[u8]) -> impl Iterator<Item = usize> + '_ {
 
 /// A client's flight behind its first hello: the same however it is cut, and nothing of the first
 /// handshake record passes unless it begins a hello with the name of the first.
-pub fn client_is_watched(flight: &[u8], cuts: &[u8], sni: Option<&str>) {
-    let mut whole = Watch::default();
+pub fn client_is_inspected(flight: &[u8], cuts: &[u8], sni: Option<&str>) {
+    let mut whole = FlightInspection::default();
     let mut look = |held: &[u8]| whole.client(held, sni, HELLO_BYTES_MAX);
     let expected = feed(flight, [flight.len()].into_iter(), &mut look);
-    let mut in_pieces = Watch::default();
+    let mut in_pieces = FlightInspection::default();
     let cut = if cuts.is_empty() { &[1][..] } else { cuts };
     let became = feed(flight, sizes(cut), |held| in_pieces.client(held, sni, HELLO_BYTES_MAX));
     let hello_at = first_handshake_record(flight);
@@ -83,12 +83,12 @@ fn is_for(raw: &[u8], sni: Option<&str>) -> bool {
 
 /// A server's first flight: the same however it is cut, and with `forbid` nothing of a hello that
 /// chose compression, or that cannot be read, passes.
-pub fn server_is_watched(flight: &[u8], cuts: &[u8], forbid: bool) {
+pub fn server_is_inspected(flight: &[u8], cuts: &[u8], forbid: bool) {
     let mut chosen = [false; 2];
-    let mut whole = Watch::default();
+    let mut whole = FlightInspection::default();
     let look = |held: &[u8]| whole.server(held, forbid, || chosen[0] = true);
     let expected = feed(flight, [flight.len()].into_iter(), look);
-    let mut in_pieces = Watch::default();
+    let mut in_pieces = FlightInspection::default();
     let cut = if cuts.is_empty() { &[1][..] } else { cuts };
     let look = |held: &[u8]| in_pieces.server(held, forbid, || chosen[1] = true);
     let became = feed(flight, sizes(cut), look);
@@ -128,11 +128,11 @@ pub fn server_is_watched(flight: &[u8], cuts: &[u8], forbid: bool) {
 }
 
 /// Both, from the bytes of a fuzzer.
-pub fn flights_are_watched(data: &[u8]) {
+pub fn flights_are_inspected(data: &[u8]) {
     let Some((&[how, cuts @ ..], flight)) = data.split_first_chunk::<8>() else { return };
     let sni = [None, Some("host.test"), Some("a.example")][usize::from(how >> 1) % 3];
     match how & 1 {
-        0 => client_is_watched(flight, &cuts, sni),
-        _ => server_is_watched(flight, &cuts, how & 2 != 0),
+        0 => client_is_inspected(flight, &cuts, sni),
+        _ => server_is_inspected(flight, &cuts, how & 2 != 0),
     }
 }

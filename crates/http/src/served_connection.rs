@@ -10,12 +10,12 @@ use eyelet_policy::{Facts, RuleId};
 use http::uri::Authority;
 use http::{Method, request};
 
-use super::fields::{self, Asker};
+use super::fields::{self, Requester};
 use super::pool::Shelf;
 use super::upstream::Upstream;
 use crate::worker::Http;
 use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Upstream as Dialled};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
@@ -29,7 +29,7 @@ const STALLED: Duration = Duration::from_secs(3);
 const HOST_BYTES_KEPT: usize = 260;
 
 /// A connection's requests.
-pub struct Front {
+pub struct ServedConnection {
     /// Its worker.
     pub worker: Rc<Http>,
     /// Index of its rule.
@@ -49,10 +49,10 @@ pub struct Front {
     is_over: Cell<bool>,
     upstream: RefCell<Option<Arc<str>>>,
     /// The last request's, and mostly the next one's.
-    asker: RefCell<Option<Asker>>,
+    requester: RefCell<Option<Requester>>,
 }
 
-impl Front {
+impl ServedConnection {
     /// `sent` counts the bytes written to the client. `None` if the rule is not one with an HTTP
     /// upstream.
     pub fn new(
@@ -81,7 +81,7 @@ impl Front {
             sent,
             is_over: Cell::new(false),
             upstream: RefCell::default(),
-            asker: RefCell::default(),
+            requester: RefCell::default(),
         })
     }
 
@@ -109,7 +109,7 @@ impl Front {
     }
 
     /// How long an exchange waits for a byte of a body before it is looked at.
-    pub fn patience(&self) -> Duration {
+    pub fn progress_wait(&self) -> Duration {
         self.worker.shared.config.http.body_timeout.min(STALLED)
     }
 
@@ -132,16 +132,20 @@ impl Front {
     }
 
     /// What the upstream is told of who asks for this authority.
-    pub fn tell_asker(&self, host: &str, request: &mut request::Parts) -> fields::Told {
-        let mut last = self.asker.borrow_mut();
-        let known = last.take().filter(|asker| asker.asks_for(host, request.version));
+    pub fn identify_requester(
+        &self,
+        host: &str,
+        request: &mut request::Parts,
+    ) -> fields::ForwardedFields {
+        let mut last = self.requester.borrow_mut();
+        let known = last.take().filter(|requester| requester.asks_for(host, request.version));
         let client = self.info.client.ip();
-        let asker = known.unwrap_or_else(|| Asker::new(client, host, request.version));
-        let told = asker.identify(&mut request.headers, self.trusts_client());
+        let requester = known.unwrap_or_else(|| Requester::new(client, host, request.version));
+        let forwarded = requester.identify(&mut request.headers, self.trusts_client());
         if host.len() <= HOST_BYTES_KEPT {
-            *last = Some(asker);
+            *last = Some(requester);
         }
-        told
+        forwarded
     }
 
     /// Whether what the client says of others before it is believed.
@@ -184,7 +188,7 @@ impl Front {
         info.bytes_to_upstream += self.bytes_to_upstream.get();
         info.bytes_to_client += self.sent.get();
         if let Some(name) = self.upstream.take() {
-            info.decided.upstream = Some(Dialled::of(&name));
+            info.decided.upstream = Some(UpstreamName::of(&name));
         }
         info
     }
@@ -203,7 +207,7 @@ impl Front {
             bytes_to_client: self.info.bytes_to_client + self.sent.get(),
         };
         if let Some(name) = &*self.upstream.borrow() {
-            info.decided.upstream = Some(Dialled::of(name));
+            info.decided.upstream = Some(UpstreamName::of(name));
         }
         info
     }
@@ -221,7 +225,7 @@ impl Front {
             connect: None,
             owes_answer: false,
             decided: Decided {
-                upstream: record.upstream.as_deref().map(Dialled::of),
+                upstream: record.upstream.as_deref().map(UpstreamName::of),
                 ..self.info.decided.clone()
             },
             bytes_to_upstream: record.bytes_to_upstream,
@@ -229,7 +233,7 @@ impl Front {
         };
         let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
         let end = End { outcome, reason: record.reason.clone() };
-        self.worker.emit_request(&info, &end, &record.told);
+        self.worker.emit_request(&info, &end, &record.info);
     }
 }
 
@@ -239,7 +243,7 @@ const DROPPED: Reason = Reason::Drained(None);
 /// A task that is dropped when the drain's time is over writes its line all the same. One that a
 /// fault of ours ends does not: should that fault be in the writing, a second panic would end the
 /// process.
-impl Drop for Front {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
         if !self.is_over.get() && !std::thread::panicking() {
             let info = self.take_info();
@@ -250,8 +254,8 @@ impl Drop for Front {
 }
 
 /// The access line of a request. It is written when this is dropped, so a drain forgets none.
-pub struct Telling<'a> {
-    front: &'a Front,
+pub struct RequestLogEntry<'a> {
+    served: &'a ServedConnection,
     /// What the line will say.
     pub record: Record,
     /// Bytes sent by the client's side of the exchange, and how many of them were before it.
@@ -265,7 +269,7 @@ pub struct Telling<'a> {
 /// Bytes written to upstreams for one request. They count for its connection too, and when they
 /// are written: a task that is dropped before it ends has counted all of its bytes.
 pub struct Written<'a> {
-    front: &'a Front,
+    served: &'a ServedConnection,
     bytes: Cell<u64>,
 }
 
@@ -273,16 +277,16 @@ impl Written<'_> {
     /// Counts bytes that a socket has taken.
     pub fn add(&self, bytes: usize) {
         self.bytes.update(|written| written + bytes as u64);
-        self.front.bytes_to_upstream.update(|written| written + bytes as u64);
+        self.served.bytes_to_upstream.update(|written| written + bytes as u64);
     }
 }
 
-impl<'a> Telling<'a> {
+impl<'a> RequestLogEntry<'a> {
     /// For a request that begins; `sent` counts what its client is sent.
-    pub fn new(front: &'a Front, record: Record, sent: Rc<Cell<u64>>) -> Self {
+    pub fn new(served: &'a ServedConnection, record: Record, sent: Rc<Cell<u64>>) -> Self {
         let sent_before = sent.get();
-        let written = Written { front, bytes: Cell::new(0) };
-        Self { front, record, sent, sent_before, written, is_over: false }
+        let written = Written { served, bytes: Cell::new(0) };
+        Self { served, record, sent, sent_before, written, is_over: false }
     }
 
     /// The request has come to its end.
@@ -291,8 +295,8 @@ impl<'a> Telling<'a> {
     }
 }
 
-/// As for [`Front`].
-impl Drop for Telling<'_> {
+/// As for [`ServedConnection`].
+impl Drop for RequestLogEntry<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -303,7 +307,7 @@ impl Drop for Telling<'_> {
         }
         self.record.bytes_to_client = self.sent.get() - self.sent_before;
         self.record.bytes_to_upstream = self.written.bytes.get();
-        self.front.emit(&self.record);
+        self.served.emit(&self.record);
     }
 }
 
@@ -317,7 +321,7 @@ pub struct Record {
     /// Its start, in milliseconds since 1970.
     pub started_unix_ms: u64,
     /// Method, path, status.
-    pub told: RequestInfo,
+    pub info: RequestInfo,
     /// Why it ended as it did.
     pub reason: Reason,
     /// It did not get a whole response of the upstream's.
@@ -334,21 +338,21 @@ pub struct Record {
 
 impl Record {
     /// The beginning of one.
-    pub fn new(front: &Front, request: &request::Parts) -> Self {
+    pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
         let path = request.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
-        Self::of(front, &request.method, path)
+        Self::of(served, &request.method, path)
     }
 
     /// The same for what could not be read.
-    pub fn of(front: &Front, method: &Method, path: &str) -> Self {
+    pub fn of(served: &ServedConnection, method: &Method, path: &str) -> Self {
         // Nobody reads what is not logged.
-        let (method, path, started_unix_ms) = match front.worker.engine.logs() {
-            true => (method.as_str(), path, front.worker.engine.now_unix_ms()),
+        let (method, path, started_unix_ms) = match served.worker.engine.logs() {
+            true => (method.as_str(), path, served.worker.engine.now_unix_ms()),
             false => ("", "", 0),
         };
         Self {
             started_unix_ms,
-            told: RequestInfo {
+            info: RequestInfo {
                 method: method.into(),
                 path: match path.char_indices().nth(PATH_CHARS_MAX) {
                     Some((end, _)) => path[..end].into(),

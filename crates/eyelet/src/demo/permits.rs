@@ -13,11 +13,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// So many connections at a time; the next wait in the kernel's queue.
 #[derive(Debug)]
-pub struct Turns {
+pub struct ConnectionPermits {
     free: Arc<Semaphore>,
 }
 
-impl Turns {
+impl ConnectionPermits {
     /// At most `connections_max` at a time.
     #[must_use]
     pub fn new(connections_max: usize) -> Self {
@@ -30,10 +30,10 @@ impl Turns {
         listener: &TcpListener,
     ) -> (TcpStream, Option<OwnedSemaphorePermit>) {
         // The semaphore is never closed, so there is always a permit in the end.
-        let turn = Arc::clone(&self.free).acquire_owned().await.ok();
+        let permit = Arc::clone(&self.free).acquire_owned().await.ok();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => return (stream, turn),
+                Ok((stream, _)) => return (stream, permit),
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }

@@ -3,8 +3,8 @@
 
 use std::num::NonZeroU32;
 
+use crate::inspect::FlightInspection;
 use crate::ready::{CLIENT, Side};
-use crate::watch::Watch;
 use eyelet_telemetry::reason::Reason;
 
 /// Bytes of a hello that are held back: no hello that a listener takes is longer.
@@ -12,8 +12,8 @@ pub(super) const HELLO_BYTES_MAX: usize = 64 << 10;
 
 /// A flight that has come in part.
 #[derive(Default)]
-pub struct Watching {
-    pub(super) watch: Watch,
+pub struct PartialFlight {
+    pub(super) inspection: FlightInspection,
     pub(super) from_client: Vec<u8>,
     pub(super) from_server: Vec<u8>,
     pub(super) never: Option<Reason>,
@@ -25,7 +25,7 @@ pub struct Watching {
 #[derive(Debug)]
 pub struct Never;
 
-impl Watching {
+impl PartialFlight {
     pub(super) fn held(&mut self, from: Side) -> &mut Vec<u8> {
         if from == CLIENT { &mut self.from_client } else { &mut self.from_server }
     }
