@@ -1,5 +1,5 @@
-//! The addresses of a name that is dialled: remembered for their TTL, looked up once for all
-//! workers. It must not know rules, or how one dials.
+//! The addresses of a name that is dialled: cached for their TTL, and looked up once for all
+//! workers.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -12,12 +12,13 @@ use crate::names::Names;
 use crate::permits::Permit;
 use crate::resolver::{Dialled, Found};
 
-/// A look-up goes on for so many times `connect_timeout`: who joins it late has time of his own.
+/// A look-up may take this many times `connect_timeout`, so that a caller who joins late has his
+/// full time.
 const LOOKUP_TIMEOUTS: u32 = 2;
 
-/// The addresses of a name that is dialled: from memory, or by a look-up that all workers share.
-/// A name that a client chose is a whole one, and is looked up under one of its permits; what the
-/// administrator wrote waits for nobody.
+/// The addresses of a name that is dialled, from the cache or by a look-up that all workers share.
+/// A name that a client (`asker`) chose is never completed by a search list, and needs one of that
+/// client's permits. A configured name needs no permit.
 ///
 /// # Errors
 /// Why there is none.
@@ -38,7 +39,7 @@ pub async fn addresses(
         None => {
             let permit = match asker {
                 None => None,
-                // So that this is what is told, and not that the time to connect is over.
+                // Half the time, so that this is the reported reason and not the connect timeout.
                 Some(client) => match timeout(wait / 2, lookups.of(client)).await {
                     Ok(permit) => Some(permit),
                     Err(_) => {
@@ -94,7 +95,7 @@ async fn look_up(
             let bytes = found.bytes() + key.0.len();
             leader.land(Arc::new(found), bytes);
         }
-        // Who waits is told, and what nobody could use takes no place.
+        // Those who wait get it, but it has expired already and is not stored.
         Ok(found) => leader.publish(Arc::new(found)),
         Err(_) => {}
     }

@@ -308,7 +308,8 @@ fn no_certificate_is_asked_for_inside() {
         let mut client = ask(&closed_edge, &target);
         assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(49), "access_denied");
         let line = closed_edge.line_of(client.local_addr().unwrap());
-        let unknown = "certificate: 127.0.0.1 is an inside address, which upstream_allow lacks";
+        let unknown =
+            "certificate: 127.0.0.1 is an internal address that upstream_allow does not list";
         let reason = format!("no rule for this connection (unknown: {unknown})");
         assert_eq!(line["reason"], reason, "{target}: {line}");
     }
