@@ -1,10 +1,10 @@
-//! Accept-Encoding (RFC 9110 section 12.5.3): what a client takes, and which coding it gets.
-//! Must not know the response, beside which codings are to be had for it.
+//! Accept-Encoding (RFC 9110 section 12.5.3): which codings a client accepts, and which one it
+//! gets.
 
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
-/// A content coding that can be made here.
+/// A content coding that we can produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coding {
     /// RFC 8878.
@@ -39,7 +39,7 @@ impl Coding {
     }
 }
 
-/// What a client takes, in thousandths: 0 is "not acceptable".
+/// The client's weight for each coding, in thousandths. 0 is "not acceptable".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcceptedCodings {
     zstd: Weight,
@@ -49,13 +49,12 @@ pub struct AcceptedCodings {
     dcb: Weight,
     identity: Weight,
     any: Weight,
-    /// The field was there, if only empty.
+    /// Whether the field was present, even if empty.
     given: bool,
 }
 
 impl AcceptedCodings {
-    /// Reads the field; several lines are one list. An element that is not by the grammar counts
-    /// for nothing: what cannot be read was not offered.
+    /// Reads the field; several lines are one list. An element that breaks the grammar is ignored.
     #[must_use]
     pub fn read(headers: &HeaderMap) -> Self {
         let mut accepted = Self::default();
@@ -69,8 +68,8 @@ impl AcceptedCodings {
         accepted
     }
 
-    /// The coding with the highest weight, among equals the one that stands first in `wanted`;
-    /// `None` is identity: nothing of `wanted` is accepted, or identity weighs more.
+    /// The coding of `wanted` with the highest weight; among equals the first in `wanted`. `None`
+    /// is identity: the client accepts none of `wanted`, or prefers identity.
     #[must_use]
     pub fn choose(&self, wanted: &[Coding]) -> Option<Coding> {
         let mut best: Option<(Coding, u16)> = None;
@@ -80,19 +79,19 @@ impl AcceptedCodings {
                 best = Some((*coding, weight));
             }
         }
-        // Identity is acceptable without being named, but only a client that names it (or `*`)
-        // above a coding asks for it before that coding.
+        // Identity is acceptable without being named. But only a client that names it, or `*`, with
+        // a higher weight prefers it to a coding.
         let identity = self.identity.or(self.any).unwrap_or(0);
         best.filter(|(_, weight)| *weight >= identity).map(|(coding, _)| coding)
     }
 
-    /// Whether the client takes it at all.
+    /// Whether the client accepts it at all.
     #[must_use]
     pub fn takes(&self, coding: Coding) -> bool {
         self.weight(coding) > 0
     }
 
-    /// In thousandths.
+    /// The weight in thousandths.
     #[must_use]
     pub fn weight(&self, coding: Coding) -> u16 {
         if !self.given {
@@ -102,7 +101,7 @@ impl AcceptedCodings {
             Coding::Zstd => self.zstd.or(self.any),
             Coding::Br => self.br.or(self.any),
             Coding::Gzip => self.gzip.or(self.any),
-            // `*` from a client that has never heard of dictionaries is no offer of them.
+            // `*` does not include dictionaries: the client may not know them.
             Coding::Dcz => self.dcz,
             Coding::Dcb => self.dcb,
         }
@@ -125,7 +124,7 @@ impl AcceptedCodings {
             "*" => &mut self.any,
             _ => return,
         };
-        // Named twice: the lower weight, which a reader of either spelling can live with.
+        // Named twice: the lower weight satisfies both.
         *slot = Some(slot.map_or(weight, |known| known.min(weight)));
     }
 }
@@ -134,7 +133,7 @@ type Weight = Option<u16>;
 
 const BLANKS: [char; 2] = [' ', '\t'];
 
-/// `q=0.5`: at most three decimals, and nothing above 1 (RFC 9110 section 12.4.2).
+/// `q=0.5`: at most three decimals, and at most 1 (RFC 9110 section 12.4.2).
 fn weight(parameter: &str) -> Option<u16> {
     let parameter = parameter.trim_matches(BLANKS);
     let value = parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q="))?;
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn dictionaries_are_taken_only_where_they_are_named() {
+    fn dictionary_codings_are_accepted_only_if_named() {
         let with = [Coding::Dcz, Coding::Dcb, Coding::Zstd];
         assert_eq!(read(&["*"]).choose(&with), Some(Coding::Zstd));
         assert_eq!(read(&["zstd, dcb, dcz"]).choose(&with), Some(Coding::Dcz));

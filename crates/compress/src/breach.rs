@@ -1,5 +1,5 @@
-//! The BREACH rule: where an attacker's page may have made the request, and the response may hold
-//! a secret beside what that page wrote, length must not depend on content. Must not know codings.
+//! The BREACH rule: if an attacker's page may have made the request, and the response may contain a
+//! secret next to the page's input, then its length must not depend on its content.
 
 use http::header::{
     ACCEPT_LANGUAGE, AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderName, ORIGIN, REFERER,
@@ -12,26 +12,25 @@ use crate::fields::{are_readable, has_directive, lists};
 /// Why a response must not be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Breach {
-    /// Credentials, and `Sec-Fetch-Site` says that another site made the request, or another
-    /// origin of the same site.
+    /// Credentials, and `Sec-Fetch-Site` names another site, or another origin of the same site.
     OtherOrigin,
     /// Credentials, and `Origin` or `Referer` names another origin.
     ForeignReferer,
-    /// Credentials, a browser, and nothing that says who made the request.
+    /// Credentials, a browser, and no field that says who made the request.
     UnknownOrigin,
 }
 
-/// Who else may make requests whose responses are compressed.
+/// Which other pages' requests may get compressed responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Allowed {
-    /// The origins of the same site: none of its subdomains is an attacker's.
+    /// Other origins of the same site: no attacker controls a subdomain.
     pub same_site: bool,
-    /// Links from elsewhere that open a page in a tab of its own.
+    /// Links on other sites that open a page in its own tab.
     pub navigations: bool,
 }
 
-/// `host` is the authority that the request was made to, as in Host or `:authority`. The scheme
-/// is https: an http page's origin is another origin.
+/// Why a response must not be compressed, if so. `host` is the authority of the request, from Host
+/// or `:authority`. The scheme is https: an http page is another origin.
 #[must_use]
 pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breach> {
     if !has_credentials(headers) {
@@ -40,11 +39,11 @@ pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breac
     let mut sites = headers.get_all(&SEC_FETCH_SITE).iter();
     if let Some(site) = sites.next() {
         let own = match site.as_bytes() {
-            // `none` is a person's own doing: an address typed, a bookmark.
+            // `none`: a person typed the address or used a bookmark.
             b"same-origin" | b"none" => true,
             b"same-site" => allowed.same_site || allowed.navigations && navigates(headers),
             b"cross-site" => allowed.navigations && navigates(headers),
-            // A word that is not known here says nothing good.
+            // An unknown word counts as another site.
             _ => false,
         };
         return (!own || sites.next().is_some()).then_some(Breach::OtherOrigin);
@@ -58,13 +57,13 @@ pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breac
     }
 }
 
-/// Whether the upstream says of a response that every client may get it: then no client's secret
-/// is in it.
+/// Whether the upstream says that every client may get the response: then it contains no client's
+/// secret.
 #[must_use]
 pub fn is_for_all(response: &HeaderMap) -> bool {
     let forbids = |directive| has_directive(response, &CACHE_CONTROL, directive);
     let varies = ["*", "cookie", "authorization"].iter().any(|by| lists(response, &VARY, by));
-    // What is in quotes is no directive: `private="set-cookie, public"`.
+    // Quoted text is no directive: `private="set-cookie, public"`.
     let lines = response.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
     let is_quoted = lines.into_iter().any(|line| line.contains(&b'"'));
     lists(response, &CACHE_CONTROL, "public")
@@ -77,8 +76,8 @@ pub fn is_for_all(response: &HeaderMap) -> bool {
         && !response.contains_key(SET_COOKIE)
 }
 
-/// What a browser sends by itself, whoever made the page. It never adds a bearer token, which the
-/// page must know already (RFC 6750), and an empty cookie is no cookie.
+/// Credentials that a browser adds by itself, whoever made the page. It never adds a bearer token,
+/// which the page must know already (RFC 6750). An empty cookie is no credential.
 fn has_credentials(headers: &HeaderMap) -> bool {
     let cookie = |value: &HeaderValue| !value.as_bytes().trim_ascii().is_empty();
     let is_bearer = |value: &HeaderValue| {
@@ -89,7 +88,7 @@ fn has_credentials(headers: &HeaderMap) -> bool {
         || headers.get_all(AUTHORIZATION).iter().any(|value| !is_bearer(value))
 }
 
-/// Whether the request opens a page in a tab of its own. In a frame it would be as quiet as an
+/// Whether the request opens a page in its own tab. In a frame it would be as invisible as an
 /// image.
 fn navigates(headers: &HeaderMap) -> bool {
     let only = |name: HeaderName, wanted: &str| {
@@ -100,9 +99,9 @@ fn navigates(headers: &HeaderMap) -> bool {
     only(SEC_FETCH_MODE, "navigate") && only(SEC_FETCH_DEST, "document")
 }
 
-/// Whether a browser may have made a request that has no fetch metadata, as those from before 2023
-/// do. A page cannot set User-Agent across origins. It can set Accept-Language, to `*` too, so that
-/// field counts only for browsers under another name.
+/// Whether a browser may have made a request without fetch metadata, as browsers before 2023 do. A
+/// page cannot set User-Agent across origins. It can set Accept-Language, also to `*`, so that
+/// field only counts for unknown user agents.
 fn is_browser(headers: &HeaderMap) -> bool {
     let agent = |value: &HeaderValue| {
         let agent = value.as_bytes();
@@ -115,12 +114,12 @@ fn is_browser(headers: &HeaderMap) -> bool {
 
 enum Named<'a> {
     Nothing,
-    /// More than one, `null`, another scheme than https.
+    /// More than one, `null`, or another scheme than https.
     Unreadable,
     Authority(&'a str),
 }
 
-/// Origin before Referer: the one cannot be left out of a cross-origin request by its page.
+/// Origin before Referer: a page cannot suppress Origin in its cross-origin requests.
 fn named_origin(headers: &HeaderMap) -> Named<'_> {
     let Some(name) = [ORIGIN, REFERER].into_iter().find(|name| headers.contains_key(name)) else {
         return Named::Nothing;
@@ -133,7 +132,7 @@ fn named_origin(headers: &HeaderMap) -> Named<'_> {
     Named::Authority(after.get(..end).unwrap_or_default())
 }
 
-/// Compared without case and without the default port.
+/// Compares without case and without the default port.
 pub(crate) fn same_authority(a: &str, b: &str) -> bool {
     let bare = |authority: &str| {
         let lower = authority.to_ascii_lowercase();
@@ -142,7 +141,7 @@ pub(crate) fn same_authority(a: &str, b: &str) -> bool {
     !a.is_empty() && bare(a) == bare(b)
 }
 
-/// The authority that a request was made to: of its target, else of its one Host.
+/// The authority of a request: from its target, else from its only Host.
 #[must_use]
 pub fn authority<'a>(uri: &'a http::Uri, headers: &'a HeaderMap) -> &'a str {
     let of_host = || headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_allows_is_no_more_than_it_says() {
+    fn a_rule_allows_no_more_than_it_says() {
         let same_site = Allowed { same_site: true, ..Allowed::default() };
         let navigations = Allowed { navigations: true, ..Allowed::default() };
         let page = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_for_all_holds_no_secret() {
+    fn only_public_responses_hold_no_secret() {
         let cached = |value| ("cache-control", value);
         for (fields, expected) in [
             (&[][..], false),

@@ -1,5 +1,4 @@
-//! Which responses are compressed at all, by their heads and first bytes, and why not the others.
-//! Must not know what the client takes, or coders beyond a trial of them.
+//! Which responses are compressed, by their heads and first bytes, and why the others are not.
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
@@ -7,22 +6,22 @@ use http::{HeaderMap, StatusCode};
 use crate::breach::Breach;
 use crate::fields::{DIGESTS, lists};
 
-/// Why a response is not compressed. [`WhyNot::text`] is what the access line says.
+/// Why a response is not compressed. [`WhyNot::text`] is its text in the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WhyNot {
     /// The rule says `compress = "off"`.
     Off,
-    /// The client takes none of the codings, or identity rather.
+    /// The client accepts none of the codings, or prefers identity.
     NotAccepted,
     /// There is no content: HEAD, 204, 304, or a length of zero.
     NoContent,
-    /// Content-Encoding is there already.
+    /// The response has a Content-Encoding.
     Coded,
     /// A part of a representation: 206, or Content-Range.
     Range,
     /// Cache-Control: no-transform.
     NoTransform,
-    /// A digest of the bytes as the upstream sends them.
+    /// A digest of the upstream's bytes.
     Digest,
     /// Server-sent events, unless the rule asks for them.
     EventStream,
@@ -32,18 +31,18 @@ pub enum WhyNot {
     Short,
     /// The type is a compressed format.
     TypeCompressed,
-    /// The first bytes are of a compressed format, or a trial saved nothing.
+    /// The first bytes are those of a compressed format, or a trial saved nothing.
     LooksCompressed,
-    /// An unknown type, and too few bytes at hand to try.
+    /// The type is unknown, and there are too few bytes for a trial.
     TypeUnknown,
     /// The BREACH rule.
     Breach(Breach),
-    /// Every compressor within the budget is at work.
+    /// All compressors within the budget are in use.
     NoCompressorFree,
 }
 
 impl WhyNot {
-    /// The access line's words.
+    /// The text in the access log.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -68,28 +67,28 @@ impl WhyNot {
     }
 }
 
-/// What is known of a body before it is coded.
+/// What is known about a body before it is coded.
 #[derive(Clone, Copy, Debug)]
 pub struct Beginning<'a> {
-    /// Bytes in all, where known.
+    /// Its length in bytes, if known.
     pub length: Option<u64>,
     /// Whether `first` is all of it.
     pub complete: bool,
-    /// The bytes that are here already.
+    /// The bytes that have arrived.
     pub first: &'a [u8],
 }
 
 impl Beginning<'_> {
-    /// Bytes in all, where known.
+    /// Its length in bytes, if known.
     #[must_use]
     pub fn known_length(&self) -> Option<u64> {
         if self.complete { Some(self.first.len() as u64) } else { self.length }
     }
 }
 
-/// What the head says: the reasons that hold for every client, and so do not go into Vary.
+/// Decides by the head. These reasons hold for every client, and so do not go into Vary.
 ///
-/// `length_min` is [`LENGTH_MIN`], or [`LENGTH_MIN_TRAINED`] where a dictionary may be used.
+/// `length_min` is [`LENGTH_MIN`], or [`LENGTH_MIN_TRAINED`] if a dictionary may be used.
 ///
 /// # Errors
 /// The first reason against it.
@@ -111,8 +110,8 @@ pub fn by_head(
     by_fields(headers, length, length_min, event_streams)
 }
 
-/// Whether the 200 may be coded that this 206 is a part of: then both have the same Vary
-/// (RFC 9110 section 15.3.7). The part's own length says nothing of it.
+/// Whether the 200 response of which this 206 is a part may be coded: both then have the same Vary
+/// (RFC 9110 section 15.3.7). The part's own length does not count.
 #[must_use]
 pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: bool) -> bool {
     if status != StatusCode::PARTIAL_CONTENT || headers.contains_key(CONTENT_ENCODING) {
@@ -120,7 +119,7 @@ pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: 
     }
     match by_fields(headers, None, 0, event_streams) {
         Ok(_) => true,
-        // Several parts have types of their own (RFC 9110 section 14.6).
+        // Each of several parts has its own type (RFC 9110 section 14.6).
         Err(WhyNot::TypeCompressed) => headers
             .get(CONTENT_TYPE)
             .is_some_and(|value| value.as_bytes().starts_with(b"multipart/byteranges")),
@@ -149,13 +148,13 @@ fn by_fields(
     }
     match length {
         Some(0) => Err(WhyNot::NoContent),
-        // An event stream's length is not known, and each event is short.
+        // An event stream's length is unknown, and each event is short.
         Some(length) if length < length_min => Err(WhyNot::Short),
         _ => Ok(kind),
     }
 }
 
-/// What the first bytes say of a body whose type says nothing.
+/// Decides by the first bytes, for a body of unknown type.
 ///
 /// # Errors
 /// The reason against it.
@@ -178,7 +177,7 @@ pub fn by_first_bytes(kind: ContentKind, body: &Beginning<'_>) -> Result<(), Why
     if saved { Ok(()) } else { Err(WhyNot::LooksCompressed) }
 }
 
-/// What a Content-Type says about compressing.
+/// What a Content-Type says about compressibility.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContentKind {
     /// Text of some sort.
@@ -189,7 +188,7 @@ pub enum ContentKind {
     Grpc,
     /// A compressed format.
     Compressed,
-    /// No type, `application/octet-stream`, or one that is in no list here.
+    /// No type, `application/octet-stream`, or one that is not in our lists.
     Unknown,
 }
 
@@ -236,17 +235,18 @@ fn is_compressed_format(first: &[u8]) -> bool {
     MAGICS.iter().any(|(at, magic)| first.get(*at..).is_some_and(|from| from.starts_with(magic)))
 }
 
-/// Bytes: below, headers of a coded response and its coding outweigh what is saved.
+/// Shortest body in bytes. Below this, the fields of a coded response and its coding outweigh the
+/// savings.
 pub const LENGTH_MIN: u64 = 512;
-/// Bytes: with a dictionary for just such responses a quarter of 300 bytes is left, and more than
-/// the 40 of the coding's own header is saved from here on.
+/// Shortest body in bytes with a trained dictionary. Such a dictionary leaves a quarter of 300
+/// bytes, and from here on it saves more than the 40 bytes of the coding's own header.
 pub const LENGTH_MIN_TRAINED: u64 = 128;
 
-/// Bytes that a trial looks at: as good as the whole body in 1,201 files of 118 kinds.
+/// Bytes that a trial codes: as good a predictor as the whole body in 1,201 files of 118 kinds.
 pub const TRIAL_BYTES: usize = 4 << 10;
 const TRIAL_LEVEL: i32 = 1;
-/// Percent of the trial's bytes that may be left: with the magic numbers, one of 119
-/// incompressible files was coded for nothing.
+/// Most percent of the trial's bytes that may be left. With the magic numbers, only one of 119
+/// incompressible files was coded in vain.
 const TRIAL_PERCENT_MAX: usize = 97;
 
 const TEXT_SUFFIXES: [&str; 5] = ["json", "xml", "yaml", "json-seq", "text"];

@@ -1,9 +1,8 @@
-//! What several decisions read in header fields: elements of lists, and digests of the body.
-//! It must not know what is decided by them.
+//! Header fields that several decisions read: elements of lists, and digests of the body.
 
 use http::header::{HeaderMap, HeaderName};
 
-/// Fields with a digest of the bytes as the upstream sends them.
+/// Fields with a digest of the upstream's bytes.
 pub(crate) const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("content-md5"),
@@ -11,12 +10,12 @@ pub(crate) const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("repr-digest"),
 ];
 
-/// Whether each line of a field is text. What another line says is not known to be harmless.
+/// Whether each line of a field is text. An unreadable line may contain anything.
 pub(crate) fn are_readable(headers: &HeaderMap, field: &HeaderName) -> bool {
     headers.get_all(field).iter().all(|line| line.to_str().is_ok())
 }
 
-/// Whether a field of directives has this one, with an argument or without (RFC 9111 5.2).
+/// Whether a field of directives contains this one, with or without an argument (RFC 9111 5.2).
 pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str) -> bool {
     headers.get_all(field).iter().filter_map(|line| line.to_str().ok()).any(|line| {
         let names = line.split(',').map(|found| found.split('=').next().unwrap_or_default());
@@ -24,7 +23,7 @@ pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str)
     })
 }
 
-/// Whether a list-valued field has an element, compared without case.
+/// Whether a list-valued field contains an element, compared without case.
 #[must_use]
 pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
     headers.get_all(field).iter().filter_map(|line| line.to_str().ok()).any(|line| {

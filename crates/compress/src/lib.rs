@@ -1,6 +1,6 @@
-//! Which content coding a response gets, or why none; the coders that do it; dictionaries.
+//! Content codings: which one a response gets, or why none; the coders; dictionaries.
 //!
-//! sans-IO: header maps and bytes in, header maps and bytes out. No clock, file, socket or thread.
+//! Sans-IO: header maps and bytes in, header maps and bytes out. No clock, file, socket or thread.
 
 pub mod accept;
 pub mod breach;

@@ -1,5 +1,4 @@
-//! The compressors of one worker: contexts that are used again, under a budget of bytes. Must not
-//! know what they code.
+//! The compressors of one worker: contexts that are reused, within a budget in bytes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,21 +13,22 @@ pub struct CompressorPool {
     shelf: Rc<RefCell<Shelf>>,
 }
 
-/// What is not lent, and what is accounted for.
+/// Idle contexts, and the accounting of all.
 struct Shelf {
     zstd: Vec<Zstd>,
     gzip: Vec<Gzip>,
     br: Vec<BrMemory>,
-    /// Bytes of contexts at work and idle; at most `bytes_max`.
+    /// Bytes of contexts in use and idle; at most `bytes_max`.
     bytes: usize,
     bytes_max: usize,
     lent: usize,
-    /// Whether anything was lent since it was last asked.
+    /// Whether anything was lent since [`CompressorPool::is_idle`] was last called.
     used: bool,
 }
 
 impl Shelf {
-    /// Makes room: contexts that rest are worth a few microseconds each. Whether there is room.
+    /// Makes room by dropping idle contexts, which only save a few microseconds each. Returns
+    /// whether there is room.
     fn fit(&mut self, bytes: usize) -> bool {
         while self.bytes + bytes > self.bytes_max {
             if !self.drop_one() {
@@ -53,7 +53,7 @@ impl Shelf {
 }
 
 impl CompressorPool {
-    /// A pool that never holds more than `bytes_max`, as far as contexts say or were measured.
+    /// A pool that never holds more than `bytes_max`, by the contexts' own or measured sizes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let (zstd, gzip, br) = (Vec::new(), Vec::new(), Vec::new());
@@ -61,14 +61,14 @@ impl CompressorPool {
         Self { shelf: Rc::new(RefCell::new(shelf)) }
     }
 
-    /// A coder for one body, or `None` where that would go over the budget. Never for a coding
-    /// with a dictionary: see [`CompressorPool::lend_with`].
+    /// A coder for one body, or `None` if it would exceed the budget. Not for codings with a
+    /// dictionary: see [`CompressorPool::lend_with`].
     #[must_use]
     pub fn lend(&self, coding: Coding, effort: Effort, length: Option<u64>) -> Option<Lent> {
         match coding {
             Coding::Zstd => {
                 let (mut zstd, share) = self.take_zstd(Zstd::bytes_of(effort, length))?;
-                // A context that does not begin is dropped, and its bytes with it.
+                // A context that fails here is dropped, and its bytes with it.
                 zstd.begin(effort, length).ok()?;
                 Some(Lent { work: Some(Work::Zstd(zstd)), share })
             }
@@ -91,7 +91,7 @@ impl CompressorPool {
         }
     }
 
-    /// A coder with a raw dictionary, for a body whose length is not known.
+    /// A coder with a raw dictionary, for a body of unknown length.
     #[must_use]
     pub fn lend_with(&self, coding: Coding, effort: Effort, dictionary: &[u8]) -> Option<Lent> {
         match coding {
@@ -110,7 +110,7 @@ impl CompressorPool {
         }
     }
 
-    /// The whole of `body` with a prepared dictionary, appended to `out`.
+    /// Codes `body` with a prepared dictionary, appended to `out`.
     ///
     /// # Errors
     /// The library's, or that no compressor is free within the budget.
@@ -127,7 +127,7 @@ impl CompressorPool {
         Ok(())
     }
 
-    /// Bytes for something else that a coder needs, such as a body that is held.
+    /// Reserves bytes for something else that a coder needs, such as a body that is held.
     #[must_use]
     pub fn share(&self, bytes: usize) -> Option<Share> {
         let mut shelf = self.shelf.borrow_mut();
@@ -140,20 +140,20 @@ impl CompressorPool {
         Some(Share { shelf: self.shelf.clone(), bytes })
     }
 
-    /// From now on no more than this; what rests makes room for it.
+    /// Changes the limit; idle contexts are dropped for it.
     pub fn limit(&self, bytes_max: usize) {
         let mut shelf = self.shelf.borrow_mut();
         shelf.bytes_max = bytes_max;
         shelf.fit(0);
     }
 
-    /// Gives up the contexts that rest.
+    /// Drops all idle contexts.
     pub fn clear(&self) {
         let mut shelf = self.shelf.borrow_mut();
         while shelf.drop_one() {}
     }
 
-    /// Whether something rests, and nothing was lent since this was last asked.
+    /// Whether there are idle contexts, and nothing was lent since the last call.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let mut shelf = self.shelf.borrow_mut();
@@ -168,7 +168,7 @@ impl CompressorPool {
         self.shelf.borrow().bytes
     }
 
-    /// Shares that are out now.
+    /// Shares in use now.
     #[must_use]
     pub fn lent(&self) -> usize {
         self.shelf.borrow().lent
@@ -190,7 +190,7 @@ impl CompressorPool {
             }
             used
         };
-        // A used context holds what its largest body needed.
+        // A used context still holds what its largest body needed.
         let holds = used.as_ref().map_or(0, Zstd::bytes);
         let share = self.share(bytes.max(holds))?;
         let zstd = match used {
@@ -201,7 +201,7 @@ impl CompressorPool {
     }
 }
 
-/// Bytes of the budget, given back when dropped.
+/// Bytes of the budget, returned when dropped.
 pub struct Share {
     shelf: Rc<RefCell<Shelf>>,
     bytes: usize,
@@ -267,7 +267,7 @@ impl Lent {
         self.kept(done)
     }
 
-    /// A context that failed is in a state that nobody should go on from.
+    /// A context that failed must not be used again.
     fn kept(&mut self, done: Result<(), CodingError>) -> Result<(), CodingError> {
         if done.is_err() {
             self.work = None;
@@ -280,11 +280,11 @@ impl Drop for Lent {
     fn drop(&mut self) {
         match self.work.take() {
             Some(Work::Zstd(mut zstd)) => {
-                // A dictionary of its own goes now, not when the context is next used.
+                // Drops its dictionary now, not at the context's next use.
                 if zstd.rest().is_err() {
                     return;
                 }
-                // The share is still out, and goes right after this.
+                // The share is still counted, and is dropped right after this.
                 let mut shelf = self.share.shelf.borrow_mut();
                 let bytes = zstd.bytes();
                 let left = shelf.bytes - self.share.bytes;
@@ -318,13 +318,13 @@ impl Drop for Lent {
 const NONE_FREE: CodingError = CodingError { coder: "pool", why: "no compressor free" };
 const ENDED: CodingError = CodingError { coder: "pool", why: "used after its end" };
 
-/// Contexts on the shelf: more than are at work at once on a busy worker do not pay.
+/// Most idle contexts: a busy worker uses no more at once.
 const IDLE_MAX: usize = 8;
 
-/// Of brotli, whose tables are the largest: two megabytes.
+/// The same for brotli, whose tables are the largest: two megabytes.
 const BR_IDLE_MAX: usize = 2;
 
-/// Where it is not precomputed: a tenth more bytes than 9 for a quarter of the time.
+/// Quality of dcb when it is not precomputed: a tenth more bytes than 9, in a quarter of the time.
 pub const DCB_QUALITY: u32 = 5;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Header fields that change with the coding: ETag and the conditions that name it, Vary, and
-//! what no longer holds of coded bytes. Must not know why a response is coded.
+//! fields that do not apply to coded bytes.
 
 use http::header::{
     ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH,
@@ -10,22 +10,23 @@ use http::{HeaderMap, HeaderValue};
 use crate::accept::Coding;
 use crate::fields::{DIGESTS, lists};
 
-/// Makes the head of a response that of its coded form.
+/// Turns a response's head into that of its coded form.
 pub fn code(headers: &mut HeaderMap, coding: Coding) {
-    // Ranges would be of the coded bytes, which are made anew each time.
+    // Ranges would count coded bytes, which differ each time.
     remove_in_order(headers, &[CONTENT_LENGTH, ACCEPT_RANGES]);
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
     weaken(headers);
 }
 
-/// Removes fields and keeps the order of the others: the map itself fills a gap with its last one.
+/// Removes fields and keeps the order of the others: the map's own removal moves its last field
+/// into the gap.
 fn remove_in_order(headers: &mut HeaderMap, names: &[HeaderName]) {
     if !names.iter().any(|name| headers.contains_key(name)) {
         return;
     }
     let mut kept = HeaderMap::with_capacity(headers.len());
     let mut last = None;
-    // A name comes with its first value only.
+    // The map returns a name with its first value only.
     for (name, value) in headers.drain() {
         last = name.or(last);
         if let Some(name) = &last
@@ -37,8 +38,8 @@ fn remove_in_order(headers: &mut HeaderMap, names: &[HeaderName]) {
     *headers = kept;
 }
 
-/// A coded body's trailers: a digest of the bytes as the upstream sent them would not verify
-/// (RFC 9530 section 2, 3). `None` if no other field is left.
+/// A coded body's trailers, without digests of the upstream's bytes, which would not verify (RFC
+/// 9530 section 2, 3). `None` if no other field is left.
 #[must_use]
 pub fn without_digests(mut trailers: HeaderMap) -> Option<HeaderMap> {
     for name in &DIGESTS {
@@ -47,7 +48,7 @@ pub fn without_digests(mut trailers: HeaderMap) -> Option<HeaderMap> {
     (!trailers.is_empty()).then_some(trailers)
 }
 
-/// A strong tag becomes a weak one: the coded bytes differ from the upstream's, what they mean
+/// Turns a strong tag into a weak one: the coded bytes differ from the upstream's, their meaning
 /// does not (RFC 9110 section 8.8.1).
 pub fn weaken(headers: &mut HeaderMap) {
     let Some(tag) = headers.get(ETAG) else { return };
@@ -61,9 +62,9 @@ pub fn weaken(headers: &mut HeaderMap) {
     }
 }
 
-/// Gives the upstream its own tags back in If-None-Match and If-Match: a weak one that this edge
-/// made of a strong one. `is_upstreams` knows the weak tags that the upstream itself sent, by
-/// their bytes with `W/`. Says whether anything was changed.
+/// Restores the upstream's tags in If-None-Match and If-Match: weak ones that we made of strong
+/// ones become strong. `is_upstreams` recognizes weak tags that the upstream itself sent, by their
+/// bytes with `W/`. Returns whether anything was changed.
 pub fn restore(headers: &mut HeaderMap, is_upstreams: impl Fn(&[u8]) -> bool) -> bool {
     let mut changed = false;
     for name in [IF_NONE_MATCH, IF_MATCH] {
@@ -88,8 +89,7 @@ pub fn restore(headers: &mut HeaderMap, is_upstreams: impl Fn(&[u8]) -> bool) ->
     changed
 }
 
-/// `None` where nothing is to be changed, or where the list cannot be read: then it is the
-/// upstream's to judge.
+/// `None` if nothing changes, or if the list cannot be parsed: then the upstream judges it.
 fn restore_line(line: &[u8], is_upstreams: impl Fn(&[u8]) -> bool) -> Option<HeaderValue> {
     let mut restored = Vec::with_capacity(line.len());
     let mut changed = false;
@@ -120,11 +120,13 @@ fn restore_line(line: &[u8], is_upstreams: impl Fn(&[u8]) -> bool) -> Option<Hea
     changed.then(|| HeaderValue::from_bytes(&restored).ok()).flatten()
 }
 
-/// Takes the range from a request for the rest of what may have come coded: the upstream's ranges
-/// are of the plain bytes. A date that both have is a weak validator (RFC 9110 section 8.8.1); it
-/// holds in If-Range no more than a weak tag does (section 13.1.5), and without it the range is to
-/// be ignored. So it is for conditions that would say the same in other words. `restored` is what
-/// [`restore`] said. A range without a condition is its client's to compare.
+/// Removes the range from a request whose conditions may be about a coded response: the upstream's
+/// ranges count plain bytes. `restored` is the result of [`restore`].
+///
+/// The range stays if If-Range has a strong tag. It goes if If-Range has a weak tag (RFC 9110
+/// section 13.1.5) or a date. The coded and the plain response have the same date, so a date is a
+/// weak validator (section 8.8.1). It also goes if other conditions say the same. A range without a
+/// condition stays: its client compares the response itself.
 pub fn whole(headers: &mut HeaderMap, restored: bool) {
     let holds = match headers.get(IF_RANGE) {
         Some(validator) => validator.as_bytes().starts_with(b"\""),
@@ -136,14 +138,14 @@ pub fn whole(headers: &mut HeaderMap, restored: bool) {
     }
 }
 
-/// Adds field names to Vary, once each; `*` already says more.
+/// Adds field names to Vary, once each; `*` already includes all.
 pub fn vary(headers: &mut HeaderMap, names: &[HeaderName]) {
     for name in names {
         if !varies_by(headers, name.as_str()) && !varies_by(headers, "*") {
             headers.append(VARY, HeaderValue::from(name.clone()));
         }
     }
-    // One line, as caches and tests like it best.
+    // One line, which caches handle best.
     let lines: Vec<&[u8]> = headers.get_all(VARY).iter().map(HeaderValue::as_bytes).collect();
     if lines.len() > 1
         && let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b", "[..]))
@@ -152,7 +154,7 @@ pub fn vary(headers: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// Whether Vary has this name, or `*` itself where that is asked for.
+/// Whether Vary contains this name, or `*` if that is given.
 #[must_use]
 pub fn varies_by(headers: &HeaderMap, name: &str) -> bool {
     lists(headers, &VARY, name)
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_of_other_bytes_are_no_trailers() {
+    fn digests_of_the_upstreams_bytes_are_removed() {
         let fields = |names: &[&'static str]| {
             let fields = names.iter().map(|name| (HeaderName::from_static(name), "x"));
             fields.map(|(name, value)| (name, value.parse().unwrap())).collect::<HeaderMap>()

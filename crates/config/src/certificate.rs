@@ -1,5 +1,5 @@
-//! Certificates and keys: from PEM files to what rustls signs with, and what a certificate says
-//! of itself. Does not know which rule wants which.
+//! Certificates and keys: from PEM files to rustls' signing keys, and the contents of a
+//! certificate.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,17 @@ use zeroize::Zeroizing;
 
 use eyelet_sys::file::read_regular;
 
-/// A certificate chain and its key, both PEM; absolute or relative to the working directory.
+/// A certificate chain and its key, both PEM. Paths are absolute or relative to the working
+/// directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateFiles {
     /// The chain, leaf first.
     pub certificate: PathBuf,
-    /// PKCS#8, SEC1 or PKCS#1.
+    /// The key: PKCS#8, SEC1 or PKCS#1.
     pub key: PathBuf,
 }
 
-/// Why a certificate cannot be used, with the file at fault and what to do about it.
+/// Why a certificate cannot be used, with the file's name and what to do about it.
 #[derive(Debug, Error)]
 pub enum CertificateError {
     /// A file cannot be read.
@@ -37,7 +38,7 @@ pub enum CertificateError {
         /// What the system says.
         why: io::Error,
     },
-    /// A file has a broken PEM section.
+    /// A PEM section is broken.
     #[error("{}: broken PEM: {why}", file.display())]
     Pem {
         /// Which.
@@ -45,24 +46,24 @@ pub enum CertificateError {
         /// Where it breaks.
         why: pem::Error,
     },
-    /// A file for certificates has none.
+    /// The file contains no certificate.
     #[error("{} has no certificate; expected \"-----BEGIN CERTIFICATE-----\"{}", file.display(),
         if *holds_key { ", and it holds a key: are `certificate` and `key` swapped?" } else { "" })]
     NoCertificate {
         /// Which.
         file: PathBuf,
-        /// Whether it has a key instead.
+        /// Whether it contains a key instead.
         holds_key: bool,
     },
     /// The certificate is not X.509.
-    #[error("{}: the first certificate cannot be read: {why}", file.display())]
+    #[error("{}: the first certificate cannot be parsed: {why}", file.display())]
     BadCertificate {
         /// Which file.
         file: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// The certificate is larger than TLS libraries take.
+    /// The certificate is larger than TLS libraries accept.
     #[error("{}: the first certificate has {bytes} bytes; expected at most {LEAF_BYTES_MAX}, \
         which is what rustls reads: spread its names over several certificates", file.display())]
     LargeLeaf {
@@ -71,27 +72,27 @@ pub enum CertificateError {
         /// The certificate's length.
         bytes: usize,
     },
-    /// A file for a key has none.
+    /// The file contains no key.
     #[error("{} has no private key; expected PKCS#8, SEC1 or PKCS#1 in PEM", file.display())]
     NoKey {
         /// Which.
         file: PathBuf,
     },
-    /// A key under a passphrase.
+    /// The key is encrypted with a passphrase.
     #[error("the key in {file} is encrypted; decrypt it: openssl pkey -in {file} -out plain.key",
         file = file.display())]
     EncryptedKey {
         /// Which file.
         file: PathBuf,
     },
-    /// A key of another kind, or a damaged one.
+    /// The key is of an unsupported kind, or damaged.
     #[error("{}: not a key that can sign: expected RSA of 2048 to 8192 bits, ECDSA on P-256, \
         P-384 or P-521, or Ed25519", file.display())]
     BadKey {
         /// Which file.
         file: PathBuf,
     },
-    /// The key is not the certificate's.
+    /// The key does not belong to the certificate.
     #[error("the key in {} does not fit the certificate in {}; expected the key that it was \
         issued for", key.display(), certificate.display())]
     Mismatch {
@@ -102,7 +103,7 @@ pub enum CertificateError {
     },
 }
 
-/// What a certificate says of itself.
+/// The contents of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// DNS names, lower-case, `*.` as written.
@@ -116,7 +117,7 @@ pub struct Description {
 /// Reads a chain and its key.
 ///
 /// # Errors
-/// If a file cannot be read or used, or the key is not the certificate's.
+/// If a file cannot be read or used, or the key does not belong to the certificate.
 pub fn load(files: &CertificateFiles) -> Result<CertifiedKey, CertificateError> {
     let chain = chain(&files.certificate)?;
     if let Some(bytes) = chain.first().map(|leaf| leaf.len()).filter(|len| *len > LEAF_BYTES_MAX) {
@@ -127,7 +128,7 @@ pub fn load(files: &CertificateFiles) -> Result<CertifiedKey, CertificateError> 
         .map_err(|_| CertificateError::BadKey { file: files.key.clone() })?;
     let certified = CertifiedKey::new(chain, signing);
     match certified.keys_match() {
-        // A signing key that does not show its public half was made of a key that we did read.
+        // `Unknown`: this kind of key does not reveal its public half, so it cannot be compared.
         Ok(()) | Err(TlsError::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(TlsError::InconsistentKeys(_)) => Err(CertificateError::Mismatch {
             certificate: files.certificate.clone(),
@@ -172,7 +173,7 @@ pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
     })
 }
 
-/// The DNS names of a certificate, lower-case; none if it is not X.509. The subject's common name
+/// The DNS names of a certificate, lower-case. Empty if it is not X.509. The subject's common name
 /// does not count (RFC 9525 section 2).
 pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     describe(certificate).map_or_else(Vec::new, |description| description.names)
@@ -189,9 +190,9 @@ impl Description {
         (now < self.not_before).then(|| format!("is not valid before {}", date(self.not_before)))
     }
 
-    /// Whether a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which
-    /// is covered by the same wildcard: that names of more labels are not, every operator of a
-    /// wildcard knows, and is not warned of.
+    /// Whether a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which the
+    /// same wildcard covers. A wildcard does not cover names with more labels; operators know that,
+    /// so there is no warning.
     pub fn covers(&self, name: &str) -> bool {
         let parent = name.split_once('.').map(|(_, parent)| parent);
         self.names.iter().any(|own| {
@@ -211,7 +212,8 @@ pub fn check_key(file: &Path) -> Result<(), CertificateError> {
 fn key(file: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text = read(file)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {
-        // Its head lines (RFC 1421) are no base64, so the traditional form does not parse at all.
+        // The header lines of an encrypted traditional key (RFC 1421) are not base64, so it does
+        // not parse at all.
         _ if is_encrypted(&text) => CertificateError::EncryptedKey { file: file.to_owned() },
         pem::Error::NoItemsFound => CertificateError::NoKey { file: file.to_owned() },
         why => CertificateError::Pem { file: file.to_owned(), why },
@@ -223,7 +225,7 @@ fn is_encrypted(text: &[u8]) -> bool {
     has(b"BEGIN ENCRYPTED PRIVATE KEY") || has(b"Proc-Type: 4,ENCRYPTED")
 }
 
-/// The text may be a key, so it is wiped when dropped.
+/// The text may contain a key, so it is wiped when dropped.
 fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
     read_regular(file, FILE_BYTES_MAX)
         .map(Zeroizing::new)
@@ -236,12 +238,12 @@ fn date(seconds: i64) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
-/// Bytes of DER: lengths of two bytes are the longest that webpki reads (`TWO_BYTE_DER_SIZE`), and
-/// with four bytes before it the whole must fit.
+/// Most bytes of DER: webpki reads lengths of at most two bytes (`TWO_BYTE_DER_SIZE`), with four
+/// bytes before them.
 const LEAF_BYTES_MAX: usize = 0xffff + 4;
 
-/// Bytes of a PEM file. All authorities of the web together are below 300 kB.
+/// Most bytes of a PEM file. All of the web's CA certificates together have less than 300 kB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Seconds since 1970; the last that has a four-digit year, as X.509 and RFC 3339 want it.
+/// Seconds since 1970: the last second with a four-digit year, which X.509 and RFC 3339 require.
 const YEAR_9999_END: u64 = 253_402_300_799;

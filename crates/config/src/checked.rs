@@ -1,5 +1,4 @@
-//! The whole of a checked configuration: what `serve`, `check` and `explain` read.
-//! Knows no TOML, and not how a connection is served.
+//! A checked configuration as a whole, for `serve`, `check` and `explain`.
 
 use crate::model::{
     Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings,
@@ -15,18 +14,18 @@ pub struct Config {
     pub rules: RuleList,
     /// The matchers of `rules`, indexed.
     pub policy: eyelet_policy::Rules,
-    /// Bounds.
+    /// Limits.
     pub limits: Limits,
-    /// Bounds of HTTP.
+    /// Limits of HTTP.
     pub http: HttpLimits,
     /// What is logged, and where.
     pub log: LogSettings,
-    /// Where dictionaries are kept.
+    /// Where dictionaries are stored.
     pub dictionaries: Dictionaries,
     /// Who resolves the names of upstreams.
     pub dns: Dns,
     /// How evidence for names is gathered.
     pub evidence: EvidenceSettings,
-    /// Worker threads; `None` is one a core.
+    /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! What a terminate rule says of compression, and [dictionary]. Knows nothing of responses.
+//! Reads the compression keys of a terminate rule, and [dictionary].
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::model::{Compression, Dictionaries};
 use crate::reader::{Report, Section};
 use crate::settings::bytes;
 
-/// Reads what a rule says.
+/// Reads the compression keys of a rule.
 pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compression {
     let mut read = Compression::default();
     read.on = switch(report, section, "compress").unwrap_or(read.on);
@@ -106,7 +106,7 @@ fn switch(report: &mut Report<'_>, section: &Section<'_, '_>, key: &str) -> Opti
     }
 }
 
-/// Notes what is said where no HTTP is spoken: it would be read by nobody.
+/// Reports compression keys of rules without HTTP, where they would have no effect.
 pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
     for key in RULE_KEYS {
         if let Some(at) = section.key_at(key) {
@@ -117,7 +117,7 @@ pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
     }
 }
 
-/// What a rule may say.
+/// The compression keys of a rule.
 const RULE_KEYS: [&str; 8] = [
     "breach_allow",
     "breach_rule",
@@ -129,7 +129,7 @@ const RULE_KEYS: [&str; 8] = [
     "offload",
 ];
 
-/// With `compress = "off"` nothing is done that these could change.
+/// Keys without effect if `compress = "off"`.
 const ONLY_IF_ON: [&str; 7] = [
     "breach_allow",
     "breach_rule",
@@ -142,11 +142,11 @@ const ONLY_IF_ON: [&str; 7] = [
 
 const KEYS: [&str; 2] = ["bytes_max", "path"];
 
-/// Beside the configuration.
+/// The default folder, relative to the configuration.
 const FOLDER: &str = "dictionaries";
 
-/// Bytes: more hides nothing that more requests would not find.
+/// Bytes. With more, an attacker only needs more requests.
 const LENGTH_HIDING: RangeInclusive<usize> = 0..=1024;
 
-/// Bytes: below 1 MiB no bundle of today's fits; above 64 GiB it is no memory.
+/// Bytes. No bundle of today fits below 1 MiB, and nobody has more than 64 GiB of memory for this.
 const BYTES: RangeInclusive<usize> = 1 << 20..=64 << 30;

@@ -1,5 +1,4 @@
-//! One mistake in a configuration file, with the line it is on and what was expected there.
-//! Knows nothing of TOML or of what the configuration means.
+//! A mistake in a configuration file: its line, what is wrong, and what was expected.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum Severity {
     /// It is refused.
     Error,
-    /// It runs, and perhaps not as meant.
+    /// It runs, but perhaps not as meant.
     Warning,
 }
 
@@ -18,7 +17,7 @@ pub enum Severity {
 pub struct Diagnostic {
     /// The configuration file, as it was named.
     pub file: PathBuf,
-    /// From 1; 0 where the file as a whole is at fault.
+    /// From 1; 0 if the mistake concerns the whole file.
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
@@ -55,7 +54,7 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-/// A text with the places of its line starts, so that 10,000 mistakes cost 10,000 binary searches.
+/// A text with the offsets of its lines, so that each of 10,000 mistakes costs one binary search.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     file: &'a Path,
@@ -71,7 +70,7 @@ impl<'a> Source<'a> {
         Self { file, text, line_starts }
     }
 
-    /// The number of the line that a place is in, from 1.
+    /// The number of the line that contains an offset, from 1.
     pub(super) fn line(&self, at: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= at)
     }
@@ -90,16 +89,16 @@ fn floor_char_boundary(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-/// The beginning of the first line. A line of a key pasted by mistake should not fill the terminal,
-/// and a thousand mistakes in one line of megabytes must not keep it a thousand times.
+/// The beginning of the first line. A key pasted by mistake should not fill the terminal, and a
+/// thousand mistakes in one line of megabytes must not copy it a thousand times.
 fn excerpt(text: &str) -> String {
-    // Two more, so that an end of CR and LF is seen whole.
+    // Two more, so that CR LF at the end is included.
     let near = text.char_indices().nth(EXCERPT_CHARS_MAX + 2).and_then(|(end, _)| text.get(..end));
     let line = near.unwrap_or(text).lines().next().unwrap_or("");
     line.chars().take(EXCERPT_CHARS_MAX).collect()
 }
 
-/// Spaces up to the column, with the line's own tabs kept so that the caret stands below its place.
+/// Spaces up to the column. Tabs of the line are kept, so that the caret is below its place.
 fn caret_indent(source: &str, column: usize) -> String {
     let before = source.chars().take(column.saturating_sub(1).min(EXCERPT_CHARS_MAX));
     before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect()

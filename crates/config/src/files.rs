@@ -1,5 +1,5 @@
-//! Looks into the files that a configuration names: that they are there, and for `check` that
-//! certificates can be used, fit their keys and their rule. Knows nothing of a rule's action.
+//! Checks the files that a configuration names: that they exist, and for `check` that certificates
+//! can be used and fit their keys and their rules.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -13,22 +13,22 @@ use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
 use crate::reader::{Report, Text};
 
-/// How far the files that a configuration names are looked into.
+/// How thoroughly the files are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// They can be opened: what `serve` and `explain` need to start fast with 10,000 of them.
+    /// Only that they can be opened: `serve` and `explain` start fast with 10,000 of them.
     Files,
-    /// Certificates are read, fitted to their keys and compared with the names of their rules.
+    /// Certificates are read, and compared with their keys and with the names of their rules.
     Full,
 }
 
-/// What is known of files: each is looked into once, however many rules name it.
+/// The results so far: each file is checked once, however many rules name it.
 pub(super) struct Files {
-    /// Relative paths begin here.
+    /// Paths are relative to this folder.
     folder: PathBuf,
     depth: Depth,
     now: SystemTime,
-    /// The mode of each.
+    /// The mode of each file.
     present: HashMap<PathBuf, Result<u32, String>>,
     pairs: HashMap<CertificateFiles, Result<Option<Description>, Fault>>,
     authorities: HashMap<PathBuf, Result<(), String>>,
@@ -53,7 +53,7 @@ impl Files {
         }
     }
 
-    /// A certificate and its key, for a rule that takes `names`.
+    /// Checks a certificate and its key, for a rule that takes `names`.
     pub(super) fn check_pair(
         &mut self,
         report: &mut Report<'_>,
@@ -82,7 +82,7 @@ impl Files {
                 let at = if fault.of_key { key.at } else { certificate.at };
                 report.error(at, fault.message.clone());
                 if !fault.of_key {
-                    // The certificate hides whether its key can be read.
+                    // The certificate failed first, so the key was not checked yet.
                     report.keep(key.at, certificate::check_key(&files.key));
                 }
             }
@@ -93,7 +93,7 @@ impl Files {
         }
     }
 
-    /// The authorities of client certificates.
+    /// Checks the file of CA certificates for client certificates.
     pub(super) fn check_authorities(&mut self, report: &mut Report<'_>, text: Text<'_>) -> PathBuf {
         let path = self.folder.join(text.text);
         if self.check_present(report, text.at, &path).is_some() && self.depth == Depth::Full {
@@ -119,7 +119,7 @@ impl Files {
     }
 }
 
-/// Opens a file; its mode.
+/// Opens a file and returns its mode.
 fn open(path: &Path) -> Result<u32, String> {
     let opened = open_regular(path).and_then(|file| file.metadata());
     opened
@@ -178,8 +178,8 @@ fn shown(names: &[String]) -> String {
     }
 }
 
-/// Bits of a mode: who is neither the owner nor in the group may read or write.
+/// Mode bits: users other than the owner and the group may read or write.
 const OTHERS: u32 = 0o006;
 
-/// Names that a warning lists.
+/// Most names that a warning lists.
 const NAMES_SHOWN: usize = 5;

@@ -1,5 +1,5 @@
-//! Configuration: a TOML file in, one checked and indexed value out, or every mistake with its
-//! place. No tokio, no sockets; it reads the files that the configuration names.
+//! Configuration: a TOML file in; one checked and indexed value, or every mistake with its place,
+//! out. No tokio, no sockets. It reads the files that the configuration names.
 
 pub mod certificate;
 mod checked;

@@ -1,5 +1,4 @@
-//! Reads [[listener]] and finds those that would collide.
-//! Knows nothing of rules, beyond what they may call a listener.
+//! Reads [[listener]] and finds listeners that would collide.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,9 +10,9 @@ use crate::values;
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     pub(super) list: Vec<Listener>,
-    /// Where each one's table is; as long as `list`.
+    /// The offset of each one's table; as long as `list`.
     places: Vec<usize>,
-    /// One of them could not be read, so a name that is not known here may be its.
+    /// Whether one of them could not be read: an unknown name may then be its name.
     incomplete: bool,
 }
 
@@ -40,7 +39,7 @@ impl Listeners {
         listeners
     }
 
-    /// The index of the listener that a rule calls `text`: its name or its address.
+    /// The index of the listener that a rule refers to by `text`: its name or its address.
     pub(super) fn find(&self, report: &mut Report<'_>, reference: Text<'_>) -> Option<u16> {
         let address: Option<SocketAddr> = reference.text.parse().ok();
         let found = self.list.iter().position(|listener| {
@@ -58,7 +57,7 @@ impl Listeners {
         found.and_then(|index| u16::try_from(index).ok())
     }
 
-    /// Those of a rule, by index; a rule that lists none is for all.
+    /// The listeners of a rule. A rule that lists none is for all.
     pub(super) fn of_rule<'a>(&'a self, listed: &'a [u16]) -> impl Iterator<Item = &'a Listener> {
         let all = self.list.iter().enumerate();
         let of_rule = all.filter(|(index, _)| {
@@ -67,7 +66,7 @@ impl Listeners {
         of_rule.map(|(_, listener)| listener)
     }
 
-    /// The same by index, without those that ask no rule.
+    /// The same by index, without listeners that use no rules.
     pub(super) fn asked_for(&self, listed: &[u16]) -> Vec<usize> {
         let asks = |index: &usize| self.list[*index].kind != ListenerKind::HttpRedirect;
         let is_listed = |index: &usize| {
@@ -76,7 +75,7 @@ impl Listeners {
         (0..self.list.len()).filter(asks).filter(is_listed).collect()
     }
 
-    /// The index of the listener that a dial comes to, whatever addresses this host has.
+    /// The index of the listener that a dial certainly reaches, whatever addresses this host has.
     pub(super) fn reached_at(&self, ip: IpAddr, port: u16) -> Option<usize> {
         let ip = ip.to_canonical();
         self.list.iter().position(|listener| {
@@ -110,7 +109,7 @@ impl Listeners {
     }
 }
 
-/// A listener in a message.
+/// How a message names a listener.
 pub(super) fn called(listener: &Listener) -> String {
     match &listener.name {
         Some(name) => format!("\"{name}\""),
@@ -158,12 +157,13 @@ fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
     }
 }
 
-/// Whether the second bind would fail. `[::]` does not take IPv4 as well: it is bound so.
+/// Whether the second bind would fail. `[::]` is bound for IPv6 only, so it does not collide with
+/// IPv4.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let takes =
         |wide: IpAddr, narrow: IpAddr| wide.is_unspecified() && wide.is_ipv4() == narrow.is_ipv4();
     let (one, other) = (a.ip(), b.ip());
-    // Port 0 is a new port each time.
+    // Port 0 gives a new port each time.
     let same_port = a.port() == b.port() && a.port() != 0;
     same_port && (one == other || takes(one, other) || takes(other, one))
 }
@@ -171,8 +171,8 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 const KEYS: [&str; 6] =
     ["address", "defer_accept", "kind", "name", "proxy_protocol_from", "reuse_port"];
 
-/// Listeners: each is a socket a worker, and rules hold their index in 16 bits.
+/// Most listeners: each has a socket per worker, and rules store its index in 16 bits.
 const LISTENERS_MAX: usize = 1_024;
 
-/// Listeners that a message names.
+/// Most listeners that a message names.
 const KNOWN_SHOWN: usize = 3;

@@ -1,5 +1,5 @@
-//! From a file to a checked configuration, or to every mistake in it.
-//! Coordinates the reading; each part of it is in a file beside.
+//! From a file to a checked configuration, or to every mistake in it. This file coordinates; the
+//! parts are read in the files beside it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::rule::Lead;
 use crate::rules::Reading;
 use crate::{compression, rule, settings};
 
-/// A sound configuration, and what is odd about it.
+/// A valid configuration, and warnings.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
@@ -31,14 +31,14 @@ pub struct Loaded {
 /// Reads a file.
 ///
 /// # Errors
-/// Every mistake in it, warnings included, in the order of the file; at least one is an error.
+/// Every mistake in it, warnings included, in the order of the file. At least one is an error.
 pub fn load(path: &Path, depth: Depth) -> Result<Loaded, Vec<Diagnostic>> {
     let text = read(path).map_err(|message| vec![of_file(path, message)])?;
     parse(path, &text, depth, SystemTime::now())
 }
 
-/// Checks the text of a configuration. `path` is its file, which its relative paths are beside;
-/// `now` is what the dates of certificates are compared with.
+/// Checks the text of a configuration. Relative paths in it are relative to the folder of `path`.
+/// The dates of certificates are compared with `now`.
 ///
 /// # Errors
 /// As [`load`].
@@ -114,7 +114,7 @@ fn read_rules<'t>(
     (rules, policy)
 }
 
-/// Two rules of one name cannot be told apart in a log.
+/// Warns of rules with equal names, which a log cannot distinguish.
 fn check_names(report: &mut Report<'_>, sections: &[Section<'_, '_>]) {
     let mut places: HashMap<&str, usize> = HashMap::new();
     for section in sections {
@@ -128,7 +128,8 @@ fn check_names(report: &mut Report<'_>, sections: &[Section<'_, '_>]) {
     }
 }
 
-/// What came from one listener to another is not dialled to a third: two may be each other's.
+/// Warns of listeners that are each other's upstreams: a connection from one listener to another is
+/// not dialled to a third.
 fn check_leads(report: &mut Report<'_>, leads: &[Lead], listeners: &Listeners) {
     let led = leads.iter().filter(|lead| !lead.from.is_empty());
     let led: HashMap<usize, usize> = led.map(|lead| (lead.to, lead.at)).collect();
@@ -193,8 +194,8 @@ fn of_file(path: &Path, message: String) -> Diagnostic {
     Diagnostic { file, line: 0, column: 0, source: String::new(), message, severity }
 }
 
-/// Bytes: 100,000 rules with a name each are about 10 MB.
+/// Most bytes of a file: 100,000 rules with a name each take about 10 MB.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Covering rules that a message names.
+/// Most covering rules that a message names.
 const COVERING_SHOWN: usize = 3;

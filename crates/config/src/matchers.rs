@@ -1,5 +1,4 @@
-//! Reads the matchers of one [[rule]].
-//! Knows nothing of actions, or of the other rules.
+//! Reads the matchers of one [[rule]], and reports those that can never match.
 
 use eyelet_policy::{AddressPattern, Conditions, EvidenceKind, NamePattern, NetSet};
 use ipnet::IpNet;
@@ -11,12 +10,12 @@ use crate::values;
 
 /// The matchers of a rule.
 pub(super) struct Matchers<'t> {
-    /// With their places, for what is later found about them.
+    /// With their offsets, for later messages.
     pub(super) sni: Vec<(Text<'t>, NamePattern)>,
     pub(super) sni_malformed: bool,
-    /// What `alpn` lists, in its order, which `Conditions` does not keep.
+    /// The protocols of `alpn` in their order, which `Conditions` does not keep.
     pub(super) alpn: Vec<Vec<u8>>,
-    /// The listeners that it is for; none: all.
+    /// The listeners that it is for. Empty: all.
     pub(super) listeners: Vec<u16>,
     pub(super) conditions: Conditions,
 }
@@ -66,7 +65,7 @@ pub(super) fn read<'t>(
     Matchers { sni, sni_malformed, alpn, listeners: known, conditions }
 }
 
-/// The matchers on TLS compression, on whether the name is true, and on the certificate.
+/// The matchers on TLS compression, on evidence for the name, and on the certificate.
 fn with_evidence(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
@@ -123,7 +122,7 @@ fn issuer(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// Evidence is about where the client wanted to go: a direct listener does not know.
+/// Evidence needs the client's destination, which a direct listener does not know.
 fn check_destination(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
@@ -148,7 +147,7 @@ pub(super) fn nets(report: &mut Report<'_>, section: &Section<'_, '_>, key: &str
     each(report, section, key, values::net)
 }
 
-/// What `read` makes of each text of `key`, without those that it makes nothing of.
+/// Calls `read` on each text of `key`. Reports those that fail, and returns the others' values.
 pub(super) fn each<T, E: std::fmt::Display>(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
@@ -167,7 +166,7 @@ fn destination(report: &mut Report<'_>, section: &Section<'_, '_>) -> Vec<Addres
     read.into_iter().flatten().collect()
 }
 
-/// Notes a rule for CONNECT targets that no listener of its own could give it.
+/// Reports a rule for CONNECT targets that is for no CONNECT listener.
 fn check_connect(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,

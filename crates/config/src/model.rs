@@ -1,5 +1,4 @@
-//! The checked configuration as a value: what was said in the file, after defaults.
-//! Knows no TOML, and not how a connection is served.
+//! The checked configuration as values, after defaults.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,31 +11,32 @@ use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_wire::alert::AlertDescription;
 use ipnet::IpNet;
 
-/// One address that is listened on.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The text that rules name it by in `listener`, beside its address.
+    /// The name that rules may use in `listener`; its address works, too.
     pub name: Option<String>,
     /// Where to bind.
     pub address: SocketAddr,
-    /// How its connections come to have a destination.
+    /// How its connections get a destination.
     pub kind: ListenerKind,
-    /// From these sources a PROXY v1/v2 header is required and believed.
+    /// Sources that must send a PROXY v1/v2 header, which is believed.
     pub proxy_protocol_from: Vec<IpNet>,
-    /// Whether another process may hold the port too.
+    /// Whether another process may also bind the port.
     pub reuse_port: bool,
-    /// Whether the kernel keeps connections back until their client has sent something.
+    /// Whether the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
 }
 
-/// How the connections of a listener come to have a destination.
+/// How a listener's connections get a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
     /// They were sent to the listener's own address.
     Direct,
-    /// They were sent elsewhere and redirected here by netfilter, which knows where.
+    /// They were sent elsewhere, and netfilter, which knows where, redirected them here.
     Redirect,
-    /// They were sent elsewhere and delivered here by TPROXY: the socket's address is where.
+    /// They were sent elsewhere, and TPROXY delivered them here: the socket's address is the
+    /// destination.
     Tproxy,
     /// They ask for a host and a port by HTTP CONNECT.
     Connect,
@@ -66,16 +66,16 @@ pub enum Action {
 /// `action = "splice"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Splice {
-    /// Where to.
+    /// The upstream.
     pub upstream: SpliceUpstream,
-    /// Addresses that a name may resolve to although they are loopback, link-local, private or
-    /// our own.
+    /// Networks that a name may resolve to, although they are loopback, link-local, private or our
+    /// own.
     pub upstream_allow: Vec<IpNet>,
-    /// Which PROXY header the upstream is sent first.
+    /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Whose address the upstream sees.
+    /// The source address that the upstream sees.
     pub source: DialSource,
-    /// Whether a server that chooses TLS compression ends the connection.
+    /// Whether the connection ends if the server chooses TLS compression.
     pub forbid_tls_compression: bool,
     /// Whether the client's first bytes go with the SYN.
     pub fast_open: bool,
@@ -84,10 +84,10 @@ pub struct Splice {
 /// The address that an upstream is dialled from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DialSource {
-    /// One of this host's.
+    /// One of this host's addresses.
     #[default]
     Host,
-    /// The client's, with a port of this host's choice.
+    /// The client's address, with a port that this host chooses.
     Client,
 }
 
@@ -101,16 +101,16 @@ pub enum SpliceUpstream {
         /// The port to dial.
         port: u16,
     },
-    /// `destination`: where the client meant to go.
+    /// `destination`: the client's destination.
     Destination,
 }
 
 /// A host by address or by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// Nothing to resolve.
+    /// An address.
     Ip(IpAddr),
-    /// Lower-case ASCII, resolved at each dial.
+    /// A name in lower-case ASCII, resolved at each dial.
     Name(String),
 }
 
@@ -123,21 +123,21 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// `action = "terminate"`. The certificates are not here but in `RuleList::certificates`: 10,000
-/// rules that differ in nothing else share this.
+/// `action = "terminate"`. The certificates are in `RuleList::certificates` instead: 10,000 rules
+/// that differ in nothing else share this.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terminate {
     /// The application.
     pub upstream: TerminateUpstream,
-    /// ALPN protocols to choose from, most wanted first; empty: ALPN is not negotiated.
+    /// ALPN protocols to choose from, in order of preference. Empty: no ALPN.
     pub alpn_select: Vec<Vec<u8>>,
-    /// Client certificates are required and verified against these, if given.
+    /// If given, client certificates are required and verified against these CA certificates.
     pub client_ca: Option<PathBuf>,
-    /// How responses are compressed; for upstreams with HTTP.
+    /// How responses are compressed, if the upstream speaks HTTP.
     pub compression: Compression,
-    /// The lowest TLS version spoken.
+    /// The lowest TLS version accepted.
     pub tls_version_min: TlsVersion,
-    /// Which PROXY header the upstream is sent first.
+    /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 
@@ -155,24 +155,24 @@ pub enum TerminateUpstream {
 /// An application that speaks HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpUpstream {
-    /// Whom to dial.
+    /// The address to dial.
     pub address: HttpAddress,
     /// For `https://`.
     pub tls: Option<UpstreamTls>,
-    /// How long requests are held while nobody answers there.
+    /// How long requests are held while the upstream is down.
     pub wait: Duration,
-    /// Whether it is spoken to in HTTP/2.
+    /// Whether we speak HTTP/2 to it.
     pub http2: UpstreamHttp2,
 }
 
-/// Whether an upstream is spoken to in HTTP/2.
+/// Whether we speak HTTP/2 to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamHttp2 {
-    /// An `https://` upstream chooses by ALPN; any other is spoken to in HTTP/1.1.
+    /// An `https://` upstream chooses by ALPN; others get HTTP/1.1.
     Alpn,
     /// Never.
     Off,
-    /// Always; without TLS by prior knowledge (RFC 9113 section 3.3).
+    /// Always. Without TLS this needs prior knowledge (RFC 9113 section 3.3).
     On,
 }
 
@@ -202,11 +202,11 @@ impl fmt::Display for HttpAddress {
 pub struct UpstreamTls {
     /// The name or address that its certificate must have.
     pub name: String,
-    /// The roots; `None`: the system's.
+    /// The CA certificates. `None`: the system's.
     pub ca: Option<PathBuf>,
 }
 
-/// A TLS version that is spoken.
+/// A TLS version that we speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TlsVersion {
     /// TLS 1.2.
@@ -215,36 +215,36 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// A PROXY header towards an upstream.
+/// A PROXY header for an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyProtocol {
-    /// The binary one.
+    /// Version 2, the binary one.
     V2,
 }
 
 /// `action = "refuse"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Refuse {
-    /// Instead of the alert that the reason would give.
+    /// Replaces the reason's alert.
     pub alert: Option<AlertDescription>,
 }
 
 /// How the responses of a rule are compressed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Compression {
-    /// Whether they are at all.
+    /// Whether they are compressed at all.
     pub on: bool,
-    /// Server-sent events too.
+    /// Whether server-sent events are, too.
     pub event_streams: bool,
-    /// How hard; `None`: hard while the worker has time, less so when it is busy.
+    /// The effort. `None`: high while the worker has time, less when it is busy.
     pub effort: Option<Effort>,
     /// Whether the upstream is asked for identity, so that it need not compress.
     pub offload: bool,
-    /// Whether responses that may hold a secret beside reflected input stay as they are.
+    /// Whether responses that may contain a secret next to reflected input stay uncompressed.
     pub breach_rule: bool,
-    /// Whose requests that rule lets through.
+    /// Whose requests are exempt from that.
     pub breach_allow: Allowed,
-    /// At most so many bytes of random length are added to each response; 0 is none.
+    /// Most bytes of random padding added to each response. 0: none.
     pub length_hiding: usize,
     /// Responses to these paths become dictionaries for later ones.
     pub dictionary: Vec<Pattern>,
@@ -268,9 +268,9 @@ impl Default for Compression {
 /// Where dictionaries are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dictionaries {
-    /// A folder; `None`: in memory only.
+    /// A folder. `None`: in memory only.
     pub path: Option<PathBuf>,
-    /// Bytes of bodies and deltas, in memory and again on disk.
+    /// Most bytes of bodies and deltas, in memory and again on disk.
     pub bytes_max: usize,
 }
 
@@ -280,35 +280,35 @@ impl Default for Dictionaries {
     }
 }
 
-/// Bounds of everything that a peer can make grow.
+/// Limits of everything that a peer can make grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest hello, in bytes of TLS records.
+    /// The largest hello, in bytes of its handshake message.
     pub hello_bytes_max: usize,
     /// From accept to the whole hello.
     pub hello_timeout: Duration,
     /// From the hello to the end of the handshake.
     pub handshake_timeout: Duration,
-    /// For an upstream to answer a dial, all its addresses together.
+    /// For an upstream to answer a dial, for all its addresses together.
     pub connect_timeout: Duration,
     /// Without a byte in either direction.
     pub idle_timeout: Duration,
     /// Whether idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
-    /// What SIGTERM leaves to busy connections.
+    /// How long busy connections may last after SIGTERM.
     pub drain_timeout: Duration,
-    /// Connections at once.
+    /// Most connections at once.
     pub connections_max: usize,
-    /// Bytes of memory in all.
+    /// Most bytes of memory in all.
     pub memory_max: usize,
 }
 
-/// Bounds of HTTP, for rules with an HTTP upstream.
+/// Limits of HTTP, for rules with an HTTP upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     /// From a request's first byte to the end of its head.
     pub head_timeout: Duration,
-    /// Without a byte of a body that is on its way, in either direction.
+    /// Without a byte of a body in transit, in either direction.
     pub body_timeout: Duration,
     /// From a request's end to the response's head.
     pub upstream_timeout: Duration,
@@ -316,20 +316,20 @@ pub struct HttpLimits {
     pub http2_idle_timeout: Duration,
     /// The largest head of a request, in bytes.
     pub head_bytes_max: usize,
-    /// Clients whose Forwarded and X-Forwarded-* are believed.
+    /// Clients whose Forwarded and X-Forwarded-* fields are believed.
     pub trusted_proxies: Vec<IpNet>,
 }
 
 /// What is logged of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Where the access lines go.
+    /// Where the access log goes.
     pub access: Access,
-    /// Whether they carry JA4, which costs two hashes a connection.
+    /// Whether entries contain JA4, which costs two hashes per connection.
     pub ja4: bool,
 }
 
-/// Where the access lines go.
+/// Where the access log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `"stdout"`.
@@ -340,7 +340,7 @@ pub enum Access {
     File(PathBuf),
 }
 
-/// Who resolves names.
+/// The resolvers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Empty: the system's.
@@ -350,12 +350,12 @@ pub struct Dns {
 /// How evidence for names is gathered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvidenceSettings {
-    /// PEM; who may sign the certificates of destinations. `None`: the system's roots.
+    /// A PEM file of CA certificates for the certificates of destinations. `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// How long an address of a name counts after it was last resolved, and a certificate after it
-    /// was last seen.
+    /// How long an address counts after it was last resolved, and a certificate after it was last
+    /// seen.
     pub history: Duration,
-    /// For one piece of evidence to be had.
+    /// For gathering one piece of evidence.
     pub timeout: Duration,
 }
 
@@ -400,5 +400,6 @@ impl Default for LogSettings {
     }
 }
 
-/// Bytes; a hello with three post-quantum key shares is below 8 KiB, 64 KiB is what DESIGN allows.
+/// Most bytes of a hello. One with three post-quantum key shares has less than 8 KiB; 64 KiB leaves
+/// ample room.
 pub const HELLO_BYTES_MAX: usize = 65_536;

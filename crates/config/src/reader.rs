@@ -1,5 +1,4 @@
-//! Typed reading of a TOML document that notes every mistake and goes on.
-//! Knows values, their places and keys; what they mean is known by its callers.
+//! Typed reading of a TOML document. It reports every mistake and continues.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -10,11 +9,11 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::diagnostic::{Diagnostic, Severity, Source};
 
-/// Mistakes so far.
+/// The mistakes found so far.
 pub(super) struct Report<'a> {
     source: Source<'a>,
     diagnostics: Vec<Diagnostic>,
-    /// The text is not TOML in places: what seems to be missing may stand there.
+    /// Parts of the text are not TOML: something that seems to be missing may be there.
     damaged: bool,
     errors: usize,
     warnings: usize,
@@ -39,14 +38,14 @@ impl<'a> Report<'a> {
         self.error(at, message);
     }
 
-    /// Something is not there. Not said of a damaged text, where it may well be.
+    /// Reports something missing. Does nothing for a damaged text, which may contain it.
     pub(super) fn missing(&mut self, at: usize, message: impl Into<String>) {
         if !self.damaged {
             self.error(at, message);
         }
     }
 
-    /// The value, or its mistake noted at `at`.
+    /// Returns the value, or reports the error at `at`.
     pub(super) fn keep<T, E: Display>(&mut self, at: usize, read: Result<T, E>) -> Option<T> {
         read.map_err(|why| self.error(at, why.to_string())).ok()
     }
@@ -55,7 +54,7 @@ impl<'a> Report<'a> {
         self.source.line(at)
     }
 
-    /// All of them in the order of the text, and whether one is an error.
+    /// All mistakes in the order of the text, and whether one is an error.
     pub(super) fn finish(mut self) -> (Vec<Diagnostic>, bool) {
         self.diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
         let fatal = self.errors > 0;
@@ -70,7 +69,7 @@ impl<'a> Report<'a> {
         (self.diagnostics, fatal)
     }
 
-    /// Beyond the first ones, mistakes are only counted: warnings never crowd out an error.
+    /// Beyond the first ones, mistakes are only counted. Warnings never displace an error.
     fn push(&mut self, severity: Severity, at: usize, message: String) {
         let (number, max) = match severity {
             Severity::Error => (&mut self.errors, ERRORS_MAX),
@@ -86,14 +85,14 @@ impl<'a> Report<'a> {
 /// A table of the document.
 #[derive(Clone, Copy)]
 pub(super) struct Section<'t, 'i> {
-    /// As operators know it: `[[rule]]`.
+    /// As written: `[[rule]]`.
     pub(super) title: &'static str,
     pub(super) table: &'t DeTable<'i>,
-    /// Where its header is.
+    /// The offset of its header.
     pub(super) at: usize,
 }
 
-/// A string and where it stands.
+/// A string and its offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text<'t> {
     pub(super) text: &'t str,
@@ -101,7 +100,7 @@ pub(super) struct Text<'t> {
 }
 
 impl<'t, 'i> Section<'t, 'i> {
-    /// Notes keys that are not in `known`.
+    /// Reports keys that are not in `known`.
     pub(super) fn check_keys(&self, report: &mut Report<'_>, known: &[&str]) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
@@ -121,7 +120,7 @@ impl<'t, 'i> Section<'t, 'i> {
         self.table.get(key)
     }
 
-    /// Where `key` itself stands.
+    /// The offset of `key` itself.
     pub(super) fn key_at(&self, key: &str) -> Option<usize> {
         self.table.get_key_value(key).map(|(key, _)| key.span().start)
     }
@@ -158,7 +157,7 @@ impl<'t, 'i> Section<'t, 'i> {
         }
     }
 
-    /// A whole number within `range`, which is said where it is not.
+    /// A whole number within `range`; a message names the range.
     pub(super) fn number(
         &self,
         report: &mut Report<'_>,
@@ -179,7 +178,7 @@ impl<'t, 'i> Section<'t, 'i> {
         within
     }
 
-    /// The tables below `key`, which is written `[[key]]`.
+    /// The tables of `key`, written `[[key]]`.
     pub(super) fn sections(
         &self,
         report: &mut Report<'_>,
@@ -207,7 +206,7 @@ impl<'t, 'i> Section<'t, 'i> {
         sections
     }
 
-    /// The table below `key`, which is written `[key]`.
+    /// The table of `key`, written `[key]`.
     pub(super) fn section(
         &self,
         report: &mut Report<'_>,
@@ -227,7 +226,7 @@ impl<'t, 'i> Section<'t, 'i> {
     }
 }
 
-/// The candidate that is fewest edits away, if that is close enough to be a slip.
+/// The candidate with the fewest edits, if it is close enough to be a typing mistake.
 pub(super) fn nearest<'c>(
     word: &str,
     candidates: impl Iterator<Item = &'c str>,
@@ -239,13 +238,14 @@ pub(super) fn nearest<'c>(
     (nearest.0 <= slips_max).then_some(nearest.1)
 }
 
-/// The first of several texts that is there twice.
+/// The first text that occurs twice.
 pub(super) fn repeated<'t>(texts: &[Text<'t>]) -> Option<Text<'t>> {
     let mut seen = HashSet::new();
     texts.iter().copied().find(|text| !seen.insert(text.text))
 }
 
-/// Edits (insert, delete, replace) between two words, by the usual table of one row.
+/// The number of edits (insert, delete, replace) between two words, by the usual table with one
+/// row.
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -279,7 +279,7 @@ fn strings_of<'t>(
             }
         }
     }
-    // What can be read is read on, so that its mistakes are found too.
+    // The valid strings are used, so that mistakes in them are found, too.
     (array.is_empty() || !texts.is_empty()).then_some(texts)
 }
 
@@ -297,11 +297,11 @@ fn wrong_type<T>(
     None
 }
 
-/// Errors that are kept: nobody reads more, and a generated file may have millions.
+/// Most errors that are kept: nobody reads more, and a generated file may have millions.
 const ERRORS_MAX: usize = 1_000;
 
-/// Warnings that are kept.
+/// Most warnings that are kept.
 const WARNINGS_MAX: usize = 200;
 
-/// Bytes of an unknown key that are compared with known ones, which are all shorter.
+/// Longest unknown key that is compared with the known ones, in bytes. All of those are shorter.
 const WORD_BYTES_MAX: usize = 64;

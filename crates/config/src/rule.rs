@@ -1,5 +1,4 @@
-//! Reads one [[rule]]: its action, and that its keys fit that action.
-//! Knows nothing of the other rules.
+//! Reads one [[rule]]: its action, and whether its keys fit that action.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -20,15 +19,15 @@ use crate::{compression, values};
 pub(super) struct Written<'t> {
     pub(super) matchers: eyelet_policy::Rule,
     pub(super) action: Action,
-    /// Each with its key, as written; none but for terminate rules.
+    /// Each with its key, as written. Only for terminate rules.
     pub(super) certificates: Vec<[&'t str; 2]>,
-    /// Where its upstream is a listener.
+    /// Set if its upstream is a listener.
     pub(super) lead: Option<Lead>,
 }
 
 /// A rule that leads from listeners to a listener.
 pub(super) struct Lead {
-    /// Without that one.
+    /// Without `to`.
     pub(super) from: Vec<usize>,
     pub(super) to: usize,
     pub(super) at: usize,
@@ -41,7 +40,7 @@ enum Kind {
     Refuse,
 }
 
-/// `None` where a mistake leaves no rule; its mistakes are all in `report`.
+/// Reads a rule. `None` if a mistake leaves no rule; the mistakes are in `report`.
 pub(super) fn read<'t>(
     report: &mut Report<'_>,
     section: &Section<'t, '_>,
@@ -58,7 +57,7 @@ pub(super) fn read<'t>(
             let splice = splice(report, section, &matchers, listeners)?;
             let needs = match splice.upstream {
                 SpliceUpstream::Sni { .. } => Needs::Name,
-                // What a server chooses is known by what was offered.
+                // The hello is needed to know what the server may choose.
                 _ if splice.forbid_tls_compression => Needs::Hello,
                 _ => Needs::Nothing,
             };
@@ -83,7 +82,7 @@ pub(super) fn read<'t>(
     Some(Written { matchers, action, certificates: shown, lead })
 }
 
-/// Where the upstream is an address that a listener of this file surely has.
+/// Whether the upstream is certainly a listener of this file.
 fn lead(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
@@ -146,7 +145,7 @@ fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind>
     }
 }
 
-/// Notes keys that belong to another action: they would be read by nobody.
+/// Reports keys that belong to another action and would have no effect.
 fn check_fit(report: &mut Report<'_>, section: &Section<'_, '_>, kind: Kind) {
     for (key, kinds) in ACTION_KEYS {
         if let Some(at) = section.key_at(key)
@@ -279,7 +278,7 @@ fn terminate(
     })
 }
 
-/// What only upstreams with HTTP have.
+/// Reads the keys for HTTP upstreams only.
 fn read_http_keys(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
@@ -352,7 +351,7 @@ fn certificates<'t>(
     pairs.collect()
 }
 
-/// An empty list is an answer here: no ALPN.
+/// An empty list is valid here: no ALPN.
 fn alpn_select(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Vec<Vec<u8>>> {
     let value = section.value("alpn_select")?;
     if value.get_ref().as_array().is_some_and(|list| list.is_empty()) {
@@ -405,7 +404,7 @@ fn known_keys() -> Vec<&'static str> {
     keys
 }
 
-/// What every rule may have.
+/// The keys of every rule.
 const COMMON_KEYS: [&str; 19] = [
     "action",
     "alpn",
@@ -428,7 +427,7 @@ const COMMON_KEYS: [&str; 19] = [
     "tls_version_max",
 ];
 
-/// What only rules of some actions may have.
+/// The keys of rules with certain actions.
 const ACTION_KEYS: [(&str, &[Kind]); 24] = [
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -456,10 +455,10 @@ const ACTION_KEYS: [(&str, &[Kind]); 24] = [
     ("upstream_wait", &[Kind::Terminate]),
 ];
 
-/// Who waits longer for an application has lost its client.
+/// After a longer wait the client is gone.
 const UPSTREAM_WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_mins(10);
 
-/// What other programs call it.
+/// The names of actions in other programs.
 const SYNONYMS: [(&[&str], &str); 3] = [
     (&["passthrough", "tunnel", "forward", "allow", "proxy"], "; \"splice\" passes bytes on"),
     (&["bump", "intercept", "offload"], "; \"terminate\" ends TLS here"),

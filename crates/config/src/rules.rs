@@ -1,5 +1,5 @@
-//! The rules, held so that 100,000 of them are small: what several have in common is there once,
-//! and texts lie behind each other. Knows nothing of TOML, or of what a rule matches.
+//! The rules, stored so that 100,000 of them are small: equal parts are stored once, and texts lie
+//! one after the other.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use std::sync::Arc;
 use crate::certificate::CertificateFiles;
 use crate::model::Action;
 
-/// What each rule is called and does; its matchers are in `Config::policy`. A rule costs its name
-/// and 12 bytes. Its action costs nothing where another rule does the same, and its certificates
-/// where another one shows them; else each file of them costs its path and 4 bytes.
+/// Names and actions of the rules; their matchers are in `Config::policy`. A rule costs its name
+/// and 12 bytes. Its action costs nothing if another rule has the same, and so with its
+/// certificates. Otherwise each of their files costs its path and 4 bytes.
 #[derive(Debug)]
 pub struct RuleList {
     names: Texts,
     rows: Box<[Row]>,
     actions: Box<[Arc<Action>]>,
-    /// A certificate, its key, the next certificate: as written, relative to `folder`.
+    /// A certificate, its key, the next certificate, and so on: as written, relative to `folder`.
     files: Texts,
-    /// Where in `files` the certificates end that a rule shows.
+    /// Where each set of certificates ends in `files`.
     sets: Box<[u32]>,
     folder: PathBuf,
 }
@@ -32,14 +32,14 @@ struct Row {
 /// A rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRef<'a> {
-    /// As given, or "rule N" counted from 1.
+    /// As given, or "rule N", counted from 1.
     pub name: &'a str,
     /// What it does.
     pub action: &'a Action,
-    /// Equal actions have one number, of those below [`RuleList::actions_len`].
+    /// Equal actions have the same number, below [`RuleList::actions_len`].
     pub action_number: u32,
-    /// Likewise of the certificates that a terminate rule shows, for [`RuleList::certificates`].
-    /// Others show none, which is a number too.
+    /// Equal sets of certificates have the same number, for [`RuleList::certificates`]. Rules other
+    /// than terminate have the empty set's.
     pub certificates_number: u32,
 }
 
@@ -49,7 +49,7 @@ impl RuleList {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no rules.
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -59,10 +59,10 @@ impl RuleList {
         (index < self.len()).then(|| self.at(index as u32))
     }
 
-    /// A rule that there is.
+    /// A rule that exists.
     ///
     /// # Panics
-    /// As every index does, where there is none.
+    /// As with any index, if there is none.
     pub fn at(&self, rule: u32) -> RuleRef<'_> {
         let row = self.rows[rule as usize];
         RuleRef {
@@ -73,28 +73,29 @@ impl RuleList {
         }
     }
 
-    /// All of them, in their order.
+    /// All rules, in their order.
     pub fn iter(&self) -> impl Iterator<Item = RuleRef<'_>> + '_ {
         (0..self.len() as u32).map(|rule| self.at(rule))
     }
 
-    /// The action of a rule, for those who outlive the list.
+    /// The action of a rule, for callers that outlive the list.
     pub fn shared_action(&self, rule: u32) -> Option<Arc<Action>> {
         let row = self.rows.get(rule as usize)?;
         self.actions.get(row.action as usize).cloned()
     }
 
-    /// How many actions differ.
+    /// The number of distinct actions.
     pub const fn actions_len(&self) -> usize {
         self.actions.len()
     }
 
-    /// How many sets of certificates differ, the empty one included.
+    /// The number of distinct sets of certificates, the empty one included.
     pub const fn certificates_len(&self) -> usize {
         self.sets.len()
     }
 
-    /// The files of a set of certificates. Several are of different key types (ECDSA and RSA).
+    /// The files of a set of certificates. If there are several, they have different key types
+    /// (ECDSA and RSA).
     pub fn certificates(&self, number: u32) -> impl Iterator<Item = CertificateFiles> + '_ {
         let before = number.checked_sub(1).and_then(|before| self.sets.get(before as usize));
         let end = self.sets.get(number as usize).copied().unwrap_or(0);
@@ -104,15 +105,15 @@ impl RuleList {
         })
     }
 
-    /// The action of a rule, to be changed before anything is served by it.
+    /// The action of a rule, to be changed before it is in use.
     ///
     /// # Panics
-    /// As every index does, where there is no such rule.
+    /// As with any index, if there is none.
     pub fn action_mut(&mut self, rule: u32) -> &mut Action {
         Arc::make_mut(&mut self.actions[self.rows[rule as usize].action as usize])
     }
 
-    /// Without what actions hold: there is one here, or there are as many as differ.
+    /// Without the actions' own memory, which depends on the distinct actions only.
     #[cfg(test)]
     fn heap_bytes(&self) -> usize {
         let lists = size_of_val(&*self.rows) + size_of_val(&*self.sets);
@@ -120,7 +121,7 @@ impl RuleList {
     }
 }
 
-/// A list that is being read.
+/// A list that is being built.
 #[derive(Default)]
 pub(super) struct Reading<'t> {
     names: Texts,
@@ -173,8 +174,7 @@ impl<'t> Reading<'t> {
     }
 }
 
-/// Texts behind each other. The file they come from has at most 256 MiB, so 32 bits say where one
-/// ends.
+/// Texts one after the other. Their file has at most 256 MiB, so 32 bits are enough for an offset.
 #[derive(Debug, Default)]
 struct Texts {
     text: String,
@@ -230,7 +230,7 @@ mod tests {
         let length = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
         let shared = shared.finish(Path::new("/etc"));
         assert_eq!((shared.actions_len(), shared.certificates_len()), (1, 1));
-        // The one pair of files: their texts, their ends, the set.
+        // The single pair of files: its texts, their ends, the set.
         let pair = 7 + 7 + 2 * 4 + 4;
         assert_eq!(shared.heap_bytes(), length(&names) + RULES * (4 + 8) + pair);
         let own = own.finish(Path::new("/etc"));

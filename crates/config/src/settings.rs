@@ -1,5 +1,4 @@
-//! Reads [limits], [http], [log], [dns] and what stands outside of any table.
-//! Knows nothing of listeners and rules.
+//! Reads [limits], [http], [log], [dns], [evidence] and the keys outside of any table.
 
 use std::fs::FileType;
 use std::ops::RangeInclusive;
@@ -96,7 +95,7 @@ pub(super) fn log(
     log
 }
 
-/// Looks at what the access log is without opening it: that would end the reader of a FIFO.
+/// Checks the access log's path without opening it: opening it would end a FIFO's reader.
 fn check_access_log(report: &mut Report<'_>, at: usize, path: &Path) {
     let inside = path.parent().filter(|inside| *inside != Path::new(""));
     let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
@@ -172,7 +171,7 @@ pub(super) fn bytes(
     Some(bytes)
 }
 
-/// What stands outside of any table.
+/// The keys outside of any table.
 pub(super) const DOCUMENT_KEYS: [&str; 9] =
     ["dictionary", "dns", "evidence", "http", "limits", "listener", "log", "rule", "workers"];
 
@@ -203,32 +202,32 @@ const DNS_KEYS: [&str; 1] = ["servers"];
 
 const EVIDENCE_KEYS: [&str; 3] = ["ca", "history", "timeout"];
 
-/// Of a peer that has done nothing yet: above ten minutes it is no limit.
+/// For a peer that has done nothing yet: more than ten minutes is no limit.
 const SHORT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(10);
 
-/// Of an exchange: a report may take an hour, and a day is no bound.
+/// For an exchange: a report may take an hour, but a day is no limit.
 const HTTP: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(24);
 
-/// Bytes: below 1 KiB today's browsers' heads do not fit.
+/// Bytes. Heads of today's browsers do not fit below 1 KiB.
 const HEAD_BYTES: RangeInclusive<usize> = 1 << 10..=1 << 20;
 
 /// A year of 365.25 days without a byte is longer than any connection lives.
 const IDLE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(31_557_600);
 
-/// Below a second a name would be asked for with each connection; above a week an address that
-/// was given back counts for its next owner.
+/// Below a second a name would be queried for each connection. Above a week an address may already
+/// have its next owner.
 const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(168);
 
-/// 0 is to wait for nobody.
+/// 0: do not wait.
 const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_hours(24);
 
-/// Bytes: below 512, hellos of today's clients do not fit.
+/// Bytes. Hellos of today's clients do not fit below 512.
 const HELLO_BYTES: RangeInclusive<usize> = 512..=HELLO_BYTES_MAX;
 
-/// Bytes: below 16 MiB not even the buffers of one busy worker fit; 16 TiB is above any machine.
+/// Bytes. Below 16 MiB not even one busy worker's buffers fit; no machine has 16 TiB.
 const MEMORY_BYTES: RangeInclusive<usize> = 16 << 20..=16 << 40;
 
-/// Linux' fs.nr_open can be raised to 2^30 at most, but memory ends long before.
+/// Linux allows fs.nr_open up to 2^30, but memory ends long before.
 const CONNECTIONS: RangeInclusive<usize> = 1..=100_000_000;
 
 /// Threads.

@@ -1,5 +1,5 @@
-//! Configurations with mistakes and what is said of them, as tables; and sound ones.
-//! Mistakes are matched exactly: place and words are what an operator has to go by.
+//! Tables of configurations with mistakes and their messages, and valid ones. Messages are compared
+//! exactly, because operators depend on place and words.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -17,7 +17,7 @@ fn read(text: &str) -> Result<Loaded, Vec<Diagnostic>> {
     parse(Path::new("edge.toml"), text, Depth::Full, SystemTime::now())
 }
 
-/// `line:column: message` of each, warnings marked.
+/// `line:column: message` of each; warnings are marked.
 fn said(diagnostics: &[Diagnostic]) -> Vec<String> {
     let line = |found: &Diagnostic| {
         let warning = if found.severity == Severity::Warning { "warning: " } else { "" };
@@ -26,7 +26,7 @@ fn said(diagnostics: &[Diagnostic]) -> Vec<String> {
     diagnostics.iter().map(line).collect()
 }
 
-/// What is said of `text`, which is put below a listener of two lines.
+/// The messages for `text` after a listener of two lines.
 fn said_below_listener(text: &str) -> Vec<String> {
     match read(&format!("{LISTENER}{text}")) {
         Ok(loaded) => said(&loaded.warnings),
@@ -401,7 +401,7 @@ fn evidence() {
     }
     let found = said_of(GATE, "[evidence]\nhistory = \"0s\"\ntimeout = \"1h\"\ncache = 1");
     assert_eq!(found.len(), 3, "{found:#?}");
-    // A direct listener knows no destination to ask about.
+    // A direct listener knows no destination.
     for key in ["certificate_valid = true", "sni_verified = true\nevidence = \"certificate\""] {
         let found = said_of(LISTENER, key);
         assert!(found[0].contains("asks about the destination, and no listener of this rule"));
@@ -536,7 +536,7 @@ fn warnings_in_masses_do_not_hide_an_error() {
     let warned = "[[rule]]\nsni = \"*.com\"\naction = \"refuse\"\n".repeat(300);
     let found = read(&format!("{LISTENER}{warned}[log]\nja4 = 1\n")).unwrap_err();
     let errors = found.iter().filter(|found| found.severity == Severity::Error).count();
-    // All rules but the first are covered by it, and then the one of [log] and the count.
+    // The first rule covers all others; then come the message about [log] and the count.
     assert_eq!((found.len(), errors), (200 + 299 + 1 + 1, 299 + 1 + 1));
     assert_eq!(found.last().unwrap().to_string(), "edge.toml: error: and 100 more");
 }

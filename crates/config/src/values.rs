@@ -1,5 +1,5 @@
-//! One value of the configuration from its text: addresses, networks, durations, sizes, upstreams.
-//! Each says what it expected; none knows the key or the file that it stands in.
+//! Parses single values: addresses, networks, durations, sizes, upstreams. Each error says what was
+//! expected.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -34,7 +34,7 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     ))
 }
 
-/// A resolver; the port is 53 where it is not given.
+/// A resolver. The default port is 53.
 pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
     let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT));
     let server = bare.ok().or_else(|| text.parse().ok());
@@ -67,7 +67,7 @@ pub(super) fn net(text: &str) -> Result<IpNet, String> {
     }
 }
 
-/// What `destination` lists: a network or address, perhaps with a port, or `*` with a port.
+/// An item of `destination`: a network or address, with or without a port, or `*` with a port.
 pub(super) fn address_patterns(text: &str) -> Result<Vec<AddressPattern>, String> {
     let Some(port) = text.strip_prefix("*:") else {
         return address_pattern(text).map(|pattern| vec![pattern]);
@@ -77,12 +77,12 @@ pub(super) fn address_patterns(text: &str) -> Result<Vec<AddressPattern>, String
     Ok(all.map(|net| AddressPattern { net, port }).into())
 }
 
-/// What `connect` lists.
+/// An item of `connect`.
 pub(super) fn connect_pattern(text: &str) -> Result<ConnectPattern, String> {
     text.parse().map_err(|fault| format!("\"{text}\": {fault}"))
 }
 
-/// A network or address, perhaps with a port; IPv6 with a port stands in brackets.
+/// A network or address, with or without a port. IPv6 with a port is in brackets.
 fn address_pattern(text: &str) -> Result<AddressPattern, String> {
     let expected = || {
         format!(
@@ -106,7 +106,7 @@ fn address_pattern(text: &str) -> Result<AddressPattern, String> {
     }
 }
 
-/// A time with its unit.
+/// A duration with its unit.
 pub(super) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let parsed = humantime::parse_duration(text).map_err(|_| {
         format!(
@@ -121,7 +121,7 @@ pub(super) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<D
     Err(format!("\"{text}\" is out of bounds; expected {low} to {high}"))
 }
 
-/// Bytes with their unit.
+/// A number of bytes with its unit.
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let expected = |why: &str| {
         format!(
@@ -144,7 +144,7 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| expected("is too large"))
 }
 
-/// Where a spliced connection goes.
+/// The upstream of a splice rule.
 pub(super) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
     if text == "destination" {
         return Ok(SpliceUpstream::Destination);
@@ -165,7 +165,7 @@ pub(super) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
     host_port(text).map(SpliceUpstream::HostPort)
 }
 
-/// Where a terminated connection goes.
+/// The upstream of a terminate rule.
 pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String> {
     if text.contains("{sni}") {
         return Err("{sni} in the upstream of a terminate rule would let a client choose where \
@@ -201,7 +201,7 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
     }
 }
 
-/// A name or an address that a certificate has.
+/// A name or an address of a certificate.
 pub(super) fn certificate_name(text: &str) -> Result<String, String> {
     if text.parse::<IpAddr>().is_ok() {
         return Ok(text.to_owned());
@@ -224,7 +224,7 @@ fn http_upstream(address: HttpAddress, tls: Option<UpstreamTls>) -> HttpUpstream
     HttpUpstream { address, tls, wait: Duration::ZERO, http2: UpstreamHttp2::Alpn }
 }
 
-/// `host:port`; a literal IPv6 address stands in brackets.
+/// `host:port`. An IPv6 address is in brackets.
 pub(super) fn host_port(text: &str) -> Result<HostPort, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         let port = port(&address.port().to_string())?;
@@ -359,5 +359,5 @@ const DNS_PORT: u16 = 53;
 const UPSTREAMS: &str =
     "tcp://host:port, unix:/path, http://host:port, https://host:port or http+unix:/path";
 
-/// Bytes: `sun_path` of Linux without its NUL.
+/// Bytes of `sun_path` in Linux without its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;

@@ -1,6 +1,5 @@
-//! Any text is a checked configuration or a list of mistakes with places in it, and any file of
-//! certificates is read or refused. The fuzz targets `config` and `certificate` assert the same of
-//! other bytes. Must not know keys of a configuration.
+//! Any text is a checked configuration or a list of mistakes with valid places, and any certificate
+//! file is read or refused. The fuzz targets `config` and `certificate` assert the same.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -18,7 +17,7 @@ const EXAMPLES: [&str; 4] = [
     include_str!("../../../examples/gateway.toml"),
     include_str!("../../../examples/many-names.toml"),
 ];
-/// What is typed by mistake, one of them at each third place.
+/// Typing mistakes; one of them is inserted at every third place.
 const SLIPS: [&str; 11] = ["\"", "=", "[", "]", "\n", "\r\n", "#", "*", "9", ",", "\u{e9}"];
 
 #[test]
@@ -33,7 +32,7 @@ fn examples_with_slips() {
     }
 }
 
-/// A thousand mistakes in one long line: each keeps the beginning of that line only.
+/// A thousand mistakes in one long line: each keeps only the beginning of that line.
 #[test]
 fn mistakes_in_one_line() {
     let mut text = "rule = [".to_owned();

@@ -1,5 +1,4 @@
-//! Taking in what listeners have, as much as there is room for.
-//! It must not know what becomes of a connection.
+//! Accepting connections, as many as there is room for.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,19 +12,19 @@ use eyelet_sys::socket;
 use crate::ready::Token;
 use crate::worker::Worker;
 
-/// Connections that the kernel holds while accepting is busy; it caps this at
-/// net.core.somaxconn.
+/// Connections that the kernel queues while accepting is busy. It caps this at net.core.somaxconn.
 pub const BACKLOG: i32 = 65_535;
 /// Idle time after which the kernel probes a connection: below the five minutes after which
 /// common NATs forget one.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
-/// Connections accepted in one turn, so that a flood of new ones does not starve the others.
+/// Connections accepted per listener in one iteration, so that a flood of new ones does not starve
+/// the others.
 pub const ACCEPTS: usize = 64;
 
-/// How long a worker takes in what its listeners' queues hold when it drains, at most. New
-/// connections may come as fast as they are taken in, so a count alone is no bound on the time.
+/// How long a draining worker accepts what its listeners' queues hold. New connections may come as
+/// fast as they are accepted, so a count alone does not bound the time.
 pub const LAST_ACCEPT_TIME: Duration = Duration::from_millis(500);
-/// How often up to [`ACCEPTS`] are taken in for the last time: a queue of [`BACKLOG`].
+/// Batches of [`ACCEPTS`] in that last round: a queue of [`BACKLOG`].
 const LAST_ACCEPTS: usize = BACKLOG as usize / ACCEPTS + 1;
 
 const EINTR: i32 = 4;
@@ -45,20 +44,21 @@ pub struct ListenerSocket {
     pub drops: u32,
 }
 
-/// What a worker takes in, and how far it is with that.
+/// The listeners of a worker and the connections that were accepted but not begun.
 pub struct Accepting {
-    /// Where it listens.
+    /// The listening sockets.
     pub sockets: Vec<ListenerSocket>,
-    /// Whether at the limit or out of descriptors; looked at again each tick.
+    /// Whether accepting pauses, at the connection limit or out of descriptors. Checked at each
+    /// tick.
     pub paused: bool,
-    /// Taken in and not begun yet, at most [`ACCEPTS`] of each listener.
+    /// Accepted and not begun yet, at most [`ACCEPTS`] of each listener.
     pub waiting: Vec<Accepted>,
-    /// How many are taken in without a look whether there are so many, which is the dearer call
-    /// where there are not: it makes a socket first.
+    /// Predicted batch size. Overshooting costs one failed accept4, which is not cheap: the kernel
+    /// makes a socket first.
     pub guess: usize,
 }
 
-/// A connection that was taken in.
+/// A connection that was accepted.
 pub struct Accepted {
     /// Index of the listener.
     pub listener: u16,
@@ -69,15 +69,15 @@ pub struct Accepted {
 }
 
 impl Accepting {
-    /// Nothing taken in yet.
+    /// Nothing accepted yet.
     pub fn new(sockets: Vec<ListenerSocket>) -> Self {
         Self { sockets, paused: false, waiting: Vec::new(), guess: 1 }
     }
 }
 
 impl Worker {
-    /// Takes in what waits, as far as guessed; whether more may wait. Nobody else will tell: the
-    /// listener is level-triggered, but what the runtime sees of it is an edge.
+    /// Accepts up to the predicted number. Returns whether more may be queued. The caller must then
+    /// come back: the listener is level-triggered in epoll, but the runtime sees epoll as edges.
     pub fn accept(&self, accepting: &mut Accepting, index: u16) -> bool {
         for n in 0..accepting.guess {
             if self.is_full() {
@@ -97,7 +97,7 @@ impl Worker {
                         accepting.guess = n.max(1);
                         return false;
                     }
-                    // The client was gone before it was accepted.
+                    // The client left before it was accepted.
                     Some(ECONNABORTED | EINTR | EPROTO) => {}
                     Some(EMFILE | ENFILE) => {
                         self.pause(accepting, "out of descriptors");
@@ -124,14 +124,14 @@ impl Worker {
         }
         self.counters.accept_pauses.up();
         let open = self.process.open.load(Relaxed);
-        tracing::warn!("accepting pauses: {why}, {open} connections are open");
+        tracing::warn!("accepting pauses: {why}; {open} connections are open");
         for from in &accepting.sockets {
-            // It was registered at the start; if it is not any more there is nothing to pause.
+            // An error means that it is not registered, which is the aim.
             let _ = self.table.borrow().epoll.remove(&from.socket);
         }
     }
 
-    /// Goes on when there is room again.
+    /// Accepts again when there is room.
     pub fn resume(&self, accepting: &mut Accepting) {
         if accepting.paused && !self.is_full() {
             accepting.paused = false;
@@ -143,14 +143,14 @@ impl Worker {
         }
     }
 
-    /// Takes in what is queued, because a close would reset it, and closes the listeners. What
-    /// comes between the last look and the close is reset all the same, and so is what there is
-    /// no room for, or no time until `end`.
+    /// Accepts what is queued, because closing a listener resets it, and closes the listeners.
+    /// These are still reset: connections that arrive after the last accept, those for which there
+    /// is no room, and those that are queued at `end`.
     pub fn accept_last(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
         self.count_drops(accepting);
         for index in 0..accepting.sockets.len() {
             accepting.guess = ACCEPTS;
-            // A queue is not longer than the backlog, and new connections may come as fast.
+            // Bounded by the backlog: new connections may come as fast as they are accepted.
             for _ in 0..LAST_ACCEPTS {
                 let may_be_more = self.accept(accepting, index as u16);
                 self.begin_all(accepting);
@@ -160,11 +160,11 @@ impl Worker {
             }
         }
         accepting.sockets.clear();
-        // No listener is left that could accept again.
+        // No listener is left to resume.
         accepting.paused = false;
     }
 
-    /// Adds to the counters what the kernel has dropped at this worker's listeners.
+    /// Adds the kernel's drops at this worker's listeners to the counters.
     pub fn count_drops(&self, accepting: &mut Accepting) {
         for listener in &mut accepting.sockets {
             let now = socket::drops(&listener.socket).unwrap_or(listener.drops);
@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// Has the kernel tell of the listeners.
+    /// Registers the listeners in epoll.
     pub fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
         for (index, from) in sockets.iter().enumerate() {
             let token = Token::Listener(index as u16).encode();
@@ -195,10 +195,10 @@ mod tests {
     use super::*;
     use crate::shed::tests::worker;
 
-    /// A queue is taken in to its end while there is time, and behind that one batch at most: new
-    /// connections may come as fast as they are taken in.
+    /// The queue is accepted to its end while there is time, and after that at most one more batch:
+    /// new connections may come as fast as they are accepted.
     #[test]
-    fn the_last_look_at_a_queue_ends_with_its_time() {
+    fn the_last_accept_ends_with_its_time() {
         const QUEUED: usize = 3 * ACCEPTS;
         let how = || Listen {
             reuse_port: false,

@@ -1,6 +1,5 @@
-//! Time in milliseconds since 1970, by two clocks: a steady one for durations and ages, which
-//! nobody sets, and the wall clock for what people read and for the validity of certificates.
-//! It must not know what is measured.
+//! Time in milliseconds since 1970, by two clocks. Durations and ages use a steady one that nobody
+//! can set. People's output and the validity of certificates use the wall clock.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,23 +13,23 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Both clocks agree now.
+    /// Both clocks start in agreement.
     pub fn new() -> Self {
         let began_unix_ms = unix_ms(SystemTime::now());
         Self { began: Instant::now(), began_unix_ms, ahead_ms: Cell::new(0) }
     }
 
-    /// Since the clock was made.
+    /// Time since the clock was created.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Milliseconds since 1970, as if nobody had set the wall clock since the start.
+    /// Milliseconds since 1970, as if the wall clock had not been set since the start.
     pub fn steady_ms(&self) -> u64 {
         self.began_unix_ms + self.began.elapsed().as_millis() as u64
     }
 
-    /// Looks at the wall clock; by how many milliseconds it is ahead of the steady one.
+    /// Reads the wall clock. Returns how many milliseconds it is ahead of the steady one.
     pub fn look(&self) -> i64 {
         self.set(unix_ms(SystemTime::now()), self.steady_ms())
     }
@@ -41,7 +40,7 @@ impl Clock {
         ahead_ms
     }
 
-    /// What the wall clock shows at a time of the steady one, by the last look.
+    /// The wall clock's time at a time of the steady clock, by the last [`Clock::look`].
     pub fn wall_ms(&self, steady_ms: u64) -> u64 {
         steady_ms.saturating_add_signed(self.ahead_ms.get())
     }
@@ -70,7 +69,10 @@ mod tests {
         for (wall, ahead) in [(steady + 3_600_000, 3_600_000), (steady - 5_000, -5_000)] {
             assert_eq!(clock.set(wall, steady), ahead);
             assert_eq!(clock.wall_ms(steady), wall);
-            assert!(clock.steady_ms().abs_diff(steady) < 600_000, "a duration is no leap");
+            assert!(
+                clock.steady_ms().abs_diff(steady) < 600_000,
+                "setting the wall clock changes no duration"
+            );
         }
     }
 }

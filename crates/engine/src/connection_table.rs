@@ -1,5 +1,5 @@
-//! The table of a worker: one entry a connection from accept to close, its readiness and its
-//! deadline. It must not know what is done with bytes; `relay` does.
+//! The connection table of a worker: one slot per connection from accept to close, with its
+//! readiness, its deadline and its registrations in epoll.
 
 use std::cell::Cell;
 use std::io;
@@ -19,14 +19,14 @@ use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 use eyelet_telemetry::info::Parked;
 
-/// Readiness of a socket that belongs to no entry, and the one task that waits for it.
+/// Readiness of a socket that belongs to no slot, and the one task that waits for it.
 pub struct SharedSocket {
     ready: Cell<u8>,
     waker: Cell<Option<Waker>>,
 }
 
 impl SharedSocket {
-    /// Whether any of the bits was seen and is not used up.
+    /// Whether any of the bits was reported and is not used up.
     pub fn is_ready(&self, bits: u8) -> bool {
         self.ready.get() & bits != 0
     }
@@ -41,17 +41,17 @@ impl SharedSocket {
         Poll::Pending
     }
 
-    /// Nobody waits any more: who did would be kept by it.
+    /// Drops the waiting task's waker, which would keep the task alive.
     pub fn forget(&self) {
         self.waker.take();
     }
 
-    /// Takes bits off, after a call that would have blocked.
+    /// Clears bits after a call that would have blocked.
     pub fn clear(&self, bits: u8) {
         self.ready.update(|ready| ready & !bits);
     }
 
-    /// Notes that a read got less than it had room for. Behind an end there is one more to read.
+    /// Notes that a read got less than it had room for. After the peer's end one more read is due.
     pub fn all_read(&self) {
         if !self.is_ready(ENDED) {
             self.clear(READ);
@@ -59,19 +59,19 @@ impl SharedSocket {
     }
 }
 
-/// A connection. Its size is what an idle connection costs; see `park::tests`.
+/// A connection's slot. Its size is what an idle connection costs; see `park::tests`.
 pub struct Slot {
     /// The client's socket.
     pub client: OwnedFd,
-    /// The upstream's socket, where there is one.
+    /// The upstream's socket, if any.
     pub upstream: Option<OwnedFd>,
-    /// Edges not yet used up.
+    /// Reported readiness that is not used up.
     pub ready: Ready,
-    /// The sides whose edges the kernel tells, a bit each.
+    /// A bit for each side that is registered in epoll.
     shared_socket: u8,
-    /// Those of them of which it also tells that they can be written.
+    /// A bit for each of them that is also registered for writability.
     watched_for_room: u8,
-    /// Which of its places in the queues of those that make room counts: the newest.
+    /// Sequence number of its newest position in the shed queues. Older positions are stale.
     pub position: u16,
     links: Links,
     /// Who moves its bytes.
@@ -80,54 +80,54 @@ pub struct Slot {
 
 /// Who moves a connection's bytes.
 pub enum SlotState {
-    /// Its future runs: the connection is being peeked at, decided, dialled or shaken hands with.
+    /// Its future owns it: the connection is being peeked at, decided, dialled or served.
     Active {
-        /// Who goes on with it.
+        /// What resumes it.
         waits: Waits,
         /// Its deadline has passed, or it must end for another reason.
         late: bool,
-        /// Its memory is wanted for others.
+        /// Its memory was given to others.
         shed: bool,
         /// How far it is.
         phase: Phase,
     },
-    /// Nobody, until an event: the usual state.
+    /// The event loop, at an event: the usual state.
     Parked {
-        /// What its access line will need.
+        /// What its log entry will need.
         info: Parked,
         /// How its bytes are moved.
         relay: Relay,
     },
-    /// Its line is written and its last bytes are sent: what the client still sends is read and
-    /// dropped, so that a reset does not overtake the alert (RFC 1122 4.2.2.13).
+    /// It is logged and its last bytes are sent. What the client still sends is read and dropped,
+    /// so that a reset does not overtake the alert (RFC 1122 4.2.2.13).
     Lingering,
 }
 
 /// A connection's future between two waits.
 pub type Waiting = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Who goes on with an active connection when what it waits for has come.
+/// What resumes an active connection when its wait is over.
 pub enum Waits {
     /// It does not wait.
     No,
-    /// Its future, which waits for nothing but its own sockets and its deadline. It is no task:
-    /// most wait so once or twice and never otherwise.
+    /// Its future, which waits only for its own sockets and its deadline. It needs no task: most
+    /// connections wait only so.
     Here(Waiting),
     /// A task.
     Task(Waker),
 }
 
-/// A half-open connection that has sent more than this of a message without its end makes room
-/// before smaller ones, however new it is. A hello with two post-quantum key shares and ECH takes
-/// some 4 KiB, a certificate chain with RSA keys 5 KiB.
+/// A half-open connection that has sent more than this of an unfinished message is shed before
+/// smaller ones, however new it is. A hello with two post-quantum key shares and ECH takes about 4
+/// KiB, a certificate chain with RSA keys 5 KiB.
 pub const LARGE_BYTES: usize = 8 << 10;
 
-/// How far an active connection is, for who has to make room.
+/// How far an active connection is. It decides in which order connections are shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Its handshake, or the head of its request, is not done.
+    /// Its handshake, or the head of its request, is unfinished.
     HalfOpen,
-    /// The same, and it has sent more than [`LARGE_BYTES`] of a message whose end has not come.
+    /// The same, and it has sent more than [`LARGE_BYTES`] of an unfinished message.
     Large,
     /// HTTP/2 without a stream.
     Idle,
@@ -142,7 +142,7 @@ impl Linked for Slot {
 }
 
 impl Waits {
-    /// What it waited for has come: wakes the task, or gives the future to be resumed.
+    /// The wait is over: wakes the task, or returns the future to be resumed.
     pub fn over(&mut self) -> Option<Waiting> {
         match self {
             Self::No => None,
@@ -150,7 +150,7 @@ impl Waits {
                 Self::Here(future) => Some(future),
                 _ => None,
             },
-            // It stays: to clone it for each wait would cost more than waking once in vain.
+            // It stays: cloning it for each wait would cost more than one wake in vain.
             Self::Task(waker) => {
                 waker.wake_by_ref();
                 None
@@ -160,7 +160,7 @@ impl Waits {
 }
 
 impl SlotState {
-    /// One whose future waits for nothing yet.
+    /// An active connection whose future does not wait yet.
     pub fn active(phase: Phase) -> Self {
         Self::Active { waits: Waits::No, late: false, shed: false, phase }
     }
@@ -175,8 +175,8 @@ impl Slot {
         }
     }
 
-    /// What the entry is counted as in the budget beside itself. One that is being shed was
-    /// given back already.
+    /// Bytes that the slot's connection counts in the budget besides the slot. A connection that is
+    /// being shed has given them back already.
     pub fn active_bytes(&self) -> usize {
         match self.state {
             SlotState::Active { shed: false, .. } => ACTIVE_BYTES,
@@ -184,7 +184,7 @@ impl Slot {
         }
     }
 
-    /// Descriptors that the entry holds, or may be about to take.
+    /// Descriptors that the connection holds, or may be about to take.
     pub fn descriptors(&self) -> usize {
         match self.state {
             SlotState::Active { .. } => 2,
@@ -197,17 +197,17 @@ impl Slot {
 
 /// The table.
 pub struct ConnectionTable {
-    /// Where all its sockets are registered.
+    /// The epoll instance in which all its sockets are registered.
     pub epoll: Epoll,
     slots: Slab<Slot>,
     shared_socket: Slab<Rc<SharedSocket>>,
     wheel: TimerWheel,
-    /// What the entries' slab holds.
+    /// Memory of the slots' slab.
     counted: Counted,
 }
 
 impl ConnectionTable {
-    /// An empty table. Memory for entries is counted against the budget.
+    /// An empty table. Its memory counts against the budget.
     pub fn new(budget: &Arc<Budget>) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
@@ -223,13 +223,13 @@ impl ConnectionTable {
         self.slots.is_empty()
     }
 
-    /// Bytes that one more entry takes: none where one that has ended left its place.
+    /// Bytes that one more slot takes: 0 where a freed one can be used again.
     pub fn next_entry_bytes(&self) -> usize {
         if self.slots.has_hole() { 0 } else { size_of::<Slot>() }
     }
 
-    /// Takes in an accepted connection as an active one. With `is_early` its hello should be here
-    /// already: that it can be read is supposed until a read has shown otherwise.
+    /// Adds an accepted connection as an active one. With `is_early` its hello should have arrived:
+    /// the socket counts as readable until a read shows otherwise.
     pub fn insert(&mut self, client: OwnedFd, is_early: bool) -> Key {
         let mut ready = Ready::default();
         ready.add(CLIENT, if is_early { READ | WRITE } else { WRITE });
@@ -247,10 +247,10 @@ impl ConnectionTable {
         key
     }
 
-    /// Has the kernel tell of a connection's sockets from now on: of how they are now, and of
-    /// each change. Done when something must be waited for, so that what came before is no event.
-    /// That a socket can be written is told of those that once could not: most always can, and
-    /// would have an event at the start and at each acknowledgement for nothing.
+    /// Registers a connection's sockets in epoll, which then reports their present readiness and
+    /// each change. It is done at the first wait, so that earlier bytes cause no event. Writability
+    /// is registered only for sockets that were full once: most sockets never are, and each would
+    /// cause an event at the start and at each acknowledgement.
     pub fn register(&mut self, key: Key) -> io::Result<()> {
         let Some(slot) = self.slots.slot(key) else { return Ok(()) };
         for side in [CLIENT, UPSTREAM] {
@@ -272,7 +272,7 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// The entry of this key, if it is still there.
+    /// The slot of this key, if it is still in use.
     pub fn slot(&mut self, key: Key) -> Option<&mut Slot> {
         self.slots.slot(key)
     }
@@ -282,8 +282,8 @@ impl ConnectionTable {
         self.slots.keys()
     }
 
-    /// The keys of the next `count` places behind `cursor`, or of all if there are fewer. After
-    /// the last place comes the first.
+    /// The keys of the next `count` slots after `cursor`, or of all if there are fewer. The first
+    /// slot follows the last one.
     pub fn next_keys(&self, cursor: &Cell<u32>, count: u32) -> impl Iterator<Item = Key> {
         let slots = self.slots.slots();
         let begin = cursor.get();
@@ -295,7 +295,7 @@ impl ConnectionTable {
         })
     }
 
-    /// Places for connections that there are, in use or not.
+    /// Number of slots, in use or not.
     pub fn slots(&self) -> u32 {
         self.slots.slots()
     }
@@ -305,7 +305,7 @@ impl ConnectionTable {
         self.wheel.now()
     }
 
-    /// Takes a connection out. Dropping it closes its sockets.
+    /// Removes a connection. Dropping it closes its sockets.
     pub fn remove(&mut self, key: Key) -> Option<Slot> {
         self.slots.slot(key)?;
         self.wheel.unlink(&mut self.slots, key.index);
@@ -317,7 +317,7 @@ impl ConnectionTable {
     /// Makes the connection due after `wait` from now.
     pub fn due_in(&mut self, key: Key, wait: Duration) {
         if self.slots.slot(key).is_some() {
-            // Rounded up, and one more: the current tick may be nearly over.
+            // Rounded up, plus one because the current tick may be nearly over.
             let ticks = wait.as_millis().div_ceil(u128::from(TICK_MS)) + 1;
             let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
             let deadline = self.wheel.now().saturating_add(ticks);
@@ -325,7 +325,7 @@ impl ConnectionTable {
         }
     }
 
-    /// How long ago the deadline of a connection was last set to `wait` from then.
+    /// How long ago the connection's deadline was last set to `wait` from then.
     pub fn since_due_in(&mut self, key: Key, wait: Duration) -> Duration {
         let now = self.wheel.now();
         let Some(slot) = self.slots.slot(key) else { return Duration::ZERO };
@@ -338,22 +338,22 @@ impl ConnectionTable {
         self.slots.slot(key).map_or(0, |slot| slot.links.deadline)
     }
 
-    /// Moves the wheel on and gives the next connection whose deadline has passed.
+    /// Advances the timer wheel and returns the next connection whose deadline has passed.
     pub fn next_due(&mut self, now: u32) -> Option<Key> {
         let index = self.wheel.next_due(&mut self.slots, now)?;
         self.slots.key_at(index)
     }
 
-    /// Notes an event, if the entry that it belongs to is still there.
+    /// Notes an event, if its connection still exists.
     pub fn note(&mut self, key: Key, side: Side, bits: u8) {
         if let Some(slot) = self.slots.slot(key) {
             slot.ready.add(side.min(SIDES - 1), bits);
         }
     }
 
-    /// Watches a socket that belongs to no entry, until [`ConnectionTable::unwatch_shared`].
+    /// Registers a socket that belongs to no slot, until [`ConnectionTable::unwatch_shared`].
     pub fn register_shared(&mut self, socket: impl AsFd) -> io::Result<(Key, Rc<SharedSocket>)> {
-        // What is connected can be written; if not, the first try shows it.
+        // A connected socket is writable; if it is not, the first write shows it.
         let shared_socket =
             Rc::new(SharedSocket { ready: Cell::new(WRITE), waker: Cell::default() });
         let key = self.shared_socket.insert(shared_socket.clone());
@@ -364,19 +364,19 @@ impl ConnectionTable {
         Ok((key, shared_socket))
     }
 
-    /// Forgets such a socket, whose registration ends when it is closed.
+    /// Forgets such a socket. Its registration ends when it is closed.
     pub fn unwatch_shared(&mut self, key: Key) {
         self.shared_socket.remove(key);
     }
 
-    /// Notes an event for such a socket; who waits for it.
+    /// Notes an event for such a socket. Returns the waker of the task that waits for it.
     pub fn note_watched(&mut self, key: Key, bits: u8) -> Option<Waker> {
         let shared_socket = self.shared_socket.slot(key)?;
         shared_socket.ready.update(|ready| ready | bits);
         shared_socket.waker.take()
     }
 
-    /// Has the kernel tell of a socket that may become the upstream.
+    /// Registers a socket that may become the upstream.
     pub fn register_attempt(&mut self, key: Key, socket: impl AsFd, side: Side) -> io::Result<()> {
         let Some(slot) = self.slots.slot(key) else { return Ok(()) };
         slot.ready.clear(side, 15);
@@ -400,7 +400,7 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// Makes a socket the upstream that is connected and not watched yet.
+    /// Makes a connected socket, which is not registered yet, the upstream.
     pub fn set_connected(&mut self, key: Key, socket: OwnedFd) {
         let Some(slot) = self.slots.slot(key) else { return };
         slot.ready.clear(UPSTREAM, 15);

@@ -1,5 +1,5 @@
-//! The event loop of a worker: one thread, one iteration after another: events, deadlines, ticks.
-//! It must not know how bytes are moved or what the program does.
+//! The event loop of a worker. An iteration takes events, wakes or resumes their connections, and
+//! accepts new ones. A tick handles deadlines, the log and returned memory.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,30 +24,33 @@ use crate::ready::{CLIENT, Token};
 use crate::timer_wheel::TICK_MS;
 use crate::worker::{Handle, Program, Worker};
 
-/// Events taken in one turn before deadlines and the log have their turn.
+/// Events taken in one iteration, so that a tick is never far away.
 const EVENTS: usize = 512;
-/// Connections that came in one turn, of which most have sent their hello when they are begun.
+/// Connections accepted in one iteration from which most hellos have arrived by the time they
+/// begin.
 const CROWD: usize = 4;
-/// Tasks that the runtime runs until it looks for events.
+/// Tasks that tokio runs between two looks at its events (the default of its `event_interval`).
 const TASKS: usize = 61;
-/// Events whose tasks run twice, to read and to write, until then.
+/// Events whose tasks can all run twice, to read and to write, within [`TASKS`].
 const FEW: usize = TASKS / 2;
-/// How often the runtime may look until the next turn begins anyway.
+/// Looks of the runtime at its events after which the next iteration begins anyway.
 const RETURNS: usize = 2;
-/// How often a connection's tasks are polled, at most, to come to their end when they are cut:
-/// the task, its requests' tasks, and the library between them, each once or twice.
+/// Most polls that the tasks of a cut connection need to end: its task, the tasks of its requests,
+/// and the HTTP library's between them, each once or twice.
 const LAST_POLLS: usize = 8;
-/// Turns of the runtime for that where there are few connections.
+/// Yields to the runtime for that where there are few connections.
 const LAST_ITERATIONS: usize = 8;
-/// Connections that make a burst worth returning the memory of while others come and go.
+/// A burst of fewer connections leaves too little memory to be worth returning while others come
+/// and go.
 const BURST: usize = 1000;
-/// A second without a connection more or less.
+/// Ticks (1 s) after which a number that did not change counts as settled.
 const QUIET_TICKS: u32 = 10;
-/// A second between two looks at what the kernel has dropped: a system call for each listener.
+/// Ticks (1 s) between two reads of the kernel's drop counts: a system call for each listener.
 const DROPS_TICKS: u32 = 10;
 
 impl Worker {
-    /// Begins the future of a connection, if there is room for it.
+    /// Creates a connection's slot and starts its future, or sheds the connection if there is no
+    /// room.
     fn begin(self: &Rc<Self>, accepted: Accepted, is_early: bool) {
         let Accepted { listener, client, peer } = accepted;
         if !self.make_room(peer.ip()) {
@@ -71,8 +74,8 @@ impl Worker {
         self.guarded(key, || self.advance(key, program.accepted(handle, info)));
     }
 
-    /// Resumes a connection's future until it must wait. Where that is for its own sockets and
-    /// its deadline alone it waits in its entry, and else as a task, which polls it anew.
+    /// Polls a connection's future. If it waits only for its own sockets and its deadline, it is
+    /// stored in its slot. Otherwise it becomes a task, which polls it again.
     fn advance(&self, key: Key, mut future: Waiting) {
         let used = waker::used();
         if future.as_mut().poll(&mut Context::from_waker(&self.counting_waker)).is_ready() {
@@ -87,12 +90,12 @@ impl Worker {
         }
     }
 
-    /// Has a connection taken care of of which an event told.
+    /// Dispatches one epoll event.
     fn dispatch(self: &Rc<Self>, key: Key) {
         let mut table = self.table.borrow_mut();
         let Some(slot) = table.slot(key) else { return };
         match &mut slot.state {
-            // Handshakes are made behind what only moves bytes.
+            // Handshakes run after everything that only moves bytes.
             SlotState::Active { waits: Waits::Here(_), .. } => {
                 self.to_resume.borrow_mut().push(key)
             }
@@ -104,14 +107,14 @@ impl Worker {
         }
     }
 
-    /// Goes on with a connection, whoever does it.
+    /// Resumes a connection: its future, its task, or its relay if it is parked.
     fn go_on(self: &Rc<Self>, key: Key) {
         let mut table = self.table.borrow_mut();
         let Some(slot) = table.slot(key) else { return };
         if let SlotState::Active { waits, .. } = &mut slot.state {
-            let info = waits.over();
+            let future = waits.over();
             drop(table);
-            info.into_iter().for_each(|info| self.advance(key, info));
+            future.into_iter().for_each(|future| self.advance(key, future));
         } else {
             drop(table);
             park::wake(self, key);
@@ -125,9 +128,9 @@ impl Worker {
         match &mut slot.state {
             SlotState::Active { waits, late, .. } => {
                 *late = true;
-                let info = waits.over();
+                let future = waits.over();
                 drop(table);
-                info.into_iter().for_each(|info| self.advance(key, info));
+                future.into_iter().for_each(|future| self.advance(key, future));
             }
             SlotState::Parked { .. } | SlotState::Lingering => {
                 drop(table);
@@ -136,7 +139,8 @@ impl Worker {
         }
     }
 
-    /// One turn: what is ready, and then what used up its share last time; whether there is more.
+    /// One iteration: the sockets that are ready, then the connections that used up their share of
+    /// the last one. Returns whether more is waiting.
     pub(crate) fn iteration(
         self: &Rc<Self>,
         events: &mut Events,
@@ -144,10 +148,10 @@ impl Worker {
     ) -> io::Result<bool> {
         let mut left = self.look(events, accepting, 1)?;
         if left {
-            // If a listener is told of again more wait than was guessed.
+            // A listener that is ready again has more connections than predicted.
             left = self.look(events, accepting, 2)?;
         }
-        // Those that a task has shed.
+        // Connections that a task has shed.
         self.end_shed();
         let again = std::mem::take(&mut *self.again.borrow_mut());
         let more = left || !again.is_empty();
@@ -157,7 +161,8 @@ impl Worker {
         Ok(more)
     }
 
-    /// What is ready now; whether more may be. Of what waits `times` as many are taken in as last.
+    /// Handles the sockets that are ready now. Returns whether more may be ready. From each
+    /// listener it accepts up to `times` as many connections as last time.
     fn look(
         self: &Rc<Self>,
         events: &mut Events,
@@ -179,8 +184,8 @@ impl Worker {
                 self.table.borrow_mut().note(key, side, event.ready);
             }
         }
-        // What is written to one kind of peer is written together, so that each is woken once:
-        // what upstreams have said goes to clients, and then what clients have said to upstreams.
+        // Writes to one kind of peer are done together, so that each peer process wakes once: first
+        // what upstreams sent goes to clients, then what clients sent goes to upstreams.
         for of_client in [false, true] {
             for event in events.iter() {
                 if let Token::Connection(key, side) = Token::decode(event.token)
@@ -190,7 +195,7 @@ impl Worker {
                 }
             }
         }
-        // Requests are read before what upstreams have answered to others.
+        // Requests above are read before the responses here: these sockets are shared upstreams.
         for event in events.iter() {
             if let Token::Shared(key) = Token::decode(event.token) {
                 let waiting = self.table.borrow_mut().note_watched(key, event.ready);
@@ -202,29 +207,28 @@ impl Worker {
             self.guarded(key, || self.go_on(key));
         }
         *self.to_resume.borrow_mut() = keys;
-        // Taken in first and begun last: those that were here already have not waited for their
-        // handshakes.
+        // Accepted first and begun last: a new connection's handshake does not delay the others.
         self.begin_all(accepting);
         Ok(left)
     }
 
-    /// Begins what was taken in.
+    /// Begins the connections that were accepted.
     pub fn begin_all(self: &Rc<Self>, accepting: &mut Accepting) {
-        // Of a crowd most hellos have come by now.
+        // In a crowd most hellos have arrived by now.
         let is_crowd = accepting.waiting.len() >= CROWD;
         for accepted in accepting.waiting.drain(..) {
             self.begin(accepted, is_crowd);
         }
     }
 
-    /// Resumes a connection, and then those that it has shed.
+    /// Runs `wake` for a connection, then ends the connections that it has shed.
     pub(crate) fn guarded(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
         self.caught(key, wake);
         self.end_shed();
     }
 
-    /// A fault of ours costs the connection that met it, not its neighbours. (What a task does from
-    /// its first wait on is caught by tokio.)
+    /// A panic ends the connection that caused it, not its neighbours. (In a task, tokio catches
+    /// it.)
     fn caught(self: &Rc<Self>, key: Key, wake: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
             tracing::error!("internal error: one connection is closed");
@@ -232,7 +236,7 @@ impl Worker {
         }
     }
 
-    /// Resumes the futures of connections that were shed, which end and free their memory.
+    /// Resumes the futures of connections that were shed. They end and free their memory.
     fn end_shed(self: &Rc<Self>) {
         loop {
             let shed = self.ending.borrow_mut().pop();
@@ -241,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// A tick has passed. The worker's clock has run for `elapsed`.
+    /// Handles one tick. The worker's clock has run for `elapsed`.
     pub(crate) fn tick(self: &Rc<Self>, accepting: &mut Accepting, elapsed: Duration) {
         let now = (elapsed.as_millis() as u64 / TICK_MS) as u32;
         loop {
@@ -250,7 +254,7 @@ impl Worker {
             self.guarded(key, || self.late(key));
         }
         let mut later = std::mem::take(&mut *self.later.borrow_mut());
-        // Each edge of a connection that waits has put it there once more.
+        // Each edge of a waiting connection has added it once more.
         later.sort_unstable_by_key(|key| (key.index, key.generation));
         later.dedup();
         for key in later {
@@ -278,9 +282,9 @@ impl Worker {
         }
     }
 
-    /// Has the allocator return what a burst of connections left, once it is over: when half of
-    /// the most that were open are gone, or when nothing has come or gone for [`QUIET_TICKS`];
-    /// and every so often while memory is short. Compressors that rest for so long are given up.
+    /// Returns free memory to the kernel once a burst of connections is over: when half of the peak
+    /// are gone, or when nothing came or went for [`QUIET_TICKS`]. While memory is short it does so
+    /// every [`QUIET_TICKS`]. Compressors that were idle for so long are freed.
     fn give_memory_back(&self, program: &dyn Program) {
         let open = self.process.open.load(Relaxed);
         let mut burst = self.burst.get();
@@ -290,7 +294,7 @@ impl Worker {
         burst.peak = burst.peak.max(open);
         burst.rested = if program.is_resting() { burst.rested.saturating_add(1) } else { 0 };
         if burst.rested >= QUIET_TICKS {
-            // However many connections come, go or stay. What that frees goes with the next trim.
+            // This does not depend on connections. The next trim returns what it frees.
             program.release_caches();
             (burst.rested, burst.dirty) = (0, true);
         }
@@ -310,30 +314,30 @@ impl Worker {
     }
 }
 
-/// Drops the futures that wait in the table when a worker ends, however it does: each holds the
-/// worker that holds it, and their sockets would stay open.
+/// Drops the futures stored in the table when a worker ends, however it ends. Each future holds the
+/// worker, and the worker holds it: without this their sockets would stay open.
 pub struct LetGo(pub Rc<Worker>);
 
 impl Drop for LetGo {
     fn drop(&mut self) {
         let keys = self.0.table.borrow().keys();
         for key in keys {
-            let info = match self.0.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
+            let future = match self.0.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
                 Some(SlotState::Active { waits, .. }) => waits.over(),
                 _ => None,
             };
-            drop(info);
+            drop(future);
         }
-        // What was cut short has told its line when it was dropped.
+        // Futures that were cut have logged when they were dropped.
         if let Some(program) = self.0.program() {
             program.flush_log(self.0.clock.look());
         }
     }
 }
 
-/// Lets the tasks run that are ready. What came in one turn is read first and written then: the
-/// kernel's code and the sockets stay in the cache, and a reader is woken once for many writes.
-/// A fifth of a small request's cycles.
+/// Lets the ready tasks run first. All that arrived in one iteration is then read before anything
+/// is written: the kernel's code and the sockets stay in the cache, and a reader wakes once for
+/// many writes. This saves a fifth of a small request's cycles.
 pub async fn others_first() {
     let mut had = false;
     poll_fn(|task| {
@@ -346,8 +350,8 @@ pub async fn others_first() {
     .await;
 }
 
-/// Lets the tasks run that a turn has woken, and what they put off too: what comes meanwhile would
-/// be read between two halves of what is written. But not for ever: parked connections wait.
+/// Lets the tasks that an iteration woke run, and those that they deferred: otherwise new input
+/// would be read between two halves of a batch of writes. Bounded, because parked connections wait.
 async fn until_written() {
     let mut behind_all = tokio::task::spawn_local(others_first());
     let mut returns = 0;
@@ -362,8 +366,8 @@ async fn until_written() {
     .await;
 }
 
-/// Ends whatever is left when the drain's time is over. Tasks that were cut write their access
-/// lines when they run once more, and the runtime runs [`TASKS`] of them in a turn.
+/// Ends whatever is left when the drain's time is over. Tasks that were cut log when they run once
+/// more, and the runtime runs [`TASKS`] of them per yield.
 async fn cut_all(worker: &Rc<Worker>) {
     worker.is_cutting.set(true);
     let cut = park::cut_all(worker);
@@ -375,7 +379,7 @@ async fn cut_all(worker: &Rc<Worker>) {
     }
 }
 
-/// Runs a worker until it is told to drain and has done so.
+/// Runs a worker until it has drained.
 pub async fn run(
     worker: Rc<Worker>,
     sockets: Vec<ListenerSocket>,
@@ -387,8 +391,8 @@ pub async fn run(
         use std::os::fd::AsFd;
         worker.table.borrow().epoll.as_fd().try_clone_to_owned()?
     };
-    // Deprecated for types that do not own their descriptor; an OwnedFd does. What replaces it is
-    // unsafe, for which this crate has no room.
+    // Deprecated because a type might not own its descriptor; an OwnedFd does. The replacement is
+    // unsafe, which this crate forbids.
     #[allow(deprecated)]
     let shared_socket = AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)?;
     let mut events = Events::with_capacity(EVENTS);
@@ -405,7 +409,8 @@ pub async fn run(
                 if !more {
                     ready.clear_ready();
                 }
-                // Otherwise all that was woken runs before the runtime looks for events.
+                // A small iteration needs no wait: all that it woke runs before the runtime looks
+                // for events.
                 if more || events.len() > FEW {
                     until_written().await;
                 }
@@ -414,7 +419,7 @@ pub async fn run(
                 worker.iteration(&mut events, &mut accepting)?;
             }
             changed = drain.changed(), if end.is_none() => {
-                // The sender is gone only when the process is going.
+                // An error means that the sender is gone: then the process is ending, too.
                 let _ = changed;
                 let now = Instant::now();
                 end = Some(now + worker.process.settings.drain_timeout);

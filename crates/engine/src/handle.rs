@@ -1,5 +1,4 @@
-//! An active connection: what its future may await on its sockets, each wait bounded by the
-//! connection's deadline. It must not know TLS or rules.
+//! The handle of an active connection: the waits on its sockets, each bounded by its deadline.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,18 +17,18 @@ use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
 use eyelet_telemetry::reason::{Limit, Reason, Shed, When};
 
-/// Why a wait ended without what was waited for.
+/// Why a wait ended before its event.
 #[derive(Debug)]
 pub enum WaitError {
-    /// The process is going, and this connection was not done in time.
+    /// The process drains, and this connection was not done in time.
     Drained,
-    /// Memory is short, and this is the oldest connection that is not done yet.
+    /// Memory is short, and this was the oldest unfinished connection.
     Shed,
     /// The deadline passed.
     Late,
     /// The socket failed.
     Io(io::Error),
-    /// The kernel takes no more descriptors to watch.
+    /// The kernel registers no more descriptors.
     Unregistered(io::Error),
 }
 
@@ -40,24 +39,25 @@ impl From<io::Error> for WaitError {
 }
 
 impl Handle {
-    /// Bounds all waits from now on, also after a deadline that has passed.
+    /// Sets the deadline of all waits from now on, also after an earlier deadline has passed.
     pub fn due_in(&self, wait: Duration) {
         let mut table = self.worker.table.borrow_mut();
         table.due_in(self.key, wait);
         if let Some(SlotState::Active { late, shed, .. }) =
             table.slot(self.key).map(|slot| &mut slot.state)
         {
-            // Memory was given to others already: no deadline brings it back.
+            // After shedding, the memory belongs to others: no new deadline undoes it.
             *late = *shed;
         }
     }
 
-    /// Waits for an edge of any of `bits` on a side, or on any side where it is `None`.
+    /// Waits until any of `bits` is reported on one of `sides`. With no side it waits for the
+    /// deadline alone.
     pub async fn ready(&self, sides: &[Side], bits: u8) -> Result<(), WaitError> {
         poll_fn(|task| self.poll_ready(task, sides, bits)).await
     }
 
-    /// The same as a poll. Without a side it waits for the deadline alone.
+    /// The same as a poll function.
     pub fn poll_ready(
         &self,
         task: &mut Context<'_>,
@@ -74,7 +74,7 @@ impl Handle {
             SlotState::Active { waits, .. } => {
                 match waits {
                     Waits::Task(known) if known.will_wake(task.waker()) => {}
-                    // Not kept: who polls with it comes back, as long as nobody else keeps it.
+                    // Not stored: the event loop stores the future itself and polls it again.
                     _ if task.waker().will_wake(&self.worker.counting_waker) => *waits = Waits::No,
                     _ => *waits = Waits::Task(task.waker().clone()),
                 }
@@ -87,13 +87,13 @@ impl Handle {
         }
     }
 
-    /// Whether any of `bits` was seen on a side and is not used up.
+    /// Whether any of `bits` was reported on a side and is not used up.
     pub fn has(&self, side: Side, bits: u8) -> bool {
         let mut table = self.worker.table.borrow_mut();
         table.slot(self.key).is_some_and(|slot| slot.ready.any(side, bits))
     }
 
-    /// Fails once the deadline has passed, for waits on what is no socket of ours.
+    /// Fails once the deadline has passed. For waits on anything but the connection's sockets.
     pub fn in_time(&self) -> Result<(), WaitError> {
         let mut table = self.worker.table.borrow_mut();
         match table.slot(self.key).map(|slot| &slot.state) {
@@ -111,28 +111,29 @@ impl Handle {
         }
     }
 
-    /// Reads what the client has sent, at most `max` bytes, and appends it. 0 is its end.
+    /// Reads from the client, at most `max` bytes, and appends them. 0 is the end of its stream.
     ///
-    /// Through the worker's buffer, so that a connection holds what it received and no more.
+    /// It reads into the worker's buffer first, so that a connection holds no more than it
+    /// received.
     pub async fn recv(&self, into: &mut CountedBuffer, max: usize) -> Result<usize, WaitError> {
         loop {
             self.ready(&[CLIENT], READ).await?;
             if into.len() > LARGE_BYTES {
                 self.worker.enters(self.key, Phase::Large);
             }
-            // What is beyond the share of an active connection needs room as a new one does.
+            // Bytes beyond an active connection's share need room, as a new connection does.
             if into.len() > HELLO_BYTES && !self.worker.relieve(max) {
                 return Err(WaitError::Shed);
             }
             let buffers = &mut *self.worker.buffers.borrow_mut();
-            // While memory is short what a client sends behind its handshake is left where it is.
+            // While memory is short, what a client sends after its handshake stays in the kernel.
             let max = match self.worker.process.budget.piece() {
                 Some(_) => max,
                 None => max.min(HELLO_BYTES),
             };
             let limit = max.min(buffers.input.len());
             if let Some(read) = self.recv_now(&mut buffers.input[..limit])? {
-                // Doubling would hold up to twice what came.
+                // `Vec` would double its capacity, and hold up to twice what arrived.
                 into.edit(|bytes| {
                     bytes.reserve_exact(read);
                     bytes.extend_from_slice(&buffers.input[..read]);
@@ -142,7 +143,7 @@ impl Handle {
         }
     }
 
-    /// Reads what the client has sent; `None` if there is nothing now. `Some(0)` is its end.
+    /// Reads from the client. `None` if nothing is there now, `Some(0)` at the end of its stream.
     pub fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut table = self.worker.table.borrow_mut();
         let slot = table.slot(self.key).ok_or(io::ErrorKind::NotConnected)?;
@@ -164,7 +165,7 @@ impl Handle {
 
     /// Writes all of `bytes` to a side.
     pub async fn send_all(&self, side: Side, mut bytes: &[u8]) -> Result<(), WaitError> {
-        // A socket can be written before its first edge was seen: try, then wait.
+        // Tries first: a socket is writable before epoll has reported anything.
         while !bytes.is_empty() {
             match self.send(side, bytes) {
                 Ok(sent) => bytes = &bytes[sent..],
@@ -178,7 +179,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Writes what the socket takes now.
+    /// Writes what the socket accepts now. Returns how many bytes that was.
     pub fn send(&self, side: Side, bytes: &[u8]) -> io::Result<usize> {
         let mut table = self.worker.table.borrow_mut();
         let slot = table.slot(self.key).ok_or(io::ErrorKind::NotConnected)?;
@@ -205,32 +206,33 @@ impl Handle {
         table.slot(self.key).is_some_and(|slot| socket::is_connected(&slot.client))
     }
 
-    /// The address that the client dialled before it was redirected here, as the kernel tracks it.
+    /// The address that the client dialled before the kernel redirected it here (connection
+    /// tracking).
     pub fn original_destination(&self, listener: IpAddr) -> Option<SocketAddr> {
         let mut table = self.worker.table.borrow_mut();
         let slot = table.slot(self.key)?;
         transparent::original_destination(&slot.client, listener).ok()
     }
 
-    /// Has the end of a connect told, as a side of this connection.
+    /// Registers a socket that is connecting, as a side of this connection.
     pub fn register_attempt(&self, socket: impl AsFd, side: Side) -> io::Result<()> {
         self.worker.table.borrow_mut().register_attempt(self.key, socket, side)
     }
 
-    /// Makes a socket the upstream whose connect was told as this side.
+    /// Makes the socket that was registered as this side the upstream.
     pub fn set_upstream(&self, socket: OwnedFd, side: Side) -> io::Result<()> {
         self.worker.table.borrow_mut().set_upstream(self.key, socket, side)
     }
 
-    /// Makes a socket the upstream that was connected at once.
+    /// Makes a socket that connected at once the upstream.
     pub fn set_connected(&self, socket: OwnedFd) {
         self.worker.table.borrow_mut().set_connected(self.key, socket);
     }
 }
 
 impl WaitError {
-    /// Why a connection ended that stopped so, waiting for its client. `limit` is what its
-    /// deadline stood for.
+    /// The reason for the access log when a connection ends so while it waits for its client.
+    /// `limit` is what its deadline stood for.
     pub fn reason(&self, limit: Limit, when: When) -> Reason {
         match self {
             Self::Drained => Reason::Drained(Some(when)),

@@ -1,6 +1,6 @@
-//! The first flights of a spliced connection, as they pass: whether the server chooses TLS
-//! compression, and whether a second hello has the name of the first. Sans-IO: bytes in, how many
-//! may pass out. It must not know sockets or rules.
+//! Inspects the first flights of a spliced connection. It finds out whether the server chooses TLS
+//! compression, and whether a second hello has the first one's name. Sans-IO: bytes in, how many
+//! may pass out.
 
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
@@ -11,21 +11,22 @@ use eyelet_telemetry::reason::{Reason, SecondHello, ServerFault};
 const HEADER_BYTES: usize = 5;
 /// Content type (RFC 8446 section 5.1).
 const HANDSHAKE: u8 = 22;
-/// A change_cipher_spec that changes nothing.
+/// The change_cipher_spec of TLS 1.3's compatibility mode, which means nothing (RFC 8446 D.4).
 const COMPATIBILITY_RECORD: [u8; 6] = [20, 3, 3, 0, 1, 1];
 
-/// What a flight that has begun needs beside the bytes that are held back: where the client's
-/// records end, and how far its second hello, or the server's, was read.
+/// The state of the inspection, besides the bytes that are held back: the position in the client's
+/// records, and how far its second hello and the server's hello were read.
 #[derive(Debug, Default)]
 pub struct FlightInspection {
     borders: Borders,
     hello: Option<HelloReader>,
     server_hello: Option<ServerHelloReader>,
-    /// The server has asked for a second hello.
+    /// The server has sent a HelloRetryRequest.
     is_retried: bool,
 }
 
-/// Where a stream of TLS records is: within one, or how much of the next header has come.
+/// The position in a stream of TLS records: within a record, or how much of the next header has
+/// arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Borders {
     left: usize,
@@ -33,36 +34,37 @@ struct Borders {
     header_len: usize,
 }
 
-/// What is to be done with the bytes of one side that are held back, new ones included.
+/// What may pass of one side's bytes: those held back and the new ones.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// So many may pass, the rest is held back until more has come.
+    /// So many bytes may pass. The rest is held back until more has arrived.
     Some(usize),
-    /// All may pass, and nothing more of either side need be looked at.
+    /// All may pass. The inspection of both sides is over.
     All,
-    /// All may pass, and nothing more of the server need be looked at; but the client may say a
-    /// second hello.
+    /// All may pass. The inspection of the server is over; the client may still send a second
+    /// hello.
     Down,
-    /// None may pass: the connection is to be reset.
+    /// None may pass: the connection must be reset.
     Never(Reason),
 }
 
 impl FlightInspection {
-    /// Whether nothing would be lost without it: no flight is in the middle of anything.
+    /// Whether the state may be dropped: neither side is in the middle of anything.
     pub fn is_idle(&self) -> bool {
         let is_between = self.borders == Borders::default();
         is_between && self.hello.is_none() && self.server_hello.is_none() && !self.is_retried
     }
 
-    /// Looks at what the server has sent; `held` is all that has not passed. `forbid`: a server
-    /// that chooses compression is not passed on. `note_chosen` is told where it does.
+    /// Inspects the server's bytes; `held` is all that has not passed. With `forbid`, a server that
+    /// chooses compression is not passed on. `note_chosen` is called if the server chooses it.
     pub fn server(&mut self, held: &[u8], forbid: bool, note_chosen: impl FnOnce()) -> Pass {
         let mut passed = 0;
-        // Some servers warn before their hello, that they do not know the name (RFC 6066 section
-        // 3), and go on: an alert is passed on and does not end the watch. Nor does a request for
-        // a second hello: what the server then chooses comes behind it.
+        // An alert passes and does not end the inspection: some servers warn before their hello
+        // that they do not know the name (RFC 6066 section 3). A HelloRetryRequest does not end it
+        // either: the server's choice follows.
         let peek = loop {
-            // Behind the request it is not held back until the hello comes (RFC 8446 D.4).
+            // After a HelloRetryRequest this record passes at once; it need not wait for the hello
+            // (RFC 8446 D.4).
             if self.is_retried && held[passed..].starts_with(&COMPATIBILITY_RECORD) {
                 passed += COMPATIBILITY_RECORD.len();
                 self.server_hello = None;
@@ -75,8 +77,8 @@ impl FlightInspection {
                     if !self.is_retried && !is_here {
                         return Pass::Some(passed);
                     }
-                    // RFC 8446 section 4.1.4: a second one is for the client to refuse. One that
-                    // does not would say its hello a third time.
+                    // RFC 8446 section 4.1.4: the client must refuse a second request. One that
+                    // does not would send a third hello.
                     if std::mem::replace(&mut self.is_retried, true) {
                         return Pass::Never(Reason::Server(ServerFault::ThirdHello));
                     }
@@ -101,26 +103,26 @@ impl FlightInspection {
                 }
             }
             ServerPeek::ServerHello(_) => self.chosen(),
-            // What cannot be read cannot be told to be harmless; without a rule that asks it is
-            // the client's to refuse, and nothing is held for as long as the connection lives.
+            // Bytes that cannot be read may hide a compressing server. Without a rule against that,
+            // the client judges them, and nothing is held back for the connection's life.
             ServerPeek::NotTls(_) if forbid => Pass::Never(Reason::Server(ServerFault::NotTls)),
             ServerPeek::Malformed(why) if forbid => {
                 Pass::Never(Reason::Server(ServerFault::Malformed(why)))
             }
-            // (An alert has passed above.)
+            // (The loop above has passed alerts.)
             ServerPeek::NotTls(_) | ServerPeek::Malformed(_) | ServerPeek::Alert { .. } => {
                 Pass::All
             }
         }
     }
 
-    /// The server has chosen. Where it has asked for a second hello, that may still be on its way.
+    /// The server has chosen. After a HelloRetryRequest the second hello may still be on its way.
     fn chosen(&self) -> Pass {
         if self.is_retried { Pass::Down } else { Pass::All }
     }
 
-    /// Looks at what the client has sent behind its first hello; `held` is all that has not
-    /// passed. A second hello passes whole, and only with the name of the first.
+    /// Inspects what the client sent after its first hello; `held` is all that has not passed. A
+    /// second hello passes whole, and only with the first one's name.
     pub fn client(&mut self, held: &[u8], sni: Option<&str>, hello_bytes_max: usize) -> Pass {
         let mut passed = 0;
         loop {
@@ -134,8 +136,8 @@ impl FlightInspection {
             match self.borders.content_type(unread) {
                 _ if unread.is_empty() => return Pass::Some(passed),
                 Some(HANDSHAKE) => self.hello = Some(HelloReader::new(hello_bytes_max)),
-                // The compatibility record, early data (RFC 8446 D.4, 4.2.10), an alert; and what
-                // no client sends, which is the server's to judge.
+                // The compatibility record, early data (RFC 8446 D.4, 4.2.10) or an alert. Anything
+                // else no client sends; the server judges it.
                 None | Some(_) => passed += self.borders.step(unread),
             }
         }
@@ -162,12 +164,12 @@ fn never(why: SecondHello) -> Pass {
 }
 
 impl Borders {
-    /// The type of the record that begins with `unread`; `None` within one or its header.
+    /// The type of the record that `unread` starts; `None` within a record or its header.
     fn content_type(&self, unread: &[u8]) -> Option<u8> {
         (self.left == 0 && self.header_len == 0).then(|| unread.first().copied()).flatten()
     }
 
-    /// Goes on to the end of a header, of a record, or of `unread`; by how much.
+    /// Advances to the end of a header, of a record, or of `unread`. Returns by how much.
     fn step(&mut self, unread: &[u8]) -> usize {
         if self.left > 0 {
             let step = self.left.min(unread.len());
@@ -187,7 +189,7 @@ impl Borders {
     }
 }
 
-// By path: the fuzz targets' crate has this file as a module of its own.
+// By path: the fuzz crate includes this file as a module of its own.
 #[cfg(test)]
 #[path = "inspect/properties.rs"]
 mod properties;
@@ -201,7 +203,8 @@ mod tests {
 
     const BYTES_MAX: usize = 65_536;
 
-    /// What passes of `flight` when it comes in pieces of `piece` bytes, and the last word.
+    /// How much of `flight` passes when it arrives in pieces of `piece` bytes, and the last
+    /// [`Pass`].
     fn client(flight: &[u8], piece: usize, sni: Option<&str>) -> (usize, Pass) {
         let mut watch = FlightInspection::default();
         let (mut held, mut passed) = (Vec::new(), 0);
@@ -241,7 +244,7 @@ mod tests {
                     never(SecondHello::Nameless)
                 );
             }
-            // An alert that a server may overlook does not end the watch.
+            // An alert that a server may ignore does not end the inspection.
             let alert = [21, 3, 3, 0, 2, 1, 90];
             let (_, last) = client(&[&alert[..], &hello].concat(), piece, Some("b.example"));
             assert_eq!(last, other_name());
@@ -300,9 +303,9 @@ mod tests {
         }
     }
 
-    /// What the fuzz target asserts, of flights that it would not soon come upon.
+    /// The fuzz target's properties, on flights that a fuzzer would not soon find.
     #[test]
-    fn flights_are_watched_however_they_are_cut() {
+    fn flights_are_inspected_however_they_are_cut() {
         let hello = HelloSketch::named("a.example").to_records();
         let early = [&[23, 3, 3, 0, 30][..], &[7; 30]].concat();
         let alert = [21, 3, 3, 0, 2, 1, 112];
@@ -310,7 +313,7 @@ mod tests {
         for length in 0..2000 {
             let random = (0..length % 97).map(|_| {
                 noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                // Mostly what is in the headers of records.
+                // Mostly bytes that record headers have.
                 [0, 1, 2, 3, 20, 21, 22, (noise >> 16) as u8][(noise >> 24) as usize % 8]
             });
             properties::flights_are_inspected(&random.collect::<Vec<u8>>());

@@ -1,5 +1,6 @@
-//! The event loop: it owns connections, time, bytes and memory. What is decided about a connection,
-//! and who speaks what on it, is the program's, which is handed to it as one [`worker::Program`].
+//! The event loop. It owns connections, time, bytes and memory. The program decides about
+//! connections and speaks their protocols; the event loop calls it through the trait
+//! [`worker::Program`].
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +21,7 @@ pub mod worker;
 
 #[cfg(test)]
 mod sim;
-/// The calls that move bytes: the kernel's, and in tests the simulator's.
+/// The system calls that move bytes. In tests the simulator replaces them.
 #[cfg(not(test))]
 pub(crate) use eyelet_sys::{pipe, socket};
 #[cfg(test)]

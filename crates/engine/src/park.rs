@@ -1,5 +1,5 @@
-//! Park and wake: an idle connection is a value in the table, and an event moves its bytes in
-//! place. It must not know rules or the handshake.
+//! Park and wake. An idle connection is a value in the connection table, and an event moves its
+//! bytes without a task. Also how a parked connection ends, and how a client lingers.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -22,21 +22,21 @@ use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
 
-/// How long a client may take to read the last words and close.
+/// How long a lingering client may take to read the last bytes and close.
 const LINGER: Duration = Duration::from_secs(2);
-/// Bytes of such a client that are read and dropped in one wake.
+/// Reads of a lingering client's bytes in one wake.
 const LINGER_READS: usize = 16;
-/// A connection that has moved nothing for so long is idle when the process drains.
+/// A connection that moved nothing for so long counts as idle while the process drains.
 const DRAIN_IDLE: Duration = Duration::from_millis(500);
 
-/// Ticks in that time.
+/// Ticks in [`DRAIN_IDLE`]. Each tick looks at one such part of the table.
 const DRAIN_PARTS: u32 = (DRAIN_IDLE.as_millis() / TICK_MS as u128) as u32;
 
-/// How long a connection is parked until it counts as one that stays. Most connections of a busy
-/// edge are over by then, and never pay for what only those that stay need.
+/// How long a connection is parked until it counts as settled. Most connections of a busy edge are
+/// over by then, and never pay for what only long ones need, such as keepalive.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Leaves a connection to the table: its future ends, and what is left of it is one entry.
+/// Parks a connection. Its future must end after this; the slot keeps the rest.
 pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
@@ -59,14 +59,14 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     worker.counters.parked.up();
     worker.holds(0, size_of::<Slot>());
     worker.keeps(0, held);
-    // What came while it was active has its edge behind it.
+    // Bytes that arrived while it was active cause no event any more.
     if !rests {
         wake(worker, active.key());
     }
     register(worker, active.key());
 }
 
-/// Has the kernel tell of what is still to come, unless that is not the case any more.
+/// Registers the sockets that must be waited for, if they are not registered yet.
 fn register(worker: &Rc<Worker>, key: Key) {
     let shared_socket = worker.table.borrow_mut().register(key);
     if let Err(error) = shared_socket {
@@ -74,16 +74,17 @@ fn register(worker: &Rc<Worker>, key: Key) {
     }
 }
 
-/// The shortest request in a TLS record: header, `GET / HTTP/1.1` with its two line ends, tag.
+/// Bytes of the shortest request in a TLS record: header, `GET / HTTP/1.1` with its two line ends,
+/// tag.
 const REQUEST_BYTES_MIN: usize = 5 + 18 + 16;
 
-/// How long a parked connection may be idle until it is looked at: to settle, or to be closed.
+/// Time until an idle parked connection is due: to settle, or to be closed.
 fn idle_for(worker: &Worker, settled: bool) -> Duration {
     let idle_timeout = worker.process.settings.idle_timeout;
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
-/// An event for a parked connection: moves what can be moved, and parks it again.
+/// Handles an event for a parked connection: moves what can be moved, and parks it again.
 pub fn wake(worker: &Rc<Worker>, key: Key) {
     if is_to_wait(worker, key) {
         return worker.later.borrow_mut().push(key);
@@ -147,14 +148,14 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     }
 }
 
-/// Wakes a terminated connection into a task, because its upstream must be dialled.
+/// Hands a terminated connection to the program, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((info, mut relay)) = unpark(worker, key, SlotState::active(Phase::Busy)) else {
         return;
     };
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
-    // The others of this turn are woken before its task has run and counted what it holds.
+    // Counted now: other connections of this iteration wake before its task has run and counted.
     let library = if info.decided.http2 { HTTP2_BYTES } else { 0 };
     let counted = Counted::new(&worker.process.budget, library + relay.flow().held_bytes());
     let Some(program) = worker.program() else { return };
@@ -162,8 +163,8 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     tokio::task::spawn_local(program.woken(handle, info, relay, counted));
 }
 
-/// Whether what a client says is to be left unread, because there is no room for the task that
-/// would serve it. It is looked at again in the next tick.
+/// Whether a client's bytes must stay unread, because there is no room for the task that would
+/// serve it. The connection is tried again at the next tick.
 fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     if !worker.process.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
         return false;
@@ -191,14 +192,15 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     true
 }
 
-/// What holds the beginning of a request, or a whole one that nobody serves, is half-open.
+/// Queues a connection as half-open if it holds a request, or the beginning of one, that is not
+/// served.
 fn note_waiting(worker: &Worker, key: Key, position: &mut u16, relay: &mut Relay) {
     if relay.flow().begins_to_wait() {
         queues::queue(&worker.half_open, key, position);
     }
 }
 
-/// Whether a connection is parked and half-open. One that has its upstream is being served.
+/// Whether a connection is parked and half-open. One that has an upstream is being served.
 pub fn waits(slot: &mut Slot) -> bool {
     match slot {
         Slot { upstream: None, state: SlotState::Parked { relay, .. }, .. } => relay.flow().waits(),
@@ -206,15 +208,15 @@ pub fn waits(slot: &mut Slot) -> bool {
     }
 }
 
-/// Whether a client that has ended its stream said less before than a request takes: its
-/// close_notify at most.
+/// Whether a client that has ended its stream sent less than a request before that: a close_notify
+/// at most.
 fn says_no_more(client: &impl AsFd) -> bool {
     let mut unread = [0; REQUEST_BYTES_MIN];
-    // An error is for the wake to see.
+    // The wake's own read reports an error.
     !socket::peek(client, &mut unread).is_ok_and(|length| length == unread.len())
 }
 
-/// Takes info and relay out of an entry that gets another role.
+/// Takes info and relay out of a parked slot and gives the slot another role.
 fn unpark(worker: &Rc<Worker>, key: Key, state: SlotState) -> Option<(ConnectionInfo, Relay)> {
     let mut table = worker.table.borrow_mut();
     let slot = table.slot(key)?;
@@ -225,7 +227,7 @@ fn unpark(worker: &Rc<Worker>, key: Key, state: SlotState) -> Option<(Connection
     Some((info.wake(&mut worker.shared.borrow_mut()), relay))
 }
 
-/// Counts a parked connection out.
+/// Undoes what [`park`] counted.
 fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay) {
     worker.counters.parked.down();
     worker.holds(size_of::<Slot>(), 0);
@@ -233,14 +235,14 @@ fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay) {
     worker.sources.remove(info.client_ip(), relay.held_bytes());
 }
 
-/// Ends a connection in whose wake a fault of ours showed.
+/// Ends a connection after a panic of ours.
 pub fn abandon(worker: &Rc<Worker>, key: Key) {
     give_up(worker, key, Reason::Internal("a panic"));
 }
 
 fn give_up(worker: &Rc<Worker>, key: Key, reason: Reason) {
     end_parked(worker, key, &End::failed(reason), Last::Reset);
-    // One that was not parked is not there any more, or has no line to come.
+    // If it was not parked, it is gone already or has been logged.
     let removed = worker.table.borrow_mut().remove(key);
     worker.closed(removed);
 }
@@ -252,9 +254,10 @@ enum Last {
     Close,
     /// With a reset, towards both sides.
     Reset,
-    /// The client may read what it was sent last.
+    /// After the client had time to read what it was sent last.
     Linger,
-    /// The same, and what it had sent so far was cut: the application must not take it for whole.
+    /// The same. The upstream gets a reset: what the client had sent was cut, and the application
+    /// must not take it for complete.
     Cut,
 }
 
@@ -264,12 +267,12 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     if !matches!(state, SlotState::Parked { .. }) {
         return;
     }
-    // Taken out first: should the rest meet a fault of ours, nothing is counted out twice.
+    // Taken out first: if the rest panics, nothing is uncounted twice.
     let parked = std::mem::replace(state, SlotState::Lingering);
     if let SlotState::Parked { info, mut relay } = parked {
         uncount(worker, &info, &mut relay);
         worker.emit_parked(&info, &relay, end);
-        // Pipes and bytes that are held go here, before the sockets that they were for.
+        // Drops held bytes and pipes before the sockets that they were for.
     }
     match last {
         Last::Linger | Last::Cut => {
@@ -284,7 +287,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
         }
         Last::Close | Last::Reset => {
             if last == Last::Reset {
-                // A socket that cannot be told to reset is closed all the same.
+                // Without a reset the socket is still closed.
                 let _ = socket::reset_on_close(client);
                 let _ = upstream.as_ref().map(socket::reset_on_close);
             }
@@ -295,15 +298,14 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     }
 }
 
-/// Sends the last bytes of an active connection and leaves it to linger. Its line is the
-/// caller's.
+/// Sends an active connection's last bytes and makes it linger. The caller has logged it.
 pub fn close_with(active: &Handle, bytes: &[u8]) {
     let worker = &active.worker;
     active.release();
     {
         let mut table = worker.table.borrow_mut();
         let Some(slot) = table.slot(active.key()) else { return };
-        // A client whose receive window is full at its first alert does not want to read it.
+        // A client whose receive window is full already will not read an alert.
         if !bytes.is_empty() {
             let _ = socket::send(&slot.client, bytes);
         }
@@ -317,7 +319,7 @@ pub fn close_with(active: &Handle, bytes: &[u8]) {
 fn linger(worker: &Rc<Worker>, key: Key) {
     let mut table = worker.table.borrow_mut();
     let Some(slot) = table.slot(key) else { return };
-    // If the client is gone the wake that follows finds it.
+    // If the client is gone, the wake below finds that out.
     let _ = socket::shutdown_write(&slot.client);
     slot.upstream = None;
     slot.ready.add(CLIENT, READ);
@@ -327,7 +329,7 @@ fn linger(worker: &Rc<Worker>, key: Key) {
     register(worker, key);
 }
 
-/// Reads and drops what a lingering client still sends; whether it lingers on.
+/// Reads and drops what a lingering client still sends. Returns whether it lingers on.
 fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::ready::Ready) -> bool {
     let buffers = &mut *worker.buffers.borrow_mut();
     for _ in 0..LINGER_READS {
@@ -341,11 +343,11 @@ fn lingers(worker: &Worker, client: &impl AsFd, ready: &mut crate::ready::Ready)
             Err(_) => return false,
         }
     }
-    // It sends without end: that is no client that reads.
+    // It sends without end, so it does not wait to read our last bytes.
     false
 }
 
-/// The deadline of a parked connection has passed.
+/// Handles the deadline of a parked connection.
 pub fn late(worker: &Rc<Worker>, key: Key) {
     let mut table = worker.table.borrow_mut();
     match table.slot(key).map(|slot| &mut slot.state) {
@@ -359,7 +361,8 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         {
             info.settle();
             if let Some(Slot { upstream: Some(upstream), .. }) = table.slot(key) {
-                // The accepted socket has it from its listener. A Unix socket needs none.
+                // The client's socket inherits keepalive from its listener. A Unix socket needs
+                // none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
             table.due_in(key, worker.process.settings.idle_timeout - SETTLE);
@@ -372,8 +375,8 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
     }
 }
 
-/// Ends a connection that waits to be served, because its memory is wanted for others. `false`:
-/// it does not wait any more.
+/// Ends a connection that waits to be served, because others need its memory. Returns `false` if it
+/// does not wait any more.
 pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
     let waits = worker.table.borrow_mut().slot(key).is_some_and(waits);
     if waits {
@@ -382,8 +385,8 @@ pub fn shed_waiting(worker: &Rc<Worker>, key: Key) -> bool {
     waits
 }
 
-/// Since when a parked connection holds bytes for a peer. `None`: it does not, and is not queued
-/// for that any more.
+/// The tick since which a parked connection holds bytes for a peer. If it holds none, it returns
+/// `None` and notes that the connection is not queued any more.
 pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { state: SlotState::Parked { relay, .. }, .. }) = table.slot(key) else {
@@ -396,8 +399,8 @@ pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
     since
 }
 
-/// Ends a connection whose peer leaves bytes in our memory that others want. By a reset: neither
-/// side may take what was cut for whole.
+/// Ends a connection whose peer does not take the bytes that we hold for it. It sends resets, so
+/// that neither side takes a cut stream for complete.
 pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
     let outcome = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
         Some(SlotState::Parked { relay: Relay::Splice(_), .. }) => Outcome::Spliced,
@@ -408,7 +411,7 @@ pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
     end_parked(worker, key, &End { outcome, reason }, Last::Reset);
 }
 
-/// Ends an idle connection because memory is short. `false`: it is not idle any more.
+/// Ends an idle connection because memory is short. Returns `false` if it is not idle any more.
 pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     {
         let mut table = worker.table.borrow_mut();
@@ -423,20 +426,20 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     true
 }
 
-/// Ends a parked connection from our side, politely.
+/// Ends a parked connection from our side, with close_notify where TLS ends here.
 fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     let SlotState::Parked { relay, .. } = state else { return };
-    // Bytes that are still held are lost: neither side may take what it has got for whole.
+    // Held bytes are lost, so neither side may take its stream for complete.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = match relay {
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
-            // RFC 8446 6.1: the client can tell this end from a truncation.
-            let alert = relay::terminate::final_alert(terminated, CLOSE_NOTIFY);
-            // A client whose receive window is full learns it by the FIN.
-            let _ = socket::send(client.as_fd(), &alert);
+            // RFC 8446 6.1: close_notify tells the client that this is no truncation.
+            let close_notify = relay::terminate::final_alert(terminated, CLOSE_NOTIFY);
+            // If its receive window is full, the client sees only the FIN.
+            let _ = socket::send(client.as_fd(), &close_notify);
             Outcome::Terminated
         }
     };
@@ -445,9 +448,9 @@ fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     end_parked(worker, key, &End { outcome, reason }, last);
 }
 
-/// Ends the parked connections that are idle while the process drains. What a spliced pair is
-/// about to say cannot be known, so it has until the drain's end. In each tick a part of them is
-/// looked at, so that those that move have their turn: all in `DRAIN_IDLE`.
+/// Ends idle terminated connections while the process drains. A spliced pair stays until the
+/// drain's end, because nobody can know what it is about to send. Each tick looks at one part of
+/// the table, so that busy connections are served meanwhile: the whole table takes `DRAIN_IDLE`.
 pub fn drain_idle(worker: &Rc<Worker>) {
     let slots = worker.table.borrow().slots().div_ceil(DRAIN_PARTS);
     for _ in 0..slots {
@@ -456,7 +459,7 @@ pub fn drain_idle(worker: &Rc<Worker>) {
         let mut table = worker.table.borrow_mut();
         let (info, relay) = match table.slot(key).map(|slot| &mut slot.state) {
             Some(SlotState::Parked { info, relay }) => (info, relay),
-            // One that waits for its client's next request learns of the drain.
+            // Its future may wait for the client's next request: it checks for the drain.
             Some(SlotState::Active { waits, .. }) => {
                 match waits {
                     Waits::No => {}
@@ -468,7 +471,7 @@ pub fn drain_idle(worker: &Rc<Worker>) {
             _ => continue,
         };
         let wait = idle_for(worker, info.is_settled());
-        // An upstream that was asked something has until the drain's end to answer.
+        // An upstream that has an open request may answer until the drain's end.
         let quiet = relay.flow().is_quiet() && !relay.flow().is_asked();
         if quiet && matches!(relay, Relay::Terminate(_)) {
             let idle = table.since_due_in(key, wait) >= DRAIN_IDLE;
@@ -480,8 +483,8 @@ pub fn drain_idle(worker: &Rc<Worker>) {
     }
 }
 
-/// Ends whatever is left when the drain's time is over: at once, or in its task. Gives the number
-/// of connections.
+/// Ends all connections when the drain's time is over: at once, or in their tasks. Returns how many
+/// there were.
 pub fn cut_all(worker: &Rc<Worker>) -> usize {
     let keys = worker.table.borrow().keys();
     for key in &keys {
@@ -497,13 +500,13 @@ mod tests {
     use crate::relay::terminate::Terminated;
     use eyelet_telemetry::info::Parked;
 
-    /// What an idle connection costs in this process: its entry, and four bytes for the entry's
-    /// generation. Two descriptors (4 + 4), readiness of eight sides (4), links of the deadline
-    /// wheel (16), the info (64), and the relay: secrets and sequence numbers of both directions
-    /// (2 x (48 + 8)) with 16 bytes of state, a pointer to what is on its way (8)
-    /// and the states of both directions (8).
+    /// What an idle connection costs in this process: its slot, and four bytes for the slot's
+    /// generation. The slot holds two descriptors (4 + 4), readiness of eight sides (4), links of
+    /// the timer wheel (16), the info (64) and the relay. The relay holds secrets and sequence
+    /// numbers of both directions (2 x (48 + 8)) with 16 bytes of state, a pointer to bytes in
+    /// transit (8) and the states of both directions (8).
     #[test]
-    fn an_entry_is_small() {
+    fn a_slot_is_small() {
         assert_eq!(size_of::<Parked>(), 64);
         assert_eq!(size_of::<Terminated>(), 144);
         assert_eq!(size_of::<Slot>(), 240);

@@ -1,5 +1,5 @@
-//! The queues that say who makes room first: positions in them, the newest of which counts.
-//! It must not know when room is needed.
+//! The queues that decide which connection is shed first. A connection may have several positions;
+//! only the newest counts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,24 +9,24 @@ use eyelet_memory::slab::Key;
 /// A queue is tidied when it has doubled, but not below this many positions (12 KiB).
 pub const STALE_MAX: usize = 1024;
 
-/// A place in the queue of those that make room. A connection that comes back has a new one, and
-/// the older ones count no more: its age is counted from when it was last there.
+/// A position in a shed queue. A connection that comes back gets a new one, and its older ones are
+/// stale: its age counts from when it last came.
 #[derive(Clone, Copy)]
 pub struct ShedPosition {
     pub(crate) key: Key,
-    /// [`Slot::position`], as it was then.
+    /// [`Slot::position`] as it was then.
     pub(crate) position: u16,
 }
 
-/// Such a queue: the oldest first, and some that do not count any more.
+/// A shed queue, oldest first. Some positions are stale.
 #[derive(Default)]
 pub struct ShedQueue {
     pub(crate) positions: RefCell<VecDeque<ShedPosition>>,
-    /// How many counted when it was last tidied.
+    /// Positions that were left when it was last tidied.
     pub(crate) kept: Cell<usize>,
 }
 
-/// Gives a connection a place behind all others.
+/// Puts a connection at the end of a queue.
 pub fn queue(queue: &ShedQueue, key: Key, position: &mut u16) {
     *position = position.wrapping_add(1);
     queue.positions.borrow_mut().push_back(ShedPosition { key, position: *position });
@@ -35,11 +35,11 @@ pub fn queue(queue: &ShedQueue, key: Key, position: &mut u16) {
 /// A parked connection that holds bytes for a peer.
 pub struct Holder {
     pub(crate) key: Key,
-    /// The tick since which it did, when it was queued. Later where the peer took them meanwhile.
+    /// The tick since which it did, when it was queued. Later if the peer took them meanwhile.
     pub(crate) since: u32,
 }
 
-/// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
+/// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
 #[derive(Default)]
 pub struct Holders {
     pub(crate) positions: VecDeque<Holder>,
@@ -48,7 +48,7 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Once the queue has doubled, keeps only those for which `holds` is true. So each is looked at
+    /// Once the queue has doubled, keeps only those for which `holds` is true. Each is so looked at
     /// twice at most, and the queue is never longer than twice the holders, or [`STALE_MAX`].
     pub(crate) fn tidy(&mut self, holds: impl FnMut(&Holder) -> bool) {
         self.kept = self.kept.min(self.positions.len());
@@ -56,7 +56,7 @@ impl Holders {
             self.positions.retain(holds);
             self.kept = self.positions.len();
         }
-        // A flood's queue is not kept for life.
+        // The memory of a flood's queue is not kept for ever.
         let room = 2 * self.positions.len().max(STALE_MAX);
         if self.positions.capacity() > 2 * room {
             self.positions.shrink_to(room);

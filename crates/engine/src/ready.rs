@@ -1,5 +1,4 @@
-//! Which sockets of a connection are ready: sides, epoll tokens, and edges that are not used up.
-//! It must not know connections.
+//! Which sockets of a connection are ready: sides, epoll tokens, and readiness that is not used up.
 
 use eyelet_memory::slab::Key;
 use eyelet_sys::epoll::{READABLE, WRITABLE};
@@ -10,10 +9,10 @@ pub type Side = u8;
 pub const CLIENT: Side = 0;
 /// The upstream's socket.
 pub const UPSTREAM: Side = 1;
-/// Sides whose readiness an entry can hold: four bits each in one word.
+/// Sides whose readiness a slot can hold: four bits each in one word.
 pub const SIDES: u8 = 8;
 
-/// Sides that are none: tokens with them name listeners, and sockets that belong to no entry.
+/// Not sides: tokens with them name listeners, and sockets that belong to no slot.
 const LISTENER: u8 = 255;
 const SHARED: u8 = 254;
 
@@ -24,12 +23,12 @@ pub enum Token {
     Connection(Key, Side),
     /// A listener, by index.
     Listener(u16),
-    /// A socket that belongs to no entry: an upstream's, shared by requests.
+    /// A socket that belongs to no slot: an upstream's, shared by requests.
     Shared(Key),
 }
 
 impl Token {
-    /// Generation in the upper 24 bits, side in 8, place in 32.
+    /// Generation in the upper 24 bits, side in 8, slot index in 32.
     pub fn encode(self) -> u64 {
         let of = |key: Key, side: u8| {
             u64::from(key.generation) << 40 | u64::from(side) << 32 | u64::from(key.index)
@@ -52,8 +51,8 @@ impl Token {
     }
 }
 
-/// Edges seen and not yet used up, for each side; and what is supposed of a socket that no edge
-/// has told of yet, until a call shows otherwise.
+/// Readiness that epoll reported and that is not used up, for each side. A socket that epoll has
+/// not reported on yet may be assumed ready until a call shows otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready(u32);
 
@@ -63,7 +62,7 @@ impl Ready {
         self.0 |= u32::from(bits) << (4 * side);
     }
 
-    /// Takes bits off, after a call that would have blocked.
+    /// Clears bits, after a call that would have blocked.
     pub fn clear(&mut self, side: Side, bits: u8) {
         self.0 &= !(u32::from(bits) << (4 * side));
     }
@@ -73,7 +72,7 @@ impl Ready {
         self.0 >> (4 * side) & u32::from(bits) != 0
     }
 
-    /// Whether anything is to be done at all: a side that can be read.
+    /// Whether a side can be read, so that there is something to do.
     pub fn readable(self) -> bool {
         self.any(CLIENT, READABLE) || self.any(UPSTREAM, READABLE)
     }

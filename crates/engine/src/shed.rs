@@ -1,8 +1,8 @@
-//! Making room when memory is short, in a fixed order: half-open connections that hold much, by
-//! age, then the other half-open ones by age, HTTP/2 ones without a stream by idleness, then new
-//! ones of sources that hold more than their share, then other new ones. Parked ones that hold
-//! nothing stay, but for `shed_idle`; those that hold bytes for a slow peer end after a while.
-//! It must not know what bytes are counted as.
+//! Load shedding: it ends connections when memory is short. The order is fixed. First half-open
+//! connections that hold much, by age; then the other half-open ones by age; then HTTP/2 ones
+//! without a stream, longest idle first; then new ones of sources over their share; then other new
+//! ones. Parked connections that hold nothing stay, unless `shed_idle` is set. Those that hold
+//! bytes for a slow peer end after three seconds.
 
 use std::collections::hash_map::Entry as Tasks;
 use std::net::{IpAddr, SocketAddr};
@@ -21,38 +21,38 @@ use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, Shed};
 
-/// What a new connection needs until its handshake ends.
+/// Bytes that a new connection needs until its handshake ends.
 const NEW_BYTES: usize = size_of::<Slot>() + ACTIVE_BYTES;
-/// Connections that are ended to make room for one new one: one is enough unless others took
-/// memory meanwhile.
+/// Most connections that are ended for one new one. One is enough unless others took memory
+/// meanwhile.
 const SHED_A_NEW_ONE: usize = 4;
-/// The same for idle connections where `shed_idle` is set. Each holds a slot and a few bytes at
-/// least, so this many make room for [`NEW_BYTES`].
+/// The same for idle connections where `shed_idle` is set. Each frees at least a slot, so this many
+/// make room for [`NEW_BYTES`].
 const SHED_IDLE_A_NEW_ONE: usize = NEW_BYTES / size_of::<Slot>();
-/// Connections looked at in a tick for those that are idle for longest: all of them where there
-/// are fewer. As much work as a hundred small requests.
+/// Most connections that one search for the longest idle ones looks at. It costs as much as a
+/// hundred small requests.
 const IDLE_LOOKS: u32 = 1024;
-/// How long a peer may leave bytes in our memory while memory is short: as long as a body of HTTP
-/// may rest then.
+/// How long a peer may leave bytes in our memory while memory is short: as long as an HTTP body may
+/// stall then.
 const STALLED_TICKS: u32 = (3_000 / TICK_MS) as u32;
-/// At most this many holders, or this part of the queue if that is more, are looked at in a tick.
+/// Holders looked at per tick: this many, or this part of the queue if that is more.
 const HOLDERS_LOOKS: usize = 64;
 const HOLDERS_PART: usize = 4;
-/// Never more than this many, so that a tick stays short: a look is a cache miss or two.
+/// Upper bound of that, so that a tick stays short: each costs a cache miss or two.
 const HOLDERS_LOOKS_MAX: usize = 4096;
-/// Tasks that serve a source while memory is short, so that those who hold little are served.
+/// A source with fewer tasks than this still gets new ones while memory is short.
 const FEW: usize = 4;
 impl Worker {
-    /// Whether a new connection from `source` can be taken in, after room was made for it.
+    /// Makes room for a new connection from `source`. Returns whether there is room.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
         let budget = &self.process.budget;
         if !budget.is_tight(NEW_BYTES) {
             return true;
         }
-        // The last eighth is for those who have little.
+        // The last eighth of the budget is for sources that have little.
         let much = self.sources.is_over_share(source) || !self.is_served_in_few(source);
         let is_full = || {
-            // An idle connection that is ended makes room by its place in the table.
+            // A slot that shedding freed needs no new memory.
             let new_bytes = ACTIVE_BYTES + self.table.borrow().next_entry_bytes();
             if much { budget.is_tight(new_bytes) } else { budget.is_over(new_bytes) }
         };
@@ -69,15 +69,15 @@ impl Worker {
         !is_full()
     }
 
-    /// Whether a stream of `source` can have a task that serves it, or a connection can wake, which
-    /// is not ended for its own sake. The last quarter is for those who have few, and for what the
-    /// others have begun.
+    /// Makes room for a task that serves `source`: for a new stream, or for a parked connection
+    /// that wakes. The connection of `key` is never shed for its own sake. The last quarter of the
+    /// budget is for sources that have few tasks, and for work that others have begun.
     pub fn make_room_to_wake(self: &Rc<Self>, key: Key, source: IpAddr, bytes: usize) -> bool {
         let budget = &self.process.budget;
         if !budget.is_filling(bytes) {
             return true;
         }
-        // Nobody else is ended for those who have many already.
+        // A source that has many tasks already sheds nobody.
         let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
             if !few || !budget.is_over(bytes) || !self.shed_oldest(Some(key)) {
@@ -91,14 +91,14 @@ impl Worker {
         self.serving.borrow().get(&Source::of(source)).copied().unwrap_or(0) < FEW
     }
 
-    /// Notes that a task serves `source`, until what is given is dropped.
+    /// Counts a task that serves `source`, until the returned value is dropped.
     pub fn serves(self: &Rc<Self>, source: IpAddr) -> Serving {
         let source = Source::of(source);
         *self.serving.borrow_mut().entry(source).or_default() += 1;
         Serving { worker: self.clone(), source }
     }
 
-    /// Has a task that waits for memory look again in the next tick.
+    /// Wakes a task that waits for memory at the next tick.
     pub fn wants_memory(&self, task: &Context<'_>) {
         let mut waiting_for_memory = self.waiting_for_memory.borrow_mut();
         if !waiting_for_memory.last().is_some_and(|last| last.will_wake(task.waker())) {
@@ -106,7 +106,7 @@ impl Worker {
         }
     }
 
-    /// Notes how far an active connection is.
+    /// Notes how far an active connection is, and queues it accordingly.
     pub fn enters(&self, key: Key, to: Phase) {
         let mut table = self.table.borrow_mut();
         let Some(Slot { state: SlotState::Active { phase, .. }, position, .. }) = table.slot(key)
@@ -124,7 +124,8 @@ impl Worker {
         }
     }
 
-    /// Ends half-open connections until `bytes` more fit, as few as for a new one; whether they do.
+    /// Ends half-open connections until `bytes` more fit, at most as many as for a new connection.
+    /// Returns whether they fit.
     pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
         for _ in 0..SHED_A_NEW_ONE {
             if !self.process.budget.is_over(bytes) || !self.shed_oldest(None) {
@@ -134,7 +135,7 @@ impl Worker {
         !self.process.budget.is_over(bytes)
     }
 
-    /// Ends the connection that is idle for longest, where the operator allows that.
+    /// Ends the connection that is idle longest, if the configuration allows that.
     fn shed_idle(self: &Rc<Self>) -> bool {
         if !self.process.settings.shed_idle {
             return false;
@@ -144,14 +145,14 @@ impl Worker {
         }
         loop {
             let Some((due, key)) = self.idle.borrow_mut().pop() else { return false };
-            // Whose deadline has moved was not idle meanwhile.
+            // A deadline that moved means that it was not idle.
             if self.table.borrow_mut().due(key) == due && park::shed(self, key) {
                 return true;
             }
         }
     }
 
-    /// Finds those that are idle for longest among the next [`IDLE_LOOKS`] connections.
+    /// Finds the longest idle ones among the next [`IDLE_LOOKS`] connections.
     fn look_for_idle(&self) {
         let mut idle = self.idle.borrow_mut();
         let mut table = self.table.borrow_mut();
@@ -166,18 +167,19 @@ impl Worker {
                 _ => false,
             }
         });
-        // The nearest deadline is the longest idleness; it comes last, to be taken first.
+        // The nearest deadline is the longest idleness. It is sorted last, because `pop` takes the
+        // last.
         idle.sort_unstable_by_key(|(due, _)| std::cmp::Reverse(*due));
     }
 
-    /// Queues a parked connection that begins to hold bytes for a peer.
+    /// Queues a parked connection that starts to hold bytes for a peer.
     pub fn queue_holder(&self, key: Key, since: u32) {
         self.holders.borrow_mut().positions.push_back(Holder { key, since });
     }
 
-    /// Ends connections whose peer leaves bytes in our memory for [`STALLED_TICKS`] while memory
-    /// is short, the slowest first. A peer that takes a little is as slow as one that takes
-    /// nothing: what counts is when all of a piece was taken.
+    /// While memory is short, ends connections whose peer left bytes in our memory for
+    /// [`STALLED_TICKS`], the slowest first. A peer that takes a little counts as slow, too: the
+    /// time starts anew only when it has taken all.
     fn give_up_slow(self: &Rc<Self>) {
         let now = self.table.borrow().now();
         let looks = self.holders.borrow().positions.len() / HOLDERS_PART;
@@ -186,7 +188,7 @@ impl Worker {
             match park::holds_since(self, first.key) {
                 None => {}
                 Some(since) if since > first.since => self.queue_holder(first.key, since),
-                // All others hold theirs for as long at most.
+                // All others in the queue have held theirs for a shorter time.
                 Some(since) => {
                     let is_slow = now.saturating_sub(since) >= STALLED_TICKS;
                     if !is_slow || !self.process.budget.is_filling(0) {
@@ -199,12 +201,12 @@ impl Worker {
         }
     }
 
-    /// Has the oldest half-open connection end, or one that waits to be served as long and holds
-    /// what came already; else the HTTP/2 one that is without a stream for longest. `false`: there
-    /// is none.
+    /// Ends the oldest half-open connection. One that waits to be served with what it received
+    /// counts as half-open, too. If there is none, ends the HTTP/2 connection that is without a
+    /// stream longest. Returns `false` if there is neither.
     ///
-    /// Those that hold much go first: by age alone a flood of long hellos without an end would
-    /// make the whole queue of its own, faster than a newcomer's handshake, and end the newcomer.
+    /// Connections that hold much go first. By age alone, a flood of endless long hellos would fill
+    /// the queue faster than a newcomer's handshake takes, and the newcomer would be the oldest.
     fn shed_oldest(self: &Rc<Self>, spared: Option<Key>) -> bool {
         self.shed_first(&self.large, Phase::Large, spared)
             || self.shed_first(&self.half_open, Phase::HalfOpen, spared)
@@ -233,7 +235,7 @@ impl Worker {
         is_shed
     }
 
-    /// Whether the connection is there and has no newer place.
+    /// Whether a position is its connection's newest one.
     fn counts(&self, of: ShedPosition) -> bool {
         self.table.borrow_mut().slot(of.key).is_some_and(|slot| slot.position == of.position)
     }
@@ -248,12 +250,12 @@ impl Worker {
         if *shed || *phase != of {
             return false;
         }
-        // This counts as free from now on, and what it has received once its future is resumed.
+        // These bytes count as free now; received bytes do when the future has been resumed.
         (*late, *shed) = (true, true);
         self.process.budget.give(Account::Connections, ACTIVE_BYTES);
         match waits {
             Waits::No => {}
-            // Not at once: this may be asked for while another's future runs.
+            // Not at once: another connection's future may be running now.
             Waits::Here(_) => {
                 self.ending.borrow_mut().push(key);
                 self.has_again.notify_one();
@@ -263,7 +265,7 @@ impl Worker {
         true
     }
 
-    /// Ends a new connection for which there is no room.
+    /// Ends a new connection that there is no room for.
     pub fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let info = self.info(listener, peer);
         let reason = if self.sources.is_over_share(peer.ip()) { Shed::Excess } else { Shed::New };
@@ -271,24 +273,24 @@ impl Worker {
         drop(client);
     }
 
-    /// What is to be done in each tick, whose cost does not grow with the number of connections.
+    /// The work of each tick. Its cost does not grow with the number of connections.
     pub fn tidy_queues(self: &Rc<Self>) {
         self.tidy(&self.large, Phase::Large);
         self.tidy(&self.half_open, Phase::HalfOpen);
         self.tidy(&self.unused, Phase::Idle);
         self.has_looked.set(false);
         self.give_up_slow();
-        // While the first one holds its bytes, those behind it are not looked at: most of them may
-        // hold nothing any more, or have ended.
+        // While the first one holds its bytes, those behind it are not looked at. Most of them may
+        // be stale.
         let mut holders = self.holders.borrow_mut();
         holders.tidy(|holder| park::holds_since(self, holder.key).is_some());
     }
 
-    /// Drops the places of connections that are not there any more, or further, and of each that
-    /// came back all but the newest.
+    /// Drops stale positions: of connections that ended or moved on, and all but the newest of
+    /// each.
     fn tidy(&self, queue: &ShedQueue, of: Phase) {
         let (mut positions, kept) = (queue.positions.borrow_mut(), &queue.kept);
-        // Not before it has doubled: then each place is looked at twice at most.
+        // Only when it has doubled, so each position is looked at twice at most.
         if positions.len() < STALE_MAX.max(2 * kept.get()) {
             return;
         }
@@ -299,13 +301,13 @@ impl Worker {
             Some(slot) => of == Phase::HalfOpen && park::waits(slot),
             None => false,
         });
-        // A flood's queue is not kept for life.
+        // The memory of a flood's queue is not kept for ever.
         kept.set(positions.len());
         positions.shrink_to(2 * kept.get());
     }
 }
 
-/// A task that serves a source is counted as long as this lives.
+/// Counts a task that serves a source as long as this value lives.
 pub struct Serving {
     worker: Rc<Worker>,
     source: Source,
@@ -397,7 +399,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_holds_much_makes_room_before_who_is_older() {
+    fn who_holds_much_is_shed_before_who_is_older() {
         let worker = worker();
         let [oldest, large, newest] = [1, LARGE_BYTES, 1].map(|bytes| half_open(&worker, bytes));
         worker.enters(large, Phase::Large);
@@ -406,18 +408,18 @@ pub(crate) mod tests {
             assert!(worker.shed_oldest(None));
             assert!(is_shed(&worker, expected));
         }
-        assert!(!worker.shed_oldest(None), "nobody is left");
+        assert!(!worker.shed_oldest(None), "none is left");
     }
 
-    /// Whoever is resumed next finds the memory of those that were shed, and need shed no others.
+    /// The next connection finds the memory of those that were shed free, and sheds no others.
     #[test]
-    fn what_was_shed_is_freed_before_another_connection_goes_on() {
+    fn what_was_shed_is_freed_before_another_connection_runs() {
         const MANY: usize = 64;
         const STEPS: usize = 8;
         const STEP: usize = ACTIVE_BYTES;
         let worker = worker();
         let budget = worker.process.budget.clone();
-        // One of them holds more than all steps ask for.
+        // Each of them holds more than all steps ask for.
         let all: Vec<Key> = (0..MANY).map(|_| half_open(&worker, 2 * STEPS * STEP)).collect();
         let asks = half_open(&worker, 1);
         let (mut counted, mut bytes) = (Counted::new(&budget, 0), 0);
@@ -434,7 +436,7 @@ pub(crate) mod tests {
         assert_eq!(shed, 1, "for {STEPS} steps");
     }
 
-    /// Memory is not short, so the first holder stays where it is, and all others behind it.
+    /// Memory is not short, so the first holder stays in the queue, and all others behind it.
     #[test]
     fn the_queue_of_holders_is_as_long_as_there_are_holders() {
         let worker = worker();

@@ -1,23 +1,22 @@
-//! Who a connection comes from, and who of them holds more than a share of a worker's memory.
-//! It must not know what is done about it.
+//! The source of a connection, and which sources hold more than their share of a worker's memory.
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr};
 
-// A seed of the simulator gives the same run each time.
+// The simulator needs the same run for the same seed.
 #[cfg(test)]
 use foldhash::fast::FixedState as RandomState;
 #[cfg(not(test))]
 use foldhash::fast::RandomState;
 
-/// A host: an IPv4 address, or an IPv6 /64, from which a host takes its addresses as it likes
-/// (RFC 8981).
+/// A host: an IPv4 address or an IPv6 /64, within which a host chooses its addresses freely (RFC
+/// 8981).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(IpAddr);
 
 impl Source {
-    /// The host of an address.
+    /// The source of an address.
     pub fn of(ip: IpAddr) -> Self {
         Self(match ip.to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
@@ -26,25 +25,25 @@ impl Source {
     }
 }
 
-/// Rows of cells. A source is judged by the smaller of its cells, one in each row: that one is too
-/// large only where others hash to both.
+/// Rows of cells. A source is judged by the smaller of its cells, one in each row. That cell is too
+/// large only if other sources hash to both.
 const ROWS: usize = 2;
-/// Cells a row, 4 KiB in all. With 50 greedy sources one in 100 others shares both cells with one.
+/// Cells a row, 4 KiB in all. With 50 sources over their share, one in 100 others shares both cells
+/// with one of them.
 const CELLS: usize = 512;
-/// A source holds more than its share when it has more than this many times what the others have
-/// on average.
+/// A source is over its share when it holds more than this many times the others' average.
 const SHARE: u64 = 2;
-/// A connection weighs 1, and 1 more for each of these that it holds. As much as a slot takes.
+/// A connection weighs 1, plus 1 for each of these bytes that it holds: about the size of a slot.
 const WEIGHT_BYTES: usize = 256;
 
-/// What parked connections hold, by source, in a table of fixed size: nothing is kept for each
-/// source, and nothing is walked to know a share.
+/// Memory that parked connections hold, by source: a count-min sketch of fixed size. Nothing is
+/// kept per source, and no list is walked to know a share.
 pub struct Sources {
     rows: RefCell<[[u32; CELLS]; ROWS]>,
     /// The sum of a row.
     all: Cell<u64>,
-    /// Cells of the first row that are not 0: about as many as there are sources, while there are
-    /// fewer than cells.
+    /// Cells of the first row that are not 0: about the number of sources, while there are fewer
+    /// sources than cells.
     occupied: Cell<u64>,
     /// Keyed: clients choose their addresses.
     hasher: RandomState,
@@ -61,13 +60,13 @@ impl Default for Sources {
     }
 }
 
-/// What a parked connection weighs that holds so many bytes beside its slot.
+/// The weight of a parked connection that holds so many bytes besides its slot.
 fn weight(held: usize) -> u32 {
     u32::try_from(1 + held / WEIGHT_BYTES).unwrap_or(u32::MAX)
 }
 
 impl Sources {
-    /// Counts a connection that is parked now.
+    /// Counts a connection that was parked.
     pub fn add(&self, ip: IpAddr, held: usize) {
         self.change(ip, 0, weight(held));
     }
@@ -108,7 +107,7 @@ impl Sources {
         self.all.get() == 0 && self.occupied.get() == 0
     }
 
-    /// Whether the host holds more than its share. One source alone has no share to exceed.
+    /// Whether the source holds more than its share. A single source has no share to exceed.
     pub fn is_over_share(&self, ip: IpAddr) -> bool {
         let rows = self.rows.borrow();
         let own = rows.iter().zip(self.cells(ip)).map(|(row, cell)| row[cell]).min();
@@ -126,13 +125,13 @@ mod tests {
         u32::to_be_bytes(0x0a00_0000 + n).into()
     }
 
-    /// Whatever its addresses, a /64 is one source; and no more than one.
+    /// An address in the /64 `net`. All addresses of one /64 are one source.
     fn six(net: u128, host: u128) -> IpAddr {
         Ipv6Addr::from(0x2001_0db8 << 96 | net << 64 | host).into()
     }
 
     #[test]
-    fn a_source_is_greedy_by_what_it_holds_of_all() {
+    fn a_source_is_over_its_share_by_what_it_holds() {
         let sources = Sources::default();
         for n in 0..20 {
             sources.add(four(n), 0);
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_alone_is_not_greedy() {
+    fn one_source_alone_is_never_over_its_share() {
         let sources = Sources::default();
         (0..100).for_each(|host| sources.add(six(1, host), 1 << 20));
         assert!(!sources.is_over_share(six(1, 0)));

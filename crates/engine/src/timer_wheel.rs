@@ -1,27 +1,27 @@
-//! Deadlines of a worker's entries: one coarse wheel, links inside the entries.
-//! It must not know what happens at a deadline, and reads no clock.
+//! Deadlines of a worker's connections: one coarse timer wheel whose links are inside the slots. It
+//! reads no clock.
 
 use eyelet_memory::slab::Slab;
 
 /// One step of the wheel. Deadlines are up to this much late, never early.
 pub const TICK_MS: u64 = 100;
 
-/// Buckets: 51.2 s ahead. A later deadline waits in the last bucket and is linked anew when that
-/// comes up, which for an hour's idle timeout is 70 moves of three words.
+/// Buckets: 51.2 s ahead. A later deadline waits in the last bucket and is linked again when that
+/// comes up. For an hour's idle timeout these are 70 moves of three words.
 const BUCKETS: usize = 512;
 
-/// No entry.
+/// No slot.
 const NONE: u32 = u32::MAX;
 
 /// Not in the wheel.
 const UNLINKED: u16 = u16::MAX;
 
-/// What an entry carries to be in the wheel.
+/// A slot's links in the wheel.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
     previous: u32,
     next: u32,
-    /// The tick at which the entry is due. May be moved later without linking anew.
+    /// The tick at which the slot is due. It may be moved later without linking again.
     pub deadline: u32,
     bucket: u16,
 }
@@ -32,18 +32,18 @@ impl Default for Links {
     }
 }
 
-/// An entry that can be in the wheel.
+/// A value that can be in the wheel.
 pub trait Linked {
     /// Its links.
     fn links(&mut self) -> &mut Links;
 }
 
-/// The wheel. Ticks are counted since the worker began: 13 years fit.
+/// The timer wheel. Ticks count from the worker's start: 13 years fit.
 pub struct TimerWheel {
     heads: Box<[u32; BUCKETS]>,
     /// The tick whose bucket is being emptied.
     at: u32,
-    /// The current tick: ahead of `at` while what is due is given out, by as much as was missed.
+    /// The current tick. `at <= now`; they differ while overdue slots are being returned.
     now: u32,
 }
 
@@ -60,7 +60,7 @@ impl TimerWheel {
         self.now
     }
 
-    /// Makes the entry due at `deadline`. Costs nothing but the store where it was due earlier.
+    /// Makes the slot due at `deadline`. If it was due earlier this is a single store.
     pub fn set<T: Linked>(&mut self, entries: &mut Slab<T>, index: u32, deadline: u32) {
         let Some(entry) = entries.at(index) else { return };
         let links = entry.links();
@@ -72,7 +72,7 @@ impl TimerWheel {
         }
     }
 
-    /// Takes the entry out, before it is removed from the slab.
+    /// Unlinks the slot. Must be called before it is removed from the slab.
     pub fn unlink<T: Linked>(&mut self, entries: &mut Slab<T>, index: u32) {
         let Some(entry) = entries.at(index) else { return };
         let Links { previous, next, bucket, deadline } = *entry.links();
@@ -104,13 +104,13 @@ impl TimerWheel {
         self.heads[bucket] = index;
     }
 
-    /// It is tick `now`: takes out the next entry that is due, `None` when there is none left.
-    /// One at a time, because a list of them would be strewn over a heap that was just trimmed.
-    /// Deadlines that are set between two of them count from `now`, however late these are.
+    /// Advances to tick `now` and unlinks the next slot that is due; `None` when none is left. It
+    /// returns one at a time because a list would be scattered over a heap that was just trimmed.
+    /// Deadlines set between two calls count from `now`.
     pub fn next_due<T: Linked>(&mut self, entries: &mut Slab<T>, now: u32) -> Option<u32> {
         self.now = self.now.max(now);
         loop {
-            // Nothing is ever linked into the bucket of this tick, so that it empties.
+            // Nothing is linked into this tick's bucket, so it becomes empty.
             let index = self.heads[self.at as usize % BUCKETS];
             let Some(entry) = entries.at(index) else {
                 if self.at >= self.now {
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Every entry comes out at its deadline, not before, however often it was moved.
+    /// Every slot comes out at its deadline, not before, however often it was moved.
     #[test]
     fn due_at_the_deadline_and_not_before() {
         let (mut entries, mut wheel) = (Slab::default(), TimerWheel::default());
@@ -163,9 +163,9 @@ mod tests {
         assert!(seen.iter().all(|(at, deadline)| at == deadline), "{seen:?}");
     }
 
-    /// A deadline that is set for what was due long ago is not in the past as well.
+    /// A deadline set for a slot that was overdue is not in the past as well.
     #[test]
-    fn what_is_set_after_a_stall_counts_from_its_end() {
+    fn a_deadline_set_after_a_stall_counts_from_its_end() {
         for stall in [40, 511, 512, 2_000] {
             let (mut entries, mut wheel) = (Slab::default(), TimerWheel::default());
             let key = entries.insert(Entry(Links::default()));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_taken_out_of_the_middle_leaves_the_others() {
+    fn unlinking_in_the_middle_leaves_the_others() {
         let (mut entries, mut wheel) = (Slab::default(), TimerWheel::default());
         let keys: Vec<_> = (0..5).map(|_| entries.insert(Entry(Links::default()))).collect();
         for key in &keys {

@@ -1,5 +1,5 @@
-//! A worker: one thread, one table, one turn after another: events, deadlines, log.
-//! It must not know how bytes are moved or what a rule says.
+//! The state of a worker, what workers share, and [`Program`], the trait through which the event
+//! loop calls the program.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -27,64 +27,63 @@ use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, SharedInfo};
 use eyelet_telemetry::reason::{Class, Reason};
 
-/// What came and went since memory was last given back.
+/// Connections that came and went since memory was last returned to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Burst {
-    /// The most connections that were open.
+    /// Peak of open connections.
     pub(crate) peak: usize,
-    /// Those open at the last tick.
+    /// Connections open at the last tick.
     pub(crate) open: usize,
     /// Ticks since that number changed.
     pub(crate) quiet: u32,
     /// All ticks.
     pub(crate) ticks: u32,
-    /// Ticks that compressors have rested for.
+    /// Ticks since a compressor was last used.
     pub(crate) rested: u32,
-    /// Whether anything changed at all: handshakes leave memory behind, connections that stay
-    /// or not, and so do compressors that were given up.
+    /// Whether there may be memory to return: handshakes leave some, also for connections that
+    /// stay, and so do freed compressors.
     pub(crate) dirty: bool,
 }
 
-/// What the event loop is told of its bounds.
+/// Limits that the configuration sets for the event loop.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a connection may be without a byte.
+    /// How long a connection may move no byte.
     pub idle_timeout: Duration,
     /// Whether idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
-    /// What a drain leaves to busy connections.
+    /// How long a drain waits for busy connections.
     pub drain_timeout: Duration,
 }
 
-/// What the workers of a process share.
+/// State that the workers of a process share.
 #[derive(Debug)]
 pub struct Process {
-    /// Its bounds.
+    /// Limits from the configuration.
     pub settings: Settings,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
-    /// What connections hold in memory, in all workers.
+    /// Memory that connections hold, in all workers.
     pub budget: Arc<Budget>,
     /// Descriptors that connections hold now, in all workers.
     pub descriptors: AtomicUsize,
-    /// Connections allowed at once: the least of configuration and memory.
+    /// Most connections at once: the lower of the configured limit and what memory allows.
     pub connections_max: usize,
     /// Descriptors that connections may hold.
     pub descriptors_max: usize,
 }
 
-/// What the program does with a connection, as a future that ends when the connection has ended or
-/// is parked.
+/// The program's work on a connection. It ends when the connection has ended or is parked.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A program, one value a worker. The event loop calls it; it calls the event loop through
-/// [`Handle`] and [`crate::worker::Worker`].
+/// The program: one value per worker. The event loop calls it, and it calls back through [`Handle`]
+/// and [`Worker`].
 pub trait Program {
     /// A connection was accepted.
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task;
 
-    /// A parked connection's client has sent something, and moving bytes is not enough: the
-    /// connection has no upstream yet. `counted` is what it holds and is about to hold.
+    /// A parked connection's client has sent something, and the connection has no upstream yet.
+    /// `counted` is the memory that the connection holds or is about to hold.
     fn woken(
         self: Rc<Self>,
         handle: Handle,
@@ -93,30 +92,30 @@ pub trait Program {
         counted: Counted,
     ) -> Task;
 
-    /// Whether anybody reads what [`Program::log`] writes.
+    /// Whether the access log is written at all.
     fn is_logging(&self) -> bool;
 
     /// Writes the access-log entry of a connection that has ended.
     fn log(&self, info: &ConnectionInfo, end: &End);
 
-    /// Hands buffered log entries over. The wall clock is `ahead_ms` ahead of the clock that
-    /// connections are measured by.
+    /// Flushes buffered log entries. The wall clock is `ahead_ms` ahead of the steady clock that
+    /// connections are timed by.
     fn flush_log(&self, ahead_ms: i64);
 
-    /// A tick has passed: [`crate::timer_wheel::TICK_MS`].
+    /// A tick has passed (every [`crate::timer_wheel::TICK_MS`]).
     fn tick(&self);
 
-    /// Whether nothing is coded now, so that what coders hold may be given up.
+    /// Whether no body is being compressed, so that idle compressors may be freed.
     fn is_resting(&self) -> bool;
 
-    /// Gives up what is held for reuse: the allocator is about to return free memory.
+    /// Frees what is kept for reuse: the allocator is about to return free memory.
     fn release_caches(&self);
 
     /// The worker ends.
     fn close(&self);
 }
 
-/// A connection whose bytes its future moves. Dropping it closes the connection.
+/// An active connection: its future owns it. Dropping the handle closes the connection.
 pub struct Handle {
     /// The worker it lives on.
     pub worker: Rc<Worker>,
@@ -128,66 +127,66 @@ pub struct Handle {
 pub struct Worker {
     /// Which one, from 0.
     pub index: u16,
-    /// What all share.
+    /// State shared with the other workers.
     pub process: Arc<Process>,
-    /// What it serves; not owned, because the program owns this worker.
+    /// Weak, because the program owns this worker.
     program: OnceCell<Weak<dyn Program>>,
     /// Its connections.
     pub table: RefCell<ConnectionTable>,
-    /// Its buffers, lent while bytes are moved.
+    /// Buffers, lent while bytes are moved.
     pub buffers: RefCell<Buffers>,
-    /// What its parked connections share.
+    /// Texts that parked connections share.
     pub shared: RefCell<SharedInfo>,
-    /// Its numbers.
+    /// Its counters.
     pub counters: Arc<Counters>,
-    /// Half-open connections that hold much, oldest first, and some that do not any more.
+    /// Half-open connections that hold much, oldest first. Some positions are stale.
     pub large: ShedQueue,
-    /// Active connections, oldest first, and some that are not active any more.
+    /// Half-open connections, oldest first. Some positions are stale.
     pub half_open: ShedQueue,
-    /// HTTP/2 connections without a stream, longest first, and some that have one again.
+    /// HTTP/2 connections without a stream, longest idle first. Some positions are stale.
     pub unused: ShedQueue,
     /// Tasks that serve parked connections, by source.
     pub serving: RefCell<HashMap<Source, usize, RandomState>>,
     /// Tasks that wait for memory.
     pub waiting_for_memory: RefCell<Vec<Waker>>,
-    /// What parked connections hold, by source.
+    /// Memory that parked connections hold, by source.
     pub sources: Sources,
-    /// Parked connections that hold bytes for a peer, longest first, and some that do not any more.
+    /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
     pub holders: RefCell<Holders>,
-    /// Whether idle connections were looked for since the last tick.
+    /// Whether the table was searched for idle connections since the last tick.
     pub has_looked: Cell<bool>,
-    /// Where they are looked for next.
+    /// Where that search goes on.
     pub idle_cursor: Cell<u32>,
-    /// Where connections are looked for next that are idle while the process drains.
+    /// Where the search for idle connections goes on while the process drains.
     pub drain_cursor: Cell<u32>,
-    /// Parked connections that may have more to move, and memory was short.
+    /// Parked connections that may have more to move but found memory short. Tried again at each
+    /// tick.
     pub later: RefCell<Vec<Key>>,
-    /// Idle connections with their deadlines, those that are idle for longest last, where they
-    /// were looked for.
+    /// Idle connections that the search found, with their deadlines, the longest idle last.
     pub idle: RefCell<Vec<(u32, Key)>>,
-    /// Connections that go on in the next turn without an event: parked ones that used up their
-    /// share of this one, and connections that must end.
+    /// Connections to resume in the next iteration without an event: those that used up their share
+    /// of this one, and those that must end.
     pub(crate) again: RefCell<Vec<Key>>,
-    /// Connections that were shed, whose futures are in their slots and free what they hold when
-    /// they are resumed: before the next connection is, so that its need does not shed others.
+    /// Shed connections whose futures are still in their slots. They are resumed, and so freed,
+    /// before the next connection runs: its need for memory must not shed others.
     pub(crate) ending: RefCell<Vec<Key>>,
-    /// Has that turn come.
+    /// Starts an iteration for `again` or `ending`.
     pub(crate) has_again: Notify,
-    /// Connections whose future lies in their entry, and whose wait is over.
+    /// Connections whose future is stored in its slot and whose wait is over.
     pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
     pub(crate) draining: Cell<bool>,
-    /// The drain's time is over.
+    /// Whether the drain's time is over.
     pub is_cutting: Cell<bool>,
     pub(crate) burst: Cell<Burst>,
-    /// What futures are polled with that may wait in their entries.
+    /// Counting waker for futures stored in slots.
     pub counting_waker: Waker,
     /// Its clocks.
     pub clock: Clock,
 }
 
 impl Worker {
-    /// A worker with nothing to do yet. [`Worker::serve`] gives it its program.
+    /// An idle worker. [`Worker::serve`] gives it its program.
     pub fn new(index: u16, process: Arc<Process>, counters: Arc<Counters>) -> io::Result<Self> {
         let shared = RefCell::new(SharedInfo::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget)?);
@@ -229,10 +228,10 @@ impl Worker {
         self.clock.steady_ms()
     }
 
-    /// Hands the worker to its program, once.
+    /// Sets the program, once.
     pub fn serve(&self, program: &Rc<impl Program + 'static>) {
         let program: Rc<dyn Program> = program.clone();
-        // A second program would be a fault of the caller's; the first one stays.
+        // A second program would be a mistake of the caller; the first one stays.
         let _ = self.program.set(Rc::downgrade(&program));
     }
 
@@ -240,12 +239,12 @@ impl Worker {
         self.program.get().and_then(Weak::upgrade)
     }
 
-    /// Whether anybody reads the access log.
+    /// Whether the access log is written at all.
     pub fn logs(&self) -> bool {
         self.program().is_some_and(|program| program.is_logging())
     }
 
-    /// Writes the access line of a connection and counts its outcome.
+    /// Logs the end of a connection and counts its outcome.
     pub fn emit(&self, info: &ConnectionInfo, end: &End) {
         self.count(end);
         if let Some(program) = self.program() {
@@ -253,7 +252,7 @@ impl Worker {
         }
     }
 
-    /// The same for a parked one.
+    /// The same for a parked connection.
     pub fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
         if self.logs() {
             let mut info = info.info(&self.shared.borrow());
@@ -267,7 +266,7 @@ impl Worker {
         self.shared.borrow_mut().forget(info);
     }
 
-    /// Counts what ended for want of memory.
+    /// Counts an end that lack of memory caused.
     pub fn count_shed(&self, reason: &Reason) {
         if reason.class() == Class::Shed {
             self.counters.shed.up();
@@ -285,7 +284,7 @@ impl Worker {
         }
     }
 
-    /// Counts an entry out; dropping it closes its sockets.
+    /// Counts a slot as freed. Dropping it closes its sockets.
     pub fn closed(&self, slot: Option<Slot>) {
         if let Some(slot) = slot {
             self.process.open.fetch_sub(1, Relaxed);
@@ -295,13 +294,13 @@ impl Worker {
         }
     }
 
-    /// Counts descriptors that connections took, or gave back where `n` is negative. An active
-    /// connection counts two from the start: it may dial.
+    /// Counts descriptors that connections took, or returned where `n` is negative. An active
+    /// connection counts two from the start, because it may dial.
     pub fn uses_descriptors(&self, n: isize) {
         self.process.descriptors.fetch_add(n.cast_unsigned(), Relaxed);
     }
 
-    /// Notes that bytes on their way went from `before` to `after` for one connection.
+    /// Notes that the bytes in transit of one connection changed from `before` to `after`.
     pub fn keeps(&self, before: usize, after: usize) {
         self.holds(before, after);
         if after > before {
@@ -311,18 +310,18 @@ impl Worker {
         }
     }
 
-    /// Notes that what a parked connection holds went from `before` to `after` bytes.
+    /// Notes that a parked connection's memory changed from `before` to `after` bytes.
     pub fn holds(&self, before: usize, after: usize) {
         let bytes = self.counters.parked_bytes.value().wrapping_add(after as u64);
         self.counters.parked_bytes.set(bytes.wrapping_sub(before as u64));
     }
 
-    /// Whether the worker is on its way out.
+    /// Whether the worker drains.
     pub fn is_draining(&self) -> bool {
         self.draining.get()
     }
 
-    /// The info of a connection that was accepted.
+    /// The info of a connection that was just accepted.
     pub fn info(&self, listener: u16, peer: SocketAddr) -> ConnectionInfo {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
@@ -339,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// Has a connection go on in the next turn, which then comes without an event.
+    /// Resumes a connection in the next iteration, which then starts without an event.
     pub fn go_on_later(&self, key: Key) {
         self.again.borrow_mut().push(key);
         self.has_again.notify_one();
@@ -347,18 +346,18 @@ impl Worker {
 }
 
 impl Handle {
-    /// Makes a task the owner of an entry.
+    /// Makes a future the owner of a slot.
     pub fn new(worker: Rc<Worker>, key: Key) -> Self {
         Self { worker, key, released: Cell::new(false) }
     }
 
-    /// Gives the entry up to the table: dropping this closes nothing any more. A wake may make
+    /// Gives the slot back to the table: dropping this handle then closes nothing. A wake may make
     /// another task its owner before this one has ended.
     pub fn release(&self) {
         self.released.set(true);
     }
 
-    /// The entry's key.
+    /// The slot's key.
     pub fn key(&self) -> Key {
         self.key
     }

@@ -1,5 +1,5 @@
-//! What all connections together may hold in this process, and how much one may still take.
-//! It must not know connections; who is shed, and in which order, is the worker's.
+//! The memory budget: how much all connections of this process may hold together, and how much one
+//! may still take.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
@@ -9,38 +9,38 @@ use std::{fmt, iter};
 
 use bytes::Bytes;
 
-/// What an active connection is counted as from accept until it is parked, whatever it is at: its
-/// task with its info (1 KiB) and what that awaits of a handshake (2 KiB; the sizes of both are
-/// tested in `connection.rs`), the beginning of a request's head (2 KiB), rustls' connection and
-/// its flight, measured at 7.5 KiB with a chain of 1 KiB, and the allocator's share. What is
-/// received of a hello or a handshake is counted beside it, by [`CountedBuffer`].
+/// Bytes that an active connection counts from accept until it is parked, whatever it does: its
+/// task with its info (1 KiB) and the future of a handshake (2 KiB; tests in `connection.rs` check
+/// both sizes), the beginning of a request's head (2 KiB), rustls' connection and its flight (7.5
+/// KiB measured, with a chain of 1 KiB), and the allocator's overhead. Received bytes of a hello or
+/// a handshake count separately, by [`CountedBuffer`].
 pub const ACTIVE_BYTES: usize = 16 << 10;
-/// What of that is a head's. A connection may receive as much without others making room for it.
+/// The head's part of that. A connection may receive so much without room being made for it.
 pub const HELLO_BYTES: usize = 2 << 10;
-/// What an HTTP/2 connection holds beside what every active one does: the library's buffers and
-/// tables. Task and all it is measured at 28 KiB after a request, and the tables may fill.
+/// Bytes that an HTTP/2 connection counts besides [`ACTIVE_BYTES`]: the library's buffers and
+/// tables. Measured at 28 KiB after a request, task included; the tables may fill.
 pub const HTTP2_BYTES: usize = 40 << 10;
-/// What a stream of it holds while its request is served: the library's part and ours of its
-/// state, its task, the heads both ways as they mostly are (16 KiB), and what waits in the library
-/// for the stream's window (16 KiB).
+/// Bytes that an HTTP/2 stream counts while its request is served: its state in the library and
+/// here, its task, typical heads both ways (16 KiB), and bytes that wait in the library for the
+/// stream's window (16 KiB).
 pub const STREAM_BYTES: usize = 32 << 10;
-/// What a connection to an upstream holds: the runtime's part, and with TLS its keys and buffers.
+/// Bytes that a connection to an upstream counts: the runtime's part.
 pub const UPSTREAM_BYTES: usize = 1 << 10;
-/// The same with TLS.
+/// The same with TLS: keys and buffers, too.
 pub const UPSTREAM_TLS_BYTES: usize = 40 << 10;
-/// The least budget: with less not even one client of each kind could be served.
+/// The smallest budget: less could not serve one client of each kind.
 const BYTES_MIN: usize = 4 << 20;
 
-/// The most that is read for one connection at once.
+/// Most bytes read for one connection at once.
 const PIECE_BYTES_MAX: usize = 256 << 10;
-/// Below this a connection is read from only while nothing of it waits to be sent, because then
-/// what is read can be written, and is not held: a TLS record fits any socket's send buffer.
+/// If a piece would be smaller, a connection is read only while none of its bytes wait to be sent.
+/// What is then read can be written and is not held: a TLS record fits any socket's send buffer.
 pub const PIECE_BYTES_MIN: usize = 16 << 10;
-/// A connection may take this part of what is left: so many slow ones in a row leave a third of
-/// it to the others (1/e), and each later one takes less.
+/// A connection may take one such part of what is left. After so many slow ones in a row a third
+/// (1/e) is left for the others, and each later one takes less.
 const PIECES: usize = 64;
 
-/// What bytes are counted for. An operator sees the sums by kind (docs/running.md).
+/// What bytes are counted for. Operators see the sums by kind (docs/running.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
     /// Slots of connections, and [`ACTIVE_BYTES`] for each active one.
@@ -49,9 +49,9 @@ pub enum Account {
     Received,
     /// Bytes that parked connections hold because a peer does not read.
     Relayed,
-    /// Texts that parked connections keep for their access lines.
+    /// Texts that parked connections keep for their log entries.
     Texts,
-    /// Access lines that wait for the log's reader.
+    /// Log entries that wait to be written.
     Log,
     /// HTTP: connections, streams, bodies, upstreams.
     Http,
@@ -70,14 +70,15 @@ const ACCOUNTS: [(Account, &str); 7] = [
     (Account::Compression, "compression"),
 ];
 
-/// The bound, and what is in use.
+/// The limit, and what is in use.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
     used: Accounts,
 }
 
-/// A sum for each account, all in one cache line: their total is read as often as one is written.
+/// A sum for each account, all in one cache line, because their total is read as often as one is
+/// written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Accounts {
@@ -87,9 +88,10 @@ struct Accounts {
 }
 
 impl Budget {
-    /// A budget of `memory_max` bytes for the whole process. It has 5/8 of `memory_max` minus
-    /// `resident`, the resident size at start. The other 3/8 are for what is not counted: holes in
-    /// the heap (up to a quarter, measured in floods of hellos), code that is paged in later, DNS.
+    /// A budget for a process that may use `memory_max` bytes. Connections may use 5/8 of
+    /// `memory_max` minus `resident`, the resident size at start. The other 3/8 are for what is not
+    /// counted: holes in the heap (up to a quarter, measured in floods of hellos), code that is
+    /// paged in later, DNS.
     pub fn new(memory_max: usize, resident: usize) -> Self {
         let bytes_max = (memory_max.saturating_sub(resident) / 8 * 5).max(BYTES_MIN);
         Self { bytes_max, used: Accounts::default() }
@@ -115,13 +117,13 @@ impl Budget {
         self.used.sums[account as usize].load(Relaxed)
     }
 
-    /// Whether `more` bytes would be beyond the bound.
+    /// Whether `more` bytes would exceed the budget.
     pub fn is_over(&self, more: usize) -> bool {
         self.used().saturating_add(more) > self.bytes_max
     }
 
-    /// Notes how much is used now, so that the most is known. Not done for each byte: the event
-    /// loop does it once a tick, and [`Budget::is_tight`] for each new connection.
+    /// Updates the peak and returns the bytes in use. Not done for each byte: the event loop calls
+    /// it each tick, and [`Budget::is_tight`] for each new connection.
     pub fn note_peak(&self) -> usize {
         let used = self.used();
         if used > self.used.peak.load(Relaxed) {
@@ -130,33 +132,32 @@ impl Budget {
         used
     }
 
-    /// Whether they would be beyond what those who hold much may take: the last eighth is for
-    /// the others.
+    /// Whether `more` bytes would exceed 7/8 of the budget. The last eighth is for those who hold
+    /// little.
     pub fn is_tight(&self, more: usize) -> bool {
         self.note_peak().saturating_add(more) > self.bytes_max / 8 * 7
     }
 
-    /// Whether they would be beyond what those who hold much may begin: what they have begun grows
-    /// by another eighth.
+    /// Whether `more` bytes would exceed 6/8 of the budget. Beyond that, those who hold much may
+    /// begin nothing new; what they have begun may grow by another eighth.
     pub fn is_filling(&self, more: usize) -> bool {
         self.used().saturating_add(more) > self.bytes_max / 8 * 6
     }
 
-    /// How much may be read for one connection at once: less, the fuller it gets, so that
-    /// peers who do not read take small pieces before they take the last of it. `None`: nothing
-    /// that might have to be held.
+    /// How much may be read for one connection at once. It shrinks as the budget fills, so that
+    /// peers who do not read take small pieces. `None`: only what will not have to be held.
     pub fn piece(&self) -> Option<usize> {
         let piece = self.left() / PIECES;
         (piece >= PIECE_BYTES_MIN).then_some(piece.min(PIECE_BYTES_MAX))
     }
 
-    /// Bytes that those who hold much may still take.
+    /// Bytes left below 7/8 of the budget, which those who hold much may still take.
     pub fn left(&self) -> usize {
         (self.bytes_max / 8 * 7).saturating_sub(self.used())
     }
 }
 
-/// One line for an operator: the sum, the bound, the most so far, and each account.
+/// One line for an operator: the sum, the limit, the peak, and each account.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = self.note_peak();
@@ -171,7 +172,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// Bytes that are counted as long as this lives.
+/// Counts bytes as long as it lives.
 #[derive(Debug)]
 pub struct Counted {
     budget: Arc<Budget>,
@@ -192,7 +193,7 @@ impl Counted {
         counted
     }
 
-    /// Counts `bytes` from now on.
+    /// Changes the count to `bytes`.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.budget.take(self.account, bytes - self.bytes);
@@ -209,8 +210,7 @@ impl Drop for Counted {
     }
 }
 
-/// A byte buffer whose capacity is counted from its allocation until it is freed, wherever it is
-/// moved to meanwhile.
+/// A byte buffer that counts its capacity from allocation until it is freed, wherever it is moved.
 #[derive(Debug)]
 pub struct CountedBuffer {
     bytes: Vec<u8>,
@@ -234,13 +234,13 @@ impl CountedBuffer {
         Self { bytes, counted }
     }
 
-    /// The buffer as it is, and an empty one in its place that counts for the same account.
+    /// Takes the buffer, and leaves an empty one of the same account.
     pub fn take(&mut self) -> Self {
         let empty = Self::of(&self.counted.budget, self.counted.account);
         std::mem::replace(self, empty)
     }
 
-    /// Removes the first `count` bytes, and gives memory back once little of it is used.
+    /// Removes the first `count` bytes, and frees memory once little of it is used.
     pub fn consume(&mut self, count: usize) {
         self.edit(|bytes| {
             bytes.drain(..count);
@@ -250,7 +250,7 @@ impl CountedBuffer {
         });
     }
 
-    /// Splits off the bytes from `at` on; they count as well.
+    /// Splits off the bytes from `at` on. They still count.
     pub fn split_off(&mut self, at: usize) -> Self {
         let mut behind = Self::of(&self.counted.budget, self.counted.account);
         if at < self.len() {
@@ -265,8 +265,8 @@ impl CountedBuffer {
         self.edit(|buffer| buffer.extend_from_slice(bytes));
     }
 
-    /// Changes the buffer in any way; its new capacity counts, and with it the hole that its last
-    /// growth has left in the heap, which is as large as it was before.
+    /// Changes the buffer in any way. The new capacity counts. After a growth the old capacity
+    /// counts, too, because it left a hole in the heap.
     pub fn edit<R>(&mut self, change: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let before = self.bytes.capacity();
         let result = change(&mut self.bytes);
@@ -279,18 +279,18 @@ impl CountedBuffer {
         result
     }
 
-    /// Gives back the memory beyond its length.
+    /// Frees the capacity beyond its length.
     pub fn shrink_to_fit(&mut self) {
         self.edit(Vec::shrink_to_fit);
     }
 
-    /// Bytes that it holds in memory.
+    /// Its capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// The same bytes as a shared slice. They count until the last clone or part of it is dropped,
-    /// also inside a library.
+    /// Converts it to a shared slice. The bytes count until the last clone or part is dropped, also
+    /// inside a library.
     pub fn into_bytes(self) -> Bytes {
         if self.bytes.is_empty() { Bytes::new() } else { Bytes::from_owner(self) }
     }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_that_was_noted_is_said() {
+    fn the_peak_is_shown() {
         let budget = Budget::new(64 << 20, 0);
         budget.take(Account::Http, 700);
         assert!(!budget.is_tight(0));
@@ -350,7 +350,7 @@ mod tests {
         assert!(text.contains("400 of 41943040 bytes counted, 700 at most: "), "{text}");
     }
 
-    /// However many hold the piece that they were allowed, the last eighth is left.
+    /// However many connections hold a piece, the last eighth is left.
     #[test]
     fn pieces_shrink_and_end_before_the_budget_does() {
         let budget = Budget::new(64 << 20, 16 << 20);

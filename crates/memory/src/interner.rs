@@ -1,5 +1,6 @@
-//! An interner: equal values of many parked connections are stored once, in chunks of their own.
-//! A value that lives for hours must not lie among those of a handshake, where it keeps a page.
+//! An interner: equal values of many parked connections are stored once. They lie in chunks of
+//! their own, because a long-lived value among a handshake's allocations would keep a page of the
+//! heap.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroU32;
@@ -11,13 +12,13 @@ use hashbrown::HashTable;
 use crate::budget::{Account, Budget, Counted};
 use crate::slab::Slab;
 
-/// Stands for an interned value: its index in the slab plus 1, so that an option costs nothing.
+/// Names an interned value: its slab index plus 1, so that `Option<Symbol>` needs no more space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol(NonZeroU32);
 
 impl Symbol {
     fn of(index: u32) -> Self {
-        // A slab of 2^32 - 1 entries would be larger than any memory.
+        // 2^32 - 1 slots would need more than any memory.
         Self(NonZeroU32::MIN.saturating_add(index))
     }
 
@@ -26,22 +27,22 @@ impl Symbol {
     }
 }
 
-/// A value that may hold memory beside itself.
+/// A value that may hold memory on the heap.
 pub trait Heap {
     /// Bytes on the heap that it holds.
     fn heap_bytes(&self) -> usize;
 }
 
-/// Values with their reference counts. What counts against the budget is what is held for them:
-/// the chunks of slots, the table of symbols, and each value's heap once.
+/// Values with their reference counts. These count against the budget: the chunks of slots, the
+/// table of symbols, and each value's heap once.
 pub struct Interner<T> {
     values: Slab<Interned<T>>,
-    /// By the hash of the value that each symbol stands for.
+    /// The symbols, by the hash of their values.
     symbols: HashTable<Symbol>,
-    /// Keyed: names are chosen by peers.
+    /// Keyed, because peers choose the names.
     hasher: RandomState,
     counted: Counted,
-    /// Bytes on the heap of all values.
+    /// The sum of all values' [`Heap::heap_bytes`].
     heap_bytes: usize,
 }
 
@@ -67,7 +68,8 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         self.values.is_empty()
     }
 
-    /// The symbol of an equal value, or a new one of this value. See [`Interner::release`].
+    /// The symbol of an equal value, or a new one. Each call must be matched by a call of
+    /// [`Interner::release`].
     pub fn intern(&mut self, value: T) -> Symbol {
         let Self { values, symbols, hasher, .. } = self;
         let hash = hasher.hash_one(&value);
@@ -87,7 +89,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         symbol
     }
 
-    /// The value of a symbol that was not released.
+    /// The value of a symbol, unless it was released.
     pub fn get(&self, symbol: Symbol) -> Option<&T> {
         self.values.get(symbol.index()).map(|shared| &shared.value)
     }
@@ -108,7 +110,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         if let Some(key) = values.key_at(symbol.index()) {
             values.remove(key);
         }
-        // A table that held a burst's names would keep its size for life.
+        // The memory of a burst's table is not kept for ever.
         if symbols.len() * 4 < symbols.capacity() {
             symbols.shrink_to(symbols.len() * 2, |symbol| hash_at(values, hasher, *symbol));
         }
@@ -125,15 +127,15 @@ fn hash_at<T: Hash>(values: &Slab<Interned<T>>, hasher: &RandomState, symbol: Sy
     values.get(symbol.index()).map_or(0, |shared| hasher.hash_one(&shared.value))
 }
 
-/// Bytes of a name that are stored in place. Most names of hosts are shorter.
+/// Longest name that is stored inline, in bytes. Most host names are shorter.
 const SHORT_BYTES: usize = 46;
 
-/// A name in 48 bytes. Only a long one has memory of its own.
+/// A name in 48 bytes. Only a long one allocates.
 #[derive(Clone, Debug)]
 pub enum Name {
-    /// The length, and that many bytes of the array.
+    /// The length, and the array whose first bytes are the name.
     Short(u8, [u8; SHORT_BYTES]),
-    /// A name that does not fit.
+    /// A name that is longer than the array.
     Long(Box<str>),
 }
 
@@ -207,13 +209,13 @@ mod tests {
         assert_eq!(symbols[..2_500], symbols[2_500..]);
         for (n, symbol) in symbols.iter().enumerate().take(2_500) {
             interner.release(*symbol);
-            assert_eq!(interner.get(*symbol), Some(&n), "another use has not ended");
+            assert_eq!(interner.get(*symbol), Some(&n), "there is another use");
         }
         for symbol in &symbols[2_500..] {
             interner.release(*symbol);
         }
         assert!(interner.is_empty() && interner.symbols.is_empty());
-        // The slab's first chunk stays, and it counts.
+        // The slab's first chunk stays allocated, and counts.
         let held = interner.values.held_bytes() + interner.symbols.allocation_size();
         assert!(budget.used() == held && held > 0, "{} of {held}", budget.used());
         assert!(interner.symbols.capacity() < 100, "{}", interner.symbols.capacity());

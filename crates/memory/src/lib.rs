@@ -1,5 +1,5 @@
-//! What is held in memory for peers: how much of it there may be, buffers that count themselves,
-//! a slab whose entries never move, and values that many connections share. No I/O, no clock.
+//! Memory held for peers: the budget that bounds it, buffers that count themselves, a slab whose
+//! values never move, and an interner for values that many connections share. No I/O, no clock.
 
 #![forbid(unsafe_code)]
 

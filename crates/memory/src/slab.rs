@@ -1,35 +1,34 @@
-//! A chunked slab: entries never move, growth never copies, and empty chunks behind the first are
-//! given back.
-//! It must not know what an entry is.
+//! A chunked slab: values never move, growth never copies, and empty chunks other than the first
+//! are freed.
 
-/// Entries a chunk. A chunk of the connection table's entries is then about 240 KiB, which the
-/// allocator mostly maps by itself (`sys::memory`): what lives for hours is not strewn among what
-/// lives for a handshake, so neither keeps the other's pages. Half of that often fitted into a hole
-/// that a burst had left in the heap. Pages of it are touched as entries come.
+/// Slots per chunk. A chunk of the connection table is then about 240 KiB, which the allocator
+/// mostly maps separately (`sys::memory`). So long-lived slots and the memory of handshakes do not
+/// share pages, and neither keeps the other's. A chunk of half the size often fitted into a hole
+/// that a burst had left in the heap. Its pages are touched only as slots are used.
 const CHUNK: usize = 1024;
 const WORDS: usize = CHUNK / 64;
 
-/// Chunks that are looked at for a hole. The first that is not full nearly always has one.
+/// Chunks that [`Slab::has_hole`] looks at. The first that is not full nearly always has one.
 const CHUNKS_LOOKED_AT: usize = 4;
 
-/// Generations wrap here, so that a key fits one epoll token beside index and side.
+/// Generations wrap here, so that a key fits an epoll token beside index and side.
 const GENERATIONS: u32 = 1 << 24;
 
-/// Names one entry for its life; a later entry in the same place has another key.
+/// Names one value for its life. A later value in the same slot has another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The place.
+    /// The slot.
     pub index: u32,
-    /// Which entry of that place, below 2^24.
+    /// Counts the values of that slot, modulo 2^24.
     pub generation: u32,
 }
 
 struct Chunk<T> {
-    /// Bit i of word w is set where slot 64w + i is free.
+    /// Bit i of word w is set if slot 64w + i is free.
     free: [u64; WORDS],
     used: usize,
     generations: [u32; CHUNK],
-    /// Never reallocated: its capacity is [`CHUNK`] from the start. Slots from its length on were
+    /// Never reallocated: its capacity is [`CHUNK`] from the start. Slots beyond its length were
     /// never used.
     slots: Vec<Option<T>>,
 }
@@ -44,20 +43,20 @@ impl<T> Chunk<T> {
         }
     }
 
-    /// What it holds: itself, and the slots that were ever used. The pages of the others were
-    /// never touched.
+    /// Bytes of itself and of the slots that were ever used. The pages of the others were never
+    /// touched.
     fn held_bytes(&self) -> usize {
         size_of::<Self>() + self.slots.len() * size_of::<Option<T>>()
     }
 
-    /// Puts a value into the lowest free slot. There is one.
+    /// Puts a value into the lowest free slot. The caller knows that there is one.
     fn insert(&mut self, value: T, generation: u32) -> usize {
         let word = self.free.iter().position(|free| *free != 0).unwrap_or(0);
         let slot = word * 64 + self.free[word].trailing_zeros() as usize;
         self.free[word] &= !(1 << (slot % 64));
         self.used += 1;
         self.generations[slot] = generation;
-        // The lowest free slot is at most the first that was never used.
+        // The lowest free slot is at most `self.slots.len()`.
         match self.slots.get_mut(slot) {
             Some(free) => *free = Some(value),
             None => self.slots.push(Some(value)),
@@ -90,23 +89,23 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Whether no entry is left.
+    /// Whether it holds no value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of memory that its chunks hold, for entries or as room that was used once.
+    /// Bytes of memory that its chunks hold, for slots that are in use or were used once.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Whether a place is free that held an entry before: the next entry takes no more memory.
+    /// Whether a slot is free that was used before: the next value then takes no more memory.
     pub fn has_hole(&self) -> bool {
         let free = self.chunks.iter().skip(self.first_free).flatten();
         free.take(CHUNKS_LOOKED_AT).any(|chunk| chunk.used < chunk.slots.len())
     }
 
-    /// Puts an entry into the lowest free place, so that chunks at the end can empty.
+    /// Puts a value into the lowest free slot, so that chunks at the end can become empty.
     pub fn insert(&mut self, value: T) -> Key {
         while let Some(Some(chunk)) = self.chunks.get(self.first_free)
             && chunk.used == CHUNK
@@ -126,7 +125,7 @@ impl<T> Slab<T> {
         Key { index: (self.first_free * CHUNK + slot) as u32, generation: self.generation }
     }
 
-    /// The entry of this key, if it is still there.
+    /// The value of this key, if it is still there.
     pub fn slot(&mut self, key: Key) -> Option<&mut T> {
         let slot = key.index as usize % CHUNK;
         let chunk = self.chunks.get_mut(key.index as usize / CHUNK)?.as_mut()?;
@@ -136,24 +135,24 @@ impl<T> Slab<T> {
         chunk.slots.get_mut(slot)?.as_mut()
     }
 
-    /// The entry in this place, whichever it is.
+    /// The value in this slot, of any generation.
     pub fn get(&self, index: u32) -> Option<&T> {
         let chunk = self.chunks.get(index as usize / CHUNK)?.as_ref()?;
         chunk.slots.get(index as usize % CHUNK)?.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn at(&mut self, index: u32) -> Option<&mut T> {
         let chunk = self.chunks.get_mut(index as usize / CHUNK)?.as_mut()?;
         chunk.slots.get_mut(index as usize % CHUNK)?.as_mut()
     }
 
-    /// Places that there are, in use or not.
+    /// Number of slots, in use or not.
     pub fn slots(&self) -> u32 {
         (self.chunks.len() * CHUNK) as u32
     }
 
-    /// The key of the entry in this place.
+    /// The key of the value in this slot.
     pub fn key_at(&self, index: u32) -> Option<Key> {
         let chunk = self.chunks.get(index as usize / CHUNK)?.as_ref()?;
         let slot = index as usize % CHUNK;
@@ -161,7 +160,7 @@ impl<T> Slab<T> {
         Some(Key { index, generation: chunk.generations[slot] })
     }
 
-    /// Takes an entry out.
+    /// Removes a value.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.slot(key)?;
         let place = key.index as usize / CHUNK;
@@ -169,7 +168,7 @@ impl<T> Slab<T> {
         let value = chunk.remove(key.index as usize % CHUNK)?;
         self.len -= 1;
         self.first_free = self.first_free.min(place);
-        // The first one stays: entries that come and go one at a time would map and unmap it.
+        // The first chunk stays: a single value that comes and goes would map and unmap it.
         if chunk.used == 0 && place > 0 {
             self.held_bytes -= chunk.held_bytes();
             self.chunks[place] = None;
@@ -180,7 +179,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// All keys, in the order of places.
+    /// All keys, by slot.
     pub fn keys(&self) -> Vec<Key> {
         (0..(self.chunks.len() * CHUNK) as u32).filter_map(|index| self.key_at(index)).collect()
     }
@@ -192,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_key_does_not_reach_the_new_entry_of_its_place() {
+    fn an_old_key_does_not_reach_the_new_value_of_its_slot() {
         let mut slab = Slab::default();
         let old = slab.insert("old");
         assert_eq!(slab.remove(old), Some("old"));
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_goes_with_the_chunk_and_not_with_the_entry() {
+    fn memory_is_freed_by_the_chunk_and_not_by_the_slot() {
         let mut slab = Slab::default();
         let chunk = |slots: usize| size_of::<Chunk<u64>>() + slots * size_of::<Option<u64>>();
         assert_eq!(slab.held_bytes(), 0);
@@ -225,9 +224,9 @@ mod tests {
         for key in &keys[1..2 * CHUNK - 1] {
             slab.remove(*key).unwrap();
         }
-        assert_eq!(slab.held_bytes(), all, "one entry keeps its chunk");
+        assert_eq!(slab.held_bytes(), all, "one value keeps its chunk");
         slab.insert(0);
-        assert_eq!(slab.held_bytes(), all, "the slot of another");
+        assert_eq!(slab.held_bytes(), all, "a slot that was used before");
         slab.remove(keys[2 * CHUNK - 1]).unwrap();
         keys[2 * CHUNK..].iter().for_each(|key| _ = slab.remove(*key).unwrap());
         assert_eq!(slab.held_bytes(), chunk(CHUNK));

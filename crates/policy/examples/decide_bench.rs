@@ -1,4 +1,4 @@
-//! Nanoseconds a decision with 10, 1,000 and 100,000 names, exact and wildcard, a rule each.
+//! Nanoseconds per decision with 10, 1,000 and 100,000 names, exact and wildcard, one rule each.
 //! `cargo run --release -p eyelet-policy --example decide_bench`; the hello is read beforehand.
 
 use std::hint::black_box;
@@ -19,7 +19,7 @@ fn main() -> std::io::Result<()> {
             let rules = Rules::new(&rules);
             let asked: Vec<String> = (0..HELLOS)
                 .map(|n| {
-                    // 7919 is prime: names from all over the table, so that it is cold.
+                    // 7919 is prime: the names are spread over the whole table, so that it is cold.
                     let host = format!("host{}.customers.example", n * 7919 % names);
                     if wildcard { format!("www.eu.{host}") } else { host }
                 })
@@ -40,7 +40,7 @@ fn rule(n: usize, wildcard: bool) -> Rule {
     Rule { sni: vec![pattern], ..Rule::default() }
 }
 
-/// The best of several rounds: what the decision takes when nothing else runs.
+/// The best of several rounds: the time of a decision when nothing else runs.
 fn decide_ns(rules: &Rules, names: &[String]) -> f64 {
     let raws: Vec<Vec<u8>> =
         names.iter().map(|name| HelloSketch::named(name).to_records()).collect();
@@ -64,11 +64,11 @@ fn decide_ns(rules: &Rules, names: &[String]) -> f64 {
     best
 }
 
-/// Different names in a round; more than the first-level cache holds.
+/// Different names in a round: more than the first-level cache holds.
 const HELLOS: usize = 4_096;
 
-/// Rounds of which the best counts.
+/// Rounds; the best one counts.
 const ROUNDS: usize = 50;
 
-/// Bytes of a hello, far above what is sketched.
+/// Most bytes of a hello; sketches are far shorter.
 const HELLO_BYTES_MAX: usize = 65_536;

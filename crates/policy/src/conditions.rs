@@ -1,5 +1,5 @@
-//! The matchers of a rule other than its names: whether they hold for given facts, and whether
-//! one rule's are as wide as another's. Knows nothing of names, or of a rule's place in its list.
+//! The matchers of a rule other than its names: whether they hold for given facts, and whether one
+//! rule's matchers cover another's.
 
 use eyelet_wire::hello::Hello;
 
@@ -10,7 +10,7 @@ use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
 use crate::names::NamePattern;
 use crate::nets::{AddressPattern, AddressSet, NetSet};
 
-/// The matchers of a rule other than `sni`. Each one that is empty or `None` holds for everything.
+/// The matchers of a rule other than `sni`. One that is empty or `None` always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Conditions {
     listeners: Box<[u16]>,
@@ -26,11 +26,11 @@ pub struct Conditions {
     evidence: Asked,
 }
 
-/// How far some matchers hold where others do.
+/// How far one rule's matchers cover another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cover {
     Whole,
-    /// But for this one, which is `Client` or `Destination`: there they may hold in part.
+    /// All except this one, which is `Client` or `Destination` and may cover a part.
     AllBut(Matcher),
     No,
 }
@@ -57,15 +57,15 @@ impl Conditions {
         self
     }
 
-    /// Connections that were meant for these addresses.
+    /// Connections to these addresses.
     #[must_use]
     pub fn destination(mut self, patterns: &[AddressPattern]) -> Self {
         self.destination = AddressSet::new(patterns);
         self
     }
 
-    /// Only hellos whose name cannot be read, and none with a good name or without one. No rule
-    /// without this takes such a hello.
+    /// Only hellos with a malformed name: none with a good name, and none without a name. No rule
+    /// without this matcher takes such a hello.
     #[must_use]
     pub const fn sni_malformed(mut self) -> Self {
         self.sni_malformed = true;
@@ -107,7 +107,7 @@ impl Conditions {
         self
     }
 
-    /// Hellos whose name is true, or is not, by any of these.
+    /// Hellos whose name is verified, or is not, by any of these.
     #[must_use]
     pub fn sni_verified(
         mut self,
@@ -139,28 +139,28 @@ impl Conditions {
         self
     }
 
-    /// Whether a matcher asks for what only a handshake with the destination can tell.
+    /// Whether a matcher needs the destination's certificate.
     pub fn asks_certificate(&self) -> bool {
         self.evidence.asks_certificate()
     }
 
-    /// Whether a matcher asks for the addresses of the name.
+    /// Whether a matcher needs the addresses of the name.
     pub fn asks_dns(&self) -> bool {
         self.evidence.asks_name(EvidenceKind::Dns)
     }
 
-    /// Whether a matcher asks for the host of a CONNECT, and for nothing else that would do.
+    /// Whether a matcher needs the target of a CONNECT, and no other evidence would do.
     pub fn asks_connect(&self) -> bool {
         let sni_verified = self.evidence.sni_verified.as_ref();
         sni_verified.is_some_and(|(_, evidence)| **evidence == [EvidenceKind::Connect])
     }
 
-    /// Whether it asks for names that are not true.
+    /// Whether it asks for names that are not verified.
     pub(crate) fn asks_untrue_name(&self) -> bool {
         self.evidence.sni_verified.as_ref().is_some_and(|(wanted, _)| !wanted)
     }
 
-    /// Whether a matcher asks for what depends on where the client wanted to go.
+    /// Whether a matcher needs a fact that depends on the client's destination.
     pub fn asks_of_destination(&self) -> bool {
         self.asks_certificate() || self.asks_dns()
     }
@@ -193,7 +193,7 @@ impl Conditions {
         }
     }
 
-    /// These without the matchers on the hello.
+    /// A copy without the matchers on the hello.
     pub(crate) fn without_hello(&self) -> Self {
         Self {
             listeners: self.listeners.clone(),
@@ -204,7 +204,7 @@ impl Conditions {
         }
     }
 
-    /// The matchers that need no hello. `refuse` is whether an unknown fact counts as a match.
+    /// Checks the matchers that need no hello. `refuse`: an unknown fact counts as a match.
     pub(crate) fn check_before_hello(&self, facts: &Facts<'_>, refuse: bool) -> Outcome {
         if !self.listeners.is_empty() && !self.listeners.contains(&facts.listener) {
             return Outcome::Fails(Matcher::Listener);
@@ -212,7 +212,7 @@ impl Conditions {
         if !self.client.is_empty() && !self.client.contains(facts.client) {
             return Outcome::Fails(Matcher::Client);
         }
-        // A connection that came without CONNECT has no target, and no rule for targets takes it.
+        // A connection without CONNECT has no target, and no rule for targets takes it.
         if !self.connect.is_empty()
             && !facts.connect.is_some_and(|target| self.connect.contains(target))
         {
@@ -228,7 +228,7 @@ impl Conditions {
         }
     }
 
-    /// The matchers on the hello; its name is the caller's, `sni_malformed` apart.
+    /// Checks the matchers on the hello. The caller checks its name, and `sni_malformed`.
     pub(crate) fn check_hello(
         &self,
         hello: &Hello<'_>,
@@ -264,11 +264,12 @@ impl Conditions {
         self.alpn.iter().any(|listed| **listed == *protocol)
     }
 
-    /// Whether these hold whenever `other` do: each matcher is absent, or as wide.
+    /// Whether these hold whenever those of `other` do: each matcher is absent, or covers the
+    /// other's.
     pub(crate) fn cover(&self, other: &Self) -> Cover {
         let client = self.client.is_empty()
             || (!other.client.is_empty() && self.client.covers(&other.client));
-        // Thousands of rules for one client each are told apart here.
+        // Fast path for thousands of rules with one client each.
         if !client && !other.client.is_empty() && !self.client.meets(&other.client) {
             return Cover::No;
         }
@@ -297,17 +298,17 @@ impl Conditions {
         }
     }
 
-    /// The clients that these take.
+    /// The clients that these list; `None`: all.
     pub(crate) fn clients(&self) -> Option<&NetSet> {
         (!self.client.is_empty()).then_some(&self.client)
     }
 
-    /// The destinations that these take; empty: all, and none that is known.
+    /// The destinations that these list. Empty: all, also when the destination is unknown.
     pub(crate) const fn destinations(&self) -> &AddressSet {
         &self.destination
     }
 
-    /// What `matcher` lists, as in the configuration.
+    /// The values of `matcher`, as in the configuration.
     pub(crate) fn text(&self, matcher: Matcher) -> String {
         match matcher {
             Matcher::Listener => listed(self.listeners.iter()),

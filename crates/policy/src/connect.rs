@@ -1,5 +1,4 @@
-//! Patterns of `host:port`, as a rule's `connect` lists them, and sets of them.
-//! Knows nothing of rules, or of what a host resolves to.
+//! Patterns of `host:port` for a rule's `connect`, and sets of them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +9,7 @@ use thiserror::Error;
 
 use crate::names::{NamePattern, NamePatternFault};
 
-/// What a rule's `connect` may list. Displays as it is written.
+/// A pattern of `connect`. It displays as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectPattern {
     host: HostPattern,
@@ -23,7 +22,7 @@ enum HostPattern {
     /// `*`: any name and any address.
     Any,
     Exact(Box<str>),
-    /// Held without `*.`.
+    /// Stored without `*.`.
     Suffix(Box<str>),
     Ip(IpAddr),
 }
@@ -35,16 +34,16 @@ pub enum ConnectPatternFault {
     /// No host.
     #[error("there is no host; expected it as in \"*.example.com:443\", or \"*:443\" for any")]
     HostMissing,
-    /// A host that no CONNECT names.
+    /// A host that no CONNECT request can name.
     #[error("{0}")]
     Host(NamePatternFault),
-    /// Something in brackets that is no IPv6 address.
+    /// Brackets around something other than an IPv6 address.
     #[error("an IPv6 address stands in brackets, as in \"[2001:db8::7]:443\"")]
     Ipv6,
     /// Neither a number of 1 to 65535 nor `*`.
     #[error("the port is neither 1 to 65535 nor \"*\"")]
     Port,
-    /// No port: whether that means any or 443 is not for us to guess.
+    /// No port. It could mean any port or 443, and we do not guess.
     #[error("there is no port; expected it as in \"*.example.com:443\", or \":*\" for any")]
     PortMissing,
 }
@@ -112,7 +111,7 @@ impl fmt::Display for ConnectPattern {
     }
 }
 
-/// A set of `host:port`. Each list is ascending, so that a host is found by halving.
+/// A set of `host:port`. Each list is sorted, for binary search.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectSet {
     any: Box<[(Any, Option<u16>)]>,
@@ -144,7 +143,7 @@ impl ConnectSet {
         any.is_empty() && exact.is_empty() && suffixes.is_empty() && ips.is_empty()
     }
 
-    /// In time logarithmic in the number of patterns, for each label of a name.
+    /// Takes time logarithmic in the number of patterns, for each label of a name.
     pub(crate) fn contains(&self, target: &Target) -> bool {
         let port = Some(target.port);
         match &target.host {
@@ -178,7 +177,7 @@ impl ConnectSet {
         self.has_any(port) || has(&self.exact, name, port) || self.has_parent(name, port)
     }
 
-    /// Whether a suffix with fewer labels than `name` takes it.
+    /// Whether a suffix with fewer labels than `name` matches it.
     fn has_parent(&self, name: &str, port: Option<u16>) -> bool {
         let mut dots = name.match_indices('.').map(|(at, _)| at + 1);
         dots.any(|at| name.get(at..).is_some_and(|parent| has(&self.suffixes, parent, port)))
@@ -195,8 +194,8 @@ fn list<T: Ord>(mut items: Vec<T>) -> Box<[T]> {
     items.into()
 }
 
-/// Whether an ascending list has `key` with this port, or with any. No port is any port, which
-/// only any port takes.
+/// Whether a sorted list has `key` with this port, or with any. `None` as `port` is any port, which
+/// only an entry for any port covers.
 fn has<K, Q>(list: &[(K, Option<u16>)], key: &Q, port: Option<u16>) -> bool
 where
     K: std::borrow::Borrow<Q>,
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_what_its_patterns_say() {
+    fn a_set_contains_what_its_patterns_match() {
         let all = ["a.test:443", "a.test:22", "*.b.test:443", "*.c.test:*", "10.0.0.7:*"];
         let all = set(&[&all[..], &["[2001:db8::7]:443", "*:8443"]].concat());
         for (text, listed) in [

@@ -1,5 +1,4 @@
-//! Finds rules that can never match, because earlier rules take all that they would.
-//! An analysis of the list as written; knows nothing of connections.
+//! Finds rules that can never match, because earlier rules take all their connections.
 
 use std::collections::HashMap;
 
@@ -23,19 +22,20 @@ pub struct Covered {
 pub struct Coverage {
     /// Ascending by rule.
     pub covered: Vec<Covered>,
-    /// The first rule that was not looked at, where the list is too tangled to look at all of it:
-    /// see `COMPARISONS_MAX`.
+    /// The first rule that was not analysed, if the list takes too many comparisons: see
+    /// `COMPARISONS_MAX`.
     pub stopped_at: Option<RuleId>,
 }
 
 impl Rules {
-    /// Rules of the list `rules`, of which this is the index, that can never match.
+    /// Finds rules of the list `rules` that can never match. `self` must be the index of that list.
     ///
-    /// A rule is covered where earlier rules list each of its names, or none, and each of their
-    /// other matchers is absent or as wide; or where several are but for their clients, and take
-    /// its clients together, or its destinations likewise. Names are looked up in the index, so a
-    /// list of 100,000 names is analysed in about 100,000 look-ups. What is not found: several
-    /// rules of which some have names and some have none, or that share out two matchers.
+    /// A rule is covered if earlier rules list each of its names, or list none, and each of their
+    /// other matchers is absent or covers the rule's. It is also covered if several earlier rules
+    /// do so except for their clients, and together list all its clients; or the same with
+    /// destinations. Names are looked up in the index, so a list of 100,000 names takes about
+    /// 100,000 look-ups. These are not found: a rule covered by rules with names together with
+    /// rules without, or by rules that divide two matchers among them.
     pub fn coverage(&self, rules: &[Rule]) -> Coverage {
         let mut search = Search { rules: self, comparisons: 0, unnamed: HashMap::new() };
         let mut coverage = Coverage::default();
@@ -55,20 +55,20 @@ impl Rules {
 struct Search<'a> {
     rules: &'a Rules,
     comparisons: usize,
-    /// By index of conditions, for refuse rules apart: rules that share conditions compare with
-    /// those without names only once.
+    /// By the index of the conditions and whether the rule refuses: rules that share these are
+    /// compared with the rules without names only once.
     unnamed: HashMap<(u32, bool), Unnamed>,
 }
 
 /// How far rules without names cover some conditions.
 struct Unnamed {
-    /// So many were compared.
+    /// How many of those rules were compared.
     compared: usize,
     together: Together,
     by: Option<Vec<RuleId>>,
 }
 
-/// Rules that are as wide as another but for one matcher on addresses, and what they leave of it.
+/// Rules that cover another except for one matcher on addresses, and the addresses that they leave.
 struct Together {
     clients: NetSet,
     clients_by: Vec<RuleId>,
@@ -93,7 +93,8 @@ impl Search<'_> {
         Some(by)
     }
 
-    /// The first earlier rules that list `pattern`, or what covers it, and are as wide otherwise.
+    /// The first earlier rules that list `pattern`, or one that covers it, and that cover the
+    /// rule's other matchers.
     fn covering_name(&mut self, id: u32, pattern: &NamePattern) -> Option<Vec<RuleId>> {
         let mut found = Found::new();
         self.rules.names().find_covering(pattern, &mut found);
@@ -139,7 +140,7 @@ impl Together {
         }
     }
 
-    /// The rules that cover `narrow`, if they do with `wide`.
+    /// Adds `wide`. Returns the rules that together cover `narrow`, if they do.
     fn add(&mut self, rules: &Rules, wide: u32, narrow: u32) -> Option<Vec<RuleId>> {
         let (_, conditions) = rules.rule(wide)?;
         match covers(rules, wide, narrow) {
@@ -162,7 +163,7 @@ impl Together {
         }
         match (self.clients.is_empty(), self.destinations.is_empty()) {
             (true, _) => Some(self.clients_by.clone()),
-            // Empty from the start is every destination, and those that cannot be had.
+            // An empty set matches every destination, also an unknown one.
             (_, true) if !self.destinations_by.is_empty() => Some(self.destinations_by.clone()),
             _ => None,
         }
@@ -173,13 +174,14 @@ fn covers(rules: &Rules, wide: u32, narrow: u32) -> Cover {
     let (Some((by, wide)), Some((of, narrow))) = (rules.rule(wide), rules.rule(narrow)) else {
         return Cover::No;
     };
-    // What cannot be had matches a refuse rule and no other, so it passes by the wider one.
+    // An unknown fact matches a refuse rule and no other, so such a connection passes the wider
+    // rule.
     let passes_by =
         of.refuse() && !by.refuse() && MAY_BE_UNKNOWN.iter().any(|matcher| wide.asks(*matcher));
     if passes_by || by.shadow() { Cover::No } else { wide.cover(narrow) }
 }
 
-/// Matchers on facts that may not be had, or not be believed.
+/// Matchers on facts that may be unknown or unverified.
 const MAY_BE_UNKNOWN: [Matcher; 6] = [
     Matcher::Destination,
     Matcher::Ja4,
@@ -189,6 +191,7 @@ const MAY_BE_UNKNOWN: [Matcher; 6] = [
     Matcher::CertificateIssuer,
 ];
 
-/// Comparisons of two rules' matchers: 20 million take less than a second. Lists of names need
-/// one or two a rule; only thousands of rules that share a name, or have none, come near.
+/// Most comparisons of two rules' matchers: 20 million take less than a second. Lists of names need
+/// one or two per rule. Only thousands of rules that share a name, or have none, come near the
+/// limit.
 pub const COMPARISONS_MAX: usize = 20_000_000;

@@ -1,5 +1,5 @@
-//! The matchers on evidence: whether the name in the hello is true, and what certificate the
-//! destination shows. Knows nothing of how evidence is gathered, or of a rule's other matchers.
+//! The matchers on evidence: whether the name in the hello is verified, and which certificate the
+//! destination shows.
 
 use eyelet_wire::connect::{Target, TargetHost};
 use eyelet_wire::hello::{Hello, Sni};
@@ -8,10 +8,10 @@ use crate::facts::{CertificateFacts, Fact, Facts};
 use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
 use crate::names::NamePattern;
 
-/// What may speak for a name, from cheap to dear.
+/// Evidence for a name, from cheap to expensive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EvidenceKind {
-    /// The client asked a CONNECT proxy for this very name.
+    /// The client named it in a CONNECT request.
     Connect,
     /// The destination is among the addresses of the name.
     Dns,
@@ -22,14 +22,14 @@ pub enum EvidenceKind {
 /// The evidence that a rule asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Asked {
-    /// Whether the name is to be true, and what may speak for it; ascending.
+    /// Whether the name must be verified or not, and by which evidence; ascending.
     pub(crate) sni_verified: Option<(bool, Box<[EvidenceKind]>)>,
     pub(crate) certificate_names: Box<[NamePattern]>,
     pub(crate) certificate_issuer: Box<[Box<str>]>,
     pub(crate) certificate_valid: Option<bool>,
 }
 
-/// What is known of a name.
+/// What evidence says about a name.
 enum SniVerdict {
     Known(bool),
     Unknown,
@@ -66,19 +66,19 @@ impl Asked {
         }
     }
 
-    /// Whether it asks for what only a handshake with the destination can tell.
+    /// Whether it needs the destination's certificate.
     pub(crate) fn asks_certificate(&self) -> bool {
         let of_certificate =
             [Matcher::CertificateNames, Matcher::CertificateIssuer, Matcher::CertificateValid];
         self.asks_name(EvidenceKind::Certificate) || of_certificate.iter().any(|m| self.asks(*m))
     }
 
-    /// Whether this evidence may speak for the name.
+    /// Whether this evidence may verify the name.
     pub(crate) fn asks_name(&self, evidence: EvidenceKind) -> bool {
         self.sni_verified.as_ref().is_some_and(|(_, all)| all.contains(&evidence))
     }
 
-    /// From cheap to dear, as all matchers.
+    /// Checked from cheap to expensive, like all matchers.
     pub(crate) fn check(&self, hello: &Hello<'_>, facts: &Facts<'_>, refuse: bool) -> Outcome {
         if let Some((wanted, evidence)) = &self.sni_verified {
             match sni_verdict(hello.sni(), evidence, facts) {
@@ -105,8 +105,8 @@ impl Asked {
         if self.certificate_valid.is_some_and(|valid| certificate.valid != valid) {
             return Outcome::Fails(Matcher::CertificateValid);
         }
-        // Anybody can write any name into a certificate of his own: what it says counts only where
-        // it is vouched for, or where it speaks against the connection anyway.
+        // Anyone can put any name into their own certificate. Its contents count only if it is
+        // trusted, or if they count against the connection.
         let counts = certificate.trusted || refuse || self.certificate_valid == Some(false);
         let names = &certificate.names;
         let has_name = |pattern: &NamePattern| names.iter().any(|name| is_for(name, pattern));
@@ -125,12 +125,13 @@ impl Asked {
         }
     }
 
-    /// Whether these hold whenever `other` do. Only for two rules that both refuse, or neither.
+    /// Whether these hold whenever those of `other` do. Only for two rules that both refuse, or
+    /// both do not.
     pub(crate) fn cover(&self, other: &Self) -> bool {
         let sni_verdict = match (&self.sni_verified, &other.sni_verified) {
             (None, _) => true,
             (Some(_), None) => false,
-            // More evidence makes more names true, and fewer false.
+            // More kinds of evidence verify more names, and leave fewer unverified.
             (Some((true, wide)), Some((true, narrow))) => narrow.iter().all(|e| wide.contains(e)),
             (Some((false, wide)), Some((false, narrow))) => wide.iter().all(|e| narrow.contains(e)),
             (Some(_), Some(_)) => false,
@@ -163,8 +164,8 @@ impl Asked {
     }
 }
 
-/// A name is true as soon as one evidence speaks for it, and false when all have spoken and none
-/// for it. A hello without a name, or with one that cannot be read, has none that is true.
+/// A name is verified as soon as one kind of evidence confirms it, and not verified when all have
+/// been asked and none does. A hello without a name, or with a malformed one, has no verified name.
 fn sni_verdict(sni: &Sni<'_>, evidence: &[EvidenceKind], facts: &Facts<'_>) -> SniVerdict {
     let Sni::Name(name) = sni else { return SniVerdict::Known(false) };
     let is_name =

@@ -1,5 +1,4 @@
-//! Why the rules before the one that decided did not match.
-//! Reads the same matchers as the decision; knows nothing of how a connection is served.
+//! Why the rules before the deciding one did not match. It reads the same matchers as the decision.
 
 use crate::facts::Facts;
 use crate::matcher::{Matcher, Outcome, listed};
@@ -16,15 +15,15 @@ pub struct Miss {
 }
 
 impl Rules {
-    /// The rules before the one that decides, and the first matcher of each that failed, in
-    /// order; lazily, as there may be 100,000. Where a fact is still needed, what is known so far.
+    /// The rules before the deciding one, each with its first matcher that failed, in order. Lazy,
+    /// because there may be 100,000. If a fact is still needed, those that are known to fail.
     pub fn misses<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Miss> + 'a {
         let end = match self.decide(facts) {
             Decision::Verdict(verdict) => verdict.rule.map(|rule| rule.0),
             Decision::Need(_) => None,
         };
         let end = end.unwrap_or(u32::try_from(self.len()).unwrap_or(u32::MAX));
-        // Candidates come ascending, as the rules are walked, so one pass over both is enough.
+        // Candidates are ascending like the rules, so one pass over both is enough.
         let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
         let first_peek = self.first_peek(facts);
         (0..end).filter_map(move |rule| {
@@ -32,7 +31,7 @@ impl Rules {
                 while candidates.next_if(|candidate| *candidate < rule).is_some() {}
                 candidates.peek() == Some(&rule)
             });
-            // One in shadow may ask for a hello that the others were decided without.
+            // A shadow rule may ask for a hello that the others were decided without.
             let asks_hello = self.rule(rule).is_some_and(|(entry, _)| entry.asks_hello());
             let by_name = by_name || (rule < first_peek && !asks_hello);
             let matcher = self.failed(rule, by_name, facts)?;
@@ -40,7 +39,7 @@ impl Rules {
         })
     }
 
-    /// What `matcher` of `rule` lists, as in the configuration, cut to a few; empty if the rule
+    /// The values of `matcher` in `rule`, as in the configuration, cut to a few. Empty if the rule
     /// does not have it. Slow: names are searched for in the whole index.
     pub fn matcher_text(&self, rule: RuleId, matcher: Matcher) -> String {
         let Some((entry, conditions)) = self.rule(rule.0) else { return String::new() };
@@ -55,7 +54,7 @@ impl Rules {
         }
     }
 
-    /// The listeners of `rule`, by index, ascending; none: all.
+    /// The listeners of `rule`, by index, ascending. Empty: all.
     pub fn listeners_of(&self, rule: RuleId) -> &[u16] {
         self.rule(rule.0).map_or(&[], |(_, conditions)| conditions.listener_list())
     }
@@ -67,7 +66,8 @@ impl Rules {
         }
         let hello = facts.hello?;
         if !by_name {
-            // Without `sni`, a rule is no candidate only because of whether the name can be read.
+            // A rule without `sni` fails to be a candidate only because the name is, or is not,
+            // malformed.
             return Some(if entry.named() { Matcher::Sni } else { Matcher::SniMalformed });
         }
         match conditions.check_hello(hello, facts, entry.refuse()) {

@@ -1,51 +1,49 @@
-//! What is known of one connection when rules are asked about it.
-//! Knows nothing of how a fact is obtained, or of what it costs.
+//! The facts about one connection that rules are decided by.
 
 use std::net::{IpAddr, SocketAddr};
 
 use eyelet_wire::connect::Target;
 use eyelet_wire::hello::Hello;
 
-/// What is known of a connection. A fact that is `None` was not fetched yet; if it cannot be had,
-/// it is also in `unknown`.
+/// Facts about a connection. A fact that is `None` was not fetched yet, or is also in `unknown`.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Index of the listener that accepted it.
     pub listener: u16,
-    /// Where it comes from.
+    /// The client's address.
     pub client: IpAddr,
-    /// What it asked for by CONNECT; `None` where it asked for nothing so, which is known.
+    /// The target of its CONNECT request. `None`: there was no CONNECT; this fact is always known.
     pub connect: Option<&'a Target>,
-    /// Where the client meant to go.
+    /// The client's destination.
     pub destination: Option<SocketAddr>,
-    /// What was peeked.
+    /// The peeked hello.
     pub hello: Option<&'a Hello<'a>>,
     /// The fingerprint of `hello`.
     pub ja4: Option<&'a str>,
     /// Whether the destination is among the addresses of the name in the hello.
     pub dns_agrees: Option<bool>,
-    /// What the destination shows to who asks for the name in the hello.
+    /// The certificate that the destination shows for the name in the hello.
     pub certificate: Option<&'a CertificateFacts>,
-    /// What was asked for and cannot be had. It fails closed: a refuse rule that asks for it
-    /// matches as if it held, any other rule does not match.
+    /// Facts that were asked for but cannot be obtained. They fail closed: a refuse rule that asks
+    /// for one matches as if it held, any other rule does not match.
     pub unknown: FactSet,
 }
 
-/// What a handshake with the destination, for the name in the hello, has shown.
+/// The certificate from a side handshake with the destination, for the name in the hello.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CertificateFacts {
-    /// Its DNS names, lower-cased; `*.` for a first label that may be any.
+    /// Its DNS names, lower-cased. `*.` stands for any first label.
     pub names: Box<[Box<str>]>,
-    /// What its issuer is called: the whole name, its common names, its organisations.
+    /// Its issuer's names: the whole distinguished name, its common names, its organisations.
     pub issuer: Box<[Box<str>]>,
-    /// Whether the chain leads to a root that is trusted, and is in force.
+    /// Whether the chain leads to a trusted root and is within its validity period.
     pub trusted: bool,
     /// Whether it is also valid for the name.
     pub valid: bool,
 }
 
 impl Facts<'_> {
-    /// What is known at accept; the rest is filled in as [`crate::Decision::Need`] asks for it.
+    /// The facts at accept. The others are filled in when [`crate::Decision::Need`] asks for them.
     pub const fn new(listener: u16, client: IpAddr) -> Self {
         let unknown = FactSet::EMPTY;
         Self {
@@ -62,7 +60,7 @@ impl Facts<'_> {
     }
 }
 
-/// A fact that costs something, and is fetched when a rule still in play asks for it.
+/// A fact that costs something. It is fetched when a rule that may still match asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fact {
@@ -70,11 +68,11 @@ pub enum Fact {
     Destination,
     /// `Facts::hello`.
     Hello,
-    /// `Facts::ja4`; asked for only when the hello is there.
+    /// `Facts::ja4`; asked for only when the hello is known.
     Ja4,
-    /// `Facts::dns_agrees`; asked for only when the hello is there, and has a name.
+    /// `Facts::dns_agrees`; asked for only when the hello is known, and has a name.
     DnsEvidence,
-    /// `Facts::certificate`; asked for only when the hello is there.
+    /// `Facts::certificate`; asked for only when the hello is known.
     Certificate,
 }
 

@@ -1,10 +1,10 @@
-//! Policy: what is known of a connection in, a verdict or the one fact that is still needed out.
-//! Pure: no clock, no socket, no file, and it does not know what a verdict does to a connection.
+//! Policy: facts about a connection in; a verdict, or the one fact that is still needed, out. Pure:
+//! no clock, no socket, no file.
 //!
-//! An ordered list of [`Rule`]s is indexed once into [`Rules`]; [`Rules::decide`] then finds the
-//! first rule whose every matcher holds, by name index and not by walking the list. It allocates
-//! nothing and cannot fail. What must be peeked follows from what the rules ask: a list without a
-//! matcher on the hello is decided before a byte is read.
+//! An ordered list of [`Rule`]s is indexed once into [`Rules`]. [`Rules::decide`] then finds the
+//! first rule whose matchers all hold, by an index of names and not by walking the list. It
+//! allocates nothing and cannot fail. The rules determine what is peeked: a list without a matcher
+//! on the hello is decided before a byte is read.
 
 #![forbid(unsafe_code)]
 

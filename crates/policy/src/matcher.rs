@@ -1,12 +1,11 @@
-//! The matchers by name, what checking one of them comes to, and the sorted lists that they hold.
-//! Knows nothing of what a matcher asks for.
+//! The matchers by name, the outcomes of a check, and the sorted lists that matchers hold.
 
 use std::fmt;
 
 use crate::facts::{Fact, Facts};
 
-/// A matcher, named and displayed by its key in the configuration. In the order in which they
-/// are checked: what costs less to know comes first.
+/// A matcher. It displays as its key in the configuration. In the order of checks: cheap facts
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Matcher {
@@ -42,7 +41,7 @@ pub enum Matcher {
     CertificateIssuer,
 }
 
-/// What became of a rule's matchers.
+/// The outcome of checking a rule's matchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Holds,
@@ -72,7 +71,7 @@ impl fmt::Display for Matcher {
     }
 }
 
-/// `"a", "b"` and how many more: what an explanation prints of a list.
+/// `"a", "b" and 3 more`: how an explanation prints a list.
 pub(crate) fn listed<T: fmt::Display>(mut items: impl Iterator<Item = T>) -> String {
     let shown: Vec<String> =
         items.by_ref().take(LISTED_MAX).map(|item| format!("\"{item}\"")).collect();
@@ -82,7 +81,7 @@ pub(crate) fn listed<T: fmt::Display>(mut items: impl Iterator<Item = T>) -> Str
     }
 }
 
-/// What a matcher says of a fact that is not there.
+/// The outcome of a matcher whose fact is missing.
 pub(crate) fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
     match (facts.unknown.contains(fact), refuse) {
         (false, _) => Outcome::Needs(fact),
@@ -98,11 +97,11 @@ pub(crate) fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
     items.into()
 }
 
-/// Both ascending; an empty list is everything.
+/// Both lists are sorted. An empty list stands for everything.
 pub(crate) fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
     let lists = |item| wide.binary_search(item).is_ok();
     wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))
 }
 
-/// Items of a list that an explanation shows.
+/// Most items of a list that an explanation shows.
 const LISTED_MAX: usize = 5;

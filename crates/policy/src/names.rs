@@ -1,5 +1,4 @@
-//! Name patterns of rules, and the index that finds the rules of a name.
-//! Knows nothing of a rule's other matchers.
+//! Name patterns of rules, and the index from a name to its rules.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,14 +10,14 @@ use eyelet_wire::hello::{HostName, SniFault};
 use foldhash::fast::RandomState;
 use thiserror::Error;
 
-/// What a rule's `sni` may list. Lower-cased; displays as it is written.
+/// A pattern of `sni`, lower-cased. It displays as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NamePattern {
     /// `""`: a hello without a name.
     Absent,
     /// `bank.example`: this name.
     Exact(Box<str>),
-    /// `*.bank.example`: one or more labels before the suffix, which is held without `*.`.
+    /// `*.bank.example`: one or more labels before the suffix. Stored without `*.`.
     Suffix(Box<str>),
 }
 
@@ -26,19 +25,19 @@ pub enum NamePattern {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamePatternFault {
-    /// An address: RFC 6066 section 3 forbids it, so no hello ever matches.
+    /// An address. RFC 6066 section 3 forbids it, so no hello ever matches.
     #[error("a hello never asks for an IP address; use `destination` for addresses")]
     IpLiteral,
-    /// A name that no hello can carry, by the check that the hello reader makes.
+    /// A name that the hello reader calls malformed.
     #[error("a hello with such a name is malformed: {0}")]
     Name(SniFault),
     /// An internationalised name in its display form.
     #[error("the name is not ASCII; write it as hellos carry it, in its xn-- form")]
     NotAscii,
-    /// `a.example.`: one spelling too many.
+    /// `a.example.`: a second spelling.
     #[error("a name in a hello has no dot at its end; leave it out")]
     TrailingDot,
-    /// `*`, which would be every name.
+    /// `*`, which would match every name.
     #[error("\"*\" alone is not a pattern; leave `sni` out to match every name")]
     WildcardAlone,
     /// `a.*.b`, `*a.b`, `*.*.b`.
@@ -65,7 +64,7 @@ impl FromStr for NamePattern {
             Some(suffix) => (true, suffix),
             None => (false, text),
         };
-        // As the hello reader spells it, so that a rule and a hello cannot differ by spelling.
+        // The hello reader's spelling, so that a rule and a hello cannot differ in it.
         let name: Box<str> =
             HostName::new(name.as_bytes()).map_err(|fault| fault_of(name, fault))?.as_str().into();
         Ok(if suffix { Self::Suffix(name) } else { Self::Exact(name) })
@@ -82,28 +81,28 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// From name to the rules that list it: an open hash table of numbers into one list of names, whose
-/// bytes lie behind each other. A name costs its own bytes and 16, and 4 for each rule that lists
-/// it; a table of strings, each an allocation, would cost 50 more.
+/// From a name to the rules that list it: an open-addressing hash table of numbers into one list of
+/// names. The names' bytes lie one after the other. A name costs its own bytes, 16 more, and 4 for
+/// each rule that lists it. A table of separately allocated strings would cost 50 more.
 #[derive(Debug, Default)]
 pub(crate) struct NameIndex {
-    /// The names as `key` spells them, each once, ascending.
+    /// The names as `key` spells them, sorted, without duplicates.
     text: Box<[u8]>,
     ends: Box<[Ends]>,
-    /// Numbers of names, each at the first free place from the one that its hash says. Half of
-    /// them are `FREE`, so a name that is not there is found out after 2.5 places on average.
+    /// Numbers of names, each in the first free bucket from the one that its hash gives. Half of
+    /// them are `FREE`, so a missing name takes 2.5 probes on average.
     places: Box<[u32]>,
-    /// Keyed, as strangers choose what is looked up: none can tell which names lie far from where
-    /// they are first looked for. What is in the table is the configuration's.
+    /// Keyed, because strangers choose the names that are looked up: they cannot find names with
+    /// long probe sequences. The configuration chooses the names in the table.
     hasher: RandomState,
     /// Rule ids, ascending for each name.
     rules: Box<[u32]>,
-    /// Bit n: some suffix has n labels. Saves the lookups of depths that no rule lists.
+    /// Bit n is set if some suffix has n labels. It saves look-ups at other depths.
     suffix_depths: u128,
 }
 
-/// Where a name ends in `NameIndex::text`, and its rules in `NameIndex::rules`; both begin where
-/// those of the name before it end.
+/// Where a name ends in `NameIndex::text`, and its rules in `NameIndex::rules`. Both begin where
+/// the previous name's end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     text: u32,
@@ -151,13 +150,13 @@ impl NameIndex {
         }
     }
 
-    /// The place of a name, or the free one where it would be. Half of the places are free, so the
-    /// search ends.
+    /// The bucket of a name, or the free one where it would be. The search ends, because half of
+    /// the buckets are free.
     fn place_of(&self, name: &[u8]) -> usize {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(name);
         let hash = hasher.finish();
-        // The high half of the product: evenly spread over any number of places.
+        // The high half of the product: even over any number of buckets.
         let first = (u128::from(hash) * self.places.len() as u128) >> 64;
         let mut place = first as usize;
         for _ in 0..=self.places.len() {
@@ -180,7 +179,7 @@ impl NameIndex {
         }
     }
 
-    /// The rules that list every name that `pattern` stands for.
+    /// The rules that list every name that `pattern` matches.
     pub(crate) fn find_covering<'a>(&'a self, pattern: &NamePattern, found: &mut Found<'a>) {
         self.find_key(&key(pattern), found);
         if let NamePattern::Exact(name) | NamePattern::Suffix(name) = pattern {
@@ -201,12 +200,12 @@ impl NameIndex {
     #[inline]
     fn find_key<'a>(&'a self, key: &str, found: &mut Found<'a>) {
         if let Some(number) = self.places.get(self.place_of(key.as_bytes())) {
-            // None where the place is free.
+            // None if the bucket is free.
             found.push(self.rules_of(*number));
         }
     }
 
-    /// The patterns that `rule` lists, in no order. Walks the whole index: for explanations only.
+    /// The patterns of `rule`, in no order. Walks the whole index: for explanations only.
     pub(crate) fn patterns_of(&self, rule: u32) -> impl Iterator<Item = NamePattern> + '_ {
         let numbers = 0..index_u32(self.ends.len());
         let listed = numbers.filter(move |n| self.rules_of(*n).binary_search(&rule).is_ok());
@@ -243,8 +242,8 @@ impl NameIndex {
     }
 }
 
-/// How a pattern stands in the index: a suffix with the dot before it, which no name begins with,
-/// so that what follows a label of a name is looked up as it stands there.
+/// The key of a pattern in the index. A suffix has the dot before it, which no name begins with. So
+/// the rest of a name after a label can be looked up as it is.
 fn key(pattern: &NamePattern) -> Cow<'_, str> {
     match pattern {
         NamePattern::Absent => Cow::Borrowed(""),
@@ -253,14 +252,14 @@ fn key(pattern: &NamePattern) -> Cow<'_, str> {
     }
 }
 
-/// The slots that a name found: lists of rule ids, each ascending, merged by `Iterator`.
+/// The lists of rule ids that were found for a name. Each is ascending; `Iterator` merges them.
 pub(crate) struct Found<'a> {
     few: [&'a [u32]; FEW],
     few_len: usize,
-    /// Those that a name finds whose suffixes are listed at many depths: 128 at most, for a name
-    /// of 127 labels, and no memory is taken before.
+    /// Further lists, for names whose suffixes are listed at many depths: at most 128, for a name
+    /// of 127 labels. Allocated only if needed.
     more: Vec<&'a [u32]>,
-    /// No rule below this is given: each rule comes once, although several lists name it.
+    /// No rule below this is returned again, also if several lists contain it.
     next: u32,
 }
 
@@ -287,7 +286,7 @@ impl Iterator for Found<'_> {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
-        // As nearly always: a name that one list has.
+        // Nearly always one list has the name.
         if self.few_len == 1 {
             let [list, ..] = &mut self.few;
             let (first, rest) = list.split_first()?;
@@ -296,7 +295,7 @@ impl Iterator for Found<'_> {
         }
         let mut least: Option<u32> = None;
         for list in self.few.get_mut(..self.few_len)?.iter_mut().chain(&mut self.more) {
-            // Lists are short, but the one of rules without `sni` may be long and skipped far into.
+            // Lists are short, except for the one of rules without `sni`, which may skip far.
             if list.first().is_some_and(|first| *first < self.next) {
                 *list = list.get(list.partition_point(|rule| *rule < self.next)..)?;
             }
@@ -320,21 +319,21 @@ fn fault_of(name: &str, fault: SniFault) -> NamePatternFault {
     }
 }
 
-/// Labels of a name that is not empty; 253 bytes hold at most 127.
+/// Labels of a name that is not empty: 253 bytes hold at most 127.
 fn labels(name: &str) -> u32 {
     name.bytes().fold(1, |labels, byte| labels + u32::from(byte == b'.'))
 }
 
-/// The name itself, two suffixes, and the rules that list no name.
+/// Lists without allocation: the name itself, two suffixes, and the rules without `sni`.
 const FEW: usize = 4;
 
-/// No name has this number.
+/// A free bucket: no name has this number.
 const FREE: u32 = u32::MAX;
 
-/// More would be found sooner, at 4 bytes each.
+/// Buckets for each name. More would need fewer probes, but cost 4 bytes each.
 const PLACES_A_NAME: usize = 2;
 
-/// A number as the tables store it: no list is longer than 32 bits can count.
+/// A number as the tables store it. No list needs more than 32 bits.
 pub(crate) fn index_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

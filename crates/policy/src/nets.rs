@@ -1,21 +1,21 @@
-//! Sets of IP addresses, as disjoint ascending ranges, and addresses with a port.
-//! Knows nothing of rules. IPv4-mapped IPv6 addresses are IPv4 addresses here, always.
+//! Sets of IP addresses as disjoint sorted ranges, and addresses with a port. IPv4-mapped IPv6
+//! addresses always count as IPv4.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
-/// A set of addresses. Its form is canonical: two equal sets compare equal.
+/// A set of addresses. Its form is canonical: equal sets compare equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NetSet {
-    /// First and last address of each range; ascending, and never two that touch.
+    /// First and last address of each range; sorted, and no two adjacent.
     v4: Box<[(u32, u32)]>,
     v6: Box<[(u128, u128)]>,
 }
 
 impl NetSet {
-    /// Whether it holds `address`, in time logarithmic in the number of ranges.
+    /// Whether it contains `address`. Takes time logarithmic in the number of ranges.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => within(&self.v4, u32::from(address)),
@@ -23,14 +23,14 @@ impl NetSet {
         }
     }
 
-    /// Whether it holds every address of `other`.
+    /// Whether it contains every address of `other`.
     pub fn covers(&self, other: &Self) -> bool {
-        // Ranges never touch, so each range of `other` must lie within one range of ours.
+        // Ranges are never adjacent, so each range of `other` must lie within one of ours.
         let v4 = other.v4.iter().all(|range| spans(&self.v4, *range));
         v4 && other.v6.iter().all(|range| spans(&self.v6, *range))
     }
 
-    /// Whether it holds no address.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
@@ -40,12 +40,12 @@ impl NetSet {
         Self { v4: [(0, u32::MAX)].into(), v6: [(0, u128::MAX)].into() }
     }
 
-    /// Whether it holds an address of `other`.
+    /// Whether it contains an address of `other`.
     pub(crate) fn meets(&self, other: &Self) -> bool {
         meet(&self.v4, &other.v4) || meet(&self.v6, &other.v6)
     }
 
-    /// The addresses that `other` does not hold.
+    /// The addresses that `other` does not contain.
     pub(crate) fn without(&self, other: &Self) -> Self {
         Self {
             v4: cut(&self.v4, &other.v4, |n| n.checked_sub(1), |n| n.checked_add(1)),
@@ -53,7 +53,7 @@ impl NetSet {
         }
     }
 
-    /// The fewest networks that make it up.
+    /// The fewest networks that make up the set.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + '_ {
         let v4 = self.v4.iter().flat_map(|(a, b)| Ipv4Subnets::new((*a).into(), (*b).into(), 0));
         let v6 = self.v6.iter().flat_map(|(a, b)| Ipv6Subnets::new((*a).into(), (*b).into(), 0));
@@ -71,7 +71,7 @@ impl FromIterator<IpNet> for NetSet {
                     Some(range) => v4.push(range),
                     None => v6.push((first.into(), last.into())),
                 },
-                // A net's first and last address are of one family.
+                // Unreachable: a network's first and last address are of one family.
                 _ => {}
             }
         }
@@ -82,7 +82,7 @@ impl FromIterator<IpNet> for NetSet {
     }
 }
 
-/// An address or network, perhaps with a port: `10.0.0.0/8`, `10.0.0.1:443`, `[2001:db8::]/32`.
+/// An address or network, with or without a port: `10.0.0.0/8`, `10.0.0.1:443`, `[2001:db8::]/32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressPattern {
     /// The addresses.
@@ -101,7 +101,7 @@ impl fmt::Display for AddressPattern {
     }
 }
 
-/// A set of addresses with ports: one [`NetSet`] a port, any port first.
+/// A set of addresses with ports: one [`NetSet`] per port. The one for any port comes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AddressSet(Box<[(Option<u16>, NetSet)]>);
 
@@ -130,7 +130,7 @@ impl AddressSet {
         })
     }
 
-    /// What `other` does not hold.
+    /// The addresses that `other` does not contain.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let left = self.0.iter().map(|(port, nets)| {
             let wide = other.0.iter().filter(|(wide, _)| wide.is_none() || wide == port);
@@ -150,7 +150,7 @@ impl AddressSet {
     }
 }
 
-/// The IPv4 range that a network inside ::ffff:0:0/96 stands for.
+/// The IPv4 range of a network inside ::ffff:0:0/96.
 fn mapped_range(first: Ipv6Addr, last: Ipv6Addr) -> Option<(u32, u32)> {
     Some((first.to_ipv4_mapped()?.into(), last.to_ipv4_mapped()?.into()))
 }
@@ -173,7 +173,7 @@ fn meet<T: Ord>(a: &[(T, T)], b: &[(T, T)]) -> bool {
     })
 }
 
-/// `ranges` without those of `by`; `before` and `after` are the neighbours of an address.
+/// `ranges` without those of `by`. `before` and `after` return the neighbours of an address.
 fn cut<T: Ord + Copy>(
     ranges: &[(T, T)],
     by: &[(T, T)],

@@ -1,5 +1,5 @@
-//! Why a connection is refused, and the alert that says so to the client.
-//! Knows nothing of how an alert is sent; an `alert` given on the rule is the caller's to prefer.
+//! Why a connection is refused, and the alert that tells the client. A rule's `alert` overrides it;
+//! the caller sees to that.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum Refusal {
     ByCompression,
     /// A refuse rule on the target of a CONNECT.
     ByConnect,
-    /// A refuse rule on encrypted client hello.
+    /// A refuse rule on Encrypted ClientHello.
     ByEch,
     /// A refuse rule on the fingerprint.
     ByFingerprint,
@@ -28,11 +28,11 @@ pub enum Refusal {
     ByProtocol,
     /// A refuse rule on the TLS version.
     ByVersion,
-    /// The name cannot be read, and no rule lets such hellos through.
+    /// The name is malformed, and no rule takes such hellos.
     MalformedName(SniFault),
-    /// A refuse rule on names that are not true.
+    /// A refuse rule on names that are not verified.
     NameNotTrue,
-    /// The hello was needed and cannot be had.
+    /// The hello was needed and cannot be obtained.
     NoHello,
     /// The hello has no name, and no rule takes it without one.
     NoName,
@@ -43,7 +43,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Why, without the fault of a malformed name.
+    /// The reason, without the fault of a malformed name.
     pub const fn text(self) -> &'static str {
         match self {
             Self::ByAddress => "refused by address",
@@ -56,7 +56,7 @@ impl Refusal {
             Self::ByProtocol => "refused by ALPN",
             Self::ByVersion => "TLS version too old",
             Self::MalformedName(_) => "malformed name",
-            Self::NameNotTrue => "the name is not true",
+            Self::NameNotTrue => "the name is not verified",
             Self::NoHello => "no hello",
             Self::NoName => "no name",
             Self::NoRule => "no rule for this name",
@@ -64,8 +64,8 @@ impl Refusal {
         }
     }
 
-    /// The alert that says why. A client whose highest version is TLS 1.2 (`tls12_client`) does
-    /// not know `missing_extension`, which RFC 8446 section 9.2 asks for when the name is missing.
+    /// The alert for this reason. A client whose highest version is TLS 1.2 (`tls12_client`) does
+    /// not know `missing_extension`, which RFC 8446 section 9.2 requires when the name is missing.
     pub const fn alert(self, tls12_client: bool) -> AlertDescription {
         match self {
             Self::ByAddress

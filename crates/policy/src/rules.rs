@@ -1,5 +1,4 @@
-//! The ordered list of rules, indexed, and the decision over it.
-//! Does not know what a rule does beyond whether it refuses.
+//! The ordered list of rules, its index, and the decision.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,70 +12,70 @@ use crate::matcher::{Matcher, Outcome};
 use crate::names::{Found, NameIndex, NamePattern, index_u32};
 use crate::refusal::Refusal;
 
-/// A rule as it is written. An empty `sni` and `Conditions::default()` match everything.
+/// A rule as written. An empty `sni` and `Conditions::default()` match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Whether its action is to refuse.
     pub refuse: bool,
-    /// Whether it only says what it would have done: the others decide as if it did not stand here.
+    /// Whether it only logs its verdict: the other rules decide as if it did not exist.
     pub shadow: bool,
-    /// What its action cannot do without.
+    /// What its action needs of the hello.
     pub needs: Needs,
-    /// The names it takes; empty: any name, and none.
+    /// The names that it takes. Empty: any name, and none.
     pub sni: Vec<NamePattern>,
     /// The other matchers.
     pub conditions: Conditions,
 }
 
-/// What of the hello a rule's action cannot do without, whatever its matchers ask.
+/// What a rule's action needs of the hello, whatever its matchers ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing: bytes are passed on unread, or refused.
+    /// Nothing: bytes are passed on unread, or the connection is refused.
     #[default]
     Nothing,
-    /// A hello: TLS ends here, or what the server makes of the offer is watched.
+    /// A hello: TLS ends here, or the server's choice is inspected.
     Hello,
-    /// A hello with a name: the name is dialled. Without one the rule's verdict is a refusal.
+    /// A hello with a name, because the name is dialled. Without one the verdict is a refusal.
     Name,
 }
 
-/// The place of a rule in its list, from 0.
+/// The position of a rule in its list, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u32);
 
-/// What the rules say of a connection.
+/// What the rules say about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The last word.
+    /// The final decision.
     Verdict(Verdict),
     /// Fetch this, or put it into `Facts::unknown`, and ask again.
     Need(Fact),
 }
 
-/// What becomes of a connection.
+/// What happens to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The rule that decided; `None`: no rule matched.
     pub rule: Option<RuleId>,
-    /// Why it is refused; `None`: the rule's action is taken.
+    /// Why it is refused. `None`: the rule's action is taken.
     pub refuse: Option<Refusal>,
 }
 
-/// Rules, indexed: by name, and by what can be decided before the hello is read.
+/// Rules, indexed by name and by what can be decided before the hello is read.
 #[derive(Debug)]
 pub struct Rules {
     names: NameIndex,
-    /// One a rule: an index into `entries`.
+    /// For each rule an index into `entries`.
     rules: Box<[u32]>,
-    /// Each distinct one once, as their conditions.
+    /// The distinct rules without their names.
     entries: Box<[Entry]>,
-    /// Each distinct set of matchers once: 100,000 rules that list only names share one.
+    /// The distinct sets of matchers: 100,000 rules that list only names share one.
     conditions: Box<[Conditions]>,
-    /// What decides whether the hello is read: of the rules whose matchers are equal when those on
-    /// the hello are left out, the first. Ends at the first that has no other matcher. None is in
-    /// shadow.
+    /// The rules that decide whether the hello is read. Of rules with equal matchers apart from
+    /// those on the hello, only the first is here. The list ends with the first rule that has no
+    /// other matcher. It contains no shadow rules.
     before_hello: Box<[u32]>,
-    /// Whether the first of these asks for the hello whatever else is known.
+    /// Whether the first of these asks for the hello whatever other facts are known.
     hello_first: bool,
     /// Rules without `sni`, without `sni_malformed`.
     unnamed: Box<[u32]>,
@@ -99,15 +98,15 @@ pub(crate) struct Entry {
     refuse: bool,
     shadow: bool,
     named: bool,
-    /// Whether it has any matcher beside its names.
+    /// Whether it has any matcher besides its names.
     has_conditions: bool,
-    /// By a matcher or by its action.
+    /// Whether a matcher or its action needs the hello.
     asks_hello: bool,
     needs_name: bool,
 }
 
 impl Rules {
-    /// Indexes a list. What is beyond [`RULES_MAX`] rules is left out.
+    /// Indexes a list. Rules beyond [`RULES_MAX`] are ignored.
     pub fn new(rules: &[Rule]) -> Self {
         let rules = rules.get(..RULES_MAX).unwrap_or(rules);
         let (conditions, ids) = distinct(rules.iter().map(|rule| &rule.conditions));
@@ -122,7 +121,7 @@ impl Rules {
             chosen.map(|(id, _)| id).collect()
         };
         let deciding = || entries.iter().filter(|entry| !entry.shadow);
-        // A name that can be read and one that cannot exclude each other.
+        // A rule with `sni_malformed` cannot match a name that is listed.
         let named = numbered().filter(|(_, rule)| !rule.conditions.asks(Matcher::SniMalformed));
         Self {
             names: NameIndex::new(named.map(|(id, rule)| (id, &*rule.sni))),
@@ -145,12 +144,12 @@ impl Rules {
         }
     }
 
-    /// The first rule whose every matcher holds, or the fact without which that cannot be said.
+    /// The first rule whose matchers all hold, or the fact that is needed to say which it is.
     ///
-    /// Rules are checked in order and their matchers from cheap to dear, so a fact is asked for
-    /// only when everything cheaper of that rule holds and no earlier rule has matched. A fact
-    /// that is given although nobody asked for it yet changes nothing. Rules in shadow ask for
-    /// nothing here: what they come to is said by [`Rules::shadowed`].
+    /// Rules are checked in order, and their matchers from cheap to expensive. So a fact is asked
+    /// for only when all cheaper matchers of its rule hold and no earlier rule has matched. A fact
+    /// that is given before it is asked for changes nothing. Shadow rules ask for nothing here;
+    /// [`Rules::shadowed`] returns their verdicts.
     pub fn decide(&self, facts: &Facts<'_>) -> Decision {
         if !self.hello_first {
             match self.decide_before_hello(facts) {
@@ -165,9 +164,9 @@ impl Rules {
         }
     }
 
-    /// Whether a connection with another name, else like one that `rule` took, would certainly
-    /// have come to the same rule. `""` is no name. What other rules ask of the hello beside its
-    /// name is not known any more: a rule before that asks it may have taken the connection.
+    /// Whether a connection like one that `rule` took, but with another name, would certainly have
+    /// come to the same rule. `""` is no name. Of the old hello only its name is known here, so an
+    /// earlier rule that asks for more of it counts as if it might match.
     pub fn serves(&self, rule: RuleId, name: &str, facts: &Facts<'_>) -> bool {
         let mut found = Found::new();
         self.names.find(name, &mut found);
@@ -188,7 +187,8 @@ impl Rules {
         false
     }
 
-    /// Whether any rule that decides asks for the hello; if none does, the list is blind.
+    /// Whether any deciding rule needs the hello. If none does, no byte is read before the
+    /// decision.
     pub const fn asks_hello(&self) -> bool {
         self.asks_hello
     }
@@ -208,14 +208,13 @@ impl Rules {
         self.asks_dns
     }
 
-    /// Whether there is any rule that is only tried.
+    /// Whether there are shadow rules.
     pub const fn has_shadows(&self) -> bool {
         !self.shadows.is_empty()
     }
 
-    /// What the shadow rules before the one that decides come to, in order: the verdict of each
-    /// whose every matcher holds, or the fact without which that cannot be said of it. None where
-    /// a fact is still needed to decide.
+    /// The shadow rules before the deciding one, in order: the verdict of each whose matchers all
+    /// hold, or the fact that is needed to say so. Empty while a fact is still needed to decide.
     pub fn shadowed<'a>(
         &'a self,
         facts: &'a Facts<'a>,
@@ -227,11 +226,11 @@ impl Rules {
             }
             None | Some(Decision::Need(_)) => None,
         };
-        // Few lists have shadow rules, and none pays for what only those ask.
+        // Lists without shadow rules do no work here.
         before.into_iter().flat_map(|before| self.shadowed_of(before, facts))
     }
 
-    /// What each of `shadows` comes to whose matchers do not fail.
+    /// The decision of each shadow rule whose matchers do not fail.
     fn shadowed_of<'a>(
         &'a self,
         shadows: &'a [u32],
@@ -328,8 +327,8 @@ impl Rules {
         Decision::Verdict(Verdict { rule: Some(RuleId(id)), refuse })
     }
 
-    /// Which of a refuse rule's matchers the client is told of: the one least likely to be shared
-    /// with connections that are served. Only a listener, or nothing: it is a last word.
+    /// The reason for a refuse rule: its matcher that is least likely to be shared with connections
+    /// that are served. A rule with no matcher, or only a listener, is a catch-all.
     fn reason(&self, id: u32, entry: Entry, hello: Option<&Hello<'_>>) -> Refusal {
         let asks = |matcher| self.rule(id).is_some_and(|(_, asked)| asked.asks(matcher));
         let is_lie = || self.rule(id).is_some_and(|(_, asked)| asked.asks_untrue_name());
@@ -349,7 +348,7 @@ impl Rules {
         }
     }
 
-    /// Why a connection that no rule takes is refused.
+    /// Why a connection without a matching rule is refused.
     fn unlisted(&self, hello: Option<&Hello<'_>>) -> Refusal {
         match hello.map(Hello::sni) {
             Some(Sni::Malformed(fault)) => Refusal::MalformedName(*fault),
@@ -359,7 +358,7 @@ impl Rules {
         }
     }
 
-    /// The rule for which the hello is read. Those before it are met whatever the hello says.
+    /// The first rule that needs the hello. Those before it are decided whatever the hello says.
     pub(crate) fn first_peek(&self, facts: &Facts<'_>) -> u32 {
         let mut asking = self.before_hello.iter().copied().filter(|id| {
             self.rule(*id).is_some_and(|(entry, conditions)| {
@@ -379,7 +378,7 @@ impl Rules {
         &self.names
     }
 
-    /// Rules without `sni`, those for names that cannot be read or the others.
+    /// Rules without `sni`: those with `sni_malformed`, or the others.
     pub(crate) const fn unnamed(&self, malformed: bool) -> &[u32] {
         if malformed { &self.malformed } else { &self.unnamed }
     }
@@ -399,7 +398,7 @@ impl Entry {
         }
     }
 
-    /// All its matchers but the names.
+    /// Checks all its matchers except the names.
     fn check(self, conditions: &Conditions, hello: &Hello<'_>, facts: &Facts<'_>) -> Outcome {
         if !self.has_conditions {
             return Outcome::Holds;
@@ -432,13 +431,13 @@ impl Entry {
 }
 
 impl fmt::Display for RuleId {
-    /// As operators count: from 1.
+    /// Counts from 1, as operators do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule {}", u64::from(self.0) + 1)
     }
 }
 
-/// Each distinct item once, and for each item the index of its like.
+/// The distinct items, and for each item the index of its equal.
 fn distinct<T: Copy + Eq + Hash>(items: impl Iterator<Item = T>) -> (Vec<T>, Vec<u32>) {
     let (mut all, mut known) = (Vec::new(), HashMap::new());
     let ids = items.map(|item| {
@@ -452,8 +451,8 @@ fn distinct<T: Copy + Eq + Hash>(items: impl Iterator<Item = T>) -> (Vec<T>, Vec
 }
 
 fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> Box<[u32]> {
-    // Conditions without the hello's matchers, numbered: equal ones fail or hold together, so
-    // of several such rules only the first can be the one that decides or asks.
+    // Conditions without the matchers on the hello, numbered. Equal ones fail or hold together, so
+    // of several such rules only the first can decide or ask.
     let mut cheap_ids: HashMap<Conditions, usize> = HashMap::new();
     let cheap: Vec<usize> = conditions
         .iter()
@@ -463,7 +462,7 @@ fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> 
         })
         .collect();
     let always = cheap_ids.get(&Conditions::default()).copied();
-    // A refuse rule also holds on an unknown destination, so it counts apart.
+    // A refuse rule also holds on an unknown destination, so it counts separately.
     let mut asked = vec![[false; 2]; cheap_ids.len()];
     let mut chosen = Vec::new();
     let entries = rules.iter().filter_map(|entry| entries.get(*entry as usize));
@@ -484,9 +483,9 @@ const fn no_rule(why: Refusal) -> Decision {
     Decision::Verdict(Verdict { rule: None, refuse: Some(why) })
 }
 
-/// Matchers on what a certificate says.
+/// Matchers on the certificate.
 const OF_CERTIFICATE: [Matcher; 3] =
     [Matcher::CertificateValid, Matcher::CertificateNames, Matcher::CertificateIssuer];
 
-/// Rules in a list: an id fits 32 bits, and 16 million are far beyond what a file can hold.
+/// Most rules in a list: an id fits 32 bits, and no file holds 16 million rules.
 pub const RULES_MAX: usize = 1 << 24;

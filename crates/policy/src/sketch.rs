@@ -1,10 +1,11 @@
-//! Writes a ClientHello from the facts that rules ask about, for `explain`, tests and benches, so
-//! that these read it by the same reader as a peeked one. Not a hello that a handshake could use.
+//! Writes a ClientHello from the facts that rules ask about, for `explain`, tests and benches. They
+//! read it by the same reader as a peeked one. No handshake could use it.
 
-/// What the hello is to say.
+/// What the hello says.
 #[derive(Clone, Copy, Debug)]
 pub struct HelloSketch<'a> {
-    /// The host_name of the SNI extension, as bytes so that it can be malformed; `None`: without.
+    /// The host_name of the SNI extension. Bytes, so that it may be malformed. `None`: no
+    /// extension.
     pub sni: Option<&'a [u8]>,
     /// Protocols offered; empty: no ALPN extension.
     pub alpn: &'a [&'a [u8]],

@@ -1,5 +1,4 @@
 //! Rules on the target of a CONNECT: what they decide before a hello, and which cover which.
-//! Must not know how a target is read, beyond that the reader makes them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -59,7 +58,7 @@ fn targets_are_decided_before_a_hello_in_the_order_of_the_rules() {
 }
 
 #[test]
-fn a_wider_rule_before_covers() {
+fn an_earlier_wider_rule_covers() {
     for (wide, narrow, covered) in [
         (to(rule(), &["*:443"]), to(rule(), &["a.test:443"]), true),
         (to(rule(), &["*:443"]), rule(), false),

@@ -1,5 +1,4 @@
-//! Which rules can never match, as a table, and that a long list is analysed in little time.
-//! The analysis never looks at a connection, and neither do these tests.
+//! Tables of rules that can never match, and the time that a long list takes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -8,7 +7,7 @@ mod words;
 use eyelet_policy::{Covered, NamePattern, Rule, RuleId, Rules};
 use words::{Words, refuse, rule};
 
-/// The rules that the last rule of a list is covered by.
+/// The rules that cover the last rule of a list.
 fn covering(rules: &[Rule]) -> Vec<u32> {
     let coverage = Rules::new(rules).coverage(rules);
     assert_eq!(coverage.stopped_at, None);
@@ -16,7 +15,7 @@ fn covering(rules: &[Rule]) -> Vec<u32> {
     match coverage.covered.as_slice() {
         [] => vec![],
         [Covered { rule, by }] if *rule == last => by.iter().map(|rule| rule.0).collect(),
-        other => panic!("only the last rule of the table is to be covered: {other:?}"),
+        other => panic!("only the last rule of the table may be covered: {other:?}"),
     }
 }
 
@@ -65,7 +64,7 @@ fn rules_that_never_match_by_their_other_matchers() {
         (vec![destination("10.0.0.0/8", None), destination("10.0.0.1/32", Some(443))], vec![0]),
         (vec![destination("10.0.0.0/8", Some(80)), destination("10.0.0.1/32", Some(443))], vec![]),
         (vec![destination("10.0.0.0/8", Some(80)), destination("10.0.0.1/32", None)], vec![]),
-        // A destination that cannot be had passes by the first and is refused by the second.
+        // An unknown destination passes the first rule, and the second refuses it.
         (
             vec![destination("10.0.0.0/8", None), refuse().destination(&[("10.0.0.1/32", None)])],
             vec![],
@@ -147,7 +146,7 @@ fn rules_that_several_cover_together_by_address() {
             vec![],
         ),
         (vec![destination(low, None), destination(high, None), client(whole)], vec![]),
-        // Those without a destination pass by both.
+        // Connections without a destination pass both.
         (vec![destination("0.0.0.0/0", None), destination("::/0", None), rule()], vec![]),
         (
             vec![

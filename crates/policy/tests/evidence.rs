@@ -1,5 +1,5 @@
-//! Rules on evidence and rules in shadow, as tables: what is asked, when, and what follows.
-//! Everything goes through the public interface and real hello bytes.
+//! Tables for rules on evidence and shadow rules: what is asked, when, and the verdict. All through
+//! the public interface, with real hello bytes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -29,7 +29,7 @@ fn shadow(mut rule: Rule) -> Rule {
     rule
 }
 
-/// The rule that decides, and what was asked on the way.
+/// The deciding rule, and the facts that were asked for.
 #[track_caller]
 fn check(rules: &[Rule], table: &[(Given<'_>, Option<u32>, &[Fact])]) {
     let index = Rules::new(rules);
@@ -55,17 +55,17 @@ fn a_sni_verified_as_soon_as_one_evidence_speaks_for_it() {
                 Some(0),
                 &[Hello, DnsEvidence],
             ),
-            // What cannot be had does not stand in the way of what can.
+            // Unknown evidence does not prevent other evidence.
             (Given { certificate: Some(&good), ..named }, Some(0), &[Hello, DnsEvidence, Shown]),
             (Given { certificate: Some(&bad), ..named }, Some(1), &[Hello, DnsEvidence, Shown]),
-            // Without a name there is nothing to ask about.
+            // Without a name there is nothing to verify.
             (Given::default(), Some(1), &[Hello]),
         ],
     );
 }
 
 #[test]
-fn what_cannot_be_had_fails_closed() {
+fn unknown_evidence_fails_closed() {
     let named = Given::named("a.example");
     let lies = [refuse_lies(&[Dns]), rule()];
     let truths = [is_true(true, &[Dns]), is_true(false, &[Dns]), refuse()];
@@ -113,7 +113,7 @@ fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
                 Some(1),
                 &[Hello, DnsEvidence],
             ),
-            // A false name asks for no certificate.
+            // A name that DNS denies needs no certificate.
             (
                 Given { alpn: h2, dns: Some(false), ..from("192.0.2.1", "a.example") },
                 Some(3),
@@ -129,7 +129,7 @@ fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
 }
 
 #[test]
-fn what_a_certificate_says_counts_where_it_is_vouched_for() {
+fn a_certificate_counts_only_if_it_is_trusted() {
     let texts = |list: &[&str]| list.iter().map(|text| Box::from(*text)).collect();
     let shown = |trusted, valid| CertificateFacts {
         names: texts(&["*.bank.example", "bank.example"]),
@@ -185,7 +185,7 @@ fn refusals_say_by_what_evidence() {
 }
 
 #[test]
-fn compression_is_a_matter_of_the_hello() {
+fn compression_is_decided_by_the_hello() {
     let given = Given::named("a.example");
     check(
         &[refuse().with(|all| all.tls_compression_offered()), rule()],
@@ -197,7 +197,7 @@ fn compression_is_a_matter_of_the_hello() {
 }
 
 #[test]
-fn a_shadow_rule_is_told_and_decides_nothing() {
+fn a_shadow_rule_is_reported_and_decides_nothing() {
     let rules = [
         shadow(refuse().client(&["10.0.0.0/8"])),
         shadow(refuse_lies(&[Dns])),
@@ -228,7 +228,7 @@ fn a_shadow_rule_is_told_and_decides_nothing() {
     }
 }
 
-/// A list that decides without the hello still does so with rules in shadow.
+/// A list that decides without the hello still does so with shadow rules.
 #[test]
 fn shadow_rules_before_the_hello() {
     let rules = [shadow(refuse().client(&["10.0.0.0/8"])), shadow(refuse()), rule()];
@@ -238,7 +238,7 @@ fn shadow_rules_before_the_hello() {
         *told.borrow_mut() = index.shadowed(facts).count();
     });
     assert_eq!((verdict.rule, asked, told.take()), (Some(RuleId(2)), vec![], 1));
-    // One in shadow that asks for the hello says so, and nobody else does.
+    // A shadow rule that needs the hello says so; no other rule does.
     let rules = [shadow(refuse()), shadow(refuse().sni(&["a.example"])), rule()];
     let index = Rules::new(&rules);
     assert!(!index.asks_hello());
@@ -255,14 +255,14 @@ fn shadow_rules_before_the_hello() {
         });
         assert_eq!(asked, []);
     }
-    // A hello that cannot be had is nothing to it, nor is a name that cannot be read.
+    // An unknown hello does not match it, nor does a malformed name.
     let unknown = Facts { unknown: FactSet::EMPTY.with(Fact::Hello), ..facts };
     assert_eq!(index.shadowed(&unknown).count(), 1);
     let broken = Given { sni: Some(b"a..example"), ..Given::default() };
     broken.ask_with(&index, |facts| assert_eq!(index.shadowed(facts).count(), 1));
 }
 
-/// What a refusal says, and which name a connection may go on to, is of those that decide.
+/// Only deciding rules determine a refusal's reason and which other names a connection may serve.
 #[test]
 fn shadow_rules_change_no_reason_and_no_other_name() {
     let refused = |rules: &[Rule]| Given::named("a.example").ask(&Rules::new(rules)).0.refuse;

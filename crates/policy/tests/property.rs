@@ -1,4 +1,4 @@
-//! The indexed decision against a walker that looks at every rule in turn, for random lists.
+//! Compares the indexed decision with a walker that looks at every rule in turn, for random lists.
 //! The walker is written from the manual and shares no code with the index.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -10,7 +10,7 @@ use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use proptest::prelude::*;
 use words::{Given, Words, refuse, rule};
 
-/// A rule as the walker reads it, beside its compiled form.
+/// A rule as the walker reads it, with its compiled form.
 #[derive(Clone, Debug)]
 struct Written {
     rule: Rule,
@@ -108,8 +108,9 @@ fn within(net: &str, address: Option<&str>) -> Option<bool> {
     address.map(|address| net.contains(&address.parse::<std::net::IpAddr>().unwrap()))
 }
 
-/// The verdict by walking, and the shadow rules before it: the first rule that matches, where the
-/// hello counts only from the first rule on that asks for it. Rules in shadow ask for themselves.
+/// The verdict by walking, and the shadow rules before it. The first rule that matches decides. The
+/// hello counts only from the first rule on that needs it. Shadow rules need it for themselves
+/// only.
 fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec<u32>) {
     let (mut peeked, mut shadowed) = (false, Vec::new());
     for (id, written) in (0..).zip(rules) {

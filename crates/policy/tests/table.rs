@@ -1,5 +1,5 @@
-//! Rules, connections and verdicts as tables, to be read like a policy manual.
-//! Everything goes through the public interface and real hello bytes.
+//! Tables of rules, connections and verdicts, to be read like a policy manual. All through the
+//! public interface, with real hello bytes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,7 +10,7 @@ use eyelet_wire::alert::AlertDescription as Alert;
 use eyelet_wire::hello::SniFault;
 use words::{Given, Words, refuse, rule};
 
-/// `Ok(rule)`: taken by that rule, from 0. `Err((rule, why))`: refused, by that rule or by none.
+/// `Ok(rule)`: that rule (from 0) takes it. `Err((rule, why))`: refused, by that rule or by none.
 type Expected = Result<u32, (Option<u32>, Refusal)>;
 
 fn check(rules: &[Rule], table: &[(Given<'_>, Expected)]) {
@@ -76,7 +76,7 @@ fn first_match_wins_and_every_matcher_must_hold() {
             (named("10.2.2.3"), Err((Some(1), Refusal::ByAddress))),
             (named("2001:db8:1::1"), Ok(2)),
             (named("192.0.2.7"), Ok(2)),
-            // Whatever its hello says, only the last rule is left: it is not read.
+            // Only the last rule is left, so its hello is not read.
             (named("192.0.2.8"), Err((Some(4), Refusal::Unlisted))),
             (Given { listener: 3, ..named("192.0.2.8") }, Ok(3)),
             (Given { listener: 3, ..from("192.0.2.8") }, Err((Some(4), Refusal::NoName))),
@@ -125,7 +125,7 @@ fn matchers_on_the_hello() {
 }
 
 #[test]
-fn a_malformed_name_is_no_name_of_any_rule() {
+fn a_malformed_name_matches_no_name() {
     let nul = Given { sni: Some(b"a\0b.example"), ..Given::default() };
     let dot = Given { sni: Some(b"a.example."), ..Given::default() };
     let strict = [rule().sni(&["a.example", ""]), rule().alpn(&["h2"]), rule()];
@@ -203,7 +203,7 @@ fn a_fact_is_asked_for_only_when_a_rule_in_play_needs_it() {
 }
 
 #[test]
-fn a_list_that_asks_nothing_of_the_hello_is_blind() {
+fn a_list_without_hello_matchers_reads_no_hello() {
     let blind = Rules::new(&[rule().client(&["10.0.0.0/8"]), refuse().client(&["11.0.0.0/8"])]);
     assert!(!blind.asks_hello());
     let refused = |rule, why| (rule, Some(why), vec![]);
@@ -314,7 +314,7 @@ fn other_names_of_a_connection() {
         ("192.0.2.1", 3, "", true),
         ("192.0.2.1", 3, "c.example", false),
         ("192.0.2.1", 3, "evil.app.example", false),
-        // What that rule asks of the hello beside its name is not known any more.
+        // What that rule asks of the hello besides its name is not known any more.
         ("192.0.2.1", 3, "x.app.example", false),
         ("10.1.2.3", 3, "b.example", false),
         ("10.1.2.3", 1, "b.example", true),

@@ -1,5 +1,5 @@
 //! Measures AEAD libraries and key derivation as this crate uses them; prints docs/aead.md's table.
-//! Thread CPU time, least of many short rounds: other load slows a round, it never speeds it up.
+//! Thread CPU time, the least of many short rounds: other load can only slow a round.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used)]
 
@@ -13,7 +13,7 @@ const NONCE: [u8; 12] = [7; 12];
 const AAD: [u8; 5] = [23, 3, 3, 64, 17];
 const KEY: [u8; 32] = [9; 32];
 
-/// Rounds a figure, and the CPU time that one round should take: short against a time slice.
+/// Rounds per figure, and the CPU time of one round: short compared with a time slice.
 const ROUNDS: u32 = 400;
 const ROUND_NS: u64 = 100_000;
 
@@ -65,7 +65,7 @@ impl Row {
     }
 }
 
-/// ring and aws-lc-rs have one interface.
+/// ring and aws-lc-rs have the same interface.
 macro_rules! ring_like {
     ($library:literal, $aead:path, $suite:expr) => {{
         use $aead as aead;
@@ -166,8 +166,8 @@ fn session(version: Version, suite: Suite) -> Session {
     }
 }
 
-/// This crate's own cost: a record sealed with keys at hand, and by a session that just woke.
-/// A new session each round keeps the sequence numbers below their limit.
+/// This crate's own cost: a record sealed with keys at hand, and by a session that just woke. A new
+/// session in each round keeps the sequence numbers below their limit.
 fn session_row(version: Version, suite: Suite) {
     let mut slot = vec![0; SLOT_BYTES];
     let mut seal = |len: usize, parked: bool| {
@@ -189,7 +189,7 @@ fn session_row(version: Version, suite: Suite) {
     println!("| {version:?} {suite:?} | {awake:.0} | {woken:.0} | {cost:.0} | {full:.2} |");
 }
 
-/// HKDF-Expand-Label of one key and one iv, the secret's HMAC key shared between the two.
+/// HKDF-Expand-Label of one key and one iv; both share the secret's HMAC key.
 macro_rules! derive_like {
     ($hmac:path, $bits:literal) => {{
         use $hmac as hmac;

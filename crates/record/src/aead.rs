@@ -1,24 +1,23 @@
-//! The AEAD itself, by whichever of two libraries is the faster on this processor.
-//! Knows keys, nonces and bytes; what a record is, and where keys come from, is above.
+//! The AEAD, by the one of two libraries that is faster on this processor.
 
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 
 use crate::fault::RecordFault;
 use crate::suite::{IV_BYTES, Suite};
 
-/// An expanded key. docs/aead.md has the measurement: with AVX-512 aws-lc-rs seals AES-GCM twice
-/// as fast as ring, with VAES alone ring is 1.8 times as fast as aws-lc-rs; a key costs the same
-/// to expand. Both are in the program anyway: aws-lc-rs does the handshake.
+/// An expanded key. docs/aead.md has the measurements: with AVX-512, aws-lc-rs seals AES-GCM twice
+/// as fast as ring; with VAES alone, ring is 1.8 times as fast. Expanding a key costs the same in
+/// both. The program needs both anyway: aws-lc-rs does the handshake.
 #[allow(clippy::large_enum_variant)] // on a worker's stack; boxing ring's key would cost a malloc
 pub(crate) enum Aead {
-    /// 544 bytes, here.
+    /// 544 bytes inline.
     Ring(LessSafeKey),
-    /// 24 bytes here and 600 from malloc, wiped when freed.
+    /// 24 bytes inline and 600 from malloc, wiped when freed.
     AwsLc(aws_lc_rs::aead::LessSafeKey),
 }
 
 impl Aead {
-    /// Expands a key, which is as long as the suite says.
+    /// Expands a key. It must be as long as the suite requires.
     pub(crate) fn expand(suite: Suite, key: &[u8]) -> Result<Aead, RecordFault> {
         if suite != Suite::ChaCha20Poly1305 && has_avx512() {
             Aead::expand_aws_lc(suite, key)
@@ -48,8 +47,8 @@ impl Aead {
         Ok(Aead::AwsLc(LessSafeKey::new(key)))
     }
 
-    /// Opens ciphertext and tag in place and returns the length of the plaintext, which is the
-    /// first part of `sealed`.
+    /// Opens ciphertext and tag in place. Returns the length of the plaintext, which is the first
+    /// part of `sealed`.
     pub(crate) fn open(
         &self,
         nonce: [u8; IV_BYTES],
@@ -101,7 +100,7 @@ impl Aead {
     }
 }
 
-/// Whether aws-lc's AES-GCM for AVX-512 runs here: the features that it asks for itself.
+/// Whether aws-lc's AES-GCM for AVX-512 runs on this processor: it checks the same features.
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     std::is_x86_feature_detected!("avx512f")
@@ -122,7 +121,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Which library seals depends on the processor; what it seals must not.
+    /// Which library seals depends on the processor; the bytes must not.
     #[test]
     fn both_libraries_make_the_same_bytes() {
         for suite in [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {

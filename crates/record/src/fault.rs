@@ -1,10 +1,10 @@
-//! What can go wrong in the record layer, whose fault it is, and which alert says so.
-//! Knows no connection: a fault is a plain value that tests compare exactly.
+//! What can go wrong in the record layer, whose fault it is, and which alert answers it. A fault is
+//! a plain value that tests compare exactly.
 
-/// Alert codes that this crate sends or tells apart, by their RFC names (RFC 8446 section 6,
-/// RFC 5246 section 7.2).
+/// Alert codes that this crate sends or distinguishes, by their RFC names (RFC 8446 section 6, RFC
+/// 5246 section 7.2).
 pub mod alert {
-    /// The sender writes no more.
+    /// The sender will send no more.
     pub const CLOSE_NOTIFY: u8 = 0;
     /// An inappropriate message.
     pub const UNEXPECTED_MESSAGE: u8 = 10;
@@ -18,9 +18,9 @@ pub mod alert {
     pub const DECODE_ERROR: u8 = 50;
     /// A record of another TLS version.
     pub const PROTOCOL_VERSION: u8 = 70;
-    /// Nothing that the peer did.
+    /// Not the peer's fault.
     pub const INTERNAL_ERROR: u8 = 80;
-    /// The peer cancels for a reason of its user: a warning, even in TLS 1.3.
+    /// The peer's user cancels: a warning, even in TLS 1.3.
     pub const USER_CANCELED: u8 = 90;
     /// Renegotiation is refused: always a warning (TLS 1.2).
     pub const NO_RENEGOTIATION: u8 = 100;
@@ -31,28 +31,28 @@ pub mod alert {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordFault {
-    /// The record is forged, damaged, or sealed under another key or sequence number.
+    /// The record is forged, damaged, or sealed with another key or sequence number.
     #[error("a record failed authentication")]
     BadRecordMac,
     /// Wire or content length above the limit of RFC 8446 5.1 and 5.2, RFC 5246 6.2.
     #[error("a record is longer than allowed")]
     RecordOverflow,
-    /// An outer content type that has no place after the handshake: in TLS 1.3 all but 23.
+    /// An outer content type that is not allowed after the handshake: in TLS 1.3 all except 23.
     #[error("a record of outer type {0} after the handshake")]
     RecordType(u8),
-    /// A TLS 1.2 record with another version than 0x0303.
+    /// A TLS 1.2 record with a version other than 0x0303.
     #[error("a TLS 1.2 record that says version {0:#06x}")]
     RecordVersion(u16),
-    /// A TLS 1.3 record whose inner type is none of alert, handshake, application data.
+    /// A TLS 1.3 record whose inner type is not alert, handshake or application data.
     #[error("a record of inner type {0}")]
     InnerType(u8),
-    /// A TLS 1.3 record of padding alone (RFC 8446 section 5.4).
+    /// A TLS 1.3 record that is all padding (RFC 8446 section 5.4).
     #[error("a record without a content type")]
     NoContentType,
     /// A handshake or alert record without content (RFC 8446 section 5.4).
     #[error("an empty handshake or alert record")]
     EmptyMessage,
-    /// A handshake message, by its type, that has no place after the handshake.
+    /// A handshake message, by its type, that is not allowed after the handshake.
     #[error("handshake message {0} after the handshake")]
     HandshakeType(u8),
     /// A handshake message longer than any that we skip.
@@ -67,7 +67,7 @@ pub enum RecordFault {
     /// A KeyUpdate whose request_update is above 1.
     #[error("a KeyUpdate that requests {0}")]
     KeyUpdateRequest(u8),
-    /// Bytes behind a KeyUpdate in its record: they would span a key change (RFC 8446 5.1).
+    /// Bytes after a KeyUpdate in its record: they would span a key change (RFC 8446 5.1).
     #[error("a KeyUpdate that does not end its record")]
     KeyUpdateNotLast,
     /// An alert record that is not exactly one alert.
@@ -88,20 +88,20 @@ pub enum RecordFault {
     /// A second renegotiation, after the first was refused by a warning.
     #[error("renegotiation again after no_renegotiation")]
     TooManyRenegotiations,
-    /// The keys have protected as many records as they may. In TLS 1.2 the connection ends by
-    /// close_notify; in TLS 1.3 [`crate::Session::seal_control`] was not called in time.
+    /// The keys have protected as many records as they may. In TLS 1.2 the connection then ends
+    /// with close_notify. In TLS 1.3 [`crate::Session::seal_control`] was not called in time.
     #[error("the keys are used up")]
     SequenceExhausted,
     /// The session failed before, or this direction is closed.
     #[error("the session is closed")]
     Closed,
-    /// A caller's slot or buffer is too small, or its payload is longer than 2^14.
-    #[error("a slot that does not hold the record")]
+    /// A caller's slot or buffer is too small, or its payload is longer than 2^14 bytes.
+    #[error("the slot is too small for the record")]
     OutputTooSmall,
     /// A key, iv or secret of the wrong length for its suite.
     #[error("a key or secret of the wrong length")]
     KeyLength,
-    /// The cryptographic library refused what it always accepts.
+    /// The cryptographic library failed where it never should.
     #[error("the cryptographic library failed")]
     Provider,
 }
@@ -109,14 +109,14 @@ pub enum RecordFault {
 /// Whose fault a [`RecordFault`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// The peer, or somebody between, sent what must not be sent.
+    /// The peer, or someone on the path, sent something that is not allowed.
     Peer,
     /// Ours: a caller's mistake, or keys that are used up.
     Ours,
 }
 
 impl RecordFault {
-    /// The alert description that answers this fault. All are fatal but close_notify (0).
+    /// The alert description that answers this fault. All are fatal except close_notify (0).
     pub const fn alert(self) -> u8 {
         match self {
             RecordFault::BadRecordMac => alert::BAD_RECORD_MAC,

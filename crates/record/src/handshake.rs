@@ -1,5 +1,5 @@
-//! Handshake messages after the handshake: KeyUpdate is obeyed, renegotiation refused, tickets
-//! skipped by a client, all else a fault. Keeps no message, at most four bytes of its head.
+//! Handshake messages after the handshake: KeyUpdate is obeyed, renegotiation is refused, clients
+//! skip tickets, all else is a fault. No message is stored, only at most four bytes of its header.
 
 use crate::fault::RecordFault;
 use crate::keys::{Keys, next_generation};
@@ -15,17 +15,18 @@ mod kind {
     pub(super) const KEY_UPDATE: u8 = 24;
 }
 
-/// KeyUpdates between application data: as rustls and BoringSSL. Each costs an HKDF.
+/// Most KeyUpdates without application data between them, as in rustls and BoringSSL. Each costs an
+/// HKDF.
 const KEY_UPDATES_MAX: u8 = 32;
 
-/// Longest handshake message that is skipped: as rustls' own deframer takes.
+/// Longest handshake message that is skipped, as in rustls' deframer.
 const SKIPPED_BYTES_MAX: u32 = 0xffff;
 
 const HEAD_BYTES: u8 = 4;
 
-/// A KeyUpdate that asks for none in return (RFC 8446 section 4.6.3).
+/// A KeyUpdate that requests none in return (RFC 8446 section 4.6.3).
 pub(crate) const KEY_UPDATE: [u8; 5] = [kind::KEY_UPDATE, 0, 0, 1, 0];
-/// A KeyUpdate that asks the peer for one.
+/// A KeyUpdate that requests one from the peer.
 pub(crate) const KEY_UPDATE_REQUESTED: [u8; 5] = [kind::KEY_UPDATE, 0, 0, 1, 1];
 
 impl Session {
@@ -68,7 +69,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a message of this type may come at all.
+    /// Whether a message of this type is allowed.
     fn admit(&self, message: u8) -> Result<(), RecordFault> {
         let allowed = match (self.version, self.role) {
             (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,
@@ -95,7 +96,7 @@ impl Session {
         Ok(())
     }
 
-    /// RFC 5246 section 7.2.2: a warning says no, and the peer may go on; it may not insist.
+    /// RFC 5246 section 7.2.2: a warning refuses, and the peer may continue. It may not ask twice.
     fn refuse_renegotiation(&mut self) -> Result<(), RecordFault> {
         if self.has(flag::RENEGOTIATED) {
             return Err(RecordFault::TooManyRenegotiations);

@@ -1,5 +1,4 @@
 //! From a parked secret to AEAD keys: HKDF-Expand-Label, key expansion, nonces, key generations.
-//! Knows no records, only secrets, nonces and the cryptographic library.
 
 use std::fmt;
 
@@ -14,17 +13,17 @@ use crate::suite::{
 
 /// Bytes of every suite's tag.
 pub(crate) const TAG_BYTES: usize = 16;
-/// Bytes of the nonce that TLS 1.2's AES-GCM sends along (RFC 5288 section 3).
+/// Bytes of the nonce that TLS 1.2's AES-GCM sends with each record (RFC 5288 section 3).
 pub(crate) const EXPLICIT_NONCE_BYTES: usize = 8;
 
 const KEY_BYTES_MAX: usize = 32;
 
-/// The expanded AEAD keys of a waking connection, about 1.1 KiB: on a worker's stack, never in
-/// a parked connection. Each direction is expanded at its first record.
+/// The expanded AEAD keys of a connection that is awake, about 1.1 KiB. They live on a worker's
+/// stack, never in a parked connection. Each direction is expanded at its first record.
 ///
-/// Keys belong to the session that filled them: use new ones, or [`Keys::clear`], for another.
-/// The ivs are wiped, and aws-lc-rs wipes its expanded keys; ring has no way to do so: the bytes
-/// of its keys stay where they were until the next key there overwrites them.
+/// Keys belong to the session that filled them. For another session use new ones, or call
+/// [`Keys::clear`]. The ivs are wiped, and aws-lc-rs wipes its expanded keys. ring cannot: the
+/// bytes of its keys stay in place until the next key overwrites them.
 #[derive(Default)]
 pub struct Keys {
     pub(crate) open: Option<DirectionKey>,
@@ -32,12 +31,12 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// No key expanded yet: costs nothing.
+    /// No key is expanded yet. Costs nothing.
     pub const fn new() -> Keys {
         Keys { open: None, seal: None }
     }
 
-    /// Forgets both keys, so that another session may use this place.
+    /// Drops both keys, so that another session may use this value.
     pub fn clear(&mut self) {
         self.open = None;
         self.seal = None;
@@ -57,7 +56,7 @@ pub(crate) struct DirectionKey {
 }
 
 impl DirectionKey {
-    /// Returns the key in `place`, expanding it from the direction's secret if there is none.
+    /// Returns the key in `place`. If there is none, expands it from the direction's secret.
     pub(crate) fn wake<'k>(
         place: &'k mut Option<DirectionKey>,
         suite: Suite,
@@ -81,15 +80,15 @@ impl DirectionKey {
         nonce
     }
 
-    /// The nonce of a record whose last 8 bytes came along with it (RFC 5288 section 3).
+    /// The nonce of a record that carries the last 8 bytes itself (RFC 5288 section 3).
     pub(crate) fn explicit_nonce(&self, sent: [u8; EXPLICIT_NONCE_BYTES]) -> [u8; IV_BYTES] {
         let mut nonce = self.iv;
         nonce[IV_BYTES - EXPLICIT_NONCE_BYTES..].copy_from_slice(&sent);
         nonce
     }
 
-    /// Opens ciphertext and tag in place; the plaintext is the first part of `sealed`, and its
-    /// length is returned.
+    /// Opens ciphertext and tag in place. Returns the length of the plaintext, which is the first
+    /// part of `sealed`.
     pub(crate) fn open(
         &self,
         nonce: [u8; IV_BYTES],
@@ -126,7 +125,7 @@ pub(crate) struct Material {
 
 impl Material {
     /// Key and iv from a direction's secret (RFC 8446 section 7.3). One HMAC key serves both
-    /// expansions: six blocks hashed in place of eight.
+    /// expansions: this hashes six blocks instead of eight.
     pub(crate) fn derive(suite: Suite, version: Version, secret: &[u8; SECRET_BYTES]) -> Material {
         let key_len = key_len(suite);
         let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
@@ -150,8 +149,8 @@ impl Material {
     }
 }
 
-/// The next generation of a TLS 1.3 direction (RFC 8446 section 7.2): next secret, records
-/// counted from 0, and no expanded key.
+/// Switches a TLS 1.3 direction to its next generation (RFC 8446 section 7.2): next secret,
+/// sequence number 0, no expanded key.
 pub(crate) fn next_generation(
     suite: Suite,
     direction: &mut Direction,
@@ -163,9 +162,9 @@ pub(crate) fn next_generation(
     *place = None;
 }
 
-/// Records that one key may seal. AES-GCM: 2^24, below the 2^24.5 full-size records at which
-/// RFC 8446 section 5.5 draws the line. ChaCha20-Poly1305 has no line of its own; what remains is
-/// that a sequence number must not wrap, with room left for an alert.
+/// Most records that one key may seal. AES-GCM: 2^24, below the limit of 2^24.5 full-size records
+/// in RFC 8446 section 5.5. ChaCha20-Poly1305 has no such limit; there the sequence number must not
+/// wrap, with room left for an alert.
 pub(crate) const fn records_max(suite: Suite) -> u64 {
     match suite {
         Suite::Aes128Gcm | Suite::Aes256Gcm => 1 << 24,
@@ -181,8 +180,8 @@ fn prk(suite: Suite, secret: &[u8; SECRET_BYTES]) -> hmac::Key {
     hmac::Key::new(algorithm, &secret[..hash_len(suite)])
 }
 
-/// HKDF-Expand-Label with an empty context (RFC 8446 section 7.1), for outputs no longer than
-/// the hash: then HKDF-Expand is its first block alone, HMAC(prk, info | 1) (RFC 5869 2.3).
+/// HKDF-Expand-Label with an empty context (RFC 8446 section 7.1), for outputs no longer than the
+/// hash. HKDF-Expand is then its first block alone, HMAC(prk, info | 1) (RFC 5869 2.3).
 fn expand_label(prk: &hmac::Key, label: &[u8], out: &mut [u8]) {
     const PREFIX: &[u8] = b"tls13 ";
     // 2 length + 1 label length + 6 prefix + at most 11 label + 1 context length + 1 counter.

@@ -1,8 +1,8 @@
-//! The TLS record layer of a connection after its handshake: what is parked, and how it wakes.
-//! sans-IO: bytes in, bytes out, in place. It knows no socket, no clock, no handshake, no rustls.
+//! The TLS record layer of a connection after its handshake: the state that is parked, and how it
+//! wakes. Sans-IO: bytes in, bytes out, in place. No socket, no clock, no handshake.
 //!
 //! A [`Session`] is all that a connection keeps between two records. [`Keys`] hold the expanded
-//! AEAD keys while records are moved; they are made on first use and dropped again at park.
+//! AEAD keys while records are moved: they are derived on first use and dropped at park.
 //!
 //! ```
 //! use eyelet_record::{Incoming, Keys, Opened, Role, Session, Suite};
@@ -41,7 +41,8 @@ pub use suite::{Role, Suite, Version};
 /// Bytes of a record header: type, version, length (RFC 8446 section 5.1).
 pub const HEADER_BYTES: usize = 5;
 
-/// Most bytes of content in one record, either way: 2^14 (RFC 8446 section 5.1, RFC 5246 6.2.1).
+/// Most bytes of content in one record, in both directions: 2^14 (RFC 8446 section 5.1, RFC 5246
+/// 6.2.1).
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 14;
 
 /// Most bytes before the payload in any suite: header and the explicit nonce of TLS 1.2's GCM.
@@ -50,7 +51,7 @@ pub const PREFIX_BYTES_MAX: usize = HEADER_BYTES + 8;
 /// Most bytes after the payload in any suite: TLS 1.3's inner content type and the tag.
 pub const SUFFIX_BYTES_MAX: usize = 1 + 16;
 
-/// A slot of this size takes a record of any suite that we seal.
+/// A slot of this size holds any record that we seal.
 pub const SLOT_BYTES: usize = PREFIX_BYTES_MAX + PAYLOAD_BYTES_MAX + SUFFIX_BYTES_MAX;
 
 /// Room for any record of [`Session::seal_control`] and [`Session::seal_alert`]. The longest is
@@ -58,7 +59,7 @@ pub const SLOT_BYTES: usize = PREFIX_BYTES_MAX + PAYLOAD_BYTES_MAX + SUFFIX_BYTE
 /// KeyUpdate has 5 header + 5 message + 1 inner type + 16 tag = 27.
 pub const CONTROL_BYTES_MAX: usize = 31;
 
-/// Longest record that a peer may send, header included: 2^14 + 2048 in TLS 1.2 (RFC 5246
+/// Longest record that a peer may send, header included: 2^14 + 2048 bytes in TLS 1.2 (RFC 5246
 /// section 6.2.3; TLS 1.3 allows 2^14 + 256). A buffer of this size always makes progress.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX + 2048;
 

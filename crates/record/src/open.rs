@@ -1,5 +1,5 @@
-//! Reading: one record at the start of a buffer is checked, decrypted in place, and judged.
-//! Knows nothing of what comes before or behind that record, nor how it arrived.
+//! Opening records: one record at the start of a buffer is checked, decrypted in place, and
+//! interpreted.
 
 use std::ops::Range;
 
@@ -19,15 +19,16 @@ pub(crate) mod content {
 /// The legacy_record_version of every record that we seal, and of every TLS 1.2 record.
 pub(crate) const RECORD_VERSION: [u8; 2] = [3, 3];
 
-/// What expansion TLS 1.3 and TLS 1.2 allow a ciphertext (RFC 8446 5.2, RFC 5246 6.2.3).
+/// Bytes by which a ciphertext may exceed its plaintext in TLS 1.3 and TLS 1.2 (RFC 8446 5.2, RFC
+/// 5246 6.2.3).
 const TLS13_EXPANSION_MAX: usize = 256;
 const TLS12_EXPANSION_MAX: usize = 2048;
 
-/// Empty records between application data: as rustls and BoringSSL. They are legal, and cost
-/// us an AEAD operation each, so a stream of them is an attack.
+/// Most empty records without application data between them, as in rustls and BoringSSL. They are
+/// legal but cost an AEAD operation each, so a stream of them is an attack.
 const EMPTY_RECORDS_MAX: u8 = 32;
 
-/// Warning alerts in the life of a connection: as rustls and BoringSSL.
+/// Most warning alerts in the life of a connection, as in rustls and BoringSSL.
 const WARNINGS_MAX: u8 = 4;
 
 const ALERT_LEVEL_WARNING: u8 = 1;
@@ -36,31 +37,31 @@ const ALERT_LEVEL_FATAL: u8 = 2;
 /// What [`Session::open`] found at the start of its input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// The record is not complete: call again when `input` has at least so many bytes. More
-    /// may be needed then.
+    /// The record is incomplete. Call again when `input` has at least so many bytes; more may be
+    /// needed then.
     NeedMore {
         /// Length that the input must have, counted from the start of the record.
         at_least: usize,
     },
     /// One record was read.
     Record {
-        /// Bytes of the input that are done with; never 0.
+        /// Bytes of the input that are consumed; never 0.
         consumed: usize,
-        /// What was in it.
+        /// Its content.
         what: Incoming,
     },
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
-    /// Application data, decrypted in place: where it lies in the input. Never empty.
+    /// Application data, decrypted in place: its range in the input. Never empty.
     Data(Range<usize>),
     /// Nothing for the caller.
     Nothing,
-    /// Nothing to read, but something to send: see [`Session::seal_control`].
+    /// Nothing to read, but a record to send: see [`Session::seal_control`].
     Reply,
-    /// The peer writes no more; what follows in the stream is to be ignored.
+    /// The peer sends no more. The rest of the stream is to be ignored.
     CloseNotify,
     /// The peer ended the connection with this alert. Nothing can be sealed any more.
     PeerAlert(u8),
@@ -72,8 +73,8 @@ impl Session {
     /// After close_notify all input is consumed and ignored (RFC 8446 section 6.1).
     ///
     /// # Errors
-    /// The fault of the peer; the session is then at its end, but for the alert that
-    /// [`Session::seal_alert`] seals. [`RecordFault::Closed`] if it was at its end before.
+    /// The peer's fault. The session has then ended, except for the alert of
+    /// [`Session::seal_alert`]. [`RecordFault::Closed`] if it had ended before.
     pub fn open(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, RecordFault> {
         if self.has(flag::FAILED) {
             return Err(RecordFault::Closed);
@@ -113,13 +114,13 @@ impl Session {
         Ok(Opened::Record { consumed: record_len, what })
     }
 
-    /// Checks all that the header alone decides; returns the length of the fragment.
+    /// Checks what the header alone decides. Returns the length of the fragment.
     fn check_header(&self, header: [u8; HEADER_BYTES]) -> Result<usize, RecordFault> {
         let [outer_type, major, minor, hi, lo] = header;
         let expansion_max = match self.version {
-            // All is encrypted, and an encrypted record is application data from outside. A
-            // plaintext alert or a ChangeCipherSpec can only be forged (RFC 8446 section 5).
-            // The version is ignored, as section 5.1 says; the AEAD covers it all the same.
+            // All records are encrypted, with the outer type application data. A plaintext alert or
+            // a ChangeCipherSpec can only be forged (RFC 8446 section 5). The version is ignored,
+            // as section 5.1 requires, but the AEAD covers it.
             Version::Tls13 => {
                 if outer_type != content::APPLICATION_DATA {
                     return Err(RecordFault::RecordType(outer_type));
@@ -163,7 +164,7 @@ impl Session {
             return Err(RecordFault::RecordOverflow);
         }
         let inner = &sealed[..inner_len];
-        // The end that rposition finds is at most 2^14, so the content is within its limit.
+        // `end` is at most 2^14, so the content is within its limit.
         let Some(end) = inner.iter().rposition(|&byte| byte != 0) else {
             return Err(RecordFault::NoContentType);
         };
@@ -199,9 +200,9 @@ impl Session {
         Ok((header[0], start..start + plain_len))
     }
 
-    /// Counts a received record. That the peer keeps to the limit of its key is the peer's duty
-    /// (RFC 8446 section 5.5): refusing what it already encrypted protects nobody. In TLS 1.3 it
-    /// is reminded once a generation, by a KeyUpdate that requests one.
+    /// Counts a received record. Only the peer can keep to its key's limit (RFC 8446 section 5.5):
+    /// refusing what it has already encrypted protects nobody. In TLS 1.3 it is reminded once a
+    /// generation, by a KeyUpdate that requests one.
     fn count_received(&mut self) {
         self.rx.seq += 1;
         if self.version == Version::Tls13 && self.rx.seq == records_max(self.suite) {
@@ -262,7 +263,7 @@ impl Session {
             self.flags |= flag::READ_CLOSED;
             return Ok(Incoming::CloseNotify);
         }
-        // TLS 1.3 gives the level no meaning: all but user_canceled are errors (section 6).
+        // The level means nothing in TLS 1.3: all except user_canceled are errors (section 6).
         let warning = match self.version {
             Version::Tls13 => description == alert::USER_CANCELED,
             Version::Tls12 => level == ALERT_LEVEL_WARNING,
@@ -289,7 +290,7 @@ pub(crate) fn tls12_aad(seq: u64, content_type: u8, plain_len: usize) -> [u8; 13
     aad
 }
 
-/// Whether records carry 8 bytes of nonce behind their header (RFC 5288 section 3).
+/// Whether records carry 8 bytes of nonce after their header (RFC 5288 section 3).
 pub(crate) const fn has_explicit_nonce(suite: Suite, version: Version) -> bool {
     matches!((suite, version), (Suite::Aes128Gcm | Suite::Aes256Gcm, Version::Tls12))
 }

@@ -1,13 +1,12 @@
-//! How far the reading of a handshake message is that a record did not end.
-//! It must not know what the message says.
+//! Progress in a handshake message that continues in the next record.
 
-/// The part of a handshake message that earlier records brought.
+/// The part of a handshake message in earlier records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Partial {
-    /// So many bytes of type and length; 0: between two messages; 4: a KeyUpdate's last byte
-    /// is awaited.
+    /// `len` bytes of type and length. 0: between two messages. 4: a KeyUpdate's last byte is
+    /// missing.
     Head { len: u8, bytes: [u8; 4] },
-    /// So many bytes of a skipped message are still to come; never 0.
+    /// Bytes of a skipped message that are still to come; never 0.
     Skip { left: u32 },
 }
 

@@ -1,5 +1,4 @@
-//! Writing: application data, alerts and KeyUpdates are sealed in place, in a caller's slot.
-//! Knows nothing of where the payload came from, nor when the record is sent.
+//! Sealing records: application data, alerts and KeyUpdates, in place, in a caller's slot.
 
 use crate::fault::{RecordFault, alert};
 use crate::handshake::{KEY_UPDATE, KEY_UPDATE_REQUESTED};
@@ -11,8 +10,8 @@ use crate::session::{Session, flag};
 use crate::suite::{IV_BYTES, Version};
 use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 
-/// Records before its limit at which a TLS 1.3 key asks to be replaced: more than any batch of
-/// slots that is sealed between two calls of [`Session::seal_control`], 16 MiB in full records.
+/// How many records before its limit a TLS 1.3 key is replaced. It is more than any batch that is
+/// sealed between two calls of [`Session::seal_control`]: 16 MiB in full records.
 const REKEY_MARGIN: u64 = 1 << 10;
 
 const ALERT_LEVEL_WARNING: u8 = 1;
@@ -36,20 +35,20 @@ impl Session {
         }
     }
 
-    /// Length of the record that [`Session::seal`] makes of a payload. Slots of
-    /// `record_len(PAYLOAD_BYTES_MAX)` side by side, each full, are one piece on the wire.
+    /// Length of the record that [`Session::seal`] makes of a payload. Full slots of
+    /// `record_len(PAYLOAD_BYTES_MAX)` side by side are contiguous on the wire.
     pub const fn record_len(&self, payload_len: usize) -> usize {
         self.prefix_len() + payload_len + self.suffix_len()
     }
 
     /// Seals one record of application data in place. The payload lies at
-    /// `slot[prefix_len()..][..payload_len]`, with room for `suffix_len()` bytes behind it.
-    /// Returns the record's length; an empty payload makes no record and returns 0.
+    /// `slot[prefix_len()..][..payload_len]`, with room for `suffix_len()` bytes after it. Returns
+    /// the record's length. An empty payload makes no record and returns 0.
     ///
-    /// Ask [`Session::control_due`] at least once in 512 records: a due KeyUpdate goes first.
+    /// Call [`Session::control_due`] at least once in 512 records: a due KeyUpdate goes first.
     ///
     /// # Errors
-    /// [`RecordFault::SequenceExhausted`]: end the connection by close_notify.
+    /// [`RecordFault::SequenceExhausted`]: end the connection with close_notify.
     /// [`RecordFault::Closed`], [`RecordFault::OutputTooSmall`]: the caller's mistake.
     pub fn seal(
         &mut self,
@@ -69,8 +68,8 @@ impl Session {
         self.seal_content(keys, content::APPLICATION_DATA, slot, payload_len)
     }
 
-    /// Whether a record of ours must go out before further data: the answer to a KeyUpdate or to
-    /// a renegotiation, or a KeyUpdate because our key nears its limit.
+    /// Whether a control record must be sent before more data: the answer to a KeyUpdate or to a
+    /// renegotiation, or a KeyUpdate because our key nears its limit.
     pub fn control_due(&self) -> bool {
         const DUE: u8 = flag::KEY_UPDATE_DUE | flag::ASK_KEY_UPDATE | flag::NO_RENEGOTIATION_DUE;
         let key_is_old =
@@ -80,16 +79,15 @@ impl Session {
             && (key_is_old || self.flags & DUE != 0)
     }
 
-    /// Makes a KeyUpdate due that asks the peer for its own (RFC 8446 section 4.6.3). TLS 1.2 has
-    /// none.
+    /// Schedules a KeyUpdate that requests the peer's (RFC 8446 section 4.6.3). TLS 1.2 has none.
     pub fn request_key_update(&mut self) {
         if self.version == Version::Tls13 {
             self.flags |= flag::ASK_KEY_UPDATE;
         }
     }
 
-    /// Seals the record that is due, and switches keys behind a KeyUpdate. `out` has room for
-    /// [`crate::CONTROL_BYTES_MAX`]. Returns the record's length, 0 if none is due.
+    /// Seals the record that is due, and switches keys after a KeyUpdate. `out` needs
+    /// [`crate::CONTROL_BYTES_MAX`] bytes. Returns the record's length, 0 if none is due.
     ///
     /// # Errors
     /// [`RecordFault::OutputTooSmall`] if `out` is too small: nothing has changed then.
@@ -107,7 +105,7 @@ impl Session {
             Version::Tls13 => {
                 let message =
                     if self.has(flag::ASK_KEY_UPDATE) { KEY_UPDATE_REQUESTED } else { KEY_UPDATE };
-                // Under the old key; all that follows is under the next (RFC 8446 4.6.3).
+                // Sealed with the old key. All that follows uses the next (RFC 8446 4.6.3).
                 let len = self.seal_message(keys, content::HANDSHAKE, &message, out)?;
                 self.flags &= !(flag::ASK_KEY_UPDATE | flag::KEY_UPDATE_DUE);
                 next_generation(self.suite, &mut self.tx, &mut keys.seal);
@@ -116,9 +114,9 @@ impl Session {
         }
     }
 
-    /// Seals an alert by its code: close_notify, user_canceled and no_renegotiation as warnings,
-    /// all others fatal. `out` has room for [`crate::CONTROL_BYTES_MAX`]. Returns the record's
-    /// length; 0 if our direction is closed already, so that a caller need not ask.
+    /// Seals an alert by its code. close_notify, user_canceled and no_renegotiation are warnings,
+    /// all others are fatal. `out` needs [`crate::CONTROL_BYTES_MAX`] bytes. Returns the record's
+    /// length; 0 if our direction is closed already, so that a caller need not check.
     ///
     /// close_notify closes our direction, a fatal alert the session.
     ///
@@ -158,8 +156,8 @@ impl Session {
         self.seal_content(keys, content_type, out, message.len())
     }
 
-    /// Seals what lies in the slot. Control records may go past the key's limit, which has
-    /// room above it; the sequence number still never wraps.
+    /// Seals the slot's content. Control records may exceed the key's limit, which leaves room for
+    /// them. The sequence number never wraps.
     pub(crate) fn seal_content(
         &mut self,
         keys: &mut Keys,

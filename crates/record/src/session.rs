@@ -1,5 +1,5 @@
 //! What a connection keeps between two records, and how it is made from a handshake's secrets.
-//! Knows no record format: reading is `open.rs`, writing is `seal.rs`.
+//! Opening is in `open.rs`, sealing in `seal.rs`.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use crate::suite::{
     Direction, IV_BYTES, Role, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
 };
 
-/// What happened, and what is still to be sent: bits of [`Session::flags`].
+/// What has happened, and what must still be sent: bits of [`Session::flags`].
 pub(crate) mod flag {
-    /// The peer's close_notify was read: whatever follows is ignored.
+    /// The peer's close_notify was read: what follows is ignored.
     pub(crate) const READ_CLOSED: u8 = 1;
     /// Our close_notify or fatal alert was sealed, or the peer's fatal alert was read.
     pub(crate) const WRITE_CLOSED: u8 = 1 << 1;
     /// A fault or a fatal alert: only an alert may still be sealed.
     pub(crate) const FAILED: u8 = 1 << 2;
-    /// The peer asked for our KeyUpdate; many requests are one answer (RFC 8446 section 4.6.3).
+    /// The peer requested our KeyUpdate; one answers many requests (RFC 8446 section 4.6.3).
     pub(crate) const KEY_UPDATE_DUE: u8 = 1 << 3;
-    /// The peer's keys are near their limit: our KeyUpdate shall ask for the peer's.
+    /// The peer's key nears its limit: our KeyUpdate will request the peer's.
     pub(crate) const ASK_KEY_UPDATE: u8 = 1 << 4;
-    /// The peer asked to renegotiate, and a no_renegotiation warning is due.
+    /// The peer asked to renegotiate: a no_renegotiation warning is due.
     pub(crate) const NO_RENEGOTIATION_DUE: u8 = 1 << 5;
-    /// A renegotiation was asked for once: the next is fatal.
+    /// The peer has asked to renegotiate before: a second time is fatal.
     pub(crate) const RENEGOTIATED: u8 = 1 << 6;
 }
 
 /// All that a connection needs between two records: 128 bytes, wiped on drop. Its Debug output
 /// shows neither secrets nor sequence numbers.
 ///
-/// A move leaves a copy behind that is not wiped: make it where it stays.
+/// A move leaves a copy that is not wiped, so create it where it will stay.
 pub struct Session {
     pub(crate) rx: Direction,
     pub(crate) tx: Direction,
@@ -46,12 +46,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// A TLS 1.3 session from the application traffic secrets of generation 0 (RFC 8446
-    /// section 7.2) and the sequence numbers at which the handshake left off.
+    /// A TLS 1.3 session from the application traffic secrets of generation 0 (RFC 8446 section
+    /// 7.2) and the sequence numbers after the handshake.
     ///
     /// # Errors
-    /// [`RecordFault::KeyLength`] if a secret is not as long as the suite's hash: 32 bytes, 48 for
-    /// AES-256-GCM.
+    /// [`RecordFault::KeyLength`] if a secret is not as long as the suite's hash: 32 bytes, or 48
+    /// for AES-256-GCM.
     pub fn tls13(
         role: Role,
         suite: Suite,
@@ -71,14 +71,14 @@ impl Session {
         Ok(session)
     }
 
-    /// A TLS 1.2 session from the key and 12-byte iv of each direction, and the sequence
-    /// numbers at which the handshake left off (1 each after the Finished messages).
+    /// A TLS 1.2 session from the key and 12-byte iv of each direction, and the sequence numbers
+    /// after the handshake (1 each after the Finished messages).
     ///
-    /// The iv of AES-GCM is salt (4 bytes) and then the base of the explicit nonce (8 bytes),
-    /// as rustls' `ExtractedSecrets` give it; what is sent is that base xor the sequence number.
+    /// The iv of AES-GCM is the salt (4 bytes) and the base of the explicit nonce (8 bytes), as in
+    /// rustls' `ExtractedSecrets`. Records carry that base xor the sequence number.
     ///
     /// # Errors
-    /// [`RecordFault::KeyLength`] if a key or an iv is not as long as the suite says.
+    /// [`RecordFault::KeyLength`] if a key or an iv is not as long as the suite requires.
     #[allow(clippy::too_many_arguments)] // two directions of three values; a struct hides none
     pub fn tls12(
         role: Role,
@@ -131,18 +131,19 @@ impl Session {
         self.role
     }
 
-    /// The peer sent close_notify. An end of the stream before that is a truncation.
+    /// Whether the peer has sent close_notify. If the stream ends before that, it was truncated.
     pub const fn read_closed(&self) -> bool {
         self.has(flag::READ_CLOSED)
     }
 
-    /// We sent close_notify or a fatal alert, or received a fatal one: nothing can be sealed.
+    /// Whether nothing can be sealed any more: we sent close_notify or a fatal alert, or received a
+    /// fatal one.
     pub const fn write_closed(&self) -> bool {
         self.has(flag::WRITE_CLOSED)
     }
 
-    /// Whether the AEAD keys and ivs in use are these: the check of a handover against what
-    /// the handshake's library says of its own keys, receive and transmit, key and iv.
+    /// Whether the AEAD keys and ivs in use are these: (key, iv) for receiving and for sending. A
+    /// handover uses it to compare with the handshake library's own keys.
     pub fn has_keys(&self, rx: (&[u8], &[u8]), tx: (&[u8], &[u8])) -> bool {
         let same = |direction: &Direction, (key, iv): (&[u8], &[u8])| {
             let material = keys::Material::derive(self.suite, self.version, &direction.secret);

@@ -1,10 +1,9 @@
-//! What a session is made of: version, cipher suite, role, and the secret of one direction.
-//! It must not know records, keys that are expanded, or how a secret came here.
+//! Parts of a session: version, cipher suite, role, and the secret of one direction.
 
 use zeroize::Zeroize;
 
-/// The AEAD and hash of the connection: those of TLS 1.3's suites, and TLS 1.2's ECDHE suites
-/// with the same AEAD.
+/// The AEAD and hash of the connection: those of TLS 1.3's suites. TLS 1.2's ECDHE suites count by
+/// their AEAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Suite {
     /// AES-128-GCM; SHA-256 in TLS 1.3.
@@ -33,16 +32,16 @@ pub enum Role {
     Client,
 }
 
-/// Room for a direction's secret: the longest is SHA-384's traffic secret, 48 bytes; a TLS 1.2
-/// key of 32 bytes and its iv of 12 need 44.
+/// Bytes for a direction's secret. The longest is SHA-384's traffic secret, 48 bytes; a TLS 1.2 key
+/// of 32 bytes and its iv of 12 need 44.
 pub(crate) const SECRET_BYTES: usize = 48;
-/// Where the iv of a TLS 1.2 direction begins in its secret.
+/// Offset of the iv in a TLS 1.2 direction's secret.
 pub(crate) const TLS12_IV_AT: usize = 32;
-/// Bytes of an AEAD nonce and of the iv that it is made from.
+/// Bytes of an AEAD nonce, and of the iv that it is made from.
 pub(crate) const IV_BYTES: usize = 12;
 
-/// One direction: in TLS 1.3 the traffic secret of the current generation (32 or 48 bytes), in
-/// TLS 1.2 the key at 0.. and the 12-byte iv at 32... See `keys.rs`.
+/// One direction. In TLS 1.3 the secret is the current generation's traffic secret (32 or 48
+/// bytes); in TLS 1.2 it is the key at 0.. and the 12-byte iv at 32... See `keys.rs`.
 pub(crate) struct Direction {
     pub(crate) secret: [u8; SECRET_BYTES],
     pub(crate) seq: u64,

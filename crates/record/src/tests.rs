@@ -1,5 +1,5 @@
-//! Transcripts of two sessions, and of one session and a forger who knows the peer's keys: every
-//! fault with its exact error. Knows no TLS library; rustls is the peer in tests/rustls_peer.rs.
+//! Transcripts between two sessions, and between a session and a forger who knows the peer's keys.
+//! Every fault is compared exactly. tests/rustls_peer.rs has rustls as the peer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -50,7 +50,7 @@ impl End {
         self.session.open(&mut self.keys, &mut record)
     }
 
-    /// What one whole record says.
+    /// The content of one whole record.
     fn read(&mut self, record: Vec<u8>) -> Result<Incoming, RecordFault> {
         let len = record.len();
         match self.open(record)? {
@@ -71,7 +71,7 @@ impl End {
         Ok(slot)
     }
 
-    /// A record of any content type: what an honest peer's library would not send.
+    /// A record of any content type, which an honest peer would not send.
     fn send_as(&mut self, content_type: u8, message: &[u8]) -> Vec<u8> {
         if self.session.version == Version::Tls13 {
             return self.forge([message, &[content_type]].concat());
@@ -93,7 +93,7 @@ impl End {
         record
     }
 
-    /// A TLS 1.3 record with exactly this TLSInnerPlaintext, and a true tag.
+    /// A TLS 1.3 record with exactly this TLSInnerPlaintext and a valid tag.
     fn forge(&mut self, inner: Vec<u8>) -> Vec<u8> {
         let [hi, lo] = u16::try_from(inner.len() + 16).unwrap().to_be_bytes();
         self.forge_under([content::APPLICATION_DATA, 3, 3, hi, lo], inner)
@@ -126,7 +126,7 @@ impl End {
     }
 }
 
-/// Our server session, and its client.
+/// Our server session and its client.
 fn pair(version: Version, suite: Suite) -> (End, End) {
     pair_at(version, suite, 0)
 }
@@ -140,24 +140,24 @@ fn each(mut test: impl FnMut(Version, Suite)) {
 }
 
 /// A parked session: two directions of 48 secret + 8 sequence number = 112; 8 for a partial
-/// handshake message (kind, length, four bytes); one byte each for suite, version, role, flags
-/// and three flood counters = 7; aligned to 8 = 128. The budget of a parked connection, 320
-/// bytes, gives the record layer 136.
+/// handshake message (kind, length, four bytes); one byte each for suite, version, role, flags and
+/// three flood counters = 7; aligned to 8 = 128. The budget of a parked connection, 320 bytes,
+/// leaves the record layer 136.
 #[test]
 fn size_parked() {
     assert_eq!(size_of::<Session>(), 128);
     assert_eq!(size_of::<Option<Session>>(), 128);
 }
 
-/// What a waking connection needs on the stack: two directions of ring's key (544), the tag
-/// that tells the library (16 with alignment) and an iv (12).
+/// What a connection that is awake needs on the stack: two directions of ring's key (544), the tag
+/// that names the library (16 with alignment) and an iv (12).
 #[test]
 fn size_awake() {
     assert!(size_of::<Keys>() <= 2 * 592, "{}", size_of::<Keys>());
 }
 
 #[test]
-fn debug_tells_no_secret() {
+fn debug_output_shows_no_secret() {
     let end = End::new(Role::Server, Version::Tls13, Suite::Aes128Gcm, 77);
     let text = format!("{:?} {:?}", end.session, end.keys);
     assert_eq!(
@@ -168,7 +168,7 @@ fn debug_tells_no_secret() {
 }
 
 #[test]
-fn what_a_drop_wipes() {
+fn a_drop_wipes_secrets() {
     let mut end = End::new(Role::Server, Version::Tls13, Suite::Aes256Gcm, 77);
     for direction in [&mut end.session.rx, &mut end.session.tx] {
         direction.wipe();
@@ -263,7 +263,7 @@ fn need_more_until_the_record_is_whole() {
     });
 }
 
-/// Slots filled side by side are one piece on the wire, as a bulk sender needs them.
+/// Full slots side by side are contiguous on the wire, as a bulk sender needs them.
 #[test]
 fn full_slots_are_contiguous() {
     each(|version, suite| {
@@ -304,9 +304,9 @@ fn a_slot_that_is_too_small_changes_nothing() {
     });
 }
 
-/// Handshake, alert and record faults: content type, content, what it gets.
+/// Handshake, alert and record faults: content type, content, and the fault.
 #[test]
-fn messages_that_must_not_come() {
+fn messages_that_are_not_allowed() {
     use RecordFault::*;
     let both: &[(u8, &[u8], RecordFault)] = &[
         (content::HANDSHAKE, &HELLO_REQUEST, HandshakeType(0)),
@@ -351,7 +351,7 @@ fn messages_that_must_not_come() {
     });
 }
 
-/// One alert may be sealed, which says what was wrong, and nothing else.
+/// One alert that says what was wrong may be sealed, and nothing else.
 fn after_the_fault(ours: &mut End, peer: &mut End, fault: RecordFault) {
     assert_eq!(ours.send(b"x"), Err(RecordFault::Closed));
     assert_eq!(ours.control(), []);
@@ -366,7 +366,7 @@ fn after_the_fault(ours: &mut End, peer: &mut End, fault: RecordFault) {
 
 /// Outer types and versions, which the header alone decides, before any decryption.
 #[test]
-fn headers_that_must_not_come() {
+fn headers_that_are_not_allowed() {
     let overflow = |len: usize| (len as u16).to_be_bytes();
     let [hi13, lo13] = overflow(PAYLOAD_BYTES_MAX + 257);
     let [hi12, lo12] = overflow(PAYLOAD_BYTES_MAX + 2049);
@@ -474,7 +474,7 @@ fn a_tls12_plaintext_above_its_limit() {
     }
 }
 
-/// TLS 1.2 AES-GCM: the peer chooses its explicit nonce as it likes (RFC 5288 section 3).
+/// TLS 1.2 AES-GCM: the peer may choose any explicit nonce (RFC 5288 section 3).
 #[test]
 fn the_explicit_nonce_comes_from_the_wire() {
     let (mut ours, mut peer) = pair(Version::Tls12, Suite::Aes256Gcm);
@@ -486,7 +486,7 @@ fn the_explicit_nonce_comes_from_the_wire() {
     record.extend_from_slice(&plain);
     record.extend_from_slice(&tag);
     assert_eq!(ours.read(record), Ok(Incoming::Data(13..14)));
-    // Ours is base xor sequence number, so that it never repeats.
+    // Ours is the base xor the sequence number, so that it never repeats.
     let material = Material::derive(Suite::Aes256Gcm, Version::Tls12, &ours.session.tx.secret);
     for seq in 0..3_u8 {
         let record = ours.send(b"x").unwrap();

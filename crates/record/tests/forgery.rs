@@ -1,5 +1,5 @@
-//! Bytes of somebody who has no key: nothing of it may ever be taken for the peer's, and no
-//! input may panic or stand still. Knows no TLS library.
+//! Bytes from someone without the key: none may be taken for the peer's, and no input may cause a
+//! panic or an endless loop.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -39,8 +39,8 @@ fn record(version: Version, suite: Suite, payload: &[u8]) -> Vec<u8> {
     slot
 }
 
-/// Behind the header every bit is under the tag. In the header, type and length decide before
-/// any key is used; TLS 1.2's version must be right, TLS 1.3's is under the tag.
+/// Flips every bit. After the header the tag covers every bit. In the header, type and length are
+/// checked before any key is used. TLS 1.2's version is checked; TLS 1.3's is covered by the tag.
 #[test]
 fn every_flipped_bit_is_noticed() {
     for version in VERSIONS {
@@ -49,7 +49,7 @@ fn every_flipped_bit_is_noticed() {
             for bit in 0..genuine.len() * 8 {
                 let mut forged = genuine.clone();
                 forged[bit / 8] ^= 1 << (bit % 8);
-                // A longer record than there is must not be waited for in vain.
+                // The forged length may be longer: fill up, so that it is not just incomplete.
                 forged.resize(RECORD_BYTES_MAX, 0);
                 let mut ours = session(Role::Server, version, suite);
                 let fault = ours.open(&mut Keys::new(), &mut forged).unwrap_err();
@@ -72,7 +72,7 @@ fn every_flipped_bit_is_noticed() {
     }
 }
 
-/// A record replayed, left out, swapped with the next, or turned back on its sender.
+/// A record that is replayed, left out, swapped with the next, or sent back to its sender.
 #[test]
 fn records_out_of_order() {
     for version in VERSIONS {
@@ -145,7 +145,7 @@ fn step() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// No file of seeds: the smallest failing input is printed.
+/// No file of failing seeds: the smallest failing input is printed.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -180,7 +180,7 @@ proptest! {
         arbitrary_records(&[choice].into_iter().chain(script).collect::<Vec<u8>>());
     }
 
-    /// Genuine records, then a stranger's: the stranger adds nothing.
+    /// Genuine records, then a stranger's bytes, of which nothing is accepted.
     #[test]
     fn a_stranger_among_genuine_records(
         input in stranger(),

@@ -1,5 +1,5 @@
 //! The record layer against rustls: both roles, six suites, any cut of the stream into reads.
-//! rustls is the judge; what it accepts, sends and says is compared byte for byte.
+//! rustls is the reference; both streams are compared byte for byte.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -14,14 +14,14 @@ use eyelet_record::{
 use handover::{Connected, SUITES, connect, deliver};
 use proptest::prelude::*;
 
-/// One thing that happens on an established connection.
+/// One event on an established connection.
 #[derive(Clone, Debug)]
 enum Act {
     TheySend(usize),
     WeSend(usize),
-    /// rustls updates its key and asks for ours (TLS 1.3).
+    /// rustls updates its key and requests ours (TLS 1.3).
     TheyUpdate,
-    /// All that is on its way arrives, cut into reads of so many bytes, again and again.
+    /// All bytes in transit arrive, cut into reads of these sizes, repeated.
     Arrive(Vec<usize>),
     /// We park: expanded keys are dropped.
     Park,
@@ -43,7 +43,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A connection under test: what was sent, what arrived, and what is on its way.
+/// A connection under test: bytes sent, bytes received, and bytes in transit.
 struct Wire {
     session: Session,
     keys: Keys,
@@ -96,7 +96,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Bytes that tell where in the stream they belong.
+    /// Bytes that depend on their position in the stream.
     fn payload(&self, direction: usize, len: usize) -> Vec<u8> {
         let start = self.sent[direction].len();
         (start..start + len).map(|at| (at % 251) as u8).collect()
@@ -125,7 +125,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Both directions, until nothing is on its way.
+    /// Both directions, until nothing is in transit.
     fn arrive(&mut self, cuts: &[usize]) -> Result<(), RecordFault> {
         let mut cuts = cuts.iter().cycle();
         while !self.to_us.is_empty() || !self.to_peer.is_empty() {
@@ -177,7 +177,7 @@ impl Wire {
         Ok(())
     }
 
-    /// close_notify each way, the first by rustls or by us, with data after the first.
+    /// close_notify each way, first by rustls or by us, with data after the first.
     fn close(&mut self, peer_first: bool) -> Result<(), RecordFault> {
         if peer_first {
             self.peer.send_close_notify();
@@ -205,7 +205,7 @@ impl Wire {
         let len = self.session.seal_alert(&mut self.keys, alert::CLOSE_NOTIFY, &mut out)?;
         self.to_peer.extend_from_slice(&out[..len]);
         self.settle()?;
-        // rustls reads an end of stream without complaint: our close_notify arrived.
+        // rustls reports a clean end of stream: our close_notify arrived.
         assert_eq!(self.peer.reader().read(&mut [0]).unwrap(), 0);
         Ok(())
     }
@@ -257,7 +257,7 @@ fn each_suite_and_role() {
     }
 }
 
-/// Two KeyUpdates that ask before we answer are answered once; rustls reads what follows.
+/// Two KeyUpdate requests before our answer are answered once; rustls reads what follows.
 #[test]
 fn coalesced_key_updates() {
     for role in ROLES {
@@ -273,7 +273,7 @@ fn coalesced_key_updates() {
     }
 }
 
-/// A fault's alert is one that rustls reads.
+/// rustls can read the alert of a fault.
 #[test]
 fn rustls_reads_our_fatal_alert() {
     for role in ROLES {

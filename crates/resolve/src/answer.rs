@@ -1,5 +1,5 @@
-//! What the responses to a question say: aliases followed to their end, the addresses there, and
-//! how long that counts. It must not know who is asked.
+//! Reads the DNS responses to a question: follows aliases to their end, and returns the addresses
+//! there and how long they are valid.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,22 +7,22 @@ use hickory_resolver::proto::op::{DnsResponse, Query, ResponseCode};
 use hickory_resolver::proto::rr::domain::usage::{INVALID, LOCALHOST, ONION};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
-/// Seconds that an answer counts at most, as in the library's cache.
+/// Most seconds that an answer is valid, as in hickory's cache.
 pub const TTL_SECS_MAX: u32 = 24 * 60 * 60;
-/// Aliases followed from a name to its addresses. Sound names have a few. A loop ends here.
+/// Most aliases followed from a name to its addresses. Sound names have a few. This ends loops.
 const ALIASES_MAX: usize = 16;
 
-/// What DNS says of a name and one family: no addresses are an answer too.
+/// The answer of DNS for a name and one address family. It may have no addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The addresses of what stands at the end of the aliases.
+    /// The addresses of the name at the end of the aliases.
     pub addresses: Vec<IpAddr>,
-    /// The least TTL on the way.
+    /// The least TTL along the aliases, in milliseconds.
     pub fresh_ms: u64,
 }
 
 impl Answer {
-    /// Addresses that count for so long.
+    /// Addresses that are valid for `ttl_secs`.
     pub fn new(addresses: Vec<IpAddr>, ttl_secs: u32) -> Self {
         Self { addresses, fresh_ms: u64::from(ttl_secs) * 1000 }
     }
@@ -34,21 +34,21 @@ pub struct Question {
     /// The end of the aliases so far.
     name: Name,
     v6: bool,
-    /// The least on the way.
+    /// The least TTL along the aliases.
     ttl_secs: u32,
     aliases: usize,
 }
 
 impl Question {
-    /// A question of which nothing is known yet.
+    /// A question without a response so far.
     pub fn new(name: Name, v6: bool) -> Self {
         Self { name, v6, ttl_secs: TTL_SECS_MAX, aliases: 0 }
     }
 
-    /// What DNS is to be asked next.
+    /// The next query.
     ///
     /// # Errors
-    /// The answer, where DNS is not to be asked (RFC 6761 section 6, RFC 7686).
+    /// The answer, if DNS must not be queried for this name (RFC 6761 section 6, RFC 7686).
     pub fn query(&self) -> Result<Query, Answer> {
         if LOCALHOST.zone_of(&self.name) {
             let ip: IpAddr =
@@ -62,17 +62,18 @@ impl Question {
         Ok(Query::query(self.name.clone(), kind))
     }
 
-    /// The answer if there is no such name, or no address of it.
+    /// The answer if the name does not exist, or has no address.
     pub fn nothing(&self, negative_ttl_secs: u32) -> Answer {
         Answer::new(vec![], self.ttl_secs.min(negative_ttl_secs))
     }
 
-    /// Reads the response to [`Question::query`]. `None`: the end of the aliases is to be asked.
+    /// Reads the response to [`Question::query`]. `None`: the aliases lead on, and
+    /// [`Question::query`] gives the next query.
     ///
     /// # Errors
     /// Why the addresses cannot be known.
     pub fn read(&mut self, response: &DnsResponse) -> Result<Option<Answer>, String> {
-        // The records of an answer are in no order that counts.
+        // The order of the records means nothing.
         let mut end = self.name.clone();
         while let Some((target, its_ttl_secs)) = alias(response, &end) {
             end = target.clone();
@@ -85,8 +86,8 @@ impl Question {
         let negative_ttl_secs = response.negative_ttl().unwrap_or(0);
         match response.response_code {
             ResponseCode::NoError => {}
-            // It is about the end of the aliases (RFC 6604), of which there is then nothing
-            // (RFC 8020), whatever else the answer has.
+            // NXDOMAIN is about the end of the aliases (RFC 6604). That name then has no records
+            // (RFC 8020), whatever else the response contains.
             ResponseCode::NXDomain => return Ok(Some(self.nothing(negative_ttl_secs))),
             code => return Err(format!("error response: {code}")),
         }
@@ -104,7 +105,8 @@ impl Question {
     }
 }
 
-/// What `name` is an alias of. Of several, which is an error (RFC 2181 section 10.1), the first.
+/// The target of `name`'s alias. If there are several, which is an error (RFC 2181 section 10.1),
+/// the first.
 fn alias<'a>(response: &'a DnsResponse, name: &Name) -> Option<(&'a Name, u32)> {
     response.answers.iter().filter(|record| record.name == *name).find_map(|record| {
         match &record.data {

@@ -1,5 +1,5 @@
-//! A bounded table of evidence that all workers share, and the flights that fill it: one a key.
-//! It must not know what evidence is, or how it is gathered.
+//! A bounded cache that all workers share, with single flights that fill it: one task gathers a
+//! value, and all who ask for the same key wait for it.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -10,28 +10,28 @@ use foldhash::fast::RandomState;
 use quick_cache::{Equivalent, OptionsBuilder, Weighter, sync};
 use tokio::sync::watch;
 
-/// Parts with a lock each. A lock is held for a look-up, some 100 ns; with as many parts as a
-/// large machine has cores two workers seldom want the same one.
+/// Shards with a lock each. A lock is held for a look-up, some 100 ns. There are as many shards as
+/// a large machine has cores, so two workers seldom want the same one.
 const SHARDS: usize = 64;
-/// Flights at once. Beyond, evidence cannot be had, and fails closed.
+/// Most flights at once. Beyond that evidence is unknown, and fails closed.
 const SINGLE_FLIGHTS_MAX: usize = 4096;
-/// What an entry costs beyond its value: slot, index entry and the allocations' heads.
+/// Bytes of an entry besides its value: slot, index entry and the allocations' headers.
 const ENTRY_BYTES: usize = 160;
-/// The part of a table that is kept for entries that were read again. Entries that nobody reads
-/// replace each other in the rest, so a flood of new names leaves this part alone.
+/// The part of a cache that is reserved for entries that were read again. A flood of new names
+/// replaces entries in the rest only.
 const HOT_PART: f64 = 0.5;
 
-/// A table of at most so many bytes. Entries that nobody reads go first.
+/// A cache of a limited size in bytes. Entries that are never read are dropped first.
 pub struct Cache<K, V> {
     entries: sync::Cache<Keyed<K>, Weighted<V>, Bytes, RandomState>,
     flights: Mutex<SingleFlights<K, V>>,
     hasher: RandomState,
 }
 
-/// By the key's hash: the key, and where the outcome will be.
+/// By the key's hash: the key, and the channel for the result.
 type SingleFlights<K, V> = HashMap<u64, (K, watch::Receiver<Option<V>>)>;
 
-/// A key with its hash, which the caller may have made of parts of a key.
+/// A key with its hash. The caller may have computed the hash from parts of a key.
 #[derive(PartialEq, Eq)]
 struct Keyed<K> {
     hash: u64,
@@ -44,7 +44,7 @@ impl<K> Hash for Keyed<K> {
     }
 }
 
-/// Finds an entry for a caller that has the parts of a key, but no key.
+/// Finds an entry from the parts of a key, without building the key.
 struct Probe<F> {
     hash: u64,
     is_key: F,
@@ -77,17 +77,18 @@ impl<K, V> Weighter<Keyed<K>, Weighted<V>> for Bytes {
     }
 }
 
-/// A flight that this caller is to make, or whose outcome it waits for.
+/// The caller's part in a flight.
 pub enum SingleFlight<K: Eq, V> {
-    /// The caller's own. Dropping the first half ends it.
+    /// The caller is the leader and must gather the value. Dropping the first field ends the
+    /// flight.
     Mine(Leader<K, V>, watch::Receiver<Option<V>>),
-    /// Somebody else's.
+    /// Another caller leads; wait for its result.
     Shared(watch::Receiver<Option<V>>),
-    /// There are too many.
+    /// There are too many flights.
     Busy,
 }
 
-/// The duty to end a flight.
+/// Leads a flight: it must publish the result.
 pub struct Leader<K: Eq, V> {
     cache: Arc<Cache<K, V>>,
     hash: u64,
@@ -96,14 +97,14 @@ pub struct Leader<K: Eq, V> {
 }
 
 impl<K: Eq + Clone, V: Clone> Cache<K, V> {
-    /// A table of at most `bytes_max` bytes.
+    /// A cache of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         let options = OptionsBuilder::new()
             .shards(SHARDS)
             .estimated_items_capacity(bytes_max / ENTRY_BYTES)
             .weight_capacity((bytes_max / SHARDS * SHARDS) as u64)
             .hot_allocation(HOT_PART)
-            // Keys of dropped entries would take memory that the weights do not count.
+            // Ghost keys of dropped entries would take memory that the weights do not count.
             .ghost_allocation(0.0)
             .build()
             .unwrap_or_else(|_| unreachable!("both capacities are set"));
@@ -112,12 +113,13 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         Self { entries, flights: Mutex::default(), hasher }
     }
 
-    /// The hash of a key, by whatever parts of it the caller has at hand: always the same ones.
+    /// The hash of a key, from the parts that the caller has. The parts must always be the same
+    /// ones.
     pub fn hash(&self, key: impl Hash) -> u64 {
         self.hasher.hash_one(key)
     }
 
-    /// What `read` makes of the entry.
+    /// Calls `read` on the entry and returns its result.
     pub fn read<R>(
         &self,
         hash: u64,
@@ -127,20 +129,20 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         self.entries.get(&Probe { hash, is_key }).map(|kept| read(&kept.value))
     }
 
-    /// Keeps a value of so many bytes, and drops others for it.
+    /// Stores a value of `bytes` bytes, and drops others for it.
     pub fn keep(&self, hash: u64, key: K, value: V, bytes: usize) {
         let bytes = bytes + ENTRY_BYTES;
         self.entries.insert(Keyed { hash, key }, Weighted { value, bytes });
     }
 
-    /// The flight for a key, if there is one.
+    /// The running flight for a key, if any.
     pub fn flight(&self, hash: u64, key: &K) -> Option<watch::Receiver<Option<V>>> {
         let flights = self.flights();
         let (_, receiver) = flights.get(&hash).filter(|(known, _)| known == key)?;
         Some(receiver.clone())
     }
 
-    /// Joins the flight for a key, or begins it.
+    /// Joins the flight for a key, or starts it.
     pub fn join(self: &Arc<Self>, hash: u64, key: &K) -> SingleFlight<K, V> {
         let mut flights = self.flights();
         match flights.get(&hash) {
@@ -157,7 +159,7 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         SingleFlight::Mine(leader, receiver)
     }
 
-    /// Entries, and the bytes they take.
+    /// The number of entries, and their bytes.
     pub fn size(&self) -> (usize, usize) {
         (self.entries.len(), self.entries.weight() as usize)
     }
@@ -165,18 +167,18 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
 
 impl<K, V> Cache<K, V> {
     fn flights(&self) -> MutexGuard<'_, SingleFlights<K, V>> {
-        // Nothing under the lock is left half done.
+        // No operation under the lock can panic half done.
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Eq + Clone, V: Clone> Leader<K, V> {
-    /// Tells who waits what is known so far.
+    /// Publishes what is known so far to those who wait.
     pub fn publish(&self, value: V) {
         self.sender.send_replace(Some(value));
     }
 
-    /// Keeps the value, tells it, and ends the flight.
+    /// Stores the value, publishes it, and ends the flight.
     pub fn land(self, value: V, bytes: usize) {
         self.cache.keep(self.hash, self.key.clone(), value.clone(), bytes);
         self.publish(value);
@@ -189,7 +191,7 @@ impl<K: Eq, V> Drop for Leader<K, V> {
     }
 }
 
-/// Waits until a flight has told something that is enough, or has ended.
+/// Waits until a flight has published a value that is enough, or has ended.
 pub async fn outcome<V: Clone>(
     mut flight: watch::Receiver<Option<V>>,
     is_enough: impl Fn(&V) -> bool,
@@ -198,11 +200,11 @@ pub async fn outcome<V: Clone>(
     if let Ok(outcome) = wait.await {
         return outcome.clone();
     }
-    // It ended: what it told last is all there will be.
+    // It ended: its last value is final.
     flight.borrow().clone()
 }
 
-/// Runs a flight beside the connection that asked first: others wait for it too.
+/// Runs a flight in a task of its own, because others wait for it, too.
 pub fn spawn(flight: impl Future<Output = ()> + 'static) {
     tokio::task::spawn_local(flight);
 }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_at_stays() {
+    fn an_entry_that_is_read_stays() {
         let cache = cache(16);
         cache.keep(cache.hash(0_u32), 0, 1, 40);
         for key in 1..10_000 {
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_new_names_leaves_what_was_read_again() {
+    fn a_flood_of_new_names_leaves_entries_that_were_read_again() {
         let cache = cache(16);
         cache.keep(cache.hash(0_u32), 0, 1, 40);
         assert_eq!(read(&cache, 0), Some(1));
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn one_flight_a_key_and_a_bound_on_all() {
+    async fn one_flight_per_key_and_a_limit_on_all() {
         let cache = cache(8);
         let hash = cache.hash(1_u32);
         let SingleFlight::Mine(leader, mine) = cache.join(hash, &1) else { unreachable!() };
@@ -280,7 +282,7 @@ mod tests {
         leader.publish(3);
         leader.land(4, 40);
         assert_eq!(outcome(shared, |value| *value == 4).await, Some(4));
-        assert_eq!(outcome(mine, |value| *value == 9).await, Some(4), "all there will be");
+        assert_eq!(outcome(mine, |value| *value == 9).await, Some(4), "its last value");
         assert_eq!(read(&cache, 1), Some(4));
         let flights: Vec<_> = (0..100_000_u32)
             .map(|key| cache.join(cache.hash(key), &key))

@@ -1,5 +1,5 @@
-//! The side handshake: what certificate a destination shows to who asks for a name, proved by its
-//! key, and whether it is valid. It must not know rules, or the connection that asked.
+//! The side handshake: it asks a destination for its certificate for a name, lets the server prove
+//! that it has the key, and verifies the chain.
 
 use std::io;
 use std::net::IpAddr;
@@ -26,16 +26,16 @@ use eyelet_config::{Action, Config};
 use eyelet_telemetry::evidence::CertificateEvidence;
 use eyelet_tls::provider::{self, KeyOnly, PROVIDER};
 
-/// Bytes that a server may send until its handshake is done. rustls takes no message of more than
-/// 64 KiB, and a chain is one message; the rest of a flight is below 8 KiB.
+/// Most bytes that a server may send until its handshake is done. rustls takes no message of more
+/// than 64 KiB, and a chain is one message. The rest of a flight is below 8 KiB.
 const FLIGHT_BYTES_MAX: usize = 72 << 10;
 /// Bytes read at once.
 const READ_BYTES: usize = 8 << 10;
-/// Names of a certificate that an access line shows.
+/// Names of a certificate that a log entry shows.
 const LOGGED_MAX: usize = 8;
 
-/// Where systems keep the roots that they trust, in the order of looking: Debian, Fedora, SUSE,
-/// Alpine.
+/// Where systems keep the CA certificates that they trust, in the order in which we look: Debian,
+/// Fedora, SUSE, Alpine.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -43,48 +43,48 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What was shown, in the words of rules and in those of the access line.
+/// The certificate that a server has shown, for rules and for the access log.
 #[derive(Debug)]
 pub struct Shown {
     /// For rules.
     pub certificate: eyelet_policy::CertificateFacts,
-    /// For the access line.
+    /// For the access log.
     pub logged: Arc<CertificateEvidence>,
     /// The end of the leaf's validity, in milliseconds since 1970.
     pub expires_unix_ms: u64,
 }
 
-/// Who is trusted, read once, and how a side handshake is made.
-pub struct CertificateClient {
+/// Makes side handshakes. The trusted roots are read once.
+pub struct Prober {
     verifier: Arc<WebPkiServerVerifier>,
     config: Arc<ClientConfig>,
     config_nameless: Arc<ClientConfig>,
-    /// What any rule has in `upstream_allow`.
+    /// The `upstream_allow` networks of all rules.
     allow: Vec<IpNet>,
 }
 
-/// Why the roots cannot be used.
+/// Why there are no roots to trust.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
-    /// The file is at fault.
+    /// The file cannot be used.
     #[error("{0}")]
     File(#[from] certificate::CertificateError),
-    /// No file of the system's was found.
-    #[error("no roots of this system at {}; name a file in [evidence] ca", SYSTEM_ROOTS.join(", "))]
+    /// None of the system's files was found.
+    #[error("no CA certificates at {}; name a file in [evidence] ca", SYSTEM_ROOTS.join(", "))]
     NoSystem,
-    /// None of the certificates can be a root.
-    #[error("{file}: no certificate that can be a root")]
+    /// No certificate in the file can be a root.
+    #[error("{file}: none of the certificates can be a root")]
     NoRoot {
         /// The file.
         file: String,
     },
-    /// rustls does not take them.
+    /// rustls refuses them.
     #[error("roots: {0}")]
     Rustls(String),
 }
 
-impl CertificateClient {
-    /// Reads the roots in `[evidence] ca`, or the system's.
+impl Prober {
+    /// Reads the roots of `[evidence] ca`, or the system's.
     ///
     /// # Errors
     /// If there are none.
@@ -94,7 +94,7 @@ impl CertificateClient {
         let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
         let file = ca.or_else(system).ok_or(RootsError::NoSystem)?;
         let mut roots = RootCertStore::empty();
-        // A system's list may have one or the other that is too old to be read: the rest counts.
+        // A system's list may contain certificates that are too old to be parsed: the others count.
         let (added, _) = roots.add_parsable_certificates(certificate::chain(file)?);
         if added == 0 {
             return Err(RootsError::NoRoot { file: file.display().to_string() });
@@ -111,16 +111,15 @@ impl CertificateClient {
         Ok(Self { verifier, config, config_nameless, allow })
     }
 
-    /// Why an address that a client chose is not asked, where it is not: who may not reach the
-    /// inside may not learn by our handshakes what is open there.
+    /// Why an address that a client chose must not be asked, if so. Who may not reach internal
+    /// addresses must not learn from our handshakes what is open there.
     pub fn declines(&self, ip: IpAddr) -> Option<String> {
         is_guarded(ip, &self.allow)
-            .then(|| format!("{ip} is an inside address, which upstream_allow lacks"))
+            .then(|| format!("{ip} is an internal address that upstream_allow does not list"))
     }
 
-    /// Does a handshake with `destination`, on a socket that is connected to it, for `name`
-    /// or for none, until it has shown whose key it has, and says what was shown.
-    /// It has no clock of its own: the caller bounds it.
+    /// Does a handshake with `destination`, on a socket that is connected to it, with or without a
+    /// name. It ends when the server has proved that it has its key. The caller must set a timeout.
     pub async fn ask(
         &self,
         mut stream: TcpStream,
@@ -132,16 +131,16 @@ impl CertificateClient {
             Some(name) => (ServerName::try_from(name.to_owned()).ok(), &self.config),
             None => (Some(ServerName::from(destination)), &self.config_nameless),
         };
-        let server = server.ok_or("no certificate can have such a name")?;
+        let server = server.ok_or("a certificate cannot contain such a name")?;
         let witness = Arc::new(Witness::default());
         let mut config = ClientConfig::clone(config);
         config.dangerous().set_certificate_verifier(witness.clone());
         let tls = ClientConnection::new(config.into(), server.clone());
         let mut tls = tls.map_err(|why| why.to_string())?;
         let shaken = shake(&mut tls, &mut stream, &witness).await;
-        // Who wants a certificate of ours as well has shown its own by then, and says no after it.
+        // A server that asks for our certificate has shown its own before it refuses.
         let Some([leaf, intermediates @ ..]) = witness.proven() else {
-            return Err(shaken.err().unwrap_or_else(|| "no certificate".into()));
+            return Err(shaken.err().unwrap_or_else(|| "the server sent no certificate".into()));
         };
         let verified = self
             .verifier
@@ -151,7 +150,7 @@ impl CertificateClient {
     }
 }
 
-/// Before it is known which rule will match, what one of them allows is allowed.
+/// Which rule will match is not known yet, so a network that any rule allows is allowed.
 fn allowed(config: &Config) -> Vec<IpNet> {
     let allows = config.rules.iter().filter_map(|rule| match rule.action {
         Action::Splice(splice) => Some(&splice.upstream_allow),
@@ -164,13 +163,13 @@ fn allowed(config: &Config) -> Vec<IpNet> {
 #[derive(Debug, Default)]
 struct Witness {
     chain: OnceLock<Vec<CertificateDer<'static>>>,
-    /// Its key has signed what this handshake alone has: both randoms and the key exchange
-    /// (RFC 5246 section 7.4.3), or all of the transcript (RFC 8446 section 4.4.3).
+    /// Its key has signed something unique to this handshake: both randoms and the key exchange
+    /// (RFC 5246 section 7.4.3), or the transcript (RFC 8446 section 4.4.3).
     is_proven: AtomicBool,
 }
 
 impl Witness {
-    /// The chain of who has its key.
+    /// The chain, if the server has proved that it has the key.
     fn proven(&self) -> Option<&[CertificateDer<'static>]> {
         self.chain.get().map(Vec::as_slice).filter(|_| self.is_proven.load(Relaxed))
     }
@@ -195,7 +194,7 @@ impl ServerCertVerifier for Witness {
     ) -> Result<ServerCertVerified, Error> {
         let chain = [end_entity].into_iter().chain(intermediates);
         let chain = chain.map(|certificate| certificate.clone().into_owned()).collect();
-        // One handshake has one chain.
+        // A handshake has one chain only.
         self.chain.set(chain).map_err(|_| Error::General("two chains".into()))?;
         Ok(ServerCertVerified::assertion())
     }
@@ -244,10 +243,10 @@ async fn shake(
         let read = stream.read(&mut buffer).await.map_err(io)?;
         received += read;
         if read == 0 {
-            return Err("closed in the handshake".into());
+            return Err("the server closed the connection in the handshake".into());
         }
         if received > FLIGHT_BYTES_MAX {
-            return Err(format!("more than {FLIGHT_BYTES_MAX} bytes in the handshake"));
+            return Err(format!("the server sent more than {FLIGHT_BYTES_MAX} bytes"));
         }
         let mut unread = &buffer[..read];
         while !unread.is_empty() {
@@ -262,7 +261,7 @@ fn describe(
     verified: Result<(), Error>,
     now_ms: u64,
 ) -> Result<Shown, String> {
-    let unreadable = |_| "its certificate cannot be read".to_owned();
+    let unreadable = |_| "the certificate cannot be parsed".to_owned();
     let (_, parsed) = parse_x509_certificate(leaf).map_err(unreadable)?;
     let alternative = parsed.subject_alternative_name().ok().flatten();
     let general = alternative.map_or(&[][..], |extension| &extension.value.general_names);
@@ -278,7 +277,7 @@ fn describe(
     let parts = parts.filter_map(|part| part.as_str().ok()).map(Box::from);
     let whole: Box<str> = issuer.to_string().into();
     let issuers = [whole.clone()].into_iter().chain(parts).collect();
-    // The name is looked at after the chain: a certificate for another name is a sound one.
+    // The name is checked separately: a certificate for another name may still have a valid chain.
     let trusted = matches!(
         verified,
         Ok(())

@@ -1,5 +1,5 @@
-//! The addresses of a name that is dialled: remembered for their TTL, looked up once for all
-//! workers. It must not know rules, or how one dials.
+//! The addresses of a name that is dialled: cached for their TTL, and looked up once for all
+//! workers.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -12,33 +12,34 @@ use crate::names::Names;
 use crate::permits::Permit;
 use crate::resolver::{DialledName, Found};
 
-/// A look-up goes on for so many times `connect_timeout`: who joins it late has time of his own.
+/// A look-up may take this many times `connect_timeout`, so that a caller who joins late has his
+/// full time.
 const LOOKUP_TIMEOUTS: u32 = 2;
 
-/// The addresses of a name that is dialled: from memory, or by a look-up that all workers share.
-/// A name that a client chose is a whole one, and is looked up under one of its permits; what the
-/// administrator wrote waits for nobody.
+/// The addresses of a name that is dialled, from the cache or by a look-up that all workers share.
+/// A name that a `client` chose is never completed by a search list, and needs one of that
+/// client's permits. A configured name needs no permit.
 ///
 /// # Errors
 /// Why there is none.
 pub async fn addresses(
     names: &Rc<Names>,
-    certificate_client: Option<IpAddr>,
+    client: Option<IpAddr>,
     name: &str,
 ) -> Result<Vec<IpAddr>, String> {
-    if let Some(found) = known(names, certificate_client, name) {
+    if let Some(found) = known(names, client, name) {
         return found;
     }
     let (dialled, lookups) = (&names.shared.evidence.dialled, &names.shared.evidence.lookups);
     let wait = names.shared.config.limits.connect_timeout;
-    let key = (Box::from(name), certificate_client.is_some());
-    let hash = dialled.hash((name, certificate_client.is_some()));
+    let key = (Box::from(name), client.is_some());
+    let hash = dialled.hash((name, client.is_some()));
     let flight = match dialled.flight(hash, &key) {
         Some(flight) => flight,
         None => {
-            let permit = match certificate_client {
+            let permit = match client {
                 None => None,
-                // So that this is what is told, and not that the time to connect is over.
+                // Half the time, so that this is the reported reason and not the connect timeout.
                 Some(client) => match timeout(wait / 2, lookups.of(client)).await {
                     Ok(permit) => Some(permit),
                     Err(_) => {
@@ -47,7 +48,7 @@ pub async fn addresses(
                     }
                 },
             };
-            if let Some(found) = known(names, certificate_client, name) {
+            if let Some(found) = known(names, client, name) {
                 return found;
             }
             match dialled.join(hash, &key) {
@@ -65,15 +66,11 @@ pub async fn addresses(
     found.map_or_else(|| Err("no answer in time".into()), |found| found.addresses())
 }
 
-fn known(
-    names: &Names,
-    certificate_client: Option<IpAddr>,
-    name: &str,
-) -> Option<Result<Vec<IpAddr>, String>> {
+fn known(names: &Names, client: Option<IpAddr>, name: &str) -> Option<Result<Vec<IpAddr>, String>> {
     let dialled = &names.shared.evidence.dialled;
     let known = dialled.read(
-        dialled.hash((name, certificate_client.is_some())),
-        |(known, whole)| **known == *name && *whole == certificate_client.is_some(),
+        dialled.hash((name, client.is_some())),
+        |(known, whole)| **known == *name && *whole == client.is_some(),
         |found| (names.engine.now_unix_ms() < found.fresh_until_ms).then(|| found.addresses()),
     );
     known.flatten()
@@ -98,7 +95,7 @@ async fn look_up(
             let bytes = found.bytes() + key.0.len();
             leader.land(Arc::new(found), bytes);
         }
-        // Who waits is told, and what nobody could use takes no place.
+        // Those who wait get it, but it has expired already and is not stored.
         Ok(found) => leader.publish(Arc::new(found)),
         Err(_) => {}
     }

@@ -1,95 +1,95 @@
-//! The evidence of a process, shared by all workers and bounded: what is remembered, and how much
-//! may be under way. It must not know how it is gathered, or what a rule makes of it.
+//! The evidence of a process, shared by all workers: its caches, and the limits on how much is
+//! gathered at once.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::Cache;
-use crate::certificate::{CertificateClient, RootsError, Shown};
+use crate::certificate::{Prober, RootsError, Shown};
 use crate::permits::Permits;
 use crate::resolved::Resolved;
 use crate::resolver::{DialledName, Found};
 use eyelet_config::Config;
 use eyelet_telemetry::evidence::AddressEvidence;
 
-/// The part of `memory_max` that evidence of each kind may take, and the names that are dialled:
-/// 8 MiB by default, which is more than 16,384 names with a few addresses.
+/// Evidence of each kind, and names that are dialled, may take one such part of `memory_max`: 8 MiB
+/// by default, enough for more than 16,384 names with a few addresses.
 const MEMORY_PARTS: usize = 64;
-/// Questions to DNS at once, each with a descriptor a resolver.
+/// DNS questions at once, each with a descriptor per resolver.
 const QUESTIONS_MAX: usize = 128;
 /// Side handshakes at once, each with a descriptor.
 const HANDSHAKES_MAX: usize = 64;
-/// Names at once that are looked up to dial them.
+/// Look-ups of dialled names at once.
 const LOOKUPS_MAX: usize = 256;
-/// How soon a destination with which no handshake could be made is tried again.
+/// How soon a destination is tried again after a failed handshake.
 const FAULT_FRESH_MS: u64 = 5_000;
 
-/// A name, and whether its IPv6 or its IPv4 addresses are asked for.
+/// A name, and whether its IPv6 addresses are wanted (else IPv4).
 pub type DnsKey = (Box<str>, bool);
 /// A destination, and the name that it is asked for.
 pub type Visit = (SocketAddr, Option<Box<str>>);
 
-/// The evidence of a process, and what it has looked up to dial it.
+/// The evidence of a process, and the addresses of names that it dials.
 pub struct EvidenceStore {
     pub(crate) dns: Arc<Cache<DnsKey, Arc<Resolved>>>,
     pub(crate) certificates: Arc<Cache<Visit, Arc<Attempt>>>,
     /// Addresses of names that are dialled.
     pub dialled: Arc<Cache<DialledName, Arc<Found>>>,
-    pub(crate) certificate_client: Option<CertificateClient>,
+    pub(crate) prober: Option<Prober>,
     pub(crate) questions: Arc<Permits>,
     pub(crate) handshakes: Arc<Permits>,
-    /// For the names that clients want dialled.
+    /// For names that clients want dialled.
     pub lookups: Arc<Permits>,
 }
 
-/// What came of a side handshake.
+/// The result of a side handshake.
 #[derive(Debug)]
 pub struct Attempt {
-    /// What was shown, or why nothing was.
+    /// The certificate, or why there is none.
     pub shown: Result<Shown, Box<str>>,
     pub(crate) fresh_until_ms: u64,
 }
 
-/// What DNS says of a name and an address.
+/// What DNS says about a name and an address.
 #[derive(Debug)]
 pub struct ByDns {
-    /// Whether the address is one of the name's; `None`: that cannot be known.
+    /// Whether the address is one of the name's. `None`: unknown.
     pub agrees: Option<bool>,
-    /// What was answered, if anything was.
+    /// The answer for the access log, if there was one.
     pub logged: Option<Arc<AddressEvidence>>,
-    /// Why it cannot be known.
+    /// Why it is unknown.
     pub fault: Option<Box<str>>,
 }
 
 impl EvidenceStore {
-    /// No evidence yet. The roots are read, if a rule asks for a certificate.
+    /// An empty store. It reads the trusted roots if a rule asks for a certificate.
     ///
     /// # Errors
-    /// If they cannot be.
+    /// If the roots cannot be read.
     pub fn new(config: &Config) -> Result<Self, RootsError> {
         let asks = config.policy.asks_certificate();
-        let certificate_client = asks.then(|| CertificateClient::new(config)).transpose()?;
+        let prober = asks.then(|| Prober::new(config)).transpose()?;
         let bytes_max = config.limits.memory_max / MEMORY_PARTS;
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
             certificates: Arc::new(Cache::new(bytes_max)),
             dialled: Arc::new(Cache::new(bytes_max)),
-            certificate_client,
+            prober,
             questions: Permits::new(QUESTIONS_MAX),
             handshakes: Permits::new(HANDSHAKES_MAX),
             lookups: Permits::new(LOOKUPS_MAX),
         })
     }
 
-    /// Descriptors that gathering may take at most.
+    /// Most descriptors that gathering evidence may take.
     pub fn descriptors_max(config: &Config) -> usize {
         let resolvers = config.dns.servers.len().max(2);
         let questions = if config.policy.asks_dns() { QUESTIONS_MAX * resolvers } else { 0 };
         questions + if config.policy.asks_certificate() { HANDSHAKES_MAX } else { 0 }
     }
 
-    /// Entries and bytes, of addresses and of certificates.
+    /// Entries and bytes of the two caches: addresses, certificates.
     pub fn size(&self) -> [(usize, usize); 2] {
         [self.dns.size(), self.certificates.size()]
     }
@@ -97,7 +97,7 @@ impl EvidenceStore {
 
 impl ByDns {
     pub(crate) fn of(resolved: &Resolved, address: IpAddr, now_ms: u64, history: Duration) -> Self {
-        // An answer that is stale by now was fresh when it was waited for.
+        // An answer that has expired since was valid when the wait for it began.
         let agrees = resolved
             .has(address, now_ms, history)
             .or_else(|| (resolved.is_complete() && resolved.fault().is_none()).then_some(false));
@@ -118,7 +118,8 @@ impl Attempt {
         Arc::new(Self { shown: Err(why.into()), fresh_until_ms: now_ms + FAULT_FRESH_MS })
     }
 
-    /// Whether it still counts, by the steady clock, and by the wall clock for a certificate.
+    /// Whether it is still valid: by the steady clock, and for a certificate also by the wall
+    /// clock.
     pub(crate) fn is_fresh(&self, steady_ms: u64, wall_ms: u64) -> bool {
         let is_over = |shown: &Shown| shown.certificate.valid && wall_ms >= shown.expires_unix_ms;
         steady_ms < self.fresh_until_ms && !self.shown.as_ref().is_ok_and(is_over)
@@ -163,7 +164,7 @@ mod tests {
         assert!(sound.is_fresh(499, 999) && sound.is_fresh(499, 0));
         assert!(!sound.is_fresh(500, 0), "by the steady clock");
         assert!(!sound.is_fresh(0, 1_000), "the wall clock was set");
-        // What is not valid anyway, or is no certificate, is asked for again by age alone.
+        // An invalid certificate, or none, is asked for again by age alone.
         assert!(attempt(Ok(shown(false))).is_fresh(0, 2_000));
         assert!(attempt(Err("none".into())).is_fresh(0, 2_000));
     }

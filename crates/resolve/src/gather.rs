@@ -1,5 +1,4 @@
-//! Gathers what speaks for a name, or against it: from memory, or by one flight that all who ask
-//! share. It must not know what a rule makes of it.
+//! Gathers evidence for or against a name: from the cache, or by one flight that all who ask share.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,12 +17,12 @@ use crate::permits::Permit;
 use crate::resolved::Resolved;
 use eyelet_memory::budget::Counted;
 
-/// What one of them may come to hold.
+/// Bytes that a side handshake may come to hold.
 const HANDSHAKE_BYTES: usize = 150 << 10;
-/// How soon one whose certificate is not valid is looked at again.
+/// How soon a destination with an invalid certificate is asked again.
 const INVALID_FRESH_MS: u64 = 60_000;
 
-/// Whether `address` is one of `name`'s, where that is known without asking.
+/// Whether `address` is one of `name`'s, if the cache knows.
 pub fn known_by_dns(names: &Names, name: &str, address: IpAddr) -> Option<ByDns> {
     let shared = &*names.shared;
     let (evidence, history) = (&shared.evidence, shared.config.evidence.history);
@@ -40,7 +39,7 @@ pub fn known_by_dns(names: &Names, name: &str, address: IpAddr) -> Option<ByDns>
     known.flatten()
 }
 
-/// Whether `address` is one of `name`'s, for a client. Asks only where what is known does not say.
+/// Whether `address` is one of `name`'s, for a client. Queries DNS only if the cache does not know.
 pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAddr) -> ByDns {
     if let Some(known) = known_by_dns(names, name, address) {
         return known;
@@ -53,18 +52,18 @@ pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAd
     let flight = match evidence.dns.flight(hash, &key) {
         Some(flight) => flight,
         None => {
-            // First the permit and then the flight, which others join: who floods us with names
-            // makes nobody wait for his permits.
+            // The permit comes before the flight, which others may join: a client that floods us
+            // with names then makes only itself wait.
             let permit = timeout(shared.config.evidence.timeout, evidence.questions.of(client));
             let Ok(permit) = permit.await else {
                 let share = evidence.questions.share();
-                return ByDns::unknown(&format!("{share} questions of this client are under way"));
+                return ByDns::unknown(&format!("{share} queries for this client are under way"));
             };
             if let Some(known) = known_by_dns(names, name, address) {
                 return known;
             }
             match evidence.dns.join(hash, &key) {
-                SingleFlight::Busy => return ByDns::unknown("too many questions are under way"),
+                SingleFlight::Busy => return ByDns::unknown("too many queries are under way"),
                 SingleFlight::Shared(flight) => flight,
                 SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
@@ -99,7 +98,7 @@ async fn question(
     if let Some(resolved) =
         resolved.clone().filter(|known| known.is_fresh(names.engine.now_unix_ms()))
     {
-        // Another flight landed between this one's look-up and its start.
+        // Another flight ended between this one's look-up and its start.
         let bytes = resolved.bytes() + key.0.len();
         return leader.land(resolved, bytes);
     }
@@ -127,19 +126,16 @@ async fn question(
     }
 }
 
-/// What `destination` has shown to who asked for `name`, where that is known. One that the client
-/// chose (`is_chosen`) may be none to ask.
+/// The certificate that `destination` shows for `name`, if the cache knows. If the client chose the
+/// destination (`is_chosen`), it may be one that must not be asked.
 pub fn known_by_certificate(
     names: &Names,
     destination: SocketAddr,
     name: Option<&str>,
     is_chosen: bool,
 ) -> Option<Arc<Attempt>> {
-    let certificate_client =
-        names.shared.evidence.certificate_client.as_ref().filter(|_| is_chosen);
-    if let Some(why) = certificate_client
-        .and_then(|certificate_client| certificate_client.declines(destination.ip()))
-    {
+    let prober = names.shared.evidence.prober.as_ref().filter(|_| is_chosen);
+    if let Some(why) = prober.and_then(|prober| prober.declines(destination.ip())) {
         return Some(Attempt::failed(&why, names.engine.now_unix_ms()));
     }
     let certificates = &names.shared.evidence.certificates;
@@ -152,7 +148,7 @@ pub fn known_by_certificate(
     known.flatten()
 }
 
-/// What `destination` shows to who asks for `name`, for a client; from memory, or by a side
+/// The certificate that `destination` shows for `name`, for a client: from the cache, or by a side
 /// handshake.
 pub async fn by_certificate(
     names: &Rc<Names>,
@@ -167,7 +163,7 @@ pub async fn by_certificate(
     let evidence = &names.shared.evidence;
     let now = names.engine.now_unix_ms();
     let hash = evidence.certificates.hash((destination, name));
-    // A handshake with one of our own listeners would ask for another.
+    // A side handshake with one of our own listeners would cause another one.
     if names.shared.loops.listener_at(destination).is_some() {
         return Attempt::failed("the destination is this edge", now);
     }
@@ -212,19 +208,17 @@ async fn side_handshake(names: &Names, key: &Visit, hash: u64, permit: &Permit) 
     let now = names.engine.now_unix_ms();
     if let Some(known) = known.filter(|known| known.is_fresh(now, names.engine.clock.wall_ms(now)))
     {
-        // Another flight landed between this one's look-up and its start.
+        // Another flight ended between this one's look-up and its start.
         return known;
     }
-    let Some(certificate_client) = &evidence.certificate_client else {
-        return Attempt::failed("no roots were read", names.engine.now_unix_ms());
+    let Some(prober) = &evidence.prober else {
+        return Attempt::failed("no CA certificates were read", names.engine.now_unix_ms());
     };
     let ask = async {
         let _begun = permit.begin().await;
         let _counted = Counted::new(&names.shared.budget, HANDSHAKE_BYTES);
         let stream = dial(names, key.0).await.map_err(|why| why.to_string())?;
-        certificate_client
-            .ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms())
-            .await
+        prober.ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms()).await
     };
     let shown = timeout(config.timeout, ask).await;
     let now = names.engine.now_unix_ms();
@@ -240,8 +234,8 @@ async fn side_handshake(names: &Names, key: &Visit, hash: u64, permit: &Permit) 
     Arc::new(Attempt { shown: Ok(shown), fresh_until_ms })
 }
 
-/// Connects, and has it remembered: where our own connections are redirected to us, this one is to
-/// be known for ours.
+/// Connects, and remembers the socket for loop detection: if our own connections are redirected to
+/// us, this one must be recognized.
 async fn dial(names: &Names, destination: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket::tcp(destination)?;
     socket::connect(&socket, destination)?;

@@ -1,12 +1,12 @@
-//! Which addresses a client may not lead us to: those inside, and our own.
-//! It must not know names, or who asks.
+//! Which addresses a client may not make us dial: internal ones, and our own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use eyelet_sys::interfaces;
 use ipnet::IpNet;
 
-/// Whether a client's name may not lead here: what is not on the public Internet, and ourselves.
+/// Whether a client's name must not lead to this address: one that is not on the public Internet,
+/// or our own.
 pub fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
     let ip = ip.to_canonical();
     let guarded = is_special(ip) || interfaces::is_local(ip);
@@ -46,10 +46,10 @@ fn is_special_v4(ip: Ipv4Addr) -> bool {
         || a >= 240
 }
 
-/// What else is not the public Internet: IPv4-compatible (RFC 4291), IPv4-translated (RFC 2765:
-/// `::ffff:0:a.b.c.d`), local NAT64 (RFC 8215), discard (RFC 6666), Teredo (RFC 4380), benchmarking
-/// (RFC 5180), documentation (RFC 3849 and 9637), segment routing (RFC 9602) and site-local ones
-/// (RFC 3879).
+/// Other addresses that are not on the public Internet: IPv4-compatible (RFC 4291), IPv4-translated
+/// (RFC 2765: `::ffff:0:a.b.c.d`), local NAT64 (RFC 8215), discard (RFC 6666), Teredo (RFC 4380),
+/// benchmarking (RFC 5180), documentation (RFC 3849 and 9637), segment routing (RFC 9602) and
+/// site-local ones (RFC 3879).
 fn is_special_v6(ip: Ipv6Addr) -> bool {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => true,
@@ -60,7 +60,7 @@ fn is_special_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
-/// The IPv4 address behind NAT64 (RFC 6052) and 6to4 (RFC 3056) ones.
+/// The IPv4 address inside a NAT64 (RFC 6052) or 6to4 (RFC 3056) address.
 fn embedded_v4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = ip.octets();
     match octets {

@@ -1,5 +1,5 @@
-//! Names to addresses that may be dialled, and evidence for names: DNS, its cache, the bounds of
-//! each client, side handshakes, loops. It must not know HTTP, or what a rule makes of a name.
+//! Names to addresses that may be dialled, and evidence for names: DNS and its cache, limits for
+//! each client, side handshakes, loop detection.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! What notices a loop: where this process listens, and whom it dialled.
-//! It must not know what a rule makes of a destination.
+//! Loop detection: it knows where this process listens and which sockets it has dialled.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,52 +10,52 @@ use std::time::Instant;
 use eyelet_config::{Listener, ListenerKind};
 use eyelet_sys::{interfaces, socket};
 
-/// What this process knows of itself, to notice loops: where it listens, and whom it dialled.
+/// What loop detection knows about this process.
 pub struct Loops {
     listeners: Box<[SocketAddr]>,
-    /// Everybody, where a listener takes what was sent to others.
+    /// All dials, if a listener intercepts connections that were sent to others.
     dialled: Option<DialTable>,
-    /// Those dials that may come back to a listener of any kind, made at the first of them.
+    /// The dials that may come back to a listener of any kind. Allocated at the first of them.
     suspects: OnceLock<DialTable>,
 }
 
-/// What a dial that may come back to us is then known by.
+/// How a dial that may come back to us is recognized.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum DialMark<'a> {
-    /// It goes where the administrator said, and that is no listener of ours.
+    /// It goes to a configured address, which is no listener of ours.
     #[default]
     None,
-    /// It goes from one listener of ours to another: both its ends.
+    /// It goes from one of our listeners to another: by both its ends.
     Ends,
-    /// It goes where a client wanted to go, and may come back from there by a path that we cannot
-    /// see, such as a router's NAT: its source and the hello. A client may say the same hello
-    /// twice, and use a port again that was ours; both at once is hardly anybody but us. With how
-    /// often it has come back already.
+    /// It goes where a client wanted, and may come back by a path that we cannot see, such as a
+    /// router's NAT: by its source port and the hello. A client may send the same hello twice, and
+    /// may get a port that was ours. Both at once is almost certainly ourselves. The number says
+    /// how often the hello has come back already.
     Hello(&'a [u8], u8),
 }
 
-/// Whom this process dialled last from each local port: half a megabyte, and no lock.
+/// The last dial from each local port: half a megabyte, and no lock.
 struct DialTable {
-    /// From the top: 30 bits of what is noted, by `hash`; 2 of its [`Kind`]; and 32 that depend on
-    /// the kind. `Ends`: the descriptor. `Hello`: 8 that count turns; 24 of seconds since `began`,
-    /// half a year.
+    /// From the top: 30 bits of a hash; 2 bits of its [`Kind`]; 32 bits that depend on the kind.
+    /// `Ends`: the descriptor. `Hello`: 8 bits of the hop count, and 24 bits of seconds since
+    /// `began`, half a year.
     ports: Box<[AtomicU64]>,
     hash: RandomState,
     began: Instant,
 }
 
-/// Seconds for which a hello is remembered. It comes back at once, and its port may soon be
-/// another's.
+/// Seconds for which a hello is remembered. A loop brings it back at once, and its port may soon be
+/// another process's.
 const HELLO_REMEMBERED_SECS: u32 = 5;
 
-/// How many bytes of a hello are hashed. The first 43 are the headers and the client's random.
+/// Bytes of a hello that are hashed. The first 43 are the headers and the client's random.
 const HELLO_HASHED_BYTES: usize = 128;
 
-/// Turns of a hello by a router that puts its own address in the place of ours, and lets us keep
-/// the port. One turn may be chance, where clients say one and the same hello; not so many.
+/// Most hops of a hello through a router that replaces our address by its own but keeps the port.
+/// One hop may be chance, if clients send the same hello. So many are a loop.
 pub const HOPS_MAX: u8 = 32;
 
-/// What is noted of a dial. Never 0: a slot that nobody wrote is nobody's.
+/// What a slot notes about a dial. Never 0: that is an unused slot.
 #[derive(Clone, Copy)]
 enum Kind {
     Ends = 1,
@@ -64,7 +63,7 @@ enum Kind {
 }
 
 impl Loops {
-    /// `addresses` are those of `listeners`, as they were bound.
+    /// `addresses` are those that `listeners` were bound to.
     pub fn new(listeners: &[Listener], addresses: &[SocketAddr]) -> Self {
         let takes_others = |listener: &Listener| {
             matches!(listener.kind, ListenerKind::Redirect | ListenerKind::Tproxy)
@@ -73,11 +72,11 @@ impl Loops {
         Self { listeners: addresses.into(), dialled, suspects: OnceLock::new() }
     }
 
-    /// The index of the listener that a connection to `address` would come to.
+    /// The index of the listener that a connection to `address` would reach.
     pub fn listener_at(&self, address: SocketAddr) -> Option<usize> {
         let ip = address.ip().to_canonical();
         self.listeners.iter().position(|listener| {
-            // Whether an address is ours costs system calls: only where the port is.
+            // Whether an address is ours costs system calls, so the port is compared first.
             listener.port() == address.port()
                 && listener.is_ipv4() == ip.is_ipv4()
                 && (listener.ip() == ip
@@ -86,7 +85,7 @@ impl Loops {
         })
     }
 
-    /// Remembers a socket of ours that was told to connect.
+    /// Remembers a socket of ours that connects to `to`.
     pub fn dialled(&self, upstream: impl AsFd, to: SocketAddr, mark: DialMark<'_>) {
         if self.dialled.is_none() && matches!(mark, DialMark::None) {
             return;
@@ -100,7 +99,7 @@ impl Loops {
         match mark {
             DialMark::None => {}
             DialMark::Ends => suspects().note_ends(from, to, upstream.as_raw_fd()),
-            // What comes from loopback is a client's as often as ours: its ports are few.
+            // Over loopback, clients and we share the same few ports, so a port proves nothing.
             DialMark::Hello(..) if from.ip().to_canonical().is_loopback() => {}
             DialMark::Hello(hello, hop_count) => {
                 suspects().note_hello(from, hello, hop_count);
@@ -108,8 +107,8 @@ impl Loops {
         }
     }
 
-    /// Whether `client`, who wants to go to `destination`, is a socket of ours. `is_connected` is
-    /// asked of the accepted connection.
+    /// Whether `client`, who wants to go to `destination`, is a socket of ours. `is_connected`
+    /// tells whether the accepted connection is still open.
     pub fn is_ours(
         &self,
         client: SocketAddr,
@@ -120,8 +119,9 @@ impl Loops {
         self.dialled.as_ref().is_some_and(|dialled| dialled.is_ours(client, to, is_connected))
     }
 
-    /// Whether a connection that was accepted from `client` comes from a listener of ours. Costs
-    /// others a load: `local` and `is_connected` are asked where the client's port was used so.
+    /// Whether a connection that was accepted from `client` comes from another listener of ours.
+    /// All other connections pay one atomic load: `local` and `is_connected` are called only if the
+    /// client's port was used for such a dial.
     pub fn is_handed(
         &self,
         client: SocketAddr,
@@ -131,8 +131,8 @@ impl Loops {
         self.suspects.get().is_some_and(|suspects| suspects.is_ours(client, local, is_connected))
     }
 
-    /// Whether this hello was sent from a port like `client`'s to where a client wanted to go: how
-    /// often it had come back before.
+    /// Whether we sent this hello from a port like `client`'s to where a client wanted to go. If
+    /// so, returns how often it had come back before.
     pub fn hop_count(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
         self.suspects.get()?.hop_count(client, hello)
     }
@@ -163,21 +163,22 @@ impl DialTable {
         );
     }
 
-    /// What was noted last of this port, if it is of that kind.
+    /// The last note for this port, if it is of that kind.
     fn noted(&self, from: SocketAddr, kind: Kind) -> Option<u64> {
         let slot = self.ports.get(usize::from(from.port()))?.load(Relaxed);
         ((slot >> 32) & KIND_BITS == kind as u64).then_some(slot)
     }
 
     /// Whether an accepted connection from `from` is the other end of a dial of ours to `to`. The
-    /// slot says which socket may be that dial, and the kernel whether it is. Two open sockets of
-    /// one host never have the same two ends, so a client that uses the port later is not taken
-    /// for us. A client of another host may have the same two ends as a dial that was made from its
-    /// address (`source = "client"`). So the dial must have received nothing: its other end would
-    /// be the connection that was just accepted.
+    /// slot says which socket may be that dial, and the kernel says whether it is. Two open sockets
+    /// of one host never have the same two ends, so a client that uses the port later is not taken
+    /// for us. A client of another host may have the same ends as a dial from its address (`source
+    /// = "client"`). So the dial must have received nothing: its other end would be the connection
+    /// that was just accepted.
     ///
-    /// A dial that was reset is gone when its other end is accepted, and would go round for ever.
-    /// So whoever was reset, and has the same ends, counts as ours: no client waits there.
+    /// A dial that was reset is gone when its other end is accepted; the loop would never be
+    /// noticed. So a connection that was reset and has the same ends counts as ours: no client
+    /// waits there.
     fn is_ours(
         &self,
         from: SocketAddr,
@@ -190,7 +191,7 @@ impl DialTable {
             && (socket::is_fresh_dial((slot as u32).cast_signed(), from, to) || !is_connected())
     }
 
-    /// The turns that were noted with the same hello, lately.
+    /// The hop count that was noted with the same hello lately.
     fn hop_count(&self, from: SocketAddr, hello: &[u8]) -> Option<u8> {
         let slot = self.noted(from, Kind::Hello)?;
         let age_secs = self.now_secs().checked_sub(slot as u32 & SECS_BITS)?;
@@ -201,7 +202,7 @@ impl DialTable {
 
     fn ends(&self, from: SocketAddr, to: SocketAddr) -> u64 {
         let [from_ip, to_ip] = [from, to].map(|address| match address.ip().to_canonical() {
-            // Whoever dials this is connected to loopback.
+            // A dial to the unspecified address reaches loopback.
             ip if ip.is_unspecified() && ip.is_ipv4() => Ipv4Addr::LOCALHOST.into(),
             ip if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// A listener, a socket that was told to connect to it, and both of its ends.
+    /// A listener, a socket that connects to it, and both of its ends.
     fn dial() -> (TcpListener, TcpStream, [SocketAddr; 2]) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let dial = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -276,12 +277,12 @@ mod tests {
         assert!(!own.is_ours(from, from, || true));
         drop(dial);
         assert!(!own.is_ours(from, to, || true), "a client that uses the port later is not us");
-        assert!(own.is_ours(from, to, || false), "our dial was reset, or nobody waits");
+        assert!(own.is_ours(from, to, || false), "our dial was reset");
         assert!(!own.is_ours(other_ip, to, || false));
     }
 
     #[test]
-    fn a_dial_that_was_answered_is_not_what_was_just_accepted() {
+    fn a_dial_that_was_answered_is_not_the_accepted_connection() {
         let own = loops(&[]);
         let (listener, dial, [from, to]) = dial();
         own.dialled(&dial, to, DialMark::None);
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_that_comes_back_has_its_port() {
+    fn a_hello_that_comes_back_is_known_by_its_port() {
         let own = loops(&[]);
         let [client, other]: [SocketAddr; 2] =
             ["192.0.2.1:50000", "192.0.2.1:50001"].map(|a| a.parse().unwrap());
@@ -301,8 +302,12 @@ mod tests {
             suspects.note_hello(client, b"hello", hop_count);
             assert_eq!(own.hop_count(client, b"hello"), Some(hop_count));
             assert_eq!(own.hop_count(client, b"hellp"), None, "the same port, used again");
-            assert_eq!(own.hop_count(other, b"hello"), None, "a hello that many say");
-            assert!(!own.is_handed(client, || panic!("nobody has to ask"), || true));
+            assert_eq!(
+                own.hop_count(other, b"hello"),
+                None,
+                "another port: a hello that many clients send"
+            );
+            assert!(!own.is_handed(client, || panic!("not called"), || true));
         }
     }
 
@@ -311,13 +316,13 @@ mod tests {
         let own = loops(&[]);
         let (_listener, dial, [from, to]) = dial();
         let any = SocketAddr::from(([0, 0, 0, 0], to.port()));
-        assert!(!own.is_handed(from, || panic!("nobody has to ask"), || true));
-        // Whoever dials the unspecified address is connected to loopback.
+        assert!(!own.is_handed(from, || panic!("not called"), || true));
+        // A dial to the unspecified address reaches loopback.
         own.dialled(&dial, any, DialMark::Ends);
         assert!(own.is_handed(from, || Some(to), || true));
         assert!(!own.is_handed(from, || Some(from), || true));
-        assert!(!own.is_handed(to, || panic!("nobody has to ask"), || true));
+        assert!(!own.is_handed(to, || panic!("not called"), || true));
         drop(dial);
-        assert!(!own.is_handed(from, || Some(to), || true), "its port is another's now");
+        assert!(!own.is_handed(from, || Some(to), || true), "its port was used for another dial");
     }
 }

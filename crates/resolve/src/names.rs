@@ -1,5 +1,4 @@
-//! What a process and each of its workers own to look names up and to believe them.
-//! It must not know what is asked, or for whom.
+//! What a process and each of its workers need to look names up and to gather evidence.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,26 +17,26 @@ pub struct SharedNames {
     pub config: Arc<Config>,
     /// Where this process listens and whom it dialled, to notice loops.
     pub loops: Loops,
-    /// Evidence for names, and the addresses of those that are dialled.
+    /// Evidence for names, and the addresses of names that are dialled.
     pub evidence: EvidenceStore,
-    /// What connections hold in memory, in all workers.
+    /// Memory that connections hold, in all workers.
     pub budget: Arc<Budget>,
 }
 
-/// What one worker has of its own.
+/// The state of one worker.
 pub struct Names {
     /// What all workers share.
     pub shared: Arc<SharedNames>,
-    /// Its clock.
+    /// The worker itself, for its clock.
     pub engine: Rc<Worker>,
-    /// Its way to addresses that are dialled.
+    /// Looks up names that are dialled.
     pub resolver: Resolver,
-    /// Its resolvers for evidence, each asked on its own.
+    /// The resolvers for evidence. Each is queried separately.
     pub resolvers: Resolvers,
 }
 
 impl Names {
-    /// Nobody is asked yet, and no file is read.
+    /// The state before the first query. No file is read.
     pub fn new(shared: Arc<SharedNames>, engine: Rc<Worker>) -> Self {
         let config = &shared.config;
         let resolver = Resolver::new(&config.dns);

@@ -1,5 +1,5 @@
-//! Permits for what is costly: a number at once, and for one source only a part of it, so that no
-//! source keeps others from theirs. It must not know what is done with a permit.
+//! Permits for costly operations: a limited number at once. One source may hold only a part of
+//! them, so that no source starves the others.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use eyelet_engine::source::Source;
 /// One source has at most an eighth of the permits.
 const CLIENT_FRACTION: usize = 8;
 
-/// So many permits at once.
+/// A limited number of permits.
 pub struct Permits {
     all: Semaphore,
     share: usize,
-    /// Those of whom somebody has a permit or waits for one: at most one a connection.
+    /// The sources that hold a permit or wait for one: at most one per connection.
     sources: Mutex<HashMap<Source, Arc<Semaphore>>>,
 }
 
-/// One of a source's own permits.
+/// One permit of a source's share.
 pub struct Permit {
     permits: Arc<Permits>,
     source: Source,
@@ -29,18 +29,18 @@ pub struct Permit {
 }
 
 impl Permits {
-    /// So many permits.
+    /// `count` permits.
     pub fn new(count: usize) -> Arc<Self> {
         let (all, share) = (Semaphore::new(count), (count / CLIENT_FRACTION).max(1));
         Arc::new(Self { all, share, sources: Mutex::default() })
     }
 
-    /// How many of them one source may have.
+    /// How many permits one source may hold.
     pub fn share(&self) -> usize {
         self.share
     }
 
-    /// One of the source's own permits, when it has one left.
+    /// Waits for a permit of the source's share.
     pub async fn of(self: &Arc<Self>, source: IpAddr) -> Permit {
         let source = Source::of(source);
         let own = {
@@ -49,7 +49,7 @@ impl Permits {
         };
         let (permits, waiting) = (self.clone(), own.clone());
         let mut permit = Permit { permits, source, own: Some(own), permit: None };
-        // It is never closed.
+        // The semaphore is never closed.
         permit.permit = waiting.acquire_owned().await.ok();
         permit
     }
@@ -60,7 +60,7 @@ impl Permits {
 }
 
 impl Permit {
-    /// Waits until there is room for it among everybody's.
+    /// Waits until the operation may begin: until fewer than the number of permits run.
     pub async fn begin(&self) -> Option<SemaphorePermit<'_>> {
         self.permits.all.acquire().await.ok()
     }
@@ -68,7 +68,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // Under the lock, under which others are counted too: the last one takes the source along.
+        // Under the lock, like counting the others: the last permit removes its source.
         let mut sources = self.permits.sources();
         drop((self.permit.take(), self.own.take()));
         if sources.get(&self.source).is_some_and(|own| Arc::strong_count(own) == 1) {
@@ -104,7 +104,7 @@ mod tests {
             let permit = timeout(wait, permits.of(other)).await.unwrap();
             assert!(timeout(wait, permit.begin()).await.unwrap().is_some());
         }
-        assert_eq!(permits.sources().len(), 2, "who has none is forgotten");
+        assert_eq!(permits.sources().len(), 2, "a source without a permit is forgotten");
         had.remove(0);
         had.push(timeout(wait, permits.of(one(1))).await.unwrap());
         drop(had);

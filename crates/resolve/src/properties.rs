@@ -1,5 +1,5 @@
-//! What must hold of DNS responses, whatever their bytes, and of what is kept of them: asserted by
-//! a fuzz target and by property tests. It must not know which bytes are likely.
+//! Properties of reading DNS responses and of what is kept of them, for any bytes. A fuzz target
+//! and the property tests assert them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,22 +11,23 @@ use hickory_resolver::proto::rr::{Name, RData};
 use crate::answer::{Answer, Question, TTL_SECS_MAX};
 use crate::resolved::{Resolved, merge};
 
-/// Responses in a row that a question may take: one for each alias, the first, and the last.
+/// Most responses in a row to one question: one for each alias, the first, and the last.
 const ROUNDS_MAX: usize = 18;
-/// Addresses that are kept of a name.
+/// Most addresses that are kept of a name.
 const KEPT_MAX: usize = 512;
-/// Bytes that a name may take: the addresses with their times, and some texts.
+/// Most bytes that a name may take: addresses with their times, and some texts.
 const BYTES_MAX: usize = KEPT_MAX * size_of::<(IpAddr, u64)>() + 1024;
 const HISTORY: Duration = Duration::from_secs(60);
 const HISTORY_MS: u64 = 60_000;
 
-/// Reads messages as responses to a question for the name in the first of them. Each begins with
-/// its length, two bytes, and with a byte for the seconds since the last. What is read of each is
-/// in it, and what is kept of all is what they said, as long as it counts.
+/// Reads messages as responses to a question for the name in the first one. Each message is
+/// preceded by its length (two bytes) and the seconds since the last one (one byte). Every address
+/// that is read must be in its message, and what is kept must be what the messages said within the
+/// history.
 ///
 /// # Panics
 ///
-/// Where that does not hold.
+/// If one of these does not hold.
 pub fn answers_are_what_was_said(mut data: &[u8]) {
     let (mut now_ms, mut name) = (1_000_000, None);
     let mut model = HashMap::new();
@@ -50,19 +51,19 @@ pub fn answers_are_what_was_said(mut data: &[u8]) {
         let merged = merge(kept.as_ref(), answer, complete, now_ms, HISTORY);
         holds(&merged, &model, now_ms);
         assert_eq!(merged.is_complete(), complete);
-        assert!(!fault || merged.fault().is_some(), "a fault is not told");
+        assert!(!fault || merged.fault().is_some(), "a fault is not reported");
         kept = Some(merged);
     }
 }
 
-/// A message as the library reads it, which takes responses only (RFC 1035 4.1.1).
+/// A message as hickory parses it, which accepts responses only (RFC 1035 4.1.1).
 fn response(message: &[u8]) -> Option<DnsResponse> {
     let mut message = message.to_vec();
     *message.get_mut(2)? |= 0x80;
     DnsResponse::from_buffer(message).ok()
 }
 
-/// Whoever is asked always says the same.
+/// The same response answers every query.
 fn read(name: &Name, v6: bool, response: &DnsResponse) -> Result<Answer, String> {
     let mut question = Question::new(name.clone(), v6);
     for _ in 0..ROUNDS_MAX {
@@ -85,10 +86,10 @@ fn read(name: &Name, v6: bool, response: &DnsResponse) -> Result<Answer, String>
             Ok(None) => {}
         }
     }
-    panic!("{name} is asked for ever: {response:?}");
+    panic!("{name} is queried for ever: {response:?}");
 }
 
-/// Each address is of a name that the response leads to.
+/// Each address belongs to a name that the response leads to.
 fn is_in(answer: &Answer, name: &Name, v6: bool, response: &DnsResponse) {
     let mut reached = vec![name.clone()];
     let mut at = 0;
@@ -120,7 +121,7 @@ fn is_in(answer: &Answer, name: &Name, v6: bool, response: &DnsResponse) {
     }
 }
 
-/// What is kept is what was said within the history, and no more than may be.
+/// What is kept was said within the history, and is within the limits.
 fn holds(kept: &Resolved, model: &HashMap<IpAddr, u64>, now_ms: u64) {
     assert!(kept.bytes() <= BYTES_MAX, "{} bytes", kept.bytes());
     let counts = |seen: u64| now_ms - seen <= HISTORY_MS;
@@ -138,7 +139,7 @@ fn holds(kept: &Resolved, model: &HashMap<IpAddr, u64>, now_ms: u64) {
     assert!(logged.len() <= 8, "{logged:?}");
     for (at, address) in logged.iter().enumerate() {
         assert!(model.contains_key(address), "{address} was never said");
-        assert!(!logged[..at].contains(address), "{address} is told twice");
+        assert!(!logged[..at].contains(address), "{address} is shown twice");
     }
 }
 

@@ -1,5 +1,4 @@
-//! What is known of a name's addresses, and how the answers of several resolvers come together.
-//! It must not know who was asked.
+//! What is known about a name's addresses, and how the answers of several resolvers are merged.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,38 +8,39 @@ use eyelet_telemetry::evidence::AddressEvidence;
 
 use crate::answer::Answer;
 
-/// Addresses kept of a name, those seen last. The largest CDNs have some dozens.
+/// Most addresses kept of a name: those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;
-/// Addresses of a name that an access line shows.
+/// Most addresses of a name that a log entry shows.
 const LOGGED_MAX: usize = 8;
-/// An answer counts for as long at least, whatever its TTL: a name is asked for once a second.
+/// Every answer is valid at least so long, whatever its TTL: a name is queried at most once a
+/// second.
 const FRESH_MS_MIN: u64 = 1_000;
-/// How soon a resolver that did not answer is asked again.
+/// How soon a resolver that did not answer is queried again.
 const FAULT_FRESH_MS: u64 = 2_000;
 
-/// What is known of a name's addresses of one family.
+/// What is known about a name's addresses of one family.
 #[derive(Debug)]
 pub struct Resolved {
-    /// Ascending, each with when it was last an answer.
+    /// Sorted by address, each with the time it was last in an answer.
     addresses: Box<[(IpAddr, u64)]>,
-    /// Until when another question would bring nothing new.
+    /// Until when another query would bring nothing new.
     fresh_until_ms: u64,
     /// Whether every resolver has answered or failed.
     complete: bool,
     /// Why one did not answer.
     fault: Option<Box<str>>,
-    /// What the access line shows.
+    /// What the access log shows.
     pub logged: Arc<AddressEvidence>,
 }
 
 impl Resolved {
-    /// What is known where nobody could be asked.
+    /// The result if no resolver could be queried.
     pub fn failed(before: Option<&Self>, why: String, now_ms: u64, history: Duration) -> Self {
         merge(before, Err(why), true, now_ms, history)
     }
 
-    /// Whether the address is one of the name's. `None`: that must be asked, or, of an answer
-    /// that is complete, cannot be known now.
+    /// Whether the address is one of the name's. `None`: it must be queried, or, if this is
+    /// complete, it is unknown.
     pub fn has(&self, address: IpAddr, now_ms: u64, history: Duration) -> Option<bool> {
         let at = self.addresses.binary_search_by_key(&address, |(known, _)| *known);
         let seen = at.ok().and_then(|at| self.addresses.get(at)).map(|(_, seen)| *seen);
@@ -79,7 +79,7 @@ impl Resolved {
     }
 }
 
-/// What is known once one more resolver has answered, on top of `before`.
+/// Merges the answer of one more resolver into `before`.
 pub fn merge(
     before: Option<&Resolved>,
     answer: Result<Answer, String>,
@@ -87,7 +87,7 @@ pub fn merge(
     now_ms: u64,
     history: Duration,
 ) -> Resolved {
-    // A question begins with what an earlier one has left, and goes on with its own.
+    // `before` is of the same question unless it is complete; then a new question begins.
     let same_question = before.filter(|before| !before.complete);
     let mut fault = same_question.and_then(|before| before.fault.clone());
     let fresh_until = same_question.map_or(u64::MAX, |before| before.fresh_until_ms);
@@ -106,7 +106,7 @@ pub fn merge(
     let mut addresses: Vec<(IpAddr, u64)> =
         known.iter().copied().filter(|(_, seen)| *seen >= oldest).collect();
     addresses.extend(new.iter().map(|address| (*address, now_ms)));
-    // Of an address that is there twice the later one stays, and of too many the latest.
+    // Keeps the latest time of each address, and the latest addresses if there are too many.
     addresses.sort_unstable_by_key(|(address, seen)| (*address, u64::MAX - seen));
     addresses.dedup_by_key(|(address, _)| *address);
     if addresses.len() > ADDRESSES_MAX {
@@ -124,7 +124,7 @@ fn shown(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<AddressE
     let known = before.map_or(&[][..], |before| &before.logged.addresses);
     let mut addresses = known.to_vec();
     for address in new {
-        // An answer may have the same record twice.
+        // An answer may contain the same record twice.
         if addresses.len() < LOGGED_MAX && !addresses.contains(address) {
             addresses.push(*address);
         }

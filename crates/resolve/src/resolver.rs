@@ -1,5 +1,5 @@
-//! Names to addresses as this host would look them up: its hosts file, its search list, its
-//! resolvers. It must not know rules, what speaks for a name, or how one dials.
+//! Looks up names that are dialled, as this host would: by its hosts file, its search list and its
+//! resolvers.
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ use crate::answer::{Answer, TTL_SECS_MAX};
 use crate::servers::{Servers, configured, name};
 use eyelet_config::Dns;
 
-/// Addresses kept of a name that is dialled: more than are ever tried.
+/// Most addresses kept of a dialled name: more than are ever tried.
 const ADDRESSES_MAX: usize = 16;
-/// How soon a name is asked for again after the question for one address family failed.
+/// How soon a name is queried again after the query for one address family failed.
 const FAULT_FRESH_MS: u64 = 2_000;
 
-/// A worker's way from names to addresses that it dials, made at the first name.
+/// Looks up names that a worker dials. Set up at the first name.
 pub struct Resolver {
     dns: Dns,
     made: OnceCell<Made>,
@@ -30,14 +30,16 @@ struct Made {
     ndots: usize,
 }
 
-/// A name that is dialled, and whether a client chose it, and it is a whole one.
+/// A name that is dialled, and whether a client chose it: then it is complete, and no search list
+/// applies.
 pub type DialledName = (Box<str>, bool);
 
-/// What was found for it.
+/// The result for such a name.
 pub struct Found {
-    /// At most sixteen, IPv6 and IPv4 in turn (RFC 8305 section 4); or why there is none.
+    /// At most [`ADDRESSES_MAX`], IPv6 and IPv4 alternating (RFC 8305 section 4); or why there is
+    /// none.
     addresses: Result<Box<[IpAddr]>, Box<str>>,
-    /// Until when it counts, on the steady clock.
+    /// Until when it is valid, by the steady clock.
     pub fresh_until_ms: u64,
 }
 
@@ -45,7 +47,7 @@ impl Found {
     /// The addresses, or why there is none.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, as text for the log.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, String> {
         self.addresses.as_deref().map(<[IpAddr]>::to_vec).map_err(ToString::to_string)
     }
@@ -79,7 +81,7 @@ impl Resolver {
         Ok(self.made.get_or_init(|| made))
     }
 
-    /// Looks a name up; `now` is read when the answer is there.
+    /// Looks a name up. `now` is called when the answer has arrived.
     pub async fn find(&self, (name, absolute): &DialledName, now: impl Fn() -> u64) -> Found {
         let found = self.first_of(name, *absolute).await;
         let now = now();
@@ -95,7 +97,7 @@ impl Resolver {
         }
     }
 
-    /// What is found for the first of the names that this one may stand for.
+    /// The answer for the first of the candidate names that has one.
     async fn first_of(&self, text: &str, absolute: bool) -> Result<Answer, String> {
         let made = self.made()?;
         let name = name(text)?;
@@ -111,8 +113,8 @@ impl Resolver {
 }
 
 impl Made {
-    /// A client's name is a whole one: the search list of this host must not complete it. What
-    /// the administrator wrote is looked for as resolv.conf(5) says.
+    /// The names to try. A client's name is complete: the search list of this host must not extend
+    /// it. A configured name is looked up as resolv.conf(5) says.
     fn candidates(&self, mut name: Name, absolute: bool) -> Vec<Name> {
         let is_whole = absolute || name.is_fqdn();
         let searched =
@@ -125,7 +127,7 @@ impl Made {
         candidates
     }
 
-    /// Of both families, in turn; the one that cannot be had is done without.
+    /// The addresses of both families, alternating. If one family fails, the other is enough.
     async fn both(&self, name: &Name) -> Result<Answer, String> {
         let six = self.hosts.lookup_static_host(&Query::query(name.clone(), RecordType::AAAA));
         let four = self.hosts.lookup_static_host(&Query::query(name.clone(), RecordType::A));

@@ -1,5 +1,5 @@
-//! Whether an address is one of a name's: every configured resolver asked on its own, because a
-//! CDN answers each client differently, and remembered for a while. It must not know rules.
+//! Queries for evidence: whether an address is one of a name's. Every configured resolver is
+//! queried separately, because a CDN answers each of them differently.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::resolved::{Resolved, merge};
 use crate::servers::{self, Servers};
 use eyelet_config::Dns;
 
-/// The resolvers of a worker, made at the first name.
+/// The resolvers of a worker. Set up at the first name.
 pub struct Resolvers {
     dns: Dns,
     timeout: Duration,
@@ -31,11 +31,11 @@ impl Resolvers {
         made.as_deref().map_err(String::as_str)
     }
 
-    /// Asks every resolver for the addresses of `name` of one family, tells each answer as it
-    /// comes, and gives what is known when all have answered or the deadline is there.
+    /// Queries every resolver for the addresses of `name` of one family, until `deadline`.
+    /// [`PendingQuery::next`] returns the answers as they arrive.
     pub fn ask(&self, name: &str, v6: bool, deadline: Instant) -> Result<PendingQuery, String> {
         let mut whole = servers::name(name)?;
-        // The search list of this host must not complete it.
+        // The search list of this host must not extend it.
         whole.set_fqdn(true);
         let mut asked = JoinSet::new();
         for server in self.servers()? {
@@ -53,7 +53,7 @@ pub struct PendingQuery {
 }
 
 impl PendingQuery {
-    /// What is known once one more resolver has answered, on top of `before`.
+    /// Waits for one more answer and merges it into `before`.
     pub async fn next(
         &mut self,
         before: Option<&Resolved>,
@@ -64,7 +64,7 @@ impl PendingQuery {
         let (answer, complete) = match next {
             Err(_) => (Err("no answer in time".to_owned()), true),
             Ok(None) => (Err("no resolver".to_owned()), true),
-            Ok(Some(Err(_))) => (Err("the question was dropped".to_owned()), false),
+            Ok(Some(Err(_))) => (Err("the query was dropped".to_owned()), false),
             Ok(Some(Ok(answer))) => (answer, false),
         };
         let complete = complete || self.asked.is_empty();
@@ -74,7 +74,7 @@ impl PendingQuery {
 
 fn make(dns: &Dns, timeout: Duration) -> Result<Vec<Rc<Servers>>, String> {
     let (config, mut options) = servers::configured(dns)?;
-    // An answer counts until all of it is over.
+    // One attempt takes the whole timeout: a late answer still counts.
     options.timeout = timeout;
     options.attempts = 1;
     let make = |server| Servers::new(vec![server], options.clone()).map(Rc::new);

@@ -1,5 +1,5 @@
-//! DNS servers: a question asked twice where the first answer is late, and aliases followed to
-//! their end. It must not know why a name is asked for.
+//! DNS servers. A query is sent a second time if the first answer is late, and aliases are followed
+//! to their end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
 use crate::answer::{Answer, Question};
 use eyelet_config::Dns;
 
-/// Questions under way on one connection to a resolver.
+/// Most queries under way on one connection to a resolver.
 const QUESTIONS_A_CONNECTION: usize = 256;
 
-/// One resolver, or several: the first answer counts.
+/// One resolver, or several of which the first answer counts.
 pub struct Servers {
     first: Handle,
-    /// Of its own, as one would not ask twice what it is asking.
+    /// A second handle, because one handle merges equal queries.
     again: Handle,
     again_after: Duration,
     options: DnsRequestOptions,
@@ -30,14 +30,14 @@ pub struct Servers {
 
 type Handle = RetryDnsHandle<NameServerPool<TokioRuntimeProvider>>;
 
-/// A response, or the TTL of that there is nothing.
+/// A response, or the negative TTL if there are no records.
 type Said = Result<DnsResponse, u32>;
 
 impl Servers {
-    /// Whom `servers` are; nobody is asked yet.
+    /// Sets `servers` up. Nothing is sent yet.
     ///
     /// # Errors
-    /// Never, as long as resolvers are asked without TLS.
+    /// Only resolvers over TLS can fail here, and there are none.
     pub fn new(servers: Vec<NameServerConfig>, mut options: ResolverOpts) -> Result<Self, String> {
         options.max_active_requests = QUESTIONS_A_CONNECTION;
         let mut asked = DnsRequestOptions::default();
@@ -53,9 +53,8 @@ impl Servers {
         Ok(Self { first, again, again_after, options: asked })
     }
 
-    /// What is said to a question. A datagram may be lost, and the library waits the longer to
-    /// send another the more names there were of which it heard nothing: so half of the time is
-    /// for asking once more, and what comes first of either counts.
+    /// Sends a query. A datagram may be lost, and hickory's backoff grows with recent timeouts. So
+    /// after half of the time the query is sent once more, and the first answer to either counts.
     async fn ask(&self, query: &Query) -> Result<Said, String> {
         let first = said(&self.first, query, self.options);
         let again = async {
@@ -72,7 +71,7 @@ impl Servers {
     /// The addresses of a name, of one family.
     ///
     /// # Errors
-    /// Why that cannot be known.
+    /// Why they are unknown.
     pub async fn look_up(&self, name: &Name, v6: bool) -> Result<Answer, String> {
         let mut question = Question::new(name.clone(), v6);
         loop {
@@ -94,7 +93,7 @@ impl Servers {
 async fn said(handle: &Handle, query: &Query, options: DnsRequestOptions) -> Result<Said, String> {
     match handle.lookup(query.clone(), options).first_answer().await {
         Ok(response) => Ok(Ok(response)),
-        // That there is no such name, or no address of it, is an answer.
+        // A missing name, or one without an address, is an answer.
         Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
             Ok(Err(none.negative_ttl.unwrap_or(0)))
         }
@@ -102,18 +101,19 @@ async fn said(handle: &Handle, query: &Query, options: DnsRequestOptions) -> Res
     }
 }
 
-/// A name as it stands (RFC 2181 section 11): underscores and bad punycode are in names too.
+/// Parses a name without restricting its characters (RFC 2181 section 11): underscores and bad
+/// punycode occur in names.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the name.
 pub fn name(text: &str) -> Result<Name, String> {
     Name::from_ascii(text).map_err(|error| error.to_string())
 }
 
-/// The resolvers to ask, and how.
+/// The resolvers to query, and their options.
 ///
 /// # Errors
-/// If the system's are wanted and cannot be had.
+/// If the system's resolvers are wanted and cannot be read.
 pub fn configured(dns: &Dns) -> Result<(ResolverConfig, ResolverOpts), String> {
     if dns.servers.is_empty() {
         let read = hickory_resolver::system_conf::read_system_conf();
@@ -123,7 +123,7 @@ pub fn configured(dns: &Dns) -> Result<(ResolverConfig, ResolverOpts), String> {
     Ok((ResolverConfig::from_name_servers(servers), ResolverOpts::default()))
 }
 
-/// A resolver at an address.
+/// The resolver at an address.
 fn server(address: SocketAddr) -> NameServerConfig {
     let mut config = NameServerConfig::udp_and_tcp(address.ip());
     for connection in &mut config.connections {

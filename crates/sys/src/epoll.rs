@@ -1,5 +1,4 @@
-//! One epoll instance, edge-triggered, one registration a descriptor for its whole life.
-//! Tokens are the caller's; what they mean is not known here.
+//! One epoll instance, edge-triggered. A descriptor is registered once for its whole life.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -25,12 +24,12 @@ pub struct Event {
 pub const READABLE: u8 = 1;
 /// Bytes can be written, or a connect has ended.
 pub const WRITABLE: u8 = 2;
-/// The peer has sent its FIN, or worse: a read will come to the end (EPOLLRDHUP, EPOLLHUP).
+/// The peer has sent its FIN, or a reset: a read will reach the end (EPOLLRDHUP, EPOLLHUP).
 pub const ENDED: u8 = 4;
 /// The socket has an error pending, or both halves are closed (EPOLLERR, EPOLLHUP).
 pub const FAILED: u8 = 8;
 
-/// Space for the events of one wait, reused from wait to wait.
+/// Space for the events of one wait, reused by the next.
 pub struct Events {
     list: Vec<epoll::Event>,
 }
@@ -46,12 +45,12 @@ impl Events {
         self.list.iter().map(|event| Event { token: event.data.u64(), ready: bits(event.flags) })
     }
 
-    /// How many there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -73,7 +72,7 @@ fn bits(flags: epoll::EventFlags) -> u8 {
     if flags.intersects(epoll::EventFlags::RDHUP) {
         ready |= READABLE | ENDED;
     }
-    // An error or a hang-up wakes whoever waits for either direction: the next call tells which.
+    // An error or a hang-up ends a wait for either direction: the next call reports it.
     if flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP) {
         ready |= READABLE | WRITABLE | ENDED | FAILED;
     }
@@ -91,30 +90,31 @@ impl Epoll {
         Ok(Self { fd: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Registers a stream socket, edge-triggered: that it can be read, and with `room` also that
-    /// it can be written. The registration ends when the descriptor is closed.
+    /// Registers a stream socket, edge-triggered, for reading, and with `room` also for writing.
+    /// The registration ends when the descriptor is closed.
     pub fn add_stream(&self, fd: impl AsFd, token: u64, room: bool) -> io::Result<()> {
         Ok(epoll::add(&self.fd, fd, epoll::EventData::new_u64(token), stream(room))?)
     }
 
-    /// Registers a listening socket, level-triggered: what one turn leaves is reported again.
+    /// Registers a listening socket, level-triggered: connections that are not accepted are
+    /// reported again.
     pub fn add_listener(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         Ok(epoll::add(&self.fd, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// Takes a descriptor out without closing it.
+    /// Removes a descriptor without closing it.
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.fd, fd)?)
     }
 
-    /// Registers a stream anew, also by another token. The kernel reports its state anew, so that
+    /// Changes a registration, also its token. The kernel then reports the present state, so that
     /// no edge is lost.
     pub fn change_stream(&self, fd: impl AsFd, token: u64, room: bool) -> io::Result<()> {
         Ok(epoll::modify(&self.fd, fd, epoll::EventData::new_u64(token), stream(room))?)
     }
 
-    /// Takes what is ready now, without waiting.
+    /// Fetches the events that are ready now, without waiting.
     pub fn poll(&self, events: &mut Events) -> io::Result<()> {
         events.list.clear();
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,5 @@
-//! Files and folders that other people may have prepared: opening one never waits, is checked to
-//! be of the kind that is wanted, and reading one has a limit. It must not know what is in them.
+//! Files and folders that other users may have prepared. Opening never blocks, the kind of file is
+//! checked, and reading has a limit.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
@@ -10,36 +10,35 @@ use std::path::Path;
 use rustix::fs::{self, AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How every file is opened. Without O_NONBLOCK the open of a FIFO waits for its other end, and
-/// without O_NOCTTY a terminal may become the one that sends this process its signals.
+/// Flags for every open. Without O_NONBLOCK the open of a FIFO waits for its other end. Without
+/// O_NOCTTY a terminal may become this process's controlling terminal.
 const OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Opens a regular file to read it. Anything else is an error that names what it is.
+/// Opens a regular file to read it. Anything else is an error that names its kind.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = File::from(fs::open(path, OPEN | OFlags::RDONLY, Mode::empty())?);
     check_regular(&file)?;
     Ok(file)
 }
 
-/// Reads a regular file of at most `bytes_max` bytes; a larger one is
-/// [`ErrorKind::FileTooLarge`]. The content is written to one allocation, so that a key leaves no
-/// copies behind.
+/// Reads a regular file of at most `bytes_max` bytes. A larger one is [`ErrorKind::FileTooLarge`].
+/// The content is read into one allocation, so that a key leaves no copies behind.
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(&open_regular(path)?, bytes_max)
 }
 
 fn read(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let too_large =
-        || io::Error::new(ErrorKind::FileTooLarge, format!("it is over {bytes_max} bytes"));
+        || io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"));
     let length = file.metadata()?.len();
     if length > bytes_max {
         return Err(too_large());
     }
-    // One byte more than there is, so that the end is found without growing.
+    // One byte more than its length, so that the end is found without growing.
     let room = usize::try_from(length).map_err(|_| too_large())?.saturating_add(1);
     let mut content = Vec::with_capacity(room);
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut content)?;
-    // The file may have grown since its length was asked for.
+    // The file may have grown since its length was read.
     if content.len() as u64 > bytes_max { Err(too_large()) } else { Ok(content) }
 }
 
@@ -66,23 +65,24 @@ fn kind_name(metadata: &Metadata) -> &'static str {
 /// A log that is open for appending.
 #[derive(Debug)]
 pub struct LogFile {
-    /// Blocks while a FIFO's reader is slow.
+    /// Writes block while a FIFO's reader is slow.
     pub file: File,
-    /// It is a FIFO that nobody reads yet.
+    /// Whether it is a FIFO without a reader so far.
     pub is_unread: bool,
 }
 
-/// Opens a file, a FIFO, a terminal or /dev/null for appending; a file is made if there is none.
+/// Opens a file, a FIFO, a terminal or /dev/null for appending. A missing file is created.
 ///
-/// A FIFO is opened for reading too. So the open does not wait for a reader, and a reader that is
-/// restarted misses no line that the FIFO has room for.
+/// A FIFO is opened for reading, too. So the open does not wait for a reader, and a reader that
+/// restarts misses no line that fits the FIFO.
 pub fn open_log(path: &Path) -> io::Result<LogFile> {
     let write = OPEN | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
     let opened = fs::open(path, write, mode).map(File::from);
     let is_unread = matches!(opened, Err(Errno::NXIO));
     let file = match opened {
-        // fifo(7): ENXIO, there is no reader. A socket gives the same, and fails below.
+        // fifo(7): ENXIO means that there is no reader. A socket gives the same error, and fails
+        // below.
         Err(Errno::NXIO) => open_fifo(path)?,
         Err(error) => return Err(error.into()),
         Ok(file) => {
@@ -90,7 +90,8 @@ pub fn open_log(path: &Path) -> io::Result<LogFile> {
             let kind = metadata.file_type();
             let is_null = || metadata.rdev() == fs::makedev(1, 3);
             if kind.is_fifo() {
-                // `file` lives until then: a FIFO without a writer ends its reader.
+                // `file` stays open until this open is done: a FIFO without a writer would end its
+                // reader.
                 open_fifo(path)?
             } else if kind.is_file() || kind.is_char_device() && (is_null() || file.is_terminal()) {
                 file
@@ -115,22 +116,22 @@ fn not_a_log(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, message)
 }
 
-/// A folder that belongs to this process's user and that nobody else can write to. Names in it are
-/// looked up in the folder that was checked, whatever happens to its path.
+/// A folder that this process's user owns and no other user may write to. Names are looked up in
+/// the open folder, whatever happens to its path.
 #[derive(Debug)]
 pub struct OwnFolder(OwnedFd);
 
 impl OwnFolder {
-    /// Opens the folder, and makes it where it is missing, for this user alone. A link in place of
-    /// the folder is not followed: who can write beside it could exchange it.
+    /// Opens the folder, and creates it for this user alone if it is missing. A link in its place
+    /// is not followed: whoever can write to the parent could replace it.
     pub fn open(path: &Path) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let flags = OPEN | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        // A slash at the end would have a link followed all the same.
+        // Without its trailing slash, which would make the kernel follow a link.
         let name: std::path::PathBuf = path.components().collect();
         let folder = fs::open(&name, flags, Mode::empty()).map_err(|error| match error {
             Errno::NOTDIR | Errno::LOOP if name.is_symlink() => {
-                io::Error::new(ErrorKind::InvalidInput, "it is a link; expected a folder")
+                io::Error::new(ErrorKind::InvalidInput, "it is a symbolic link; expected a folder")
             }
             error => error.into(),
         });
@@ -140,7 +141,9 @@ impl OwnFolder {
         let refuse = |message| Err(io::Error::new(ErrorKind::PermissionDenied, message));
         if metadata.uid() != user {
             let owner = metadata.uid();
-            return refuse(format!("the folder is user {owner}'s, and this process is {user}'s"));
+            return refuse(format!(
+                "user {owner} owns the folder; this process runs as user {user}"
+            ));
         }
         if metadata.mode() & OTHERS_WRITE != 0 {
             let mode = metadata.mode() & 0o7777;
@@ -149,7 +152,7 @@ impl OwnFolder {
         Ok(Self(folder.into()))
     }
 
-    /// The names in it that are UTF-8.
+    /// The names in the folder that are UTF-8.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.0)? {
@@ -167,10 +170,10 @@ impl OwnFolder {
         read(&file, bytes_max)
     }
 
-    /// Writes a file whole or not at all: under the name `beside` first, then renamed to `name`.
-    /// After a failure, as of a full disk, there is no file `beside`.
+    /// Writes a file completely or not at all: first under the name `beside`, which is then renamed
+    /// to `name`. After a failure, such as a full disk, `beside` does not exist.
     pub fn write(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
-        // What lies there is from a crash, or is a trap: a link goes, not the file behind it.
+        // An old file there is left from a crash, or is a trap: a link is removed, not its target.
         self.remove(beside)?;
         let flags = OPEN | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mut file = File::from(fs::openat(&self.0, beside, flags, Mode::RUSR | Mode::WUSR)?);
@@ -179,14 +182,14 @@ impl OwnFolder {
             .and_then(|()| file.sync_all())
             .and_then(|()| Ok(fs::renameat(&self.0, beside, &self.0, name)?));
         if let Err(error) = written {
-            // The first error says more than one of cleaning up.
+            // The first error says more than an error of the clean-up.
             let _ = self.remove(beside);
             return Err(error);
         }
         Ok(fs::fsync(self.0.as_fd())?)
     }
 
-    /// Removes a file; that there is none is no error.
+    /// Removes a file. A missing one is no error.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match fs::unlinkat(&self.0, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -195,7 +198,7 @@ impl OwnFolder {
     }
 }
 
-/// Bits of a mode: the group and others may write.
+/// Mode bits by which the group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 
 #[cfg(test)]
@@ -207,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of one test.
+    /// A folder for one test.
     fn folder(name: &str) -> PathBuf {
         let name = format!("eyelet-sys-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -232,18 +235,18 @@ mod tests {
         assert_eq!(kind(&folder.join("fifo"), 9), ErrorKind::InvalidInput);
         assert_eq!(kind(Path::new("/dev/zero"), 9), ErrorKind::InvalidInput);
         assert_eq!(kind(&folder, 9), ErrorKind::IsADirectory);
-        // A file that has no length of its own, and is not empty.
+        // A file whose length is 0 although it has content.
         assert_eq!(kind(Path::new("/proc/self/status"), 9), ErrorKind::FileTooLarge);
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn a_log_is_opened_without_its_reader_and_only_what_can_be_one() {
+    fn a_log_opens_without_a_reader_and_only_where_it_can_be_written() {
         let folder = folder("log");
         fifo(&folder.join("fifo"));
         let opened = open_log(&folder.join("fifo")).unwrap();
         assert!(opened.is_unread);
-        // Now there is a reader: the one that was opened with it.
+        // Now it has a reader: the one that `open_log` opened.
         assert!(!open_log(&folder.join("fifo")).unwrap().is_unread);
         assert!(!open_log(&folder.join("new")).unwrap().is_unread);
         assert!(!open_log(Path::new("/dev/null")).unwrap().is_unread);
@@ -298,9 +301,9 @@ mod tests {
         symlink(&own, &link).unwrap();
         for path in [link.clone(), link.join("")] {
             let error = OwnFolder::open(&path).unwrap_err();
-            assert!(error.to_string().contains("it is a link"), "{error}");
+            assert!(error.to_string().contains("it is a symbolic link"), "{error}");
         }
-        // A folder above it may be one.
+        // A parent folder may be a link.
         OwnFolder::open(&folder.join("own/../own")).unwrap();
         symlink(&folder, own.join("above")).unwrap();
         OwnFolder::open(&own.join("above/own")).unwrap();
@@ -311,7 +314,7 @@ mod tests {
     fn a_write_that_fails_leaves_nothing_beside() {
         let folder = folder("full");
         let own = OwnFolder::open(&folder).unwrap();
-        // A name that cannot be renamed to: a directory is in its place.
+        // A name that cannot be replaced: it is a directory.
         std::fs::create_dir(folder.join("taken")).unwrap();
         assert!(own.write("taken", "taken.new", b"content").is_err());
         assert_eq!(own.names().unwrap(), ["taken"]);

@@ -1,13 +1,12 @@
-//! The addresses of this host, as its interfaces have them now.
-//! It must not decide what an address of ours means.
+//! Which addresses belong to this host, and where it has routes to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Whether `ip` is an address of this host.
 ///
-/// The kernel is asked by a bind, which it grants for its own addresses only (ip(7), but with
-/// net.ipv4.ip_nonlocal_bind, where it grants it for all): no list goes stale. Where it cannot
-/// be asked the answer is yes: who asks wants to keep clients out.
+/// The kernel answers by a bind, which works for its own addresses only (ip(7)), unless
+/// net.ipv4.ip_nonlocal_bind allows all. So no list can be stale. If the kernel cannot be asked,
+/// the answer is yes, because callers want to keep clients away from our addresses.
 pub fn is_local(ip: IpAddr) -> bool {
     match UdpSocket::bind((ip, 0)) {
         Ok(_) => true,
@@ -18,7 +17,8 @@ pub fn is_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether this host has a route to `ip`. Sends nothing: a datagram socket is only told its peer.
+/// Whether this host has a route to `ip`. Sends nothing: connecting a datagram socket only sets its
+/// peer.
 pub fn has_route(ip: IpAddr) -> bool {
     let any: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -27,7 +27,7 @@ pub fn has_route(ip: IpAddr) -> bool {
     UdpSocket::bind((any, 0)).is_ok_and(|socket| socket.connect((ip, DISCARD_PORT)).is_ok())
 }
 
-/// The port of the discard service: any would do.
+/// The discard service's port; any other would do.
 const DISCARD_PORT: u16 = 9;
 
 #[cfg(test)]
@@ -36,12 +36,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_route_to_ourselves() {
+    fn there_is_a_route_to_this_host() {
         assert!(has_route("127.0.0.1".parse().unwrap()));
     }
 
     #[test]
-    fn loopback_is_ours_and_a_documentation_address_is_not() {
+    fn loopback_is_local_and_a_documentation_address_is_not() {
         assert!(is_local("127.0.0.1".parse().unwrap()));
         assert!(!is_local("192.0.2.1".parse().unwrap()));
     }

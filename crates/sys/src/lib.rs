@@ -1,5 +1,5 @@
-//! System calls that the program makes, as few safe functions on descriptors.
-//! The only crate that may say `unsafe`; it must not know TLS, rules or tokio.
+//! The program's system calls as safe functions on descriptors. No other crate may contain
+//! `unsafe`.
 
 pub mod epoll;
 pub mod file;

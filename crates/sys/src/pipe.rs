@@ -1,12 +1,12 @@
-//! splice(2) through a pipe: bytes move between sockets without a copy in this process.
-//! What is in a pipe is the caller's to count.
+//! splice(2) through a pipe: bytes move between sockets without a copy in this process. The caller
+//! counts the bytes in a pipe.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-/// A kernel pipe, empty when it is made.
+/// A kernel pipe, created empty.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
@@ -16,11 +16,11 @@ pub struct Pipe {
 const MOVE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 
 impl Pipe {
-    /// A pipe that holds up to about `capacity` bytes. A smaller one than asked for is taken
-    /// where the system's limit for pipes is reached.
+    /// A pipe that holds up to about `capacity` bytes, or less if the system's limit for pipes is
+    /// reached.
     pub fn new(capacity: usize) -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // pipe-user-pages-soft may forbid it to an ordinary user: the default of 64 KiB serves.
+        // pipe-user-pages-soft may forbid this to an ordinary user: the default of 64 KiB will do.
         let _ = rustix::pipe::fcntl_setpipe_size(&write, capacity);
         Ok(Self { read, write })
     }

@@ -1,13 +1,12 @@
-//! What the process may use: its descriptor limit, its CPUs.
-//! It must not decide what follows from that.
+//! The limit of open descriptors of this process, raised as far as allowed.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of open descriptors to the hard one and gives what is in force.
+/// Raises the soft limit of open descriptors to the hard limit. Returns the limit in force.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // A failure leaves the old soft limit, which is what is then read back.
+    // After a failure the old soft limit is read back.
     let _ = setrlimit(Resource::Nofile, raised);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! Stream sockets, never blocking: listen, accept, connect, read, write, close.
-//! Errors are the kernel's; what they mean for a connection is decided above.
+//! Non-blocking stream sockets: listen, accept, connect, read, write, close. Errors are the
+//! kernel's.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -15,24 +15,24 @@ use rustix::net::{
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// How a listening socket is made.
+/// Options of a listening socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// Share the port with other sockets that say the same (SO_REUSEPORT).
+    /// Share the port with other sockets that set this, too (SO_REUSEPORT).
     pub reuse_port: bool,
     /// Idle time after which the kernel probes an accepted connection.
     pub keepalive_idle: Duration,
-    /// Accept what was sent to other hosts and is delivered here by TPROXY.
+    /// Accept connections to other hosts that TPROXY delivers here.
     pub transparent: bool,
-    /// Accept a connection only once its client has sent something, or has been silent for this
-    /// long (TCP_DEFER_ACCEPT). Rounded up to what the kernel's retransmissions add up to.
+    /// Accept a connection only when its client has sent something or has been silent for so long
+    /// (TCP_DEFER_ACCEPT). Rounded up to the sum of the kernel's retransmission times.
     pub defer: Option<Duration>,
 }
 
 /// A socket bound to `address`, not yet listening.
 ///
-/// TCP_NODELAY and SO_KEEPALIVE are set here because Linux hands them on to every accepted
-/// socket: that saves two calls a connection.
+/// TCP_NODELAY and SO_KEEPALIVE are set here because accepted sockets inherit them in Linux. This
+/// saves two calls a connection.
 pub fn bind(address: SocketAddr, how: Listen) -> io::Result<OwnedFd> {
     let family = family(address.ip());
     let fd = rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
@@ -41,7 +41,7 @@ pub fn bind(address: SocketAddr, how: Listen) -> io::Result<OwnedFd> {
         sockopt::set_socket_reuseport(&fd, true)?;
     }
     if address.is_ipv6() {
-        // One listener, one family: 0.0.0.0 and [::] may both be configured.
+        // One address family per listener: 0.0.0.0 and [::] may both be configured.
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
     if how.transparent {
@@ -62,17 +62,17 @@ pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
     Ok(rustix::net::listen(fd, backlog)?)
 }
 
-/// Has the kernel probe a connection that has been idle for `idle`.
+/// Makes the kernel probe a connection that has been idle for `idle`.
 pub fn keepalive(fd: impl AsFd, idle: Duration) -> io::Result<()> {
     let fd = fd.as_fd();
     sockopt::set_socket_keepalive(fd, true)?;
     Ok(sockopt::set_tcp_keepidle(fd, idle)?)
 }
 
-/// The next connection waiting, and its peer.
+/// Accepts a connection. Returns its socket and its peer.
 pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, SocketAddr)> {
     let (fd, peer) = rustix::net::acceptfrom_with(listener, FLAGS)?;
-    // Linux gives the peer of every accepted TCP socket, even of one that was reset meanwhile.
+    // Linux returns the peer of every accepted TCP socket, even of one that was reset meanwhile.
     let peer = peer.and_then(inet).ok_or(Errno::AFNOSUPPORT)?;
     Ok((fd, peer))
 }
@@ -82,8 +82,8 @@ pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     Ok(inet(rustix::net::getsockname(fd)?).ok_or(Errno::AFNOSUPPORT)?)
 }
 
-/// Whether `descriptor` is at this moment a TCP socket of this process that goes from `from` to
-/// `to` and has received no byte. The number may belong to nothing by now, or to another socket.
+/// Whether `descriptor` is, at this moment, a TCP socket of this process from `from` to `to` that
+/// has received no byte. The number may be closed by now, or another socket.
 pub fn is_fresh_dial(descriptor: RawFd, from: SocketAddr, to: SocketAddr) -> bool {
     is_named(descriptor, libc::getsockname, from)
         && is_named(descriptor, libc::getpeername, to)
@@ -96,27 +96,28 @@ type NameCall =
 fn is_named(descriptor: RawFd, call: NameCall, name: SocketAddr) -> bool {
     let mut storage = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to a storage of that size, and `len`. To a
-    // number that is no open socket it answers with an error.
+    // SAFETY: the kernel writes at most `len` bytes to a storage of that size, and it writes `len`.
+    // For a number that is no open socket it returns an error.
     let result = unsafe { call(descriptor, storage.as_mut_ptr().cast(), &raw mut len) };
     let len = len.min(size_of::<libc::sockaddr_storage>() as libc::socklen_t);
     if result != 0 || len == 0 {
         return false;
     }
-    // SAFETY: every byte of the storage was set, and the first `len` are the kernel's address.
+    // SAFETY: every byte of the storage is initialized, and the first `len` are the kernel's
+    // address.
     let address = unsafe { SocketAddrAny::read(storage.as_ptr().cast(), len) };
     inet(address) == Some(unmapped(name))
 }
 
-/// Bytes of the stream that a TCP socket has received in all; 0 where the kernel does not say.
+/// Bytes that a TCP socket has received in all; 0 if the kernel does not say.
 fn bytes_received(descriptor: RawFd) -> u64 {
-    /// `tcpi_bytes_received` of `struct tcp_info` (linux/tcp.h, since Linux 4.1), which the libc
-    /// crate's structure is too old for.
+    /// Offset of `tcpi_bytes_received` in `struct tcp_info` (linux/tcp.h, since Linux 4.1). The
+    /// libc crate's structure is too old for it.
     const AT: usize = 128;
     let mut info = [0_u8; AT + 8];
     let mut len = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to a buffer of that length, and `len`. To a
-    // number that is no TCP socket it answers with an error.
+    // SAFETY: the kernel writes at most `len` bytes to a buffer of that length, and it writes
+    // `len`. For a number that is no TCP socket it returns an error.
     unsafe {
         let info = info.as_mut_ptr().cast();
         libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, info, &raw mut len);
@@ -128,7 +129,7 @@ fn inet(address: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok().map(unmapped)
 }
 
-/// An IPv4 address that came as an IPv4-mapped IPv6 one is the IPv4 address.
+/// Turns an IPv4-mapped IPv6 address into the IPv4 address.
 fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -140,34 +141,34 @@ fn family(ip: IpAddr) -> AddressFamily {
     }
 }
 
-/// A TCP socket for one connect. What keeps an idle connection alive is set when it is idle, see
-/// [`keepalive`]; what sends each write at once when there is a second one, see [`no_delay`].
+/// A TCP socket for one connect. Options that only some connections need are set later: see
+/// [`keepalive`] and [`no_delay`].
 pub fn tcp(to: SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None)?)
 }
 
-/// Has the acknowledgement that ends a connect wait for the first bytes that are written, which
-/// then go in the same segment (tcp(7), TCP_QUICKACK): one packet less each way to the peer's
-/// process. The kernel sends it by itself after its delay, 40 ms at least.
+/// Delays the acknowledgement that ends a connect until the first bytes are written, which then go
+/// in the same segment (tcp(7), TCP_QUICKACK). This saves a packet and a wake-up of the peer's
+/// process. Without a write the kernel sends it after its delay, at least 40 ms.
 pub fn ack_with_first(fd: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_quickack(fd, false)?)
 }
 
-/// Has every write sent at once (TCP_NODELAY): a relay's writes are the application's.
+/// Sends every write at once (TCP_NODELAY): the application has chosen a relay's writes.
 pub fn no_delay(fd: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_nodelay(fd, true)?)
 }
 
-/// Has the connect of a TCP socket wait for the first bytes that are written, which then go with
-/// the SYN, where `to` has given this host a cookie before (RFC 7413). Elsewhere it is an ordinary
-/// connect, which asks for one.
+/// Delays a TCP connect until the first bytes are written, which then go with the SYN (RFC 7413).
+/// This works if `to` has given this host a cookie before. Otherwise it is an ordinary connect,
+/// which asks for a cookie.
 pub fn fast_open(fd: impl AsFd) -> io::Result<()> {
     set_option(fd, libc::TCP_FASTOPEN_CONNECT, 1)
 }
 
-/// Starts to connect. The socket becomes writable when the connect has ended; a failure is then
-/// told by the event and by [`pending_error`]. Whether it can be written at once: the connect is
-/// still to come, see [`fast_open`].
+/// Starts to connect. The socket becomes writable when the connect has ended; [`pending_error`]
+/// then returns a failure. Returns whether it can be written at once, because the connect is
+/// delayed: see [`fast_open`].
 pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<bool> {
     match rustix::net::connect(fd, &to) {
         Ok(()) => Ok(true),
@@ -176,25 +177,25 @@ pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// Whether a connect has ended well. `false`: it has failed, or is still under way.
+/// Whether a connect has succeeded. `false`: it has failed, or is still under way.
 pub fn is_connected(fd: impl AsFd) -> bool {
     rustix::net::getpeername(fd).is_ok()
 }
 
-/// A Unix stream socket connected to `path`. Unlike TCP it is connected at once or not at all;
-/// `WouldBlock` says that the listener's backlog is full.
+/// A Unix stream socket connected to `path`. Unlike TCP it connects at once or fails; `WouldBlock`
+/// means that the listener's backlog is full.
 pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)
 }
 
-/// Two Unix stream sockets that are connected with each other.
+/// A pair of connected Unix stream sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?)
 }
 
-/// Takes the error that is pending on a socket.
+/// Returns and clears the pending error of a socket.
 pub fn pending_error(fd: impl AsFd) -> io::Result<()> {
     Ok(sockopt::socket_error(fd)??)
 }
@@ -204,7 +205,7 @@ pub fn recv(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(read, _)| read)?)
 }
 
-/// Reads into `buffer` what stays in the socket. 0 is the end of the stream.
+/// Reads into `buffer` and leaves the bytes in the socket. 0 is the end of the stream.
 pub fn peek(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(fd, buffer, RecvFlags::PEEK).map(|(read, _)| read)?)
 }
@@ -214,16 +215,17 @@ pub fn recv_vectored(fd: impl AsFd, buffers: &mut [IoSliceMut<'_>]) -> io::Resul
     Ok(rustix::io::readv(fd, buffers)?)
 }
 
-/// Writes from `bytes`; how many were taken. A closed peer is an error, never a signal.
+/// Writes from `bytes`. Returns how many the socket accepted. A closed peer is an error, never a
+/// signal.
 pub fn send(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
-        // The connect that waited for these bytes is under way without them: see `fast_open`.
+        // The delayed connect has started without these bytes: see `fast_open`.
         Err(Errno::INPROGRESS) => Err(io::ErrorKind::WouldBlock.into()),
         sent => Ok(sent?),
     }
 }
 
-/// Writes from several buffers, in order; how many bytes were taken.
+/// Writes from several buffers, in order. Returns how many bytes the socket accepted.
 pub fn send_vectored(fd: impl AsFd, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
     let mut none = rustix::net::SendAncillaryBuffer::default();
     Ok(rustix::net::sendmsg(fd, buffers, &mut none, SendFlags::NOSIGNAL)?)
@@ -234,12 +236,12 @@ pub fn shutdown_write(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
 }
 
-/// Makes the close that follows a reset instead of a FIN.
+/// Makes the next close a reset instead of a FIN.
 pub fn reset_on_close(fd: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(fd, Some(Duration::ZERO))?)
 }
 
-/// Bytes that were written and that the peer has not acknowledged yet (tcp(7), SIOCOUTQ).
+/// Bytes that were written but not acknowledged by the peer yet (tcp(7), SIOCOUTQ).
 pub fn unsent(fd: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open for the length of the call, and TIOCOUTQ writes one int.
@@ -247,13 +249,13 @@ pub fn unsent(fd: impl AsFd) -> io::Result<usize> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
 }
 
-/// How many connections the kernel has dropped at a listening socket, because its queue was full
-/// or for want of memory. Wraps around. Only the listener's own are counted (SO_MEMINFO).
+/// How many connections the kernel has dropped at a listening socket, because its queue was full or
+/// memory was short. The count wraps around. Only this listener's drops count (SO_MEMINFO).
 pub fn drops(listener: impl AsFd) -> io::Result<u32> {
     let mut counts = [0_u32; MEMINFO_COUNTS];
     let mut len = size_of_val(&counts) as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed and thus open, and the kernel writes at most `len` bytes,
-    // which is the array's size; it keeps no pointer.
+    // SAFETY: the descriptor is borrowed and thus open. The kernel writes at most `len` bytes,
+    // which is the array's size, and keeps no pointer.
     let result = unsafe {
         let (counts, len) = ((&raw mut counts).cast(), &raw mut len);
         let fd = listener.as_fd().as_raw_fd();
@@ -262,7 +264,7 @@ pub fn drops(listener: impl AsFd) -> io::Result<u32> {
     if result == 0 { Ok(counts[MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Counts that SO_MEMINFO gives (linux/sock_diag.h, SK_MEMINFO_VARS), and the place of the drops.
+/// Number of counts in SO_MEMINFO (linux/sock_diag.h, SK_MEMINFO_VARS), and the index of the drops.
 const MEMINFO_COUNTS: usize = 9;
 const MEMINFO_DROPS: usize = 8;
 
@@ -287,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_are_counted_at_the_listener_that_had_them() {
+    fn drops_are_counted_at_their_own_listener() {
         let how = Listen {
             reuse_port: false,
             keepalive_idle: Duration::from_secs(60),
@@ -301,7 +303,7 @@ mod tests {
         });
         let address = local_address(&full).unwrap();
         let mut open = Vec::new();
-        // Two have room, and the next ones time out.
+        // Two fit the queue, and the next ones time out.
         for _ in 0..100 {
             open.extend(TcpStream::connect_timeout(&address, Duration::from_millis(20)));
             if drops(&full).unwrap() > 0 {
@@ -312,7 +314,7 @@ mod tests {
         assert_eq!(drops(&other).unwrap(), 0);
     }
 
-    /// A dial is known by both its ends while it is open and has been sent nothing, and never by
+    /// A dial is recognized by both its ends while it is open and has received nothing, never by
     /// its number alone.
     #[test]
     fn a_dial_is_fresh_until_it_is_sent_something_or_is_closed() {
@@ -329,7 +331,7 @@ mod tests {
             assert!(!is_fresh_dial(listener.as_raw_fd(), to, from));
             accepted.write_all(b"x").unwrap();
             dial.peek(&mut [0]).unwrap();
-            assert!(!is_fresh_dial(number, from, to), "its other end has said something");
+            assert!(!is_fresh_dial(number, from, to), "its other end has sent something");
             assert!(is_fresh_dial(other.as_raw_fd(), others, to));
         }
         let any = "127.0.0.1:1".parse().unwrap();

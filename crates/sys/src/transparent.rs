@@ -1,5 +1,5 @@
-//! Sockets of intercepted connections: where a client meant to go, and sockets that take the
-//! addresses of others. Knows nothing of how connections came to be intercepted.
+//! Sockets of intercepted connections: their original destinations, and sockets bound to addresses
+//! of other hosts.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::sockopt;
 
-/// Where a connection that was redirected here (REDIRECT or DNAT in netfilter) was meant to go,
-/// as connection tracking remembers it: `listener` says of which family. An error where nothing
-/// is tracked; the socket's own address where it was not redirected.
+/// The destination of a connection before REDIRECT or DNAT (netfilter), as connection tracking
+/// knows it. `listener` tells the address family. An error if the connection is not tracked; the
+/// socket's own address if it was not redirected.
 pub fn original_destination(fd: impl AsFd, listener: IpAddr) -> io::Result<SocketAddr> {
     Ok(match listener {
         IpAddr::V4(_) => sockopt::ip_original_dst(fd)?.into(),
@@ -17,7 +17,7 @@ pub fn original_destination(fd: impl AsFd, listener: IpAddr) -> io::Result<Socke
     })
 }
 
-/// Has a socket accept connections to, or be bound to, addresses that are not this host's.
+/// Lets a socket accept connections to addresses of other hosts, or be bound to one.
 ///
 /// # Errors
 /// `PermissionDenied` without CAP_NET_ADMIN.
@@ -30,10 +30,10 @@ pub fn set_transparent(fd: impl AsFd, is_ipv6: bool) -> io::Result<()> {
 }
 
 /// Binds a new TCP socket to `client`, an address of another host, so that the upstream sees it.
-/// The port is chosen at connect, so that one address has 28,000 of them for each destination.
+/// The port is chosen at connect, so one address has 28,000 ports for each destination.
 ///
 /// # Errors
-/// As for [`set_transparent`], and where socket and address are of different families.
+/// As for [`set_transparent`], and if socket and address are of different families.
 pub fn bind_to_client(fd: impl AsFd, client: IpAddr) -> io::Result<()> {
     let fd = fd.as_fd();
     set_transparent(fd, client.is_ipv6())?;
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// As root it is granted, as somebody else it is not; a broken call would be an odd error.
+    /// Root may set it, another user may not. A broken call would give another error.
     #[test]
     fn the_option_exists_for_both_families() {
         for address in ["127.0.0.1:0", "[::1]:0"] {

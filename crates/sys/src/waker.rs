@@ -1,5 +1,5 @@
-//! A waker that wakes nobody and counts how often it is used: whoever polls with it learns whether
-//! something else than what it watches itself is waited for. It must not know what is polled.
+//! A counting waker: it wakes nothing, and counts how often it is used. A caller that polls a
+//! future with it learns whether the future waits for anything besides the caller's own sockets.
 
 use std::cell::Cell;
 use std::ptr;
@@ -9,8 +9,8 @@ thread_local! {
     static USED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// SAFETY of what is made of it: no function looks at the pointer, each is free of panics and may
-/// be called by any thread, as the contract of `RawWaker` asks.
+/// SAFETY for wakers made of it: no function reads the pointer, none panics, and any thread may
+/// call them, as the contract of `RawWaker` requires.
 static COUNTING_VTABLE: RawWakerVTable = RawWakerVTable::new(keep, wake, wake, forget);
 
 fn keep(_: *const ()) -> RawWaker {
@@ -18,14 +18,14 @@ fn keep(_: *const ()) -> RawWaker {
     RawWaker::new(ptr::null(), &COUNTING_VTABLE)
 }
 
-/// Also one that is woken at once, in the midst of its poll, wants to be polled again.
+/// A future that is woken during its own poll wants to be polled again, so this counts, too.
 fn wake(_: *const ()) {
     USED.set(USED.get() + 1);
 }
 
 fn forget(_: *const ()) {}
 
-/// The waker.
+/// A counting waker.
 pub fn counting_waker() -> Waker {
     // SAFETY: see `COUNTING_VTABLE`.
     unsafe { Waker::new(ptr::null(), &COUNTING_VTABLE) }

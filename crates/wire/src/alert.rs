@@ -1,20 +1,19 @@
-//! TLS alerts: codes, the RFC's names, and the plaintext record that carries one.
-//! It must not know why an alert is sent: that is said by faults and by policy.
+//! TLS alerts: codes, the RFCs' names, and the plaintext record that carries one.
 
 use core::fmt;
 
 /// Bytes of a plaintext alert record: header (5), level (1), description (1).
 pub const FATAL_RECORD_LEN: usize = 7;
 
-/// `AlertLevel.fatal`. Every alert that we send ends the connection; RFC 8446 6 makes the level
-/// of all but two alerts fatal whatever it says.
+/// `AlertLevel.fatal`. Every alert that we send ends the connection. RFC 8446 6 treats all but two
+/// alerts as fatal, whatever their level.
 const LEVEL_FATAL: u8 = 2;
 
 /// One table, so that code, name and parsing cannot disagree.
 macro_rules! alerts {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal;)*) => {
-        /// `AlertDescription` of RFC 8446 6 and RFC 5246 7.2, with the later registrations of
-        /// the IANA "TLS Alerts" registry that a peer may send today.
+        /// `AlertDescription` of RFC 8446 6 and RFC 5246 7.2, with those later registrations of the
+        /// IANA "TLS Alerts" registry that a peer may send today.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum AlertDescription {
@@ -40,7 +39,7 @@ macro_rules! alerts {
                 }
             }
 
-            /// The alert with this RFC name; exact and lower-case, one spelling only.
+            /// The alert with this RFC name, spelled exactly, in lower case.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name {
                     $($name => Some(Self::$variant),)*
@@ -54,11 +53,11 @@ macro_rules! alerts {
 alerts! {
     /// The sender will send no more (RFC 8446 6.1).
     CloseNotify = 0, "close_notify";
-    /// A message that does not belong here.
+    /// A message that is not allowed at this point.
     UnexpectedMessage = 10, "unexpected_message";
     /// A record that does not decrypt.
     BadRecordMac = 20, "bad_record_mac";
-    /// TLS 1.0 only; named so that a log can say it.
+    /// TLS 1.0 only; kept so that logs can name it.
     DecryptionFailed = 21, "decryption_failed";
     /// A record longer than allowed (RFC 8446 5.1, 5.2).
     RecordOverflow = 22, "record_overflow";
@@ -66,7 +65,7 @@ alerts! {
     DecompressionFailure = 30, "decompression_failure";
     /// No acceptable set of parameters.
     HandshakeFailure = 40, "handshake_failure";
-    /// SSL 3.0 only; named so that a log can say it.
+    /// SSL 3.0 only; kept so that logs can name it.
     NoCertificate = 41, "no_certificate";
     /// A corrupt certificate.
     BadCertificate = 42, "bad_certificate";
@@ -82,13 +81,13 @@ alerts! {
     IllegalParameter = 47, "illegal_parameter";
     /// A chain that ends in no known authority.
     UnknownCa = 48, "unknown_ca";
-    /// Valid, and not allowed.
+    /// A valid request that is not permitted.
     AccessDenied = 49, "access_denied";
     /// A message that could not be decoded.
     DecodeError = 50, "decode_error";
     /// A handshake signature or Finished that does not verify.
     DecryptError = 51, "decrypt_error";
-    /// TLS 1.0 only; named so that a log can say it.
+    /// TLS 1.0 only; kept so that logs can name it.
     ExportRestriction = 60, "export_restriction";
     /// No common protocol version.
     ProtocolVersion = 70, "protocol_version";
@@ -104,7 +103,7 @@ alerts! {
     NoRenegotiation = 100, "no_renegotiation";
     /// A mandatory extension is absent (RFC 8446 9.2).
     MissingExtension = 109, "missing_extension";
-    /// An extension that was not offered or does not belong here.
+    /// An extension that was not offered or is not allowed in this message.
     UnsupportedExtension = 110, "unsupported_extension";
     /// RFC 6066; obsolete in TLS 1.3.
     CertificateUnobtainable = 111, "certificate_unobtainable";
@@ -130,8 +129,8 @@ impl AlertDescription {
         self as u8
     }
 
-    /// A whole plaintext record with this alert, fatal. Its version is 0x0303, as RFC 8446 5.1
-    /// asks of every record but the first hello; TLS 1.2 clients take it too.
+    /// A plaintext record with this alert, level fatal. Its version is 0x0303, as RFC 8446 5.1
+    /// requires of every record except the first hello. TLS 1.2 clients accept it, too.
     pub const fn fatal_record(self) -> [u8; FATAL_RECORD_LEN] {
         [crate::record::ALERT, 3, 3, 0, 2, LEVEL_FATAL, self.code()]
     }
@@ -157,13 +156,13 @@ mod tests {
         assert_eq!(AlertDescription::from_name("Unrecognized_Name"), None);
     }
 
-    /// The names and codes are those that rustls knows by the same number.
+    /// rustls knows the same names by the same codes.
     #[test]
     fn agrees_with_rustls() {
         for &alert in AlertDescription::ALL {
             let theirs = std::format!("{:?}", rustls::AlertDescription::from(alert.code()));
             let ours = match alert {
-                // rustls has its own spellings of these two.
+                // rustls spells these two differently.
                 AlertDescription::UnrecognizedName => "UnrecognisedName".into(),
                 AlertDescription::EchRequired => "EncryptedClientHelloRequired".into(),
                 alert => std::format!("{alert:?}"),

@@ -1,37 +1,37 @@
-//! The head of an HTTP CONNECT request (RFC 9110 9.3.6, RFC 9112 3.2.3), strictly: one spelling
-//! of one target, and no second place that names another. It must not know who may connect where.
+//! The head of an HTTP CONNECT request (RFC 9110 9.3.6, RFC 9112 3.2.3), read strictly: the target
+//! has one spelling, and nothing else in the head may name another one.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
 use crate::hello::{HostName, SniFault};
 
-/// Longest head, from the method to the empty line. Clients send a few hundred bytes; what
-/// `Proxy-Authorization` adds is at most a Kerberos ticket of some kilobytes.
+/// Longest head, from the method to the empty line. Clients send a few hundred bytes;
+/// `Proxy-Authorization` adds at most a Kerberos ticket of some kilobytes.
 pub const CONNECT_HEAD_BYTES_MAX: usize = 8192;
 
-/// Reads a head as it comes in. It keeps how far it has looked, so that a head that comes byte by
-/// byte costs no more than one that comes whole.
+/// Reads a head as it arrives. It keeps its progress, so that a head that arrives byte by byte
+/// costs no more than a whole one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectReader {
-    /// Bytes that were looked at.
+    /// Bytes that were read.
     seen: usize,
-    /// Where the line begins that they end in.
+    /// Where the line begins in which they end.
     line: usize,
 }
 
 /// The answer of [`ConnectReader::feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// It lives on the stack for as long as it takes to decide.
+// It lives on the stack while the connection is decided.
 #[allow(clippy::large_enum_variant)]
 pub enum ConnectPeek {
-    /// The head does not end here.
+    /// The head is incomplete.
     NeedMore,
-    /// A whole head.
+    /// A complete head.
     Connect(Connect),
     /// The head of an HTTP request with another method.
     OtherMethod,
-    /// The first bytes are those of no HTTP request.
+    /// The first bytes begin no HTTP request.
     NotHttp,
     /// A CONNECT request that breaks the RFCs, or a limit.
     Malformed(ConnectFault),
@@ -40,9 +40,9 @@ pub enum ConnectPeek {
 /// A CONNECT request that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// Bytes of the head; what follows is what the client has to say to the target.
+    /// Bytes of the head. What follows is for the target.
     pub len: usize,
-    /// Where it wants to go.
+    /// The target.
     pub target: Target,
 }
 
@@ -61,43 +61,43 @@ pub struct Target {
 pub enum TargetHost {
     /// A name, spelled as in a hello.
     Name(HostName),
-    /// An address. One that is IPv4 mapped to IPv6 is IPv4 here.
+    /// An address. An IPv4-mapped IPv6 address is an IPv4 address here.
     Ip(IpAddr),
 }
 
 /// What is wrong with a CONNECT request. Always the client's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectFault {
-    /// No end within [`CONNECT_HEAD_BYTES_MAX`].
+    /// No empty line within [`CONNECT_HEAD_BYTES_MAX`].
     TooLong,
-    /// An LF without a CR before it, which some readers take for the end of a line.
+    /// An LF without a CR before it. Some readers accept it as the end of a line.
     BareLf,
-    /// A CR without an LF behind it, which some readers take for the end of a line.
+    /// A CR without an LF after it. Some readers accept it as the end of a line.
     BareCr,
-    /// A byte that no head may hold (RFC 9110 5.5).
+    /// A byte that is not allowed in a head (RFC 9110 5.5).
     Control(u8),
-    /// Not `CONNECT target HTTP/1.x` with one space between.
+    /// Not `CONNECT target HTTP/1.x` with single spaces.
     RequestLine,
-    /// Another version than HTTP/1.0 or HTTP/1.1.
+    /// A version other than HTTP/1.0 or HTTP/1.1.
     Version,
-    /// A target without a port, or with something before or behind `host:port`.
+    /// A target without a port, or with something before or after `host:port`.
     Target,
     /// A host that is neither a name nor an address.
     Host(SniFault),
-    /// A port that is no number of 1 to 65535 in its shortest spelling.
+    /// A port that is not a number from 1 to 65535 in its shortest spelling.
     Port,
-    /// A line that goes on with the one before (obs-fold, RFC 9112 5.2).
+    /// A line that continues the one before (obs-fold, RFC 9112 5.2).
     Folded,
-    /// A field without a name, with a blank in or behind it, or without a colon.
+    /// A field without a name or without a colon, or with a blank in or after its name.
     FieldName,
     /// HTTP/1.1 without a `Host` field (RFC 9112 3.2).
     HostMissing,
     /// More than one `Host` field.
     HostTwice,
-    /// A `Host` field that names something else than the target.
+    /// A `Host` field that does not name the target.
     HostDiffers,
-    /// `Content-Length` or `Transfer-Encoding`: a CONNECT has no content (RFC 9110 9.3.6), and
-    /// what follows the head is the target's.
+    /// `Content-Length` or `Transfer-Encoding`: a CONNECT has no content (RFC 9110 9.3.6), and what
+    /// follows the head is for the target.
     Content,
 }
 
@@ -108,7 +108,7 @@ impl ConnectReader {
         Self { seen: 0, line: 0 }
     }
 
-    /// `raw` is everything received so far; each call's extends the last one's.
+    /// `raw` is everything received so far. Each call's `raw` must extend the last one's.
     pub fn feed(&mut self, raw: &[u8]) -> ConnectPeek {
         if !raw.starts_with(METHOD) {
             let start = raw.get(..METHOD_BYTES_MAX).unwrap_or(raw);
@@ -129,8 +129,8 @@ impl ConnectReader {
         }
     }
 
-    /// The length of the head, once its empty line is there. What cannot be in any head is a
-    /// fault as soon as it is seen: a line that ends in a bare LF may have no end to wait for.
+    /// The length of the head, once its empty line has arrived. A byte that no head may contain is
+    /// a fault at once: with bare LFs the end might never come.
     fn end(&mut self, raw: &[u8]) -> Result<Option<usize>, ConnectFault> {
         let head = raw.get(..CONNECT_HEAD_BYTES_MAX).unwrap_or(raw);
         while let Some(&byte) = head.get(self.seen) {
@@ -156,7 +156,7 @@ impl ConnectReader {
     }
 }
 
-/// Reads a head that is framed: lines end in CR LF, and the last one is empty.
+/// Parses a complete head: lines end in CR LF, and the last one is empty.
 fn read(head: &[u8]) -> Result<Target, ConnectFault> {
     let lines = head.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let mut lines = lines.take_while(|line| !line.is_empty());
@@ -218,7 +218,7 @@ fn host(text: &[u8]) -> Result<TargetHost, ConnectFault> {
         let address = address.ok_or(ConnectFault::Target)?;
         return Ok(TargetHost::Ip(IpAddr::V6(address).to_canonical()));
     }
-    // A colon here would be an IPv6 address without brackets, or a user and a password.
+    // A colon here means an IPv6 address without brackets, or a user and a password.
     if utf8.contains([':', '@', '/']) || utf8.is_empty() {
         return Err(ConnectFault::Target);
     }
@@ -226,8 +226,8 @@ fn host(text: &[u8]) -> Result<TargetHost, ConnectFault> {
         return Ok(TargetHost::Ip(IpAddr::V4(address)));
     }
     let name = HostName::new(text).map_err(ConnectFault::Host)?;
-    // A name with a decimal number last is none to begin with. In a URL a hexadecimal one makes
-    // it an address too ("ends in a number" of WHATWG URL), `0x` alone among them.
+    // A name that ends in a decimal number is no host name. In URLs, a hexadecimal last label, even
+    // `0x` alone, makes it an address, too (WHATWG URL, "ends in a number").
     let top = name.as_str().rsplit('.').next().and_then(|top| top.strip_prefix("0x"));
     match top {
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -237,8 +237,8 @@ fn host(text: &[u8]) -> Result<TargetHost, ConnectFault> {
     }
 }
 
-/// Whether a `Host` field names the target. Without a port it is that of https (RFC 9110 4.2.2),
-/// as Java sends it.
+/// Whether a `Host` field names the target. A missing port is that of https (RFC 9110 4.2.2): Java
+/// sends it so.
 fn names(value: &[u8], named: Target) -> bool {
     match target(value) {
         Ok(target) => target == named,
@@ -274,7 +274,7 @@ const fn is_token(byte: u8) -> bool {
 }
 
 impl Target {
-    /// Reads `host:port` as it stands in a request.
+    /// Reads the `host:port` of a request.
     ///
     /// # Errors
     /// `Target`, `Host` or `Port`.
@@ -306,10 +306,10 @@ impl fmt::Display for ConnectFault {
             Self::Host(fault) => return write!(f, "target: {fault}"),
             Self::Port => "port is not 1 to 65535",
             Self::Folded => "folded field",
-            Self::FieldName => "field without a proper name",
+            Self::FieldName => "field without a valid name",
             Self::HostMissing => "no Host field",
             Self::HostTwice => "two Host fields",
-            Self::HostDiffers => "Host field is not the target",
+            Self::HostDiffers => "the Host field does not name the target",
             Self::Content => "CONNECT with content",
         })
     }
@@ -319,7 +319,7 @@ impl core::error::Error for ConnectFault {}
 
 const METHOD: &[u8] = b"CONNECT ";
 
-/// Bytes of the longest method that is waited for: UPDATEREDIRECTREF is the longest registered.
+/// Longest method in bytes; UPDATEREDIRECTREF is the longest registered one.
 const METHOD_BYTES_MAX: usize = 24;
 
 /// Fields that announce content (RFC 9112 6).

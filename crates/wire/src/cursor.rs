@@ -1,18 +1,17 @@
-//! A reading position in a handshake message, which lies in one piece.
-//! It must not know what it reads, nor the records that carried it.
+//! A reading position in a handshake message that lies in one piece.
 
 use crate::fault::{Fault, Field, Malformed};
 
-/// A range of the message, read from its front.
+/// A range of the message that is read from its front.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
-    /// What is left of the range.
+    /// The rest of the range.
     left: &'a [u8],
     /// Offset in the message at which the range ends.
     end: usize,
 }
 
-/// Where a range of a message lies. 32 bits reach over the longest message, of 2^24 bytes.
+/// A range of a message as offsets. 32 bits are enough: the longest message has 2^24 bytes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Span {
     start: u32,
@@ -21,8 +20,8 @@ pub(crate) struct Span {
 
 type Read<T> = Result<T, Malformed>;
 
-// All is inlined: a `Read` that goes by memory costs more than all the rest of a step, and a hello
-// has some hundred of them.
+// All is inlined: a `Read` returned through memory costs more than the rest of a step, and a hello
+// takes some hundred steps.
 
 impl<'a> Cursor<'a> {
     /// The message from byte `start` on.
@@ -39,7 +38,7 @@ impl<'a> Cursor<'a> {
         self.left.is_empty()
     }
 
-    /// Where the bytes left lie in the message.
+    /// The offsets of the bytes left.
     #[inline(always)]
     pub(crate) const fn span(&self) -> Span {
         Span { start: self.at() as u32, end: self.end as u32 }
@@ -139,12 +138,12 @@ impl<'a> Cursor<'a> {
 }
 
 impl Span {
-    /// The range of `message`, of which it is a span.
+    /// The span's bytes in `message`.
     pub(crate) fn of(self, message: &[u8]) -> &[u8] {
         message.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 
-    /// The same as a range to read on.
+    /// A cursor over the span's bytes.
     pub(crate) fn cursor(self, message: &[u8]) -> Cursor<'_> {
         Cursor { left: self.of(message), end: self.end as usize }
     }

@@ -1,15 +1,15 @@
-//! What can be wrong with a handshake message, and where: the shared vocabulary of the hello
-//! readers. Every fault is the peer's. It must not know what is done about one.
+//! What can be wrong with a handshake message, and where. The hello readers share these. Every
+//! fault is the peer's.
 
 use crate::alert::AlertDescription;
 use core::fmt;
 
-/// A flight that no TLS stack should accept: what is wrong, and where it was seen. Of 12 bytes, as
-/// each step of a reading may answer so: with 24 the whole of it takes a quarter longer.
+/// A flight that no TLS stack should accept: what is wrong, and where. It has 12 bytes because each
+/// step of a reader may return it: with 24 bytes reading takes a quarter longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Offset in the handshake stream, counted from the message's type byte, record headers not
-    /// counted. Below 2^24 + 4, as a message is no longer.
+    /// Offset in the handshake stream: from the message's type byte, without record headers. Below
+    /// 2^24 + 4, because no message is longer.
     pub at: u32,
     /// What is wrong.
     pub why: Fault,
@@ -18,31 +18,31 @@ pub struct Malformed {
 /// What is wrong with a handshake message or with the records that carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A record whose length is over 2^14 (RFC 8446 5.1: `record_overflow`).
+    /// A record longer than 2^14 bytes (RFC 8446 5.1: `record_overflow`).
     RecordOverflow {
         /// The length that the record header claims.
         len: u16,
     },
-    /// A handshake record with no bytes in it (RFC 8446 5.1 forbids them).
+    /// An empty handshake record (RFC 8446 5.1 forbids it).
     EmptyRecord,
-    /// A record of this other content type between two parts of the message
-    /// (RFC 8446 5.1: "no other records between them").
+    /// A record of another content type within the message (RFC 8446 5.1: "no other records between
+    /// them").
     RecordType(u8),
     /// A later record whose major version is not 3.
     RecordVersion(u8),
-    /// The handshake message is of this other type.
+    /// The handshake message has this other type.
     MessageType(u8),
     /// The message is longer than the reader's limit.
     TooLong {
         /// Bytes of the message, its four-byte header included.
         message_bytes: u32,
     },
-    /// More handshake bytes follow the hello in its last record. Nothing may follow a
-    /// ClientHello before the server has answered.
+    /// Handshake bytes follow the hello in its last record. Nothing may follow a ClientHello before
+    /// the server has answered.
     NotAligned,
-    /// The length of a field, or of an item in it, goes over the end of what holds it.
+    /// A field, or an item in it, is longer than what contains it.
     Truncated(Field),
-    /// A list that must have an item, or an item that must have a byte, has none.
+    /// A list that needs an item, or an item that needs a byte, is empty.
     Empty(Field),
     /// Bytes are left over after the field.
     Trailing(Field),
@@ -67,9 +67,9 @@ pub enum Field {
     Random,
     /// `legacy_session_id`, or its echo.
     SessionId,
-    /// `cipher_suites`, or the one chosen.
+    /// `cipher_suites`, or the chosen one.
     CipherSuites,
-    /// `legacy_compression_methods`, or the one chosen.
+    /// `legacy_compression_methods`, or the chosen one.
     CompressionMethods,
     /// The list of extensions itself.
     Extensions,
@@ -80,8 +80,8 @@ pub enum Field {
 }
 
 impl Fault {
-    /// The alert that RFC 8446 asks for. An edge that would rather not tell a peer how it was
-    /// understood may answer all of them with `decode_error`.
+    /// The alert that RFC 8446 requires. An edge that does not want to tell a peer how it was
+    /// understood may always send `decode_error`.
     pub const fn alert(self) -> AlertDescription {
         match self {
             Self::RecordOverflow { .. } => AlertDescription::RecordOverflow,
@@ -92,8 +92,8 @@ impl Fault {
             Self::DuplicateExtension(_) | Self::PskNotLast | Self::EchType(_) => {
                 AlertDescription::IllegalParameter
             }
-            // The length is legal (RFC 8446 4: uint24), and so is each record. The limit is ours:
-            // no alert about the form is true, and this one blames nobody's.
+            // The length is legal (RFC 8446 4: uint24), and so is each record. The limit is ours,
+            // so an alert that blames the form would be wrong.
             Self::TooLong { .. } => AlertDescription::HandshakeFailure,
             Self::BinderTooShort
             | Self::Truncated(_)

@@ -1,5 +1,5 @@
 //! Finds the first handshake message of a flight in the bytes received so far: record headers,
-//! message header, limits. It must not know what the message says.
+//! message header, limits.
 
 use crate::fault::{Fault, Malformed};
 use crate::record::{HANDSHAKE, HEADER_LEN, PLAINTEXT_BYTES_MAX, RecordHeader, VERSION_MAJOR};
@@ -14,31 +14,32 @@ pub(crate) const SERVER_HELLO: u8 = 2;
 /// Bytes of a handshake message's header: type (1), length (3).
 pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
 
-/// Progress over the records of one message. Each record header is looked at once however the
-/// bytes arrive, except that of the record that is still incomplete.
+/// Progress over the records of one message. Each record header is read once however the bytes
+/// arrive, except that of a record that is incomplete.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageReader {
     message_type: u8,
     message_bytes_max: usize,
-    /// More messages may share the last record (a server's flight), or may not (a ClientHello).
+    /// Whether the message must end with its last record (a ClientHello), or others may follow in
+    /// it (a server's flight).
     aligned: bool,
-    /// Bytes of `raw` in the records already walked over.
+    /// Bytes of `raw` in complete records.
     raw_walked: usize,
     /// Handshake bytes in those records.
     stream_walked: usize,
-    /// As much of the message header as those records hold.
+    /// The part of the message header that those records hold.
     header: [u8; MESSAGE_HEADER_LEN],
 }
 
 /// The answer of [`MessageReader::feed`].
 pub(crate) enum Message<'a> {
-    /// Not complete before `raw` has grown by this many bytes.
+    /// The message is not complete before `raw` has grown by so many bytes.
     NeedMore {
         at_least: usize,
     },
-    /// The message with its header, copied if it lies in several records, and the length of
-    /// the records that hold it. In a flight that need not be aligned, the end of the last of
-    /// them may not have been received yet.
+    /// The message with its header, copied if it lies in several records, and the length of the
+    /// records that hold it. If it need not be aligned, the end of the last record may not have
+    /// been received yet.
     Whole {
         message: Cow<'a, [u8]>,
         raw_len: usize,
@@ -58,10 +59,10 @@ impl MessageReader {
         }
     }
 
-    /// `raw` starts with the flight's first record and only ever grows from call to call.
+    /// `raw` starts with the flight's first record. Each call's `raw` must extend the last one's.
     ///
-    /// Faults are looked for in the order of the stream, and each as soon as its bytes are there,
-    /// so the answer does not depend on how the bytes were cut on their way.
+    /// Faults are looked for in stream order, each as soon as its bytes have arrived. So the answer
+    /// does not depend on how the bytes were cut.
     #[inline(always)]
     pub(crate) fn feed<'a>(&mut self, raw: &'a [u8]) -> Message<'a> {
         match self.walk(raw) {
@@ -109,8 +110,8 @@ impl MessageReader {
         }
     }
 
-    /// The header of the record that `unread` starts with and what was received after it, or
-    /// `None` while it is incomplete. What is wrong with it is said at once.
+    /// The header of the record that `unread` starts with, and what was received after it. `None`
+    /// while the header is incomplete. A fault is reported by its first byte.
     fn record_header<'a>(
         &self,
         unread: &'a [u8],
@@ -133,8 +134,8 @@ impl MessageReader {
         }
     }
 
-    /// Length of the message, header included, once its header is there; checked in any case
-    /// as far as it is there. `payload` is what follows the records walked over.
+    /// Length of the message, header included, once its header has arrived. What has arrived of it
+    /// is checked in any case. `payload` follows the complete records.
     fn message_bytes(&self, payload: &[u8]) -> Result<Option<usize>, Malformed> {
         let mut header = self.header;
         let have = put(&mut header, self.stream_walked, payload);
@@ -160,8 +161,8 @@ impl MessageReader {
     }
 }
 
-/// Puts `payload` at `at` of the message header, as far as it goes; says how much of the header
-/// is there.
+/// Copies `payload` to offset `at` of the message header, as far as it fits. Returns how much of
+/// the header is there.
 fn put(header: &mut [u8; MESSAGE_HEADER_LEN], at: usize, payload: &[u8]) -> usize {
     let room = header.get_mut(at..).unwrap_or_default();
     let len = payload.len().min(room.len());
@@ -169,14 +170,14 @@ fn put(header: &mut [u8; MESSAGE_HEADER_LEN], at: usize, payload: &[u8]) -> usiz
     at.min(MESSAGE_HEADER_LEN) + len
 }
 
-/// The first `len` bytes that these records carry.
+/// The first `len` bytes of these records' payloads.
 #[cold]
 fn joined(mut records: &[u8], len: usize) -> Vec<u8> {
     let mut stream = Vec::with_capacity(len);
     while stream.len() < len
         && let Some((header, rest)) = RecordHeader::split(records)
     {
-        // The last record of a server's flight may hold more than the hello, and not be here yet.
+        // The last record of a server's flight may hold more than the hello, and may be incomplete.
         let (payload, later) = rest.split_at(rest.len().min(usize::from(header.len)));
         stream.extend_from_slice(&payload[..payload.len().min(len - stream.len())]);
         records = later;
@@ -184,7 +185,7 @@ fn joined(mut records: &[u8], len: usize) -> Vec<u8> {
     stream
 }
 
-/// Fewest bytes on the wire that carry `stream` handshake bytes from a record border on.
+/// Fewest bytes on the wire that carry `stream` handshake bytes, from the start of a record.
 const fn raw_bytes_min(stream: usize) -> usize {
     stream + stream.div_ceil(PLAINTEXT_BYTES_MAX) * HEADER_LEN
 }

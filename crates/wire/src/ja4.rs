@@ -1,6 +1,5 @@
 //! JA4, FoxIO's fingerprint of a TLS client (`technical_details/JA4.md` in their repository; JA4
-//! itself is BSD-licensed). SHA-256 is the caller's: this crate must know no cryptography, and
-//! must not know what a fingerprint is good for.
+//! itself is BSD-licensed). The caller provides SHA-256, because this crate has no dependencies.
 
 use crate::hello::parts::{ALPN, SERVER_NAME};
 use crate::hello::{Hello, Sni, is_grease};
@@ -9,53 +8,51 @@ use core::fmt;
 /// Characters of a fingerprint: 10, `_`, 12, `_`, 12.
 pub const JA4_LEN: usize = 36;
 
-/// Most cipher suites, extensions, and signature algorithms, each, that are hashed. All code
-/// points that IANA has ever assigned would fit (some 350 suites are the most); the buffers are
-/// on the stack.
+/// Most cipher suites, extensions, or signature algorithms that are hashed. All code points that
+/// IANA has ever assigned would fit (the most are some 350 suites). The buffers are on the stack.
 pub const LIST_LEN_MAX: usize = 512;
 
-/// Longer lists than clients send. For these the buffers are an eighth, and so is clearing them,
-/// which cost more than all the rest.
+/// Longer than any client's lists. Buffers for these have an eighth of the size; clearing the large
+/// ones costs more than everything else.
 const LIST_LEN_USUAL: usize = 64;
 
-/// Stands between extensions and signature algorithms. A GREASE value, so it is none of them.
+/// Separates extensions from signature algorithms. A GREASE value, which neither list contains.
 const DIVIDER: u16 = 0x0a0a;
 
-/// In place of a hash, where a list has more than [`LIST_LEN_MAX`] entries. As good as no SHA-256
-/// begins like this, so such a hello matches no fingerprint that was seen in the wild.
+/// Replaces a hash if a list has more than [`LIST_LEN_MAX`] entries. A SHA-256 hardly ever begins
+/// like this, so such a hello matches no fingerprint that was seen in the wild.
 pub const OVERFLOW: [u8; HASH_LEN] = *b"ffffffffffff";
 
-/// In place of a hash, where a list has no entry ("this makes it clear to the user when a field
-/// has no values").
+/// Replaces a hash if a list is empty ("this makes it clear to the user when a field has no
+/// values").
 const NONE: [u8; HASH_LEN] = *b"000000000000";
 
 /// Characters of each hash that are kept.
 const HASH_LEN: usize = 12;
 
-/// The highest count that two digits tell.
+/// The highest count in two digits.
 const COUNT_MAX: usize = 99;
 
 /// A JA4 fingerprint, such as `t13d1516h2_8daaf6152771_e5627efa2ab1`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ja4([u8; JA4_LEN]);
 
-/// The first digits of a SHA-256, of which a fingerprint has two.
+/// The first hex digits of a SHA-256. A fingerprint contains two of these.
 pub type HashPrefix = [u8; HASH_LEN];
 
-/// A list of the hello: how many values it has, and the hash of what is hashed of it, or `None`
-/// if it is longer than the buffers.
+/// A list of the hello: its length, and its hash, or `None` if it is longer than the buffers.
 type Part = (usize, Option<HashPrefix>);
 
-/// A value in hex, and what divides it from the next.
+/// A value in hex, and the separator after it.
 type Item = [u8; 5];
 
-/// The fingerprint of this hello, as of a client over TCP. `sha256` is called at most twice.
+/// The fingerprint of this hello, for TLS over TCP. `sha256` is called at most twice.
 pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
     ja4_by_lists(hello, |list| list_hash(list, &sha256))
 }
 
-/// The same with hashes that may be known already: `hash` is asked for the [`list_hash`] of at
-/// most two lists, which are the same for all hellos of most clients.
+/// The same with hashes that the caller may know already: `hash` must return the [`list_hash`] of
+/// at most two lists. Most clients send the same lists in all hellos.
 pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> HashPrefix) -> Ja4 {
     let suites = match suites::<LIST_LEN_USUAL>(hello, &mut hash) {
         (_, None) => long_suites(hello, &mut hash),
@@ -79,7 +76,7 @@ pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> HashPrefi
     Ja4(text.bytes)
 }
 
-/// The hash of a list that [`ja4_by_lists`] asks for: of the values as text.
+/// The hash of a list for [`ja4_by_lists`]: of its values as text.
 pub fn list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> HashPrefix {
     if list.len() <= 2 * LIST_LEN_USUAL {
         text_hash(list, &mut [Item::default(); 2 * LIST_LEN_USUAL], sha256)
@@ -134,8 +131,8 @@ fn suites<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> HashP
     (count, Some(hash_of(list, hash)))
 }
 
-/// Sorted extensions but SNI and ALPN, which part a has already, then the signature algorithms
-/// as they come. Without extensions there is nothing to hash: the algorithms are in one.
+/// The sorted extensions without SNI and ALPN, which part a covers, then the signature algorithms
+/// in their order. Without extensions there is nothing to hash: the algorithms are in one.
 fn extensions<const MAX: usize>(hello: &Hello<'_>, hash: impl FnMut(&[u16]) -> HashPrefix) -> Part {
     let mut count = 0;
     let all = plain(hello.extensions()).inspect(|_| count += 1);
@@ -174,7 +171,7 @@ fn long_list_hash(list: &[u16], sha256: impl Fn(&[u8]) -> [u8; 32]) -> HashPrefi
     text_hash(list, &mut [Item::default(); 2 * LIST_LEN_MAX], sha256)
 }
 
-/// Puts the values where there is room for them; how many they are.
+/// Writes the values as far as there is room. Returns how many there are.
 fn fill(values: impl Iterator<Item = u16>, into: &mut [u16]) -> usize {
     let mut count = 0;
     for value in values {
@@ -190,7 +187,7 @@ fn hash_of(list: &[u16], mut hash: impl FnMut(&[u16]) -> HashPrefix) -> HashPref
     if list.is_empty() { NONE } else { hash(list) }
 }
 
-/// Four hex digits each with commas between; an underscore where the divider is.
+/// Four hex digits per value with commas between, and an underscore at the divider.
 fn text_hash(list: &[u16], text: &mut [Item], sha256: impl Fn(&[u8]) -> [u8; 32]) -> HashPrefix {
     let mut len = 0;
     for value in list {
@@ -206,7 +203,7 @@ fn text_hash(list: &[u16], text: &mut [Item], sha256: impl Fn(&[u8]) -> [u8; 32]
         *item = [a, b, c, d, b','];
         len += 1;
     }
-    // What is behind the last value divides nothing.
+    // The last value has no separator after it.
     let [text @ .., _] = text.get(..len).unwrap_or_default().as_flattened() else { return NONE };
     let mut hex = [0; HASH_LEN];
     for (pair, byte) in hex.chunks_exact_mut(2).zip(sha256(text)) {
@@ -225,7 +222,7 @@ const fn hex_digit(nibble: u8) -> u8 {
     b"0123456789abcdef"[(nibble & 0xf) as usize]
 }
 
-/// The fingerprint while it is written, from the front. Its parts are such that all fits.
+/// The fingerprint while it is written. Its parts always fit.
 struct Text {
     bytes: [u8; JA4_LEN],
     len: usize,

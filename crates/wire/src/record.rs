@@ -1,5 +1,4 @@
-//! The TLS record header (RFC 8446 5.1): five bytes, its limits, and the content types.
-//! It must not know what is inside a record, nor whether it is encrypted.
+//! The TLS record header (RFC 8446 5.1), the limits on its length, and the content types.
 
 /// Bytes of a record header: type (1), legacy version (2), length (2).
 pub const HEADER_LEN: usize = 5;
@@ -25,8 +24,8 @@ pub const APPLICATION_DATA: u8 = 23;
 /// The only major version that TLS has ever had on the wire (SSL 3.0 to TLS 1.3).
 pub const VERSION_MAJOR: u8 = 3;
 
-/// A record header as it stands on the wire. Nothing is checked: what is allowed depends on
-/// where in the connection the record is.
+/// A record header as sent. Nothing is checked: what is allowed depends on the state of the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// `ContentType`, see the constants of this module.
@@ -38,7 +37,7 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Reads the header at the start of `raw`; `None` when it has fewer than [`HEADER_LEN`] bytes.
+    /// Reads the header at the start of `raw`; `None` if `raw` has fewer than [`HEADER_LEN`] bytes.
     pub const fn read(raw: &[u8]) -> Option<Self> {
         match raw {
             [content_type, v0, v1, l0, l1, ..] => Some(Self {

@@ -1,5 +1,5 @@
-//! The ServerHello (RFC 8446 4.1.3, RFC 5246 7.4.1.3) at the start of a server's flight: what it
-//! chose. It must not know the hello that it answers.
+//! The ServerHello (RFC 8446 4.1.3, RFC 5246 7.4.1.3) at the start of a server's flight: what the
+//! server chose.
 
 use crate::cursor::Cursor;
 use crate::fault::{Fault, Field, Malformed};
@@ -18,28 +18,28 @@ pub const HELLO_RETRY_REQUEST_RANDOM: [u8; 32] = [
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
-/// The record that a server in compatibility mode may send before its second flight (RFC 8446
-/// D.4), whole: nothing else of this type is legal before a ServerHello.
+/// The whole record that a server in compatibility mode may send before its second flight (RFC 8446
+/// D.4). No other record of this type is legal before a ServerHello.
 const COMPATIBILITY_RECORD: [u8; 6] = [CHANGE_CIPHER_SPEC, VERSION_MAJOR, 3, 0, 1, 1];
 
-/// Reads a ServerHello from what a server has sent so far, without taking anything away.
+/// Reads a ServerHello from the bytes that a server has sent so far. It removes none.
 #[derive(Clone, Debug)]
 pub struct ServerHelloReader {
     message: MessageReader,
 }
 
-/// The answer of [`ServerHelloReader::feed`]; it depends on the bytes alone, not on how they were
-/// cut, and once it is not `NeedMore` it stays as it is.
+/// The answer of [`ServerHelloReader::feed`]. It depends on the bytes only, not on how they were
+/// cut. Once it is not `NeedMore` it does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerPeek {
-    /// Not complete before this many bytes more have come.
+    /// Not complete before so many more bytes have arrived.
     NeedMore {
         /// Bytes, at least 1.
         at_least: usize,
     },
-    /// The first byte is that of no record that a server may answer a hello with.
+    /// The first byte, which begins no record that may answer a hello.
     NotTls(u8),
-    /// The server said an alert: it refuses, or only warns before its hello.
+    /// The server sent an alert: it refuses, or only warns before its hello.
     Alert {
         /// Its code.
         description: u8,
@@ -48,14 +48,14 @@ pub enum ServerPeek {
     },
     /// What the server chose.
     ServerHello(ServerHello),
-    /// TLS, and no client should take it.
+    /// TLS, but no client should accept it.
     Malformed(Malformed),
 }
 
-/// What a server chose. For a HelloRetryRequest: what it will choose.
+/// What a server chose. In a HelloRetryRequest: what it will choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerHello {
-    /// The version negotiated: that of `supported_versions`, else `legacy_version`.
+    /// The negotiated version: `supported_versions`, or without it `legacy_version`.
     pub version: u16,
     /// `legacy_version` as sent.
     pub legacy_version: u16,
@@ -63,10 +63,10 @@ pub struct ServerHello {
     pub random: [u8; 32],
     /// The cipher suite chosen.
     pub cipher_suite: u16,
-    /// The TLS compression method chosen; 0 is "null", which it must be in TLS 1.3.
+    /// The TLS compression method chosen; 0 is "null", the only one in TLS 1.3.
     pub compression_method: u8,
-    /// Where the last record that holds the hello ends in what was fed. It may hold more
-    /// messages, and its end may not have been received yet.
+    /// Where the last record that holds the hello ends in what was fed. The record may hold more
+    /// messages, and may be incomplete.
     pub raw_len: usize,
 }
 
@@ -83,7 +83,7 @@ impl ServerHelloReader {
         Self { message: MessageReader::new(SERVER_HELLO, SERVER_HELLO_BYTES_MAX, false) }
     }
 
-    /// Looks at `raw`, which is everything received in this flight so far. Each call's `raw` must
+    /// Reads `raw`, which is everything received in this flight so far. Each call's `raw` must
     /// extend the last one's.
     pub fn feed(&mut self, raw: &[u8]) -> ServerPeek {
         let skipped = match compatibility_record(raw) {
@@ -117,7 +117,7 @@ impl Default for ServerHelloReader {
     }
 }
 
-/// Length of the compatibility record that `raw` starts with, 0 for none.
+/// Length of the compatibility record that `raw` starts with; 0 if there is none.
 fn compatibility_record(raw: &[u8]) -> Result<usize, ServerPeek> {
     const LEN: usize = COMPATIBILITY_RECORD.len();
     if raw.starts_with(&COMPATIBILITY_RECORD) {
@@ -135,8 +135,8 @@ fn compatibility_record(raw: &[u8]) -> Result<usize, ServerPeek> {
     }
 }
 
-/// A plaintext alert: level and description (RFC 8446 6), nothing else in its record. `skipped`
-/// bytes came before it.
+/// A plaintext alert: level and description (RFC 8446 6) alone in a record. `skipped` bytes came
+/// before it.
 fn alert(raw: &[u8], skipped: usize) -> ServerPeek {
     const ALERT_LEN: usize = 2;
     let malformed = |why| ServerPeek::Malformed(Malformed { at: 0, why });
@@ -176,7 +176,7 @@ fn selected_version(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
     }
 }
 
-/// The same where there are too many types to keep them in a short list.
+/// The same, if there are too many types for the short list.
 #[cold]
 fn selected_among_many(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
     let mut many = Many::new();
@@ -184,7 +184,7 @@ fn selected_among_many(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
     Ok(found.flatten())
 }
 
-/// The version, if there is one; `None` where `insert` could not hold one type more.
+/// The version, if there is one. The outer `None`: `insert` had no room for another type.
 fn version_in(
     mut list: Cursor<'_>,
     mut insert: impl FnMut(u16) -> Option<bool>,

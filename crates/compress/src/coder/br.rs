@@ -1,6 +1,5 @@
-//! brotli (RFC 7932), plain or with a raw dictionary (shared brotli). The library has no reset:
-//! an encoder is made for each body, of memory that outlives it. Must not know the dcb header,
-//! which is the caller's to write.
+//! brotli (RFC 7932), plain or with a raw dictionary (shared brotli). The library cannot reset an
+//! encoder: each body gets a new one, in memory that is reused. The caller writes the dcb header.
 
 mod memory;
 
@@ -20,14 +19,14 @@ pub struct Br {
 }
 
 impl Br {
-    /// A few kilobytes until the first byte. `length` where it is known: the tables fit it.
+    /// Takes a few kilobytes until the first byte. If `length` is known, the tables fit it.
     #[must_use]
     pub fn new(effort: Effort, length: Option<u64>, memory: BrMemory) -> Self {
         let state = state(quality(effort, length), window_log(length), length, &memory);
         Self { state, memory }
     }
 
-    /// What the next encoder may be made of.
+    /// The memory, for the next encoder.
     #[must_use]
     pub fn into_memory(self) -> BrMemory {
         let Self { state, memory } = self;
@@ -35,10 +34,10 @@ impl Br {
         memory
     }
 
-    /// With a raw dictionary, and brotli's own `quality`, 2 to 11.
+    /// An encoder with a raw dictionary. `quality` is brotli's own, 2 to 11.
     #[must_use]
     pub fn with_dictionary(quality: u32, dictionary: &[u8], length: Option<u64>) -> Self {
-        // The dictionary lies in the window, before the body.
+        // The dictionary precedes the body in the window.
         let reach = length.map(|length| length + dictionary.len() as u64);
         let window_log =
             reach.map_or(WINDOW_LOG_MAX, wanted_log).clamp(WINDOW_LOG_MIN, WINDOW_LOG_MAX);
@@ -72,7 +71,7 @@ impl Br {
         self.step(&[], out, Step::Finish)
     }
 
-    /// Bytes of memory that one encoder comes to hold at most, measured.
+    /// Most bytes of memory that one encoder takes, measured.
     #[must_use]
     pub fn bytes(effort: Effort, length: Option<u64>) -> usize {
         let tables = match effort {
@@ -90,7 +89,7 @@ impl Br {
         };
         let (mut left, mut at) = (piece.len(), 0);
         loop {
-            // No room is offered: what comes out is taken from the encoder's own buffer below.
+            // No output buffer is passed: the output is taken from the encoder's own buffer below.
             let went = self.state.compress_stream(
                 operation,
                 &mut left,
@@ -106,7 +105,7 @@ impl Br {
                 return Err(BROKEN);
             }
             let mut taken = 0;
-            // What is given reaches to the end of the buffer; `taken` bytes of it are output.
+            // `given` extends to the end of the buffer; its first `taken` bytes are output.
             let given = self.state.take_output(&mut taken);
             out.extend_from_slice(given.get(..taken).unwrap_or_default());
             let done = match step {
@@ -147,19 +146,20 @@ fn window_log(length: Option<u64>) -> u32 {
     length.map_or(WINDOW_LOG, |length| wanted_log(length).clamp(WINDOW_LOG_MIN, WINDOW_LOG))
 }
 
-/// The window that reaches over `length` bytes; brotli's window is 2^n - 16.
+/// The window for `length` bytes; brotli's window is 2^n - 16.
 fn wanted_log(length: u64) -> u32 {
     u64::BITS - (length + 15).leading_zeros()
 }
 
-const BROKEN: CodingError = CodingError { coder: "br", why: "the stream is in no state to go on" };
+const BROKEN: CodingError = CodingError { coder: "br", why: "the stream is in an invalid state" };
 
-/// Bytes: for shorter bodies 6 finds 0.2 % more than 5 does, with tables twice as large to clear.
+/// Bytes. For longer bodies quality 5 is used: 6 saves only 0.2 % more, with tables twice as large
+/// to clear.
 const LENGTH_SMALL_MAX: u64 = 16 << 10;
-/// 1 MiB: a tenth fewer bytes of long bodies than 2^18, and memory is taken as a body grows; more
-/// is not worth it.
+/// 1 MiB: long bodies get a tenth smaller than with 2^18, and memory is taken only as a body grows.
+/// More is not worth it.
 const WINDOW_LOG: u32 = 20;
-/// Below 2^17, qualities from 5 up fall into a match finder that takes five times as long.
+/// Below 2^17, qualities from 5 up use a match finder that takes five times as long.
 const WINDOW_LOG_MIN: u32 = 17;
 
 /// 16 MiB, the most that RFC 9842 section 4 allows.

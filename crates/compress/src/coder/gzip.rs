@@ -1,24 +1,24 @@
-//! gzip (RFC 1952) by zlib-rs; a context is reset between bodies. Knows nothing but bytes.
+//! gzip (RFC 1952) by zlib-rs. A context is reset between bodies.
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::step::{CodingError, Effort, ROOM_BYTES, Step};
 
-/// A context, fresh or used before.
+/// A context, new or used before.
 pub struct Gzip {
     context: Compress,
     effort: Effort,
 }
 
 impl Gzip {
-    /// A context holds all its memory from here on: see [`Gzip::BYTES`].
+    /// Allocates all of a context's memory: see [`Gzip::BYTES`].
     #[must_use]
     pub fn new(effort: Effort) -> Self {
         let context = Compress::new_gzip(Compression::new(level(effort)), WINDOW_BITS);
         Self { context, effort }
     }
 
-    /// Makes ready for the next body.
+    /// Prepares for the next body.
     #[must_use]
     pub fn begin(self, effort: Effort) -> Self {
         if self.effort != effort {
@@ -91,8 +91,7 @@ const fn level(effort: Effort) -> u32 {
     }
 }
 
-const BROKEN: CodingError =
-    CodingError { coder: "gzip", why: "the stream is in no state to go on" };
+const BROKEN: CodingError = CodingError { coder: "gzip", why: "the stream is in an invalid state" };
 
 /// 32 KiB, the most that DEFLATE has.
 const WINDOW_BITS: u8 = 15;

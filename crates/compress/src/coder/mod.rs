@@ -1,5 +1,5 @@
 //! Streaming coders: pieces of a body in, coded bytes out, appended to the caller's buffer.
-//! Must not know what is coded or for whom; the only memory of size is a context from the pool.
+//! Contexts come from the pool; nothing else takes much memory.
 
 mod br;
 mod gzip;

@@ -1,5 +1,5 @@
-//! zstd (RFC 8878): plain, with a raw prefix, or with a prepared dictionary; a context is reset
-//! between bodies. Must not know the dcz header, which is the caller's to write.
+//! zstd (RFC 8878): plain, with a raw prefix, or with a prepared dictionary. A context is reset
+//! between bodies. The caller writes the dcz header.
 
 use std::borrow::Cow;
 
@@ -8,20 +8,20 @@ use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, Strategy}
 
 use super::step::{CodingError, Effort, ROOM_BYTES, Step};
 
-/// A context, fresh or used before.
+/// A context, new or used before.
 pub struct Zstd {
     context: CCtx<'static>,
 }
 
 impl Zstd {
-    /// A few kilobytes until the first byte; `None` without memory.
+    /// Takes a few kilobytes until the first byte. `None` if memory is short.
     #[must_use]
     pub fn new() -> Option<Self> {
         Some(Self { context: CCtx::try_create()? })
     }
 
-    /// Makes ready for the next body. `length` where it is known: the tables fit it, and the
-    /// frame's header tells it.
+    /// Prepares for the next body. If `length` is known, the tables fit it, and the frame's header
+    /// contains it.
     ///
     /// # Errors
     /// The library's; the context must then be dropped.
@@ -34,8 +34,8 @@ impl Zstd {
         Ok(())
     }
 
-    /// As [`Zstd::begin`], with a dictionary that is copied and prepared for this body alone: for
-    /// bodies whose length is not known. Raw content only, see [`is_raw`].
+    /// As [`Zstd::begin`], with a dictionary that is copied and prepared for this body alone, whose
+    /// length is unknown. Raw content only, see [`is_raw`].
     ///
     /// # Errors
     /// The library's; the context must then be dropped.
@@ -51,7 +51,7 @@ impl Zstd {
     /// Takes a piece of the body.
     ///
     /// # Errors
-    /// The library's, for instance more bytes than were told.
+    /// The library's, for instance if there are more bytes than `length`.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         self.step(piece, out, Step::More)
     }
@@ -67,12 +67,12 @@ impl Zstd {
     /// Ends the frame.
     ///
     /// # Errors
-    /// The library's, for instance fewer bytes than were told.
+    /// The library's, for instance if there were fewer bytes than `length`.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         self.step(&[], out, Step::Finish)
     }
 
-    /// Lets go of a dictionary and of a body that was not ended; the tables stay.
+    /// Drops the dictionary and an unfinished body; the tables stay.
     ///
     /// # Errors
     /// The library's; the context must then be dropped.
@@ -87,10 +87,10 @@ impl Zstd {
         self.context.sizeof()
     }
 
-    /// Bytes of memory that a body like this makes a context hold at most, measured.
+    /// Most bytes of memory that a context takes for such a body, measured.
     #[must_use]
     pub fn bytes_of(effort: Effort, length: Option<u64>) -> usize {
-        // Input and output buffers, and tables of some bytes for each of the window's.
+        // Input and output buffers, and tables with some bytes for each byte of the window.
         let log = match (effort, length) {
             (Effort::Fast | Effort::Even, None) => 17,
             (Effort::Small, None) => 18,
@@ -124,9 +124,9 @@ impl Zstd {
     }
 }
 
-/// The whole of `body` in one frame, with `prefix` as raw history of this frame alone. `level` is
-/// zstd's own, 1 to 19. Where both are parts of one buffer, the body is copied first: the library
-/// takes input that overlaps its history for a buffer that is reused, and drops the history.
+/// Codes `body` in one frame, with `prefix` as raw history of this frame alone. `level` is zstd's
+/// own, 1 to 19. If both lie in one buffer, the body is copied first: the library takes input that
+/// overlaps its history for a reused buffer, and drops the history.
 ///
 /// # Errors
 /// The library's.
@@ -139,8 +139,8 @@ pub fn delta(prefix: &[u8], body: &[u8], level: i32) -> Result<Vec<u8>, CodingEr
     set(&mut context, CParameter::CompressionLevel(level))?;
     set(&mut context, CParameter::WindowLog(window_log))?;
     if level < OPTIMAL_LEVEL_MIN {
-        // The hash tables of low levels are for the window's newest part only and lose most of a
-        // large prefix; long-distance matching finds less of it than a larger table does.
+        // The hash tables of low levels cover only the window's newest part and lose most of a
+        // large prefix. A larger table finds more of it than long-distance matching.
         set(&mut context, CParameter::HashLog(window_log.min(HASH_LOG_MAX)))?;
     }
     context.ref_prefix(prefix).map_err(said)?;
@@ -161,7 +161,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// `None` where the dictionary is not raw, or without memory.
+    /// `None` if the dictionary is not raw, or memory is short.
     #[must_use]
     pub fn new(dictionary: &[u8], effort: Effort) -> Option<Self> {
         if !is_raw(dictionary) {
@@ -179,7 +179,7 @@ impl Prepared {
 }
 
 impl Zstd {
-    /// The whole of `body` in one frame, with a prepared dictionary.
+    /// Codes `body` in one frame, with a prepared dictionary.
     ///
     /// # Errors
     /// The library's; the context must then be dropped.
@@ -198,8 +198,8 @@ impl Zstd {
     }
 }
 
-/// Whether the library takes these bytes as mere content: a dictionary that begins with zstd's
-/// magic number would be parsed as one with tables, which RFC 9842 section 5 does not allow.
+/// Whether the library takes these bytes as plain content. A dictionary that begins with zstd's
+/// magic number is parsed as one with tables, which RFC 9842 section 5 does not allow.
 #[must_use]
 pub fn is_raw(dictionary: &[u8]) -> bool {
     !dictionary.starts_with(&DICTIONARY_MAGIC)
@@ -214,16 +214,17 @@ fn parameters(effort: Effort, length: Option<u64>) -> Vec<CParameter> {
         Effort::Small => 18,
     };
     if effort == Effort::Even && !is_small {
-        // Level 6's tables with a search between those of 5 and 6: 1.5 % fewer bytes than zlib's 6
-        // on a source tree, where level 5 has up to 4 % more in files of middle length and level 6
-        // takes a third longer. Long bodies win anyway by their window, so less is searched there.
+        // Level 6's tables with a search between those of 5 and 6. On a source tree this gives 1.5
+        // % fewer bytes than zlib's 6. Level 5 gives up to 4 % more in files of middle length, and
+        // level 6 takes a third longer. Long bodies gain from their window anyway, so they are
+        // searched less.
         let is_long = length.is_some_and(|length| length > LENGTH_MIDDLE_MAX);
         parameters.push(CParameter::Strategy(Strategy::ZSTD_greedy));
         parameters.push(CParameter::MinMatch(5));
         parameters.push(CParameter::SearchLog(if is_long { 4 } else { 5 }));
     }
     match length {
-        // The tables are those of a body that just fills the window.
+        // The tables for a body that just fills the window.
         None => {
             parameters.push(CParameter::SrcSizeHint(1 << window_log));
             parameters.push(CParameter::WindowLog(window_log));
@@ -244,8 +245,8 @@ const fn level(effort: Effort) -> i32 {
     }
 }
 
-/// The window must reach from the end of the body to the start of the prefix, within what RFC
-/// 9842 section 5 lets a client expect: 8 MiB, or 1.25 times the dictionary, up to 128 MiB.
+/// The window must reach from the end of the body to the start of the prefix, within what RFC 9842
+/// section 5 lets a client expect: 8 MiB, or 1.25 times the dictionary, up to 128 MiB.
 fn delta_window_log(prefix: usize, body: usize) -> u32 {
     let reach = (prefix + body).max(1 << 10);
     let allowed = (prefix + prefix / 4).clamp(8 << 20, 128 << 20);
@@ -257,10 +258,10 @@ fn said(code: usize) -> CodingError {
     CodingError { coder: "zstd", why: zstd_safe::get_error_name(code) }
 }
 
-/// Bytes: for shorter bodies level 5 is lazy, which saves 2 % that greedy does not find.
+/// Bytes. Shorter bodies use level 5, whose lazy search saves 2 % more than greedy.
 const LENGTH_SMALL_MAX: u64 = 16 << 10;
 const LEVEL_SMALL: i32 = 5;
-/// Bytes: what zlib's window of 32 KiB sees a good part of.
+/// Bytes: zlib's window of 32 KiB covers a good part of such a body.
 const LENGTH_MIDDLE_MAX: u64 = 128 << 10;
 
 const NO_MEMORY: CodingError = CodingError { coder: "zstd", why: "no memory" };
@@ -268,12 +269,12 @@ const NO_MEMORY: CodingError = CodingError { coder: "zstd", why: "no memory" };
 /// RFC 8878 section 5: 0xEC30A437, little-endian.
 const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xA4, 0x30, 0xEC];
 
-/// From here on zstd's parsers are optimal ones, with tables that fit.
+/// From this level on zstd's parsers are optimal, with tables that are large enough.
 const OPTIMAL_LEVEL_MIN: i32 = 13;
-/// 4 million entries, 16 MiB for the moment that a delta takes.
+/// 4 million entries: 16 MiB while a delta is made.
 const HASH_LOG_MAX: u32 = 22;
 
-/// 1 MiB, for a body that is known to be longer than that.
+/// 1 MiB, for bodies that are known to be longer.
 const WINDOW_LOG_KNOWN: u32 = 20;
 
 #[cfg(test)]

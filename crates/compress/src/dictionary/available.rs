@@ -1,5 +1,4 @@
 //! Available-Dictionary (RFC 9842 section 2.2): the one dictionary that a client says it has.
-//! Must not know whether anybody here has it too.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,15 +7,14 @@ use http::header::HeaderName;
 
 use super::Hash;
 
-/// `None` where the field is absent, is there twice, or is not one byte sequence of 32 bytes:
-/// what cannot be read was not offered.
+/// The hash in the field. `None` if the field is absent, occurs twice, or is not one byte sequence
+/// of 32 bytes.
 #[must_use]
 pub fn available(headers: &HeaderMap) -> Option<Hash> {
     let mut lines = headers.get_all(&AVAILABLE_DICTIONARY).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else { return None };
     let item = line.to_str().ok()?.trim_matches(' ');
-    // A structured item (RFC 9651 section 3.3.5): `:` base64 `:`, then parameters, which mean
-    // nothing to us.
+    // A structured item (RFC 9651 section 3.3.5): `:` base64 `:`, then parameters, which we ignore.
     let (encoded, after) = item.strip_prefix(':')?.split_once(':')?;
     if !after.is_empty() && !after.starts_with(';') {
         return None;
@@ -25,7 +23,7 @@ pub fn available(headers: &HeaderMap) -> Option<Hash> {
     decoded.try_into().ok().map(Hash)
 }
 
-/// Echoed by the client from `id` in Use-As-Dictionary; the hash alone decides here.
+/// Echoed by the client from `id` in Use-As-Dictionary. We decide by the hash alone.
 pub const DICTIONARY_ID: HeaderName = HeaderName::from_static("dictionary-id");
 /// The request's field.
 pub const AVAILABLE_DICTIONARY: HeaderName = HeaderName::from_static("available-dictionary");

@@ -1,5 +1,5 @@
-//! Compression dictionaries (RFC 9842): who may use which, how they are told of, how they are kept.
-//! Must not know files, threads or time.
+//! Compression dictionaries (RFC 9842): who may use which, how they are announced, and how they are
+//! stored.
 
 pub mod available;
 pub mod offer;
@@ -28,7 +28,7 @@ impl fmt::Debug for Hash {
 }
 
 impl Hash {
-    /// Reads 64 lower-case hexadecimal digits, one spelling.
+    /// Reads 64 lower-case hexadecimal digits, the only accepted spelling.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         if text.len() != 64 || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -43,8 +43,8 @@ impl Hash {
     }
 }
 
-/// What stands before the coded bytes: the dictionary's hash in a frame that plain decoders skip
-/// (dcz, RFC 9842 section 5) or do not know (dcb, section 4). Empty for other codings.
+/// Appends what precedes the coded bytes: the dictionary's hash in a frame that plain decoders skip
+/// (dcz, RFC 9842 section 5) or do not know (dcb, section 4). Nothing for other codings.
 pub fn header(coding: Coding, dictionary: Hash, out: &mut Vec<u8>) {
     match coding {
         Coding::Dcz => out.extend_from_slice(&DCZ_MAGIC),
@@ -54,11 +54,11 @@ pub fn header(coding: Coding, dictionary: Hash, out: &mut Vec<u8>) {
     out.extend_from_slice(&dictionary.0);
 }
 
-/// A skippable zstd frame of 32 bytes.
+/// The header of a skippable zstd frame of 32 bytes.
 const DCZ_MAGIC: [u8; 8] = [0x5E, 0x2A, 0x4D, 0x18, 0x20, 0, 0, 0];
 const DCB_MAGIC: [u8; 4] = [0xFF, 0x44, 0x43, 0x42];
 
-/// Bytes of one dictionary at most: what a client keeps gladly, and a delta takes a second for.
+/// Most bytes of one dictionary: clients still store it, and a delta takes about a second.
 pub const DICTIONARY_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]

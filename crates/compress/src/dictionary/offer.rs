@@ -1,5 +1,5 @@
 //! Which responses become dictionaries, which requests may be answered with one, and the fields
-//! that say so (RFC 9842 sections 2.1, 6.2 and 9.3.3). Must not know the store.
+//! that say so (RFC 9842 sections 2.1, 6.2 and 9.3.3).
 
 use http::header::{
     ACCEPT_ENCODING, ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
@@ -14,7 +14,7 @@ use crate::eligible::LENGTH_MIN;
 use crate::fields::{are_readable, has_directive, lists};
 use crate::validators::{varies_by, vary};
 
-/// Whether a response to this request may be kept and handed to other people as history.
+/// Whether a response may be stored and used as a dictionary for other clients.
 #[must_use]
 pub fn may_become(
     request: &HeaderMap,
@@ -34,8 +34,8 @@ pub fn may_become(
     status == StatusCode::OK && !personal && !stale && fresh && fits
 }
 
-/// Whether a response to a request without credentials may teach a dictionary that everybody
-/// gets. It need not be fresh: it is not kept itself.
+/// Whether a response to a request without credentials may be a training sample for a dictionary
+/// that everybody gets. It need not be fresh, because it is not stored itself.
 #[must_use]
 pub fn may_be_sample(status: StatusCode, response: &HeaderMap) -> bool {
     status == StatusCode::OK && !is_personal(response)
@@ -59,8 +59,8 @@ fn cache_has(headers: &HeaderMap, start: &str) -> bool {
     })
 }
 
-/// The server's check of section 9.3.3: a page must not read another origin's response through
-/// the length that a dictionary gives it.
+/// The server's check of section 9.3.3: a page must not learn another origin's response from the
+/// length that a dictionary gives it.
 #[must_use]
 pub fn may_use(request: &HeaderMap, response: &HeaderMap) -> bool {
     let one = |name: &HeaderName| -> Result<Option<&HeaderValue>, ()> {
@@ -85,27 +85,27 @@ pub fn may_use(request: &HeaderMap, response: &HeaderMap) -> bool {
     }
 }
 
-/// `Use-As-Dictionary` for a response that matches a rule's pattern.
+/// Adds `Use-As-Dictionary` to a response that matches a rule's pattern.
 pub fn offer(headers: &mut HeaderMap, pattern: &Pattern) {
-    // A pattern has no quotation mark or backslash, so it is a string as it is.
+    // A pattern contains no quotation mark or backslash, so it needs no escapes.
     if let Ok(value) = HeaderValue::from_str(&format!("match=\"{pattern}\"")) {
         headers.insert(USE_AS_DICTIONARY, value);
     }
 }
 
-/// `Link` to a dictionary that is fetched by itself (section 3).
+/// Adds a `Link` to a dictionary that is fetched separately (section 3).
 pub fn link(headers: &mut HeaderMap, path: &str) {
     if let Ok(value) = HeaderValue::from_str(&format!("<{path}>; rel=\"compression-dictionary\"")) {
         headers.append(LINK, value);
     }
 }
 
-/// What a cache must tell apart (section 6.2).
+/// Adds the fields that a cache must distinguish to Vary (section 6.2).
 pub fn vary_by_dictionary(headers: &mut HeaderMap) {
     vary(headers, &[ACCEPT_ENCODING, super::available::AVAILABLE_DICTIONARY]);
 }
 
-/// The path of Eyelet's own answer with a trained dictionary.
+/// The path at which Eyelet itself serves a trained dictionary.
 #[must_use]
 pub fn own_path(hash: Hash) -> String {
     format!("{OWN_PATH}{hash}")
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_public_fresh_answers_become_dictionaries() {
+    fn only_public_fresh_responses_become_dictionaries() {
         let fresh = ("cache-control", "public, max-age=600");
         for (request, status, response, length, may) in [
             (&[][..], 200, &[fresh][..], None, true),

@@ -1,22 +1,23 @@
-//! The `match` of a dictionary: a path with `*` in it, the part of URL Pattern that needs no
-//! regular expressions. Must not know origins: a dictionary never leaves its own.
+//! The `match` of a dictionary: a path with `*`, the part of URL Pattern without regular
+//! expressions. It has no origin, because a dictionary never leaves its own.
 
 use std::fmt;
 
-/// A path in which `*` stands for any characters, `/` among them.
+/// A path in which `*` stands for any characters, also `/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern(Box<str>);
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternFault {
-    /// It is resolved against the dictionary's URL by clients, but read by people here.
+    /// It is relative: clients would resolve it against the dictionary's URL, but operators read it
+    /// here.
     #[error("a pattern starts with \"/\", such as \"/assets/app.*.js\"")]
     Relative,
-    /// URL Pattern gives it a meaning, and clients refuse groups (RFC 9842 section 2.1.1).
+    /// A character with a meaning in URL Pattern: clients refuse groups (RFC 9842 section 2.1.1).
     #[error("{0:?} has a meaning in URL patterns that clients refuse; use \"*\" only")]
     Special(char),
-    /// It goes into a header field as a string.
+    /// A character that cannot be in the header field.
     #[error("a pattern is printable ASCII; percent-encode the rest")]
     Unprintable,
     /// Longer than [`PATTERN_BYTES_MAX`].
@@ -45,14 +46,14 @@ impl Pattern {
         Ok(Self(text.into()))
     }
 
-    /// As it was written.
+    /// The pattern as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether a path, without its query, is one of these. Linear: each part between two `*` is
-    /// looked for once, and the leftmost place leaves most to the rest.
+    /// Whether a path, without its query, matches. Linear: each part between two `*` is searched
+    /// for once, and its leftmost position leaves most to the rest.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
         let mut parts = self.0.split('*');
@@ -77,7 +78,7 @@ impl fmt::Display for Pattern {
 
 const SPECIAL: [char; 11] = ['(', ')', '{', '}', ':', '?', '+', '\\', '"', '#', '['];
 
-/// Bytes: as a rule's text; sent with every response that is made a dictionary.
+/// Most bytes of a pattern: it is sent with every response that becomes a dictionary.
 pub const PATTERN_BYTES_MAX: usize = 512;
 
 #[cfg(test)]
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_refuse_is_refused_here() {
+    fn patterns_that_clients_refuse_are_refused() {
         for (text, fault) in [
             ("app.js", PatternFault::Relative),
             ("", PatternFault::Relative),

@@ -1,5 +1,5 @@
-//! What is kept of dictionaries: the last versions of each family, trained ones, and the deltas
-//! between versions, all under one bound of bytes. Must not know files or threads.
+//! The dictionary store: the last versions of each family, trained dictionaries, and the deltas
+//! between versions, within one limit in bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::Hash;
 use super::pattern::Pattern;
 use crate::accept::Coding;
 
-/// Responses that may be each other's history: of one rule, one origin, one pattern.
+/// Responses that may be dictionaries for each other: of one rule, one origin, one pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Family {
-    /// The rule's name, which outlives a restart.
+    /// The rule's name, which is the same after a restart.
     pub rule: Box<str>,
     /// The authority of the request, in lower case: dictionaries never leave their origin.
     pub origin: Box<str>,
@@ -21,22 +21,22 @@ pub struct Family {
     pub pattern: Pattern,
 }
 
-/// A response that was seen.
+/// A stored response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StoredVersion {
-    /// Of `body`.
+    /// The hash of `body`.
     pub hash: Hash,
-    /// Where it belongs.
+    /// Its family.
     pub family: Family,
-    /// The path that it was last seen at.
+    /// The path at which it was last seen.
     pub path: Box<str>,
     /// Decoded content.
     pub body: Bytes,
-    /// Larger is later.
+    /// Sequence number of the last time it was seen.
     pub seen: u64,
 }
 
-/// Which delta: from a version that a client has, to one that it asks for.
+/// Names a delta: from a version that a client has to one that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
     /// The dictionary.
@@ -47,16 +47,16 @@ pub struct Step {
     pub coding: Coding,
 }
 
-/// A coded body that is ready, with the header of its coding.
+/// A finished coded body, with the header of its coding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delta {
-    /// What is sent.
+    /// The bytes to send.
     pub coded: Bytes,
-    /// How hard it was tried: the coder's own level.
+    /// The coder's own level.
     pub level: u8,
 }
 
-/// Versions and deltas within a bound.
+/// Versions and deltas within a limit in bytes.
 #[derive(Debug)]
 pub struct Store {
     versions: HashMap<Hash, Arc<StoredVersion>>,
@@ -66,7 +66,7 @@ pub struct Store {
     seen: u64,
 }
 
-/// What a change to the store asks of whoever keeps it on disk.
+/// What a change means for the copy on disk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// The version that is new.
@@ -91,13 +91,13 @@ impl Store {
         self.bytes
     }
 
-    /// A version, if it is of this family: a hash from elsewhere is one that nobody has.
+    /// A version of this family. A hash of another family counts as unknown.
     #[must_use]
     pub fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.versions.get(&hash).filter(|version| version.family == *family).cloned()
     }
 
-    /// A version of any family, for its own sake.
+    /// A version of any family, to be served itself.
     #[must_use]
     pub fn any_version(&self, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.versions.get(&hash).cloned()
@@ -120,23 +120,23 @@ impl Store {
         found
     }
 
-    /// A delta that is ready.
+    /// A finished delta.
     #[must_use]
     pub fn delta(&self, step: Step) -> Option<&Delta> {
         self.deltas.get(&step)
     }
 
-    /// Notes a version; what is older than the bounds allow goes.
+    /// Stores a version, and drops the oldest ones beyond the limits.
     pub fn see(&mut self, family: Family, path: &str, hash: Hash, body: Bytes) -> Changed {
         self.seen += 1;
         let mut changed = Changed::default();
         if let Some(known) = self.versions.get(&hash) {
-            // The same bytes elsewhere: of the family that showed them last.
+            // The same bytes elsewhere: they now belong to the family that showed them last.
             if known.family == family && *known.path == *path {
                 return changed;
             }
         } else if body.len() > self.bytes_max / 4 {
-            // One body must not push everything else out.
+            // A single body must not displace everything else.
             return changed;
         }
         let version = StoredVersion { hash, family, path: path.into(), body, seen: self.seen };
@@ -146,8 +146,7 @@ impl Store {
         changed
     }
 
-    /// Puts back a version that was kept, in any order. No body and no sum of bodies is larger
-    /// than what [`Store::see`] allows.
+    /// Restores a version from disk, in any order. Limits apply as in [`Store::see`].
     pub fn restore(&mut self, version: StoredVersion) -> Changed {
         let mut changed = Changed::default();
         if version.body.len() > self.bytes_max / 4 {
@@ -162,7 +161,7 @@ impl Store {
         changed
     }
 
-    /// Drops what the bounds do not allow, after all versions were restored.
+    /// Drops what exceeds the limits, after all versions were restored.
     pub fn settle(&mut self) -> Changed {
         let mut changed = Changed::default();
         if let Some(newest) = self.versions.values().max_by_key(|v| v.seen).map(|v| v.hash) {
@@ -171,7 +170,7 @@ impl Store {
         changed
     }
 
-    /// Keeps a delta, if both of its ends are still here and there is room for it.
+    /// Stores a delta, if both of its versions are still here and there is room.
     pub fn keep(&mut self, step: Step, delta: Delta) -> bool {
         let old = self.deltas.get(&step).map_or(0, |old| old.coded.len());
         if !self.has(step) || self.bytes - old + delta.coded.len() > self.bytes_max {
@@ -193,7 +192,8 @@ impl Store {
         }
     }
 
-    /// Oldest first: of the family of `newest` beyond [`FAMILY_VERSIONS_MAX`], then of all.
+    /// Drops the oldest first: of the family of `newest` beyond [`FAMILY_VERSIONS_MAX`], then of
+    /// all.
     fn shrink(&mut self, newest: Hash, changed: &mut Changed) {
         let mut families: HashMap<&Family, Vec<(u64, Hash)>> = HashMap::new();
         for version in self.versions.values() {
@@ -234,7 +234,7 @@ impl Store {
     }
 }
 
-/// Versions of one family: returning clients come with the last few, and each costs a delta.
+/// Most versions of one family: returning clients have one of the last few, and each costs a delta.
 pub const FAMILY_VERSIONS_MAX: usize = 8;
 
 #[cfg(test)]
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_of_another_family_is_one_that_nobody_has() {
+    fn a_hash_of_another_family_is_unknown() {
         let mut store = Store::new(1 << 20);
         see(&mut store, "/a/*", 1, 10);
         assert!(store.version(&family("/a/*"), Hash([1; 32])).is_some());
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_restored_keeps_to_the_bounds() {
+    fn restored_versions_keep_to_the_limits() {
         let mut store = Store::new(100);
         let mut restore = |n: u8, length: usize| {
             let (hash, body) = (Hash([n; 32]), Bytes::from(vec![n; length]));

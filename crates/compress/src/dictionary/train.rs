@@ -1,21 +1,22 @@
-//! Trains a dictionary from samples. Must not know where they come from.
+//! Trains a dictionary from samples of response bodies.
 
 /// Why there is no dictionary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrainFault {
-    /// The trainer needs several samples that have something in common.
+    /// The trainer needs several samples with common content.
     #[error("{0} samples are too few, or have nothing in common")]
     Samples(usize),
-    /// The library's own words.
+    /// The library's message.
     #[error("the trainer: {0}")]
     Trainer(&'static str),
 }
 
-/// At most `bytes_max` bytes of raw content, most useful last. The trainer's tables at its start
-/// are cut off: clients take dictionaries as content only (RFC 9842 section 2.1.4).
+/// Returns at most `bytes_max` bytes of raw content, the most useful last. The tables at the start
+/// of the trainer's output are cut off: clients take dictionaries as content only (RFC 9842 section
+/// 2.1.4).
 ///
 /// # Errors
-/// Too few samples, or too much alike or unlike.
+/// If there are too few samples, or they have too much or too little in common.
 pub fn train(samples: &[Vec<u8>], bytes_max: usize) -> Result<Vec<u8>, TrainFault> {
     if samples.len() < SAMPLES_MIN {
         return Err(TrainFault::Samples(samples.len()));
@@ -29,18 +30,18 @@ pub fn train(samples: &[Vec<u8>], bytes_max: usize) -> Result<Vec<u8>, TrainFaul
     Ok(content.get(content.len().saturating_sub(bytes_max)..).unwrap_or(content).to_vec())
 }
 
-/// The content of a zstd dictionary with tables (RFC 8878 section 5). Their exact length is behind
-/// two kinds of entropy coding; the trainer never writes more than [`TABLES_BYTES_MAX`], and the
-/// content that is lost with them is its least useful: the best stands at the end.
+/// The content of a zstd dictionary with tables (RFC 8878 section 5). Their exact length is
+/// entropy-coded, but the trainer never writes more than [`TABLES_BYTES_MAX`]. Content that is cut
+/// off with them is the least useful: the best is at the end.
 fn content(dictionary: &[u8]) -> Option<&[u8]> {
     dictionary.get(TABLES_BYTES_MAX..).filter(|content| content.len() >= CONTENT_BYTES_MIN)
 }
 
-/// The trainer's own advice is tens at least.
+/// Fewest samples; the trainer's documentation advises tens at least.
 const SAMPLES_MIN: usize = 8;
-/// Less saves less than the fields that offer it cost.
+/// Fewest bytes of content: less would save less than the fields that announce it cost.
 const CONTENT_BYTES_MIN: usize = 256;
-/// Bytes: the trainer's own buffer for them.
+/// The size of the trainer's own buffer for its tables.
 const TABLES_BYTES_MAX: usize = 256;
 
 #[cfg(test)]
@@ -51,7 +52,7 @@ mod tests {
     use crate::coder::zstd;
 
     #[test]
-    fn a_family_is_learnt_and_the_result_is_raw() {
+    fn a_trained_dictionary_helps_and_is_raw() {
         let sample = |n: u32| {
             let name = n.wrapping_mul(2_654_435_761);
             format!(

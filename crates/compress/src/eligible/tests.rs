@@ -1,4 +1,4 @@
-//! The never-list as tables. Must not know clients.
+//! Tables of responses that are, and are not, compressed.
 #![allow(clippy::unwrap_used)]
 
 use http::header::HeaderName;

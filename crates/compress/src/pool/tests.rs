@@ -1,4 +1,4 @@
-//! Every coder against its decoder, pieces of every size, flushes, and a pool that runs dry.
+//! Every coder against its decoder, pieces of every size, flushes, and a pool that is exhausted.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Read;
@@ -54,12 +54,12 @@ const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
 const EFFORTS: [Effort; 3] = [Effort::Fast, Effort::Even, Effort::Small];
 
 #[test]
-fn what_nobody_takes_is_idle() {
+fn a_pool_that_is_not_used_is_idle() {
     let pool = CompressorPool::new(64 << 20);
-    assert!(!pool.is_idle(), "nothing rests");
+    assert!(!pool.is_idle(), "no idle context");
     for coding in CODINGS {
         let lent = pool.lend(coding, Effort::Small, Some(4096));
-        assert!(!pool.is_idle() && !pool.is_idle(), "{coding:?} is at work");
+        assert!(!pool.is_idle() && !pool.is_idle(), "{coding:?} is in use");
         drop(lent);
         assert!(pool.is_idle(), "{coding:?} rests");
         drop(pool.lend(coding, Effort::Small, Some(4096)));
@@ -105,7 +105,7 @@ fn a_flush_makes_everything_so_far_decodable() {
             assert!(decode(coding, &out) == body[..end], "{coding:?} {effort:?} {end}");
             let before = out.len();
             coder.flush(&mut out).unwrap();
-            assert!(out.len() <= before + 8, "a second flush says next to nothing");
+            assert!(out.len() <= before + 8, "a second flush adds next to nothing");
         }
         coder.finish(&mut out).unwrap();
         assert!(decode(coding, &out) == body[..end]);
@@ -147,7 +147,7 @@ fn a_context_that_was_dropped_in_the_middle_serves_the_next_body() {
 }
 
 #[test]
-fn brotli_is_made_of_the_same_memory_again() {
+fn brotli_reuses_its_memory() {
     let pool = CompressorPool::new(16 << 20);
     let code = |effort, length: usize| {
         let mut coder = pool.lend(Coding::Br, effort, Some(length as u64)).unwrap();
@@ -163,17 +163,17 @@ fn brotli_is_made_of_the_same_memory_again() {
         assert!(code(Effort::Small, 20_000) == first, "whatever was there before");
         assert_eq!(pool.bytes(), resting);
     }
-    // Other tables take the place of those that do not fit.
+    // Tables of other sizes replace those that do not fit.
     for (effort, length) in [(Effort::Even, 20_000), (Effort::Small, 900), (Effort::Small, 300_000)]
     {
         assert!(decode(Coding::Br, &code(effort, length)) == body(length));
         assert!(pool.bytes() < 4 << 20, "{}", pool.bytes());
     }
     let room = pool.share(16 << 20);
-    assert!(room.is_some(), "what rests makes room");
+    assert!(room.is_some(), "idle contexts make room");
 }
 
-/// Estimates are what the budget counts: they must not be below the truth.
+/// The budget counts estimates: they must not be too low.
 #[test]
 fn zstd_contexts_hold_no_more_than_is_accounted() {
     let body = body(3 << 20);
@@ -195,7 +195,7 @@ fn zstd_contexts_hold_no_more_than_is_accounted() {
 }
 
 #[test]
-fn a_body_of_another_length_than_told_is_an_error() {
+fn a_body_of_another_length_than_declared_is_an_error() {
     let pool = CompressorPool::new(8 << 20);
     let mut coder = pool.lend(Coding::Zstd, Effort::Even, Some(10)).unwrap();
     let mut out = Vec::new();

@@ -1,5 +1,5 @@
-//! Terminate rules with real certificate files, sound and not.
-//! Each test has its own folder, which goes away with it.
+//! Terminate rules with real certificate files, valid and invalid. Each test has its own folder,
+//! which is removed after it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ impl Folder {
     fn write(&self, name: &str, text: &str) {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
-        // Keys are among them.
+        // Some of the files are keys.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
@@ -48,7 +48,7 @@ impl Folder {
         parse(&self.0.join("edge.toml"), &text, depth, SystemTime::now())
     }
 
-    /// What `check` says, with the folder cut out.
+    /// The messages of `check`, without the folder.
     fn said(&self, rules: &str) -> Vec<String> {
         let found = match self.read(Depth::Full, rules) {
             Ok(loaded) => said(&loaded.warnings),
@@ -129,7 +129,7 @@ fn what_a_terminate_rule_negotiates() {
 }
 
 #[test]
-fn certificates_that_do_not_do() {
+fn certificates_that_cannot_be_used() {
     let folder = Folder::new();
     folder.issue("app", &["app.example"]);
     folder.issue("other", &["app.example"]);
@@ -186,7 +186,7 @@ fn certificates_that_do_not_do() {
     }
     let broken = folder.said(&terminate("\"app.example\"", "\"broken.pem\"", "\"app.key\"", ""));
     assert!(broken[0].starts_with("6:15: broken.pem: broken PEM: "), "{broken:?}");
-    // What `serve` reads at start is that the files are there: the mistake is found by `check`.
+    // `serve` only checks at start that the files exist; `check` finds the mistake.
     let text = terminate("\"app.example\"", "\"app.pem\"", "\"other.key\"", "");
     assert!(folder.read(Depth::Files, &text).is_ok());
 }

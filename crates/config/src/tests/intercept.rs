@@ -1,5 +1,5 @@
-//! Listeners that intercept, and rules that are for some of them: destinations, CONNECT, sources.
-//! Mistakes are matched exactly, as in the tables beside.
+//! Listeners that intercept, and rules for some of them: destinations, CONNECT, sources. Messages
+//! are compared exactly.
 
 use super::{read, said};
 
@@ -62,7 +62,7 @@ fn upstreams_that_are_listeners() {
                         rule: it would loop";
         assert_eq!(said(&found), [expected], "{upstream}");
     }
-    // Another port, another family, or perhaps another host.
+    // Another port, another family, or possibly another host.
     for upstream in ["127.0.0.1:8444", "[::1]:8443", "192.0.2.1:8443", "127.0.0.1:80"] {
         assert_eq!(said(&read(&to(upstream)).unwrap().warnings), [""; 0], "{upstream}");
     }

@@ -1,4 +1,4 @@
-//! What must hold of a file with a certificate and a key, whatever its bytes. Must not know PEM.
+//! Properties of loading a file with a certificate and a key, for any bytes.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use eyelet_config::CertificateFiles;
 use eyelet_config::certificate::{check_key, describe, load, names};
 
-/// A file is read the same each time. Either certificate and key can be used, or the error names
-/// the file.
+/// A file gives the same result each time. Either certificate and key can be used, or the error
+/// names the file.
 ///
 /// # Panics
 ///
-/// Where that does not hold.
+/// If that does not hold.
 pub fn file_is_read_or_refused(bytes: &[u8]) {
     let file = scratch();
     std::fs::write(&file, bytes).unwrap();
@@ -36,13 +36,13 @@ pub fn file_is_read_or_refused(bytes: &[u8]) {
             assert!(!name.contains(|c: char| c.is_ascii_uppercase()), "{name:?}");
             assert!(description.covers(name), "{name:?}");
         }
-        // A certificate that ends before it begins is always outside its dates.
+        // A certificate that ends before it begins is never valid.
         let is_valid = (description.not_before..=description.not_after).contains(&1_700_000_000);
         assert_eq!(description.dates_fault(now).is_none(), is_valid, "{description:?}");
     }
 }
 
-/// A file of this process.
+/// A file for this process.
 fn scratch() -> PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     let name = || format!("eyelet-certificate-{}.pem", std::process::id());

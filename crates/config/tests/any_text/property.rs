@@ -1,21 +1,21 @@
-//! What must hold of a configuration, whatever its text. It must not know keys.
+//! Properties of checking a configuration, for any text.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use eyelet_config::{Depth, Diagnostic, Severity, parse};
 
-/// Diagnostics of a text at most: 1,000 errors, 200 warnings, and how many more there are.
+/// Most diagnostics of a text: 1,000 errors, 200 warnings, and the count of the rest.
 const DIAGNOSTICS_MAX: usize = 1201;
 
-/// A text is checked the same each time. Either it has no error, or it has one, and each
-/// diagnostic is about a place in the text, in the text's order.
+/// A text gives the same result each time: no error, or at least one. Each diagnostic is about a
+/// place in the text, and they are in the text's order.
 ///
 /// # Panics
 ///
-/// Where that does not hold.
+/// If that does not hold.
 pub fn text_is_checked(text: &str) {
-    // No file that a text names is there: files are for other tests.
+    // No file that a text names exists: other tests check files.
     let path = Path::new("/nonexistent/edge.toml");
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let check = || parse(path, text, Depth::Files, now);
@@ -37,8 +37,8 @@ pub fn text_is_checked(text: &str) {
     diagnostics.iter().for_each(|found| is_about(found, text, path));
 }
 
-/// The line is one of the text's, the column is in it or behind its end, and what is printed has a
-/// caret below a short excerpt.
+/// The line exists, the column is in it or just after its end, and the printed form has a caret
+/// below a short excerpt.
 fn is_about(found: &Diagnostic, text: &str, path: &Path) {
     assert_eq!(found.file, path);
     assert!(!found.message.is_empty());
@@ -48,7 +48,7 @@ fn is_about(found: &Diagnostic, text: &str, path: &Path) {
     }
     let mut lines = text.split('\n');
     let Some(line) = lines.nth(found.line - 1) else { panic!("{found:?} is behind the text") };
-    // A thousand mistakes in one long line must not keep that line a thousand times.
+    // A thousand mistakes in one long line must not copy that line a thousand times.
     let shown: String = line.strip_suffix('\r').unwrap_or(line).chars().take(160).collect();
     assert_eq!(found.source, shown);
     let columns = 1..=line.chars().count() + 1;

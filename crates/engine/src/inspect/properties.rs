@@ -1,18 +1,18 @@
-//! What must hold of the watch over first flights, whatever bytes come and however they are cut.
-//! The fuzz target `watch` and the tests beside it call the same functions.
+//! Properties of the inspection of first flights, for any bytes and any cuts. The fuzz target
+//! `watch` and the tests beside it call the same functions.
 
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 
 use crate::inspect::{FlightInspection, Pass};
 
-/// The largest second hello that is read here.
+/// Most bytes of a second hello here.
 const HELLO_BYTES_MAX: usize = 65_536;
 
-/// What became of a flight: how much passed before the last word, and that word.
+/// The result for a flight: how much passed before the last [`Pass`], and that value.
 type Became = (usize, Pass);
 
-/// Feeds a flight in pieces as a connection does: what may not pass is held back.
+/// Feeds a flight in pieces as a connection does: bytes that may not pass are held back.
 fn feed(
     flight: &[u8],
     sizes: impl Iterator<Item = usize>,
@@ -39,8 +39,8 @@ fn sizes(cuts: &[u8]) -> impl Iterator<Item = usize> + '_ {
     cuts.iter().cycle().map(|cut| usize::from(*cut).max(1))
 }
 
-/// A client's flight behind its first hello: the same however it is cut, and nothing of the first
-/// handshake record passes unless it begins a hello with the name of the first.
+/// A client's flight after its first hello. Cuts do not change the result. Nothing of the first
+/// handshake record passes unless it begins a hello with the first one's name.
 pub fn client_is_inspected(flight: &[u8], cuts: &[u8], sni: Option<&str>) {
     let mut whole = FlightInspection::default();
     let mut look = |held: &[u8]| whole.client(held, sni, HELLO_BYTES_MAX);
@@ -60,7 +60,7 @@ pub fn client_is_inspected(flight: &[u8], cuts: &[u8], sni: Option<&str>) {
     }
 }
 
-/// Where the first record of handshake type begins, by a walk of its own.
+/// Where the first handshake record begins, found by code of its own.
 fn first_handshake_record(flight: &[u8]) -> Option<usize> {
     let mut at = 0;
     while *flight.get(at)? != 22 {
@@ -81,8 +81,8 @@ fn is_for(raw: &[u8], sni: Option<&str>) -> bool {
     }
 }
 
-/// A server's first flight: the same however it is cut, and with `forbid` nothing of a hello that
-/// chose compression, or that cannot be read, passes.
+/// A server's first flight. Cuts do not change the result. With `forbid` nothing passes of a hello
+/// that chose compression or cannot be read.
 pub fn server_is_inspected(flight: &[u8], cuts: &[u8], forbid: bool) {
     let mut chosen = [false; 2];
     let mut whole = FlightInspection::default();
@@ -127,7 +127,7 @@ pub fn server_is_inspected(flight: &[u8], cuts: &[u8], forbid: bool) {
     assert_eq!(chosen[0], chose);
 }
 
-/// Both, from the bytes of a fuzzer.
+/// Both properties, from a fuzzer's bytes.
 pub fn flights_are_inspected(data: &[u8]) {
     let Some((&[how, cuts @ ..], flight)) = data.split_first_chunk::<8>() else { return };
     let sni = [None, Some("host.test"), Some("a.example")][usize::from(how >> 1) % 3];

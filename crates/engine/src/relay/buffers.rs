@@ -1,5 +1,4 @@
-//! The buffers and pipes of a worker, lent to one connection at a time.
-//! It must not know connections.
+//! The buffers and pipes of a worker. They are lent to one connection at a time.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,41 +11,41 @@ use crate::pipe::Pipe;
 pub(super) const SLOTS: usize = 16;
 /// Bytes read at once.
 pub(super) const INPUT_BYTES: usize = SLOTS * SLOT_BYTES;
-/// Bytes that one direction may move in one wake, so that a bulk transfer leaves the others
-/// their turn. Less in tests: a Unix socket has no room for so much.
+/// Bytes that one direction may move in one wake, so that a bulk transfer does not starve others.
+/// Less in tests: a Unix socket's buffer is smaller.
 pub(super) const SHARE_BYTES: usize = if cfg!(test) { 96 << 10 } else { 1 << 20 };
 /// Empty pipes kept for the next bulk transfer, two descriptors each.
 pub(super) const PIPES_KEPT: usize = 16;
-/// Bytes read at once when memory is short: the payload of a record, which fits a send buffer
-/// that is empty (net.ipv4.tcp_wmem begins with 16 KiB, doubled for the kernel's own use).
+/// Bytes read at once when memory is short: a record's payload. It fits an empty send buffer
+/// (net.ipv4.tcp_wmem begins with 16 KiB, doubled for the kernel's own use).
 pub(super) const TIGHT_BYTES: usize = 16 << 10;
-/// Pipes lent to slow receivers: each holds kernel memory and two descriptors. Beyond them bulk
-/// is copied.
+/// Most pipes lent to slow receivers. Each holds kernel memory and two descriptors. Beyond that
+/// bulk is copied.
 pub const PIPES_MAX: usize = 64;
-/// What a pipe holds: as much as a wake may move.
+/// Capacity of a pipe, in bytes: as much as a wake may move.
 pub(super) const PIPE_BYTES: usize = SHARE_BYTES;
 
-/// The buffers of a worker, lent to one connection at a time.
+/// The buffers of a worker.
 pub struct Buffers {
     /// What was read.
     pub input: Box<[u8]>,
-    /// TLS records on their way out.
+    /// TLS records to be sent.
     pub output: Box<[u8]>,
-    /// The most that may be read for one connection at once, now. `None`: only what can be
-    /// written on at once.
+    /// Most bytes that may be read for one connection at once, now. `None`: only what can be sent
+    /// on at once.
     pub piece: Option<usize>,
     pipes: Vec<Pipe>,
-    /// Pipes that are not here: those that slow receivers hold.
+    /// Pipes that slow receivers hold.
     pipes_lent: Rc<Cell<usize>>,
 }
 
-/// A pipe that a connection has borrowed. To drop it, with what is in it, ends the loan as well.
+/// A pipe that a connection has borrowed. Dropping it, also with bytes in it, ends the loan.
 pub struct LentPipe {
     pub(super) pipe: Pipe,
     _loan: Loan,
 }
 
-/// One of [`PIPES_MAX`], as long as it lives.
+/// Counts one of [`PIPES_MAX`] as long as it lives.
 struct Loan(Rc<Cell<usize>>);
 
 impl Drop for Loan {
@@ -58,7 +57,7 @@ impl Drop for Loan {
 impl Default for Buffers {
     /// Buffers whose pages are not touched yet.
     fn default() -> Self {
-        // Zeroed by the kernel page by page: an edge that never moves bulk never holds them.
+        // The kernel zeroes pages on first use: an edge that never moves bulk does not hold them.
         Self {
             input: vec![0; INPUT_BYTES].into_boxed_slice(),
             output: vec![0; SLOTS * SLOT_BYTES].into_boxed_slice(),
@@ -79,7 +78,7 @@ impl Buffers {
         Some(LentPipe { pipe, _loan: Loan(self.pipes_lent.clone()) })
     }
 
-    /// Pipes that are not here.
+    /// Pipes that are lent.
     #[cfg(test)]
     pub fn pipes_lent(&self) -> usize {
         self.pipes_lent.get()

@@ -1,12 +1,11 @@
-//! The states of one direction of a connection: open, ended by its peer, and its end passed on.
-//! It must not know bytes or sockets.
+//! The states of one direction of a connection: open, ended by its peer, end passed on.
 
-/// What comes from one peer and goes to the other. `E`: how that peer ends its stream.
+/// The stream from one peer to the other. `E` is how that peer may end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction<E> {
     /// More may come.
     Open(Mode),
-    /// The peer has ended its stream, and all of it was read. The end follows what is held.
+    /// The peer has ended its stream, and all of it was read. The end follows the held bytes.
     Ended(E),
     /// The end was passed on.
     Passed(E),
@@ -15,11 +14,11 @@ pub(super) enum Direction<E> {
 /// How the bytes of an open direction are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// By read and write: few come at once.
+    /// By read and write, for few bytes at once.
     Copy,
-    /// By splice(2) where nothing has to be seen: many come.
+    /// By splice(2), for many bytes that need no inspection.
     Bulk,
-    /// As [`Mode::Copy`], and the first flight is inspected.
+    /// As [`Mode::Copy`]; the first flight is inspected.
     Inspect {
         /// A server that chooses TLS compression is not passed on.
         forbid_compression: bool,
@@ -29,20 +28,20 @@ pub(super) enum Mode {
 /// How a client has ended its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientEnd {
-    /// By close_notify. A FIN was not read, so that more bytes may follow, which nobody reads.
+    /// By close_notify, without a FIN so far. More bytes may follow, which are never read.
     CloseNotify,
     /// By a FIN: nothing can follow.
     Fin,
-    /// By a FIN where TLS asks for a close_notify before.
+    /// By a FIN without the close_notify that TLS requires.
     Truncated,
 }
 
-/// When an upstream has ended its stream: always by a FIN.
+/// When an upstream has ended its stream. It always does so by a FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpstreamEnd {
     /// Before the client.
     First,
-    /// After the client, or there was no upstream.
+    /// After the client, or without ever being dialled.
     Second,
 }
 

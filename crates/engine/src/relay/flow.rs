@@ -1,5 +1,4 @@
 //! What a connection holds between two wakes: nothing, unless a peer is slow or a stream has ended.
-//! It must not know how bytes are read or written.
 
 use std::num::NonZeroU32;
 
@@ -9,7 +8,7 @@ use super::partial_flight::PartialFlight;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use eyelet_telemetry::reason::Reason;
 
-/// What a connection holds between two wakes beside its keys: nothing, unless a peer is slow.
+/// What a connection holds between two wakes, besides its keys.
 #[derive(Default)]
 pub struct Flow {
     pub(super) pending: Option<Box<Pending>>,
@@ -17,28 +16,29 @@ pub struct Flow {
     pub(super) up: Direction<ClientEnd>,
     /// From the upstream to the client.
     pub(super) down: Direction<UpstreamEnd>,
-    /// The last bytes that moved went to the upstream: it may be about to answer.
+    /// The last bytes moved to the upstream: it may be about to answer.
     is_asked: bool,
-    /// The upstream's socket has not TCP_NODELAY yet: it was written once.
+    /// The upstream was written once, and its socket has no TCP_NODELAY yet.
     pub(super) is_written_once: bool,
-    /// It holds what came before it is served, and has a position in the queue of half-open ones.
+    /// It holds an unserved request, or part of one, and has a position in the queue of half-open
+    /// ones.
     is_half_open: bool,
     /// It has a position in the queue of those that hold bytes: see [`Flow::holds_since`].
     is_queued: bool,
 }
 
-/// Bytes that were read and could not be written yet, or not be opened yet.
+/// Bytes that were read but cannot be written, or opened, yet.
 #[derive(Default)]
 pub struct Pending {
     /// For the upstream.
     pub to_upstream: Held,
-    /// For the client: sealed, where TLS ends here.
+    /// For the client; sealed if TLS ends here.
     pub to_client: Held,
     /// The beginning of a TLS record.
     pub(super) partial: Partial,
     /// A PROXY header for an upstream that is dialled later.
     pub preface: Vec<u8>,
-    /// The part of a watched flight that has come.
+    /// The received part of a flight under inspection.
     pub partial_flight: Option<Box<PartialFlight>>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Partial {
     pub(super) since: Option<NonZeroU32>,
 }
 
-/// The same of a connection whose upstream was not dialled.
+/// The same for a connection whose upstream was never dialled.
 #[derive(Default)]
 pub struct Rest {
     /// The beginning of a TLS record.
@@ -69,7 +69,7 @@ pub struct Held {
     pub(super) bytes: Vec<u8>,
     pub(super) sent: usize,
     pub(super) pipe: Option<(LentPipe, usize)>,
-    /// The tick since which there are bytes in memory that the socket has not taken.
+    /// The tick since which bytes in memory wait for the socket.
     pub(super) since: Option<NonZeroU32>,
 }
 
@@ -78,14 +78,14 @@ impl Held {
         self.is_sent() && self.pipe.is_none()
     }
 
-    /// Whether the bytes in memory are sent; those in the pipe come behind them.
+    /// Whether the bytes in memory are sent. Those in the pipe follow them.
     pub(super) fn is_sent(&self) -> bool {
         self.sent == self.bytes.len()
     }
 }
 
 impl Flow {
-    /// Whether more may come from a side.
+    /// Whether a side's stream is open.
     pub(super) fn is_open(&self, from: Side) -> bool {
         match from {
             CLIENT => self.up.is_open(),
@@ -93,7 +93,7 @@ impl Flow {
         }
     }
 
-    /// How what comes from a side is moved. `None`: nothing comes any more.
+    /// How a side's bytes are moved. `None`: its stream has ended.
     pub(super) fn mode(&mut self, from: Side) -> Option<&mut Mode> {
         match from {
             CLIENT => self.up.mode(),
@@ -127,20 +127,20 @@ impl Flow {
         held.bytes.extend_from_slice(bytes);
     }
 
-    /// Notes that the upstream was sent its first bytes by the dial, but for these.
+    /// Notes that the dial has sent the upstream its first bytes, except for `unsent`.
     pub fn begin(&mut self, unsent: &[u8]) {
         self.is_written_once = true;
         self.hold(UPSTREAM, unsent);
     }
 
-    /// Keeps what an upstream that is not dialled yet is sent before the client's first byte.
+    /// Keeps what an upstream will be sent before the client's first byte, once it is dialled.
     pub fn hold_preface(&mut self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             self.pending().preface = bytes;
         }
     }
 
-    /// Gives that back when the upstream is there.
+    /// Puts that preface before the client's bytes, when the upstream is dialled.
     pub fn preface_first(&mut self) {
         if let Some(pending) = &mut self.pending {
             let mut first = std::mem::take(&mut pending.preface);
@@ -149,7 +149,7 @@ impl Flow {
         }
     }
 
-    /// Holds the beginning of a TLS record until the rest has come.
+    /// Holds the beginning of a TLS record until the rest has arrived.
     pub fn hold_partial(&mut self, bytes: &[u8]) {
         self.hold_partial_since(bytes, None);
     }
@@ -160,7 +160,7 @@ impl Flow {
         }
     }
 
-    /// Takes what is held of a record, to be gone on with.
+    /// Takes the held beginning of a record, to continue it.
     pub(super) fn take_partial(&mut self) -> Partial {
         self.pending
             .as_mut()
@@ -168,7 +168,7 @@ impl Flow {
             .unwrap_or_default()
     }
 
-    /// What a task needs that takes the connection over.
+    /// What a task needs to take the connection over.
     pub fn into_rest(self) -> Rest {
         self.pending.map_or_else(Rest::default, |pending| Rest {
             partial: pending.partial.bytes,
@@ -193,8 +193,8 @@ impl Flow {
         })
     }
 
-    /// Notes what it holds in memory for a peer at tick `now`, after each wake. Gives the tick
-    /// since which the slowest peer has not taken what is held for it.
+    /// To be called after each wake, at tick `now`. Returns the tick since which the slowest peer
+    /// has not taken the bytes that are held for it.
     pub fn note_holding(&mut self, now: u32) -> Option<u32> {
         let now = NonZeroU32::MIN.saturating_add(now);
         let note = |holds: bool, since: &mut Option<NonZeroU32>| {
@@ -211,7 +211,7 @@ impl Flow {
         self.holds_since()
     }
 
-    /// The same without noting anything.
+    /// The same, but changes nothing.
     pub fn holds_since(&self) -> Option<u32> {
         let pending = self.pending.as_ref()?;
         let flight =
@@ -221,7 +221,7 @@ impl Flow {
         all.into_iter().flatten().min().map(|since| since.get() - 1)
     }
 
-    /// Whether it was not queued as one that holds bytes; it is from now on.
+    /// Marks it as queued among those that hold bytes. Returns whether it was not queued before.
     pub fn begins_to_hold(&mut self) -> bool {
         !std::mem::replace(&mut self.is_queued, true)
     }
@@ -231,7 +231,7 @@ impl Flow {
         self.is_queued = false;
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no bytes are in transit.
     pub fn is_quiet(&self) -> bool {
         self.pending.as_ref().is_none_or(|pending| {
             pending.to_client.is_empty()
@@ -244,28 +244,28 @@ impl Flow {
         })
     }
 
-    /// Whether anything of a request has come that is not on its way to an upstream. What the
-    /// client leaves unread of our own is no request.
+    /// Whether any part of a request has arrived that is not on its way to an upstream. Our own
+    /// bytes that the client does not read do not count.
     pub(super) fn has_begun(&self) -> bool {
         self.pending.as_ref().is_some_and(|pending| {
             !pending.to_upstream.is_empty() || !pending.partial.bytes.is_empty()
         })
     }
 
-    /// Whether the upstream was told something and has not answered yet.
+    /// Whether the upstream was sent something and has not answered yet.
     pub fn is_asked(&self) -> bool {
         self.is_asked
     }
 
-    /// Notes that it rests before it is served; whether it holds something from now on that makes
-    /// it one of those that make room.
+    /// Notes that it is parked before it is served. Returns whether it now becomes half-open,
+    /// because it holds part of a request.
     pub fn begins_to_wait(&mut self) -> bool {
         let does = self.has_begun();
         let did = std::mem::replace(&mut self.is_half_open, does);
         does && !did
     }
 
-    /// Whether it is one of those.
+    /// Whether it is half-open.
     pub fn waits(&self) -> bool {
         self.is_half_open && self.has_begun()
     }
@@ -287,7 +287,7 @@ impl Flow {
         self.down.end(if is_first { UpstreamEnd::First } else { UpstreamEnd::Second });
     }
 
-    /// Whether the end of what goes to a side is still to be passed on.
+    /// Whether the end of the stream to a side is still to be passed on.
     pub(super) fn is_end_due(&self, to: Side) -> bool {
         match to {
             CLIENT => self.down.is_end_due(),
@@ -295,7 +295,7 @@ impl Flow {
         }
     }
 
-    /// Notes that it was passed on.
+    /// Notes that this end was passed on.
     pub(super) fn pass_end(&mut self, to: Side) {
         match to {
             CLIENT => self.down.pass_end(),
@@ -308,7 +308,7 @@ impl Flow {
         self.up.is_passed() && self.down.is_passed()
     }
 
-    /// Whether the client may still send what nobody reads.
+    /// Whether the client may still send bytes that are never read.
     pub(super) fn may_client_send(&self) -> bool {
         matches!(self.up.how_ended(), None | Some(ClientEnd::CloseNotify))
     }
@@ -325,7 +325,7 @@ impl Flow {
         }
     }
 
-    /// Why it ended, once both directions have.
+    /// Why the connection ended, once both directions have.
     pub(super) fn end_reason(&self) -> Reason {
         match (self.down.how_ended(), self.up.how_ended()) {
             (Some(UpstreamEnd::First), _) => Reason::UpstreamClosed,

@@ -1,5 +1,5 @@
-//! What a spliced connection holds back while its first flights are watched: nothing, unless one
-//! comes in pieces. It must not know what is watched for.
+//! Inspecting a spliced connection's first flights. It holds bytes back only if a flight arrives in
+//! pieces.
 
 use super::direction::{Direction, Mode};
 use super::flow::Flow;
@@ -10,13 +10,13 @@ use eyelet_telemetry::info::Parked;
 use eyelet_telemetry::reason::Reason;
 
 impl Flow {
-    /// Has the first flights watched.
+    /// Starts the inspection of the first flights.
     pub fn inspect(&mut self, forbid_compression: bool) {
         self.up = Direction::Open(Mode::Inspect { forbid_compression });
         self.down = Direction::Open(Mode::Inspect { forbid_compression });
     }
 
-    /// Whether what comes from a side is watched.
+    /// Whether a side's bytes are inspected.
     pub fn is_inspected(&self, from: Side) -> bool {
         match from {
             CLIENT => matches!(self.up, Direction::Open(Mode::Inspect { .. })),
@@ -30,11 +30,11 @@ impl Flow {
         }
     }
 
-    /// How many of the bytes that have come from a side may go on at once. What may not is held
-    /// back, and what is let go later is held for the other side.
+    /// How many of a side's new bytes may be sent on at once. Bytes that may not pass yet are held
+    /// back. Held-back bytes that may pass now are queued for the other side.
     ///
     /// # Errors
-    /// If nothing of it may go on: [`Flow::never`] has the reason.
+    /// If none may pass: [`Flow::never`] has the reason.
     pub fn pass(
         &mut self,
         from: Side,
@@ -42,7 +42,7 @@ impl Flow {
         sni: Option<&str>,
         chosen: &mut bool,
     ) -> Result<usize, Never> {
-        // On the stack: a flight that comes whole, as they do, costs no allocation.
+        // On the stack: a flight that arrives whole, as most do, costs no allocation.
         let partial_flight =
             self.pending.as_mut().and_then(|pending| pending.partial_flight.take());
         let mut partial_flight = partial_flight.map_or_else(PartialFlight::default, |boxed| *boxed);
@@ -63,7 +63,7 @@ impl Flow {
             Pass::All if from == CLIENT => (all, &[CLIENT][..]),
             Pass::All => (all, &[CLIENT, UPSTREAM][..]),
             Pass::Never(why) => {
-                // These did not come to be counted.
+                // The caller does not count these bytes.
                 partial_flight.held(from).truncate(before);
                 partial_flight.never = Some(why);
                 self.pending().partial_flight = Some(Box::new(partial_flight));
@@ -107,7 +107,7 @@ impl Flow {
         }
     }
 
-    /// Lets go what is held back of a side whose stream has ended: there is no more to wait for.
+    /// Releases the bytes held back from a side whose stream has ended: no more will come.
     pub fn let_go(&mut self, from: Side) {
         self.end_inspection(from);
         let partial_flight =
@@ -118,22 +118,23 @@ impl Flow {
         }
     }
 
-    /// Whether [`Flow::pass`] has said that nothing may go on.
+    /// Whether [`Flow::pass`] has refused the bytes.
     pub(super) fn is_refused(&self) -> bool {
         let partial_flight =
             self.pending.as_ref().and_then(|pending| pending.partial_flight.as_ref());
         partial_flight.is_some_and(|partial_flight| partial_flight.never.is_some())
     }
 
-    /// Why nothing may go on, after [`Flow::pass`] has said so.
+    /// The reason, after [`Flow::pass`] has refused the bytes.
     pub fn never_reason(&mut self) -> Reason {
         let partial_flight =
             self.pending.as_mut().and_then(|pending| pending.partial_flight.take());
         let never = partial_flight.and_then(|partial_flight| partial_flight.never);
-        never.unwrap_or(Reason::Internal("a watched flight was stopped without a reason"))
+        never.unwrap_or(Reason::Internal("an inspected flight was stopped without a reason"))
     }
 
-    /// The same of a parked connection, if that is so. What was held back does not count as moved.
+    /// The same for a parked connection, if its bytes were refused. Bytes held back do not count as
+    /// moved.
     pub fn never(&mut self, info: &mut Parked) -> Option<Reason> {
         let partial_flight = self
             .pending

@@ -1,5 +1,4 @@
-//! Moving bytes between the two sockets of a parked connection, with buffers of the worker that
-//! are given back when drained. It must not know rules, tasks or the log.
+//! Moves bytes between the two sockets of a parked connection. The buffers are the worker's.
 
 use eyelet_telemetry::info::Parked;
 
@@ -33,7 +32,7 @@ impl Relay {
         }
     }
 
-    /// Bytes of memory that it holds beside its slot.
+    /// Bytes of memory that it holds besides its slot.
     pub fn held_bytes(&mut self) -> usize {
         let name = match self {
             Self::Splice(spliced) => spliced.name_bytes(),

@@ -1,5 +1,4 @@
-//! A watched flight that has come in part.
-//! It must not know what is watched for.
+//! The held-back bytes of a flight under inspection that has arrived in part.
 
 use std::num::NonZeroU32;
 
@@ -7,10 +6,10 @@ use crate::inspect::FlightInspection;
 use crate::ready::{CLIENT, Side};
 use eyelet_telemetry::reason::Reason;
 
-/// Bytes of a hello that are held back: no hello that a listener takes is longer.
+/// Most bytes of a hello that are held back: no listener takes a longer one.
 pub(super) const HELLO_BYTES_MAX: usize = 64 << 10;
 
-/// A flight that has come in part.
+/// A flight under inspection that has arrived in part.
 #[derive(Default)]
 pub struct PartialFlight {
     pub(super) inspection: FlightInspection,
@@ -21,7 +20,7 @@ pub struct PartialFlight {
     pub(super) since: Option<NonZeroU32>,
 }
 
-/// None of it may pass.
+/// [`super::Flow::pass`] lets none of the bytes pass.
 #[derive(Debug)]
 pub struct Never;
 

@@ -1,5 +1,4 @@
-//! The two sockets of a connection: reads and writes that note readiness, and what came of a wake.
-//! It must not know TLS, rules or the log.
+//! The two sockets of a connection: reads and writes that note readiness, and the result of a wake.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,35 +11,35 @@ use super::flow::Flow;
 use crate::ready::{CLIENT, READ, Ready, Side, UPSTREAM, WRITE};
 use crate::socket;
 
-/// The two sockets of a connection and what is known of their readiness.
+/// The two sockets of a connection and their known readiness.
 pub struct Sockets<'a> {
     /// The client's.
     pub client: BorrowedFd<'a>,
-    /// The upstream's, where one was dialled.
+    /// The upstream's, if it was dialled.
     pub upstream: Option<BorrowedFd<'a>>,
-    /// Edges not used up yet.
+    /// Reported readiness that is not used up.
     pub ready: &'a mut Ready,
 }
 
-/// What came of a wake.
+/// The result of a wake.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Everything that could be moved was: back to rest.
+    /// Everything that could be moved was moved: the connection rests.
     Rest,
-    /// There is more, but others have their turn first.
+    /// There is more, but other connections go first.
     Again,
-    /// There may be more, but memory is short and what was written last is not sent yet.
+    /// There may be more, but memory is short and the last bytes are not sent yet.
     Later,
     /// The client's first bytes are here: dial the upstream.
     Dial,
     /// Both directions have ended.
     Closed(End),
-    /// The same, but the client may still send what nobody reads: a reset that answers it must
-    /// not overtake what the client was sent last.
+    /// The same, but the client may still send bytes that are never read. They would cause a reset,
+    /// which must not overtake what the client was sent last.
     Linger(End),
-    /// A side was reset, or has failed: reset the other.
+    /// A side was reset or has failed: reset the other.
     Reset(End),
-    /// The client was sent an alert: let it be read. What it had sent so far was cut.
+    /// The client was sent an alert and needs time to read it. What it had sent was cut.
     Cut(End),
 }
 
@@ -68,15 +67,15 @@ impl Sockets<'_> {
         }
     }
 
-    /// Reads, and notes what the result says of readiness. `None`: nothing there now.
+    /// Reads and notes readiness. `None`: nothing there now.
     pub(super) fn recv(&mut self, from: Side, buffer: &mut [u8]) -> Result<Option<usize>, Failed> {
         let Some(socket) = self.socket(from) else { return Ok(None) };
         let read = socket::recv(socket, buffer);
         self.note_read(from, read, buffer.len())
     }
 
-    /// A read that filled less than it could has emptied the socket: the next edge will tell of
-    /// more (epoll(7)). Unless the peer has ended its stream: that edge has come already.
+    /// A read that got less than it had room for has emptied the socket: the next edge will report
+    /// more (epoll(7)). If the peer has ended its stream, that edge has come already.
     pub(super) fn note_read(
         &mut self,
         from: Side,
@@ -99,21 +98,22 @@ impl Sockets<'_> {
         }
     }
 
-    /// Writes; how much was taken, 0 where the socket is full.
+    /// Writes. Returns how many bytes the socket accepted: 0 if it is full.
     pub(super) fn send(&mut self, to: Side, bytes: &[u8]) -> Result<usize, Failed> {
         let Some(socket) = self.socket(to) else { return Ok(0) };
         let sent = socket::send(socket, bytes);
         self.note_write(to, sent)
     }
 
-    /// Before the second write to an upstream, which would wait until the first is acknowledged.
+    /// Sets TCP_NODELAY before the second write to an upstream, which would otherwise wait until
+    /// the first is acknowledged.
     pub(super) fn no_delay(&self, flow: &mut Flow, to: Side) {
         if to == UPSTREAM
             && flow.is_written_once
             && let Some(upstream) = self.upstream
         {
             flow.is_written_once = false;
-            // Where it cannot be set the write is late, not lost.
+            // If it cannot be set, the write is late but not lost.
             let _ = socket::no_delay(upstream);
         }
     }
@@ -134,7 +134,7 @@ impl Sockets<'_> {
         }
     }
 
-    /// Writes what is held for a side; whether nothing is left.
+    /// Writes the bytes held for a side. Returns whether none are left.
     pub(super) fn flush(
         &mut self,
         flow: &mut Flow,
@@ -169,29 +169,29 @@ impl Sockets<'_> {
         Ok(true)
     }
 
-    /// How much may be read now for bytes that go to `to`; `None` where they might have to be held
-    /// and there is no memory for that.
+    /// How many bytes may be read now that go to `to`. `None` if they might have to be held and
+    /// there is no memory for that.
     pub(super) fn room(&self, to: Side, buffers: &Buffers) -> Option<usize> {
         buffers.piece.or_else(|| {
-            // An upstream that is not dialled yet gets one record at most.
+            // For an upstream that is not dialled yet, one record at most is read.
             let unsent = self.socket(to).map_or(0, |socket| socket::unsent(socket).unwrap_or(1));
             (unsent == 0).then_some(TIGHT_BYTES)
         })
     }
 
-    /// Passes the end of one direction on, once everything before it is written.
+    /// Passes the end of one direction on, once all bytes before it are written.
     pub(super) fn pass_end(&mut self, flow: &mut Flow, to: Side) -> Result<(), Failed> {
         if !flow.is_end_due(to) || flow.held(to).is_some() {
             return Ok(());
         }
         flow.pass_end(to);
-        // Where the other direction has ended too the close that follows says it.
+        // If the other direction has ended, too, the close that follows says it.
         if flow.is_over() {
             return Ok(());
         }
         let Some(socket) = self.socket(to) else { return Ok(()) };
         match socket::shutdown_write(socket) {
-            // It is gone already: its reset or its end will be read.
+            // The peer is gone: a read will return its reset or its end.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             Err(error) => Err(Failed { side: to, error }),
             Ok(()) => Ok(()),
@@ -215,7 +215,7 @@ pub(super) fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) 
 /// Whether one direction has more to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
-    /// Its share of the turn is used up.
+    /// Its share of the iteration is used up.
     Again,
     /// See [`Progress::Later`].
     Later,

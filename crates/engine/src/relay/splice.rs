@@ -1,5 +1,4 @@
-//! Bytes through untouched: small ones by read and write, bulk by splice(2) through a pooled pipe.
-//! It must not know what the bytes mean.
+//! Moves bytes untouched: few by read and write, bulk by splice(2) through a pooled pipe.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,17 +11,16 @@ use crate::ready::{CLIENT, READ, Side, UPSTREAM};
 use eyelet_memory::interner::{Heap, Name};
 use eyelet_telemetry::info::{Decided, End, Outcome, Parked, UpstreamName};
 
-/// Bytes read at once before a direction counts as bulk: what one read of a full default socket
-/// buffer gives; a TLS flight is smaller.
+/// A read of so many bytes makes a direction bulk. One read of a full default socket buffer gives
+/// as much; a TLS flight is smaller.
 const COPY_BYTES: usize = 64 << 10;
-/// A bulk read that brings less than this ends the bulk: two system calls for it are dearer than
-/// two copies.
+/// A bulk read of fewer bytes ends the bulk: two system calls cost more than two copies.
 const BULK_BYTES_MIN: usize = 16 << 10;
 
-/// A spliced connection. It is in nobody's way: a terminated one needs as much for its keys, in
-/// the same entry.
+/// A spliced connection between two wakes. It may be this large at no cost: a terminated one needs
+/// as much for its keys, in the same slot.
 pub struct Spliced {
-    /// What is on its way.
+    /// Bytes in transit.
     pub flow: Flow,
     destination: Option<SocketAddr>,
     upstream: Option<SocketAddr>,
@@ -30,8 +28,8 @@ pub struct Spliced {
 }
 
 impl Spliced {
-    /// A connection that keeps by itself what differs most between connections: there are as many
-    /// names and addresses as there are hosts. What is left in `decided` many have in common.
+    /// Takes name and address, which differ between most connections, out of `decided`. What is
+    /// left is the same for many connections, which share it.
     pub fn new(flow: Flow, decided: &mut Decided) -> Self {
         let destination = decided.destination.take();
         let mut spliced = Self { flow, destination, upstream: None, name: None };
@@ -42,12 +40,12 @@ impl Spliced {
         spliced
     }
 
-    /// Bytes on the heap for a name that is too long to be kept in place.
+    /// Bytes on the heap, for a name that is too long to be stored inline.
     pub fn name_bytes(&self) -> usize {
         self.name.as_ref().map_or(0, Heap::heap_bytes)
     }
 
-    /// Gives back what it has taken, to be logged.
+    /// Copies name and address back, to be logged.
     pub fn restore(&self, decided: &mut Decided) {
         decided.destination = self.destination;
         if let Some(upstream) = self.upstream {
@@ -68,7 +66,7 @@ pub fn run(
     let down = if spliced.flow.is_refused() {
         Ok(More::No)
     } else {
-        // Even where the upstream cannot be written any more, the client gets what it said before.
+        // Even if the upstream cannot be written any more, the client gets what it sent before.
         direction(spliced, sockets, UPSTREAM, buffers, info)
     };
     let flow = &mut spliced.flow;
@@ -81,7 +79,7 @@ pub fn run(
     }
 }
 
-/// Moves one direction; whether its share of the turn was used up with more to come.
+/// Moves one direction. Returns whether it has more to move.
 fn direction(
     spliced: &mut Spliced,
     sockets: &mut Sockets<'_>,
@@ -89,7 +87,7 @@ fn direction(
     buffers: &mut Buffers,
     info: &mut Parked,
 ) -> Result<More, Failed> {
-    // That a socket can be written again is no news where nothing is held.
+    // A writable socket is no work if nothing is held for it.
     if spliced.flow.pending.is_none() && !sockets.ready.any(from, READ) {
         return Ok(More::No);
     }
@@ -151,7 +149,7 @@ fn copy(
         let name = spliced.name.as_ref().map(Name::as_str);
         let passed = flow.pass(from, bytes, name, &mut chosen);
         info.compression_chosen |= chosen;
-        // The reason is the watch's: see `run`.
+        // The inspection has the reason: see `run`.
         let stopped = |_| Failed { side: from, error: io::ErrorKind::PermissionDenied.into() };
         bytes = &bytes[..passed.map_err(stopped)?];
     }
@@ -179,15 +177,15 @@ fn pump(
     let to = UPSTREAM - from;
     let flow = &mut spliced.flow;
     let (Some(source), Some(lent)) = (sockets.socket(from), buffers.pipe()) else {
-        // Out of descriptors for pipes: copying still works.
+        // No descriptors for a pipe: copying still works.
         end_bulk(flow, from);
         return copy(spliced, sockets, from, buffers, room, info);
     };
     let filled = lent.pipe.fill(source, PIPE_BYTES);
-    // A short splice says nothing of what is left: a pipe takes so many pieces, not bytes.
+    // A short splice does not mean an empty socket: a pipe takes a number of pieces, not of bytes.
     let filled = sockets.note_read(from, filled, 0)?;
     match filled {
-        // Drained, and still bulk: what comes next need not begin with a copy.
+        // Drained, and still bulk: the next bytes need not begin with a copy.
         None | Some(0) => buffers.give_back(lent),
         Some(filled) => {
             if filled < BULK_BYTES_MIN {
@@ -211,9 +209,9 @@ fn end_bulk(flow: &mut Flow, from: Side) {
 mod tests {
     use super::*;
 
-    /// Whatever a connection keeps by itself comes back, and what is left is the same for all.
+    /// Name and address come back, and what is left is the same for all connections.
     #[test]
-    fn names_and_addresses_are_kept_and_told() {
+    fn names_and_addresses_are_kept_and_logged() {
         let addresses = [SocketAddr::from(([192, 0, 2, 1], 443)), ([0; 16], 1).into()];
         for len in [0, 1, 46, 47, 253] {
             for address in addresses {

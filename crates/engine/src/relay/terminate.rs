@@ -1,5 +1,4 @@
-//! TLS towards the client, plain towards the upstream: one record layer between two sockets.
-//! It must not know how the handshake was done.
+//! Moves bytes of a terminated connection: TLS towards the client, plain towards the upstream.
 
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
@@ -22,7 +21,7 @@ use eyelet_telemetry::reason::Reason;
 pub struct Terminated {
     /// Secrets and sequence numbers.
     pub session: Session,
-    /// What is on its way.
+    /// Bytes in transit.
     pub flow: Flow,
 }
 
@@ -30,7 +29,7 @@ pub struct Terminated {
 enum Broken {
     /// A socket failed.
     Socket(Failed),
-    /// The client broke the protocol: it gets the alert.
+    /// The client broke the protocol and gets an alert.
     Client(RecordFault),
     /// The client ended the connection with an alert.
     Alert(u8),
@@ -48,8 +47,7 @@ impl From<RecordFault> for Broken {
     }
 }
 
-/// Moves what can be moved, both ways. AEAD keys are expanded on first use and given up at the
-/// end.
+/// Moves what can be moved, both ways. AEAD keys are derived on first use and dropped at the end.
 pub fn run(
     terminated: &mut Terminated,
     sockets: &mut Sockets<'_>,
@@ -73,7 +71,7 @@ pub fn run(
         return Progress::Dial;
     }
     match conclude(&mut terminated.flow, up, down, Outcome::Terminated) {
-        // Its close_notify came without a FIN.
+        // Its close_notify came without a FIN, so bytes may follow.
         Progress::Closed(end) if terminated.flow.may_client_send() => Progress::Linger(end),
         progress => progress,
     }
@@ -111,8 +109,8 @@ fn seal_alert(session: &mut Session, keys: &mut Keys, description: u8, flow: &mu
     flow.hold(CLIENT, &record[..sealed]);
 }
 
-/// The last record for a client: an alert, close_notify among them. Empty where none may follow
-/// what was sealed before, or where it could not be sent in order.
+/// Seals the last record for a client: an alert, which may be close_notify. Empty if the session
+/// may send none, or if earlier bytes are still held.
 pub fn final_alert(terminated: &mut Terminated, description: u8) -> Vec<u8> {
     let Terminated { session, flow } = terminated;
     if flow.held(CLIENT).is_some() {
@@ -133,14 +131,14 @@ fn upward(
     buffers: &mut Buffers,
 ) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
-    // What the handshake or the last wake left is opened before anything is read.
+    // Opens what the handshake or the last wake left before anything is read.
     let Partial { bytes, mut since } = terminated.flow.take_partial();
     let mut filled = bytes.len();
     buffers.input[..filled].copy_from_slice(&bytes);
     let mut fresh = filled > 0;
     let more = loop {
-        // What waits for the client does not hold up what comes from it: each direction has its
-        // own pace, or a client that writes before it reads would never be done.
+        // Held bytes for the client do not stop this direction: otherwise a client that writes all
+        // before it reads would hang.
         if !sockets.flush(&mut terminated.flow, UPSTREAM, buffers)? {
             break More::No;
         }
@@ -167,7 +165,7 @@ fn upward(
         fresh = false;
         let (rest, plain) = open(terminated, keys, &mut buffers.input[..filled])?;
         if rest > 0 {
-            // What is left begins another record.
+            // The remaining bytes begin another record.
             since = None;
         }
         let bytes = &buffers.input[plain.clone()];
@@ -195,8 +193,8 @@ fn upward(
     Ok(more)
 }
 
-/// Up to where the buffer may be filled. `filled` bytes were read already. `None`: there is no
-/// memory for what might have to be held.
+/// The end of the buffer's part that may be filled; `filled` bytes were read already. `None` if
+/// there is no memory for bytes that might have to be held.
 fn read_end(sockets: &Sockets<'_>, buffers: &mut Buffers, filled: usize) -> Option<usize> {
     let room = sockets.room(UPSTREAM, buffers)?;
     match buffers.piece {
@@ -205,12 +203,13 @@ fn read_end(sockets: &Sockets<'_>, buffers: &mut Buffers, filled: usize) -> Opti
     }
 }
 
-/// Where the last whole record ends of those that have come, `filled` bytes of which were read:
-/// when memory is short the beginning of a record is left where it is. `None`: there is no whole
-/// one yet. An end of the stream, and a header that no record may have, are read as they are.
+/// The end of the last whole record in what has arrived; `filled` bytes of it were read already.
+/// While memory is short, an incomplete record stays in the kernel. `None` if there is no whole
+/// record yet. The stream's end and an invalid header are not checked here: the read that follows
+/// finds them.
 pub fn whole_records(client: BorrowedFd<'_>, input: &mut [u8], filled: usize) -> Option<usize> {
     let peeked = match socket::peek(client, &mut input[filled..]) {
-        // The read that follows notes it.
+        // The read that follows reports it.
         Ok(0) | Err(_) => return Some(filled + 1),
         Ok(peeked) => peeked,
     };
@@ -229,8 +228,8 @@ pub fn whole_records(client: BorrowedFd<'_>, input: &mut [u8], filled: usize) ->
     (end > filled).then_some(end)
 }
 
-/// Opens the records in `input`. Gives where the unfinished last one begins, and where the
-/// plaintext of the others now lies in one piece.
+/// Opens the records in `input`. Returns where the unfinished last one begins, and the range where
+/// the plaintext of the others now lies in one piece.
 fn open(
     terminated: &mut Terminated,
     keys: &mut Keys,
@@ -241,15 +240,15 @@ fn open(
     let mut plain = 0..0;
     while let Opened::Record { consumed, what } = session.open(keys, &mut input[at..])? {
         match what {
-            // The first stays where it is, so that a single record is never moved.
+            // The first stays in place, so a single record is never moved.
             Incoming::Data(data) if plain.is_empty() => plain = at + data.start..at + data.end,
             Incoming::Data(data) => {
                 input.copy_within(at + data.start..at + data.end, plain.end);
                 plain.end += data.len();
             }
             Incoming::PeerAlert(code) => return Err(Broken::Alert(code)),
-            // What close_notify means is asked of the session when all is read, and a reply is
-            // due until it is sealed: several requests are one reply (RFC 8446 4.6.3).
+            // The caller asks the session about close_notify when all is read. A reply stays due
+            // until it is sealed: one answers several requests (RFC 8446 4.6.3).
             Incoming::CloseNotify | Incoming::Nothing | Incoming::Reply => {}
         }
         at += consumed;
@@ -260,8 +259,8 @@ fn open(
     Ok((at, plain))
 }
 
-/// Seals and sends the control record that is due, if any, once what was sealed before is sent:
-/// so at most one waits, however many are asked for.
+/// Seals and sends the control record that is due, if any, once all earlier records are sent. So at
+/// most one is held, however many are requested.
 fn reply(
     terminated: &mut Terminated,
     keys: &mut Keys,
@@ -279,7 +278,7 @@ fn reply(
     Ok(())
 }
 
-/// Upstream to client: read into the slots of TLS records, seal in place, write.
+/// Upstream to client: read into the payload slots of TLS records, seal in place, write.
 fn downward(
     terminated: &mut Terminated,
     keys: &mut Keys,
@@ -288,7 +287,7 @@ fn downward(
     buffers: &mut Buffers,
 ) -> Result<More, Broken> {
     let mut share = SHARE_BYTES;
-    // One record's worth first: most answers are small, and a single read is cheaper.
+    // One record's worth first: most responses are small, and a single read is cheaper.
     let mut slots = 1;
     while sockets.flush(&mut terminated.flow, CLIENT, buffers)?
         && terminated.flow.is_open(UPSTREAM)
@@ -322,7 +321,7 @@ fn downward(
     Ok(More::No)
 }
 
-/// Tells the client of the upstream's end: close_notify, then FIN.
+/// Passes the upstream's end to the client: close_notify, then FIN.
 fn finish_client(
     terminated: &mut Terminated,
     keys: &mut Keys,
@@ -361,7 +360,7 @@ fn recv_slots(
     sockets.note_read(UPSTREAM, read, room)
 }
 
-/// Seals `read` bytes that lie in the slots; how many bytes of records that gives.
+/// Seals `read` bytes that lie in the slots. Returns the bytes of the records.
 fn seal_slots(
     session: &mut Session,
     keys: &mut Keys,
@@ -385,7 +384,7 @@ fn send_sealed(
     buffers: &mut Buffers,
     sealed: usize,
 ) -> Result<(), Failed> {
-    // A control record that could not be sent goes first: it was sealed first.
+    // A held control record goes first: it was sealed first.
     let first = !sockets.flush(flow, CLIENT, buffers)?;
     let records = &buffers.output[..sealed];
     let sent = if first { 0 } else { sockets.send(CLIENT, records)? };

@@ -1,6 +1,5 @@
-//! The calls on the edge's sockets as the simulator has them: the kernel's own on Unix socket
-//! pairs, with short writes and with TCP's resets, which Unix sockets do not have.
-//! It must not know connections.
+//! The simulator's version of the calls on the edge's sockets: the kernel's own on Unix socket
+//! pairs, with short writes, and with TCP's resets, which Unix sockets lack.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,27 +9,27 @@ use std::rc::Rc;
 /// One socket of the edge, as its peer controls and sees it.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// The peer has reset the connection: the edge learns it behind the bytes that came before.
+    /// The peer has reset the connection. The edge reads the earlier bytes first.
     is_reset: Cell<bool>,
     /// The edge has asked for a reset instead of a FIN at its close.
     is_cut: Cell<bool>,
-    /// Bytes that the socket takes until its peer reads. `None`: as many as the kernel takes.
+    /// Bytes that the socket accepts until its peer reads. `None`: as many as the kernel accepts.
     room: Cell<Option<usize>>,
 }
 
 impl Link {
-    /// The peer resets. It closes its socket behind this.
+    /// The peer resets. It closes its socket after this call.
     pub fn reset(&self) {
         self.is_reset.set(true);
     }
 
-    /// Whether the end that the peer has read is a reset.
+    /// Whether the end that the peer reads is a reset.
     pub fn is_cut(&self) -> bool {
         self.is_cut.get()
     }
 
-    /// Sets how many bytes the socket takes from now on. Only a peer that is about to read may do
-    /// so: a full socket tells of new room when its peer has read (epoll(7)).
+    /// Sets how many bytes the socket accepts from now on. Only a peer that is about to read may
+    /// call this: epoll reports new room when the peer has read (epoll(7)).
     pub fn set_room(&self, room: Option<usize>) {
         self.room.set(room);
     }
@@ -49,7 +48,7 @@ impl Link {
 }
 
 thread_local! {
-    /// By descriptor. A number that is used again has a new link.
+    /// Links by descriptor. A reused number gets a new link.
     static LINKS: RefCell<HashMap<RawFd, Rc<Link>>> = RefCell::default();
 }
 
@@ -65,7 +64,7 @@ pub fn pair() -> (OwnedFd, Rc<Link>, OwnedFd) {
     (edge, link, peer)
 }
 
-/// What stands for `eyelet_sys::socket` in the tests of this crate.
+/// Replaces `eyelet_sys::socket` in the tests of this crate.
 pub mod socket {
     use std::io::{self, IoSliceMut};
     use std::os::fd::AsFd;
@@ -98,7 +97,7 @@ pub mod socket {
         eyelet_sys::socket::reset_on_close(fd)
     }
 
-    /// Behind the last bytes of a peer that has reset there is an error once, and then the end.
+    /// After the last bytes of a peer that has reset, a read fails once and then returns the end.
     pub(super) fn or_reset(fd: impl AsFd, read: io::Result<usize>) -> io::Result<usize> {
         match link(fd) {
             Some(link) if matches!(read, Ok(0)) && link.is_reset.take() => {
@@ -109,7 +108,7 @@ pub mod socket {
     }
 }
 
-/// What stands for `eyelet_sys::pipe` in the tests of this crate.
+/// Replaces `eyelet_sys::pipe` in the tests of this crate.
 pub mod pipe {
     use std::io;
     use std::os::fd::AsFd;

@@ -1,5 +1,5 @@
-//! The simulator: the real event loop, relay, parking and shedding against scripted peers, by a
-//! seed. One thread, no network, no clock: a seed gives the same run each time.
+//! The simulator: the real event loop, relay, parking and shedding against scripted peers. One
+//! thread, no network, no clock: a seed gives the same run each time.
 //!
 //! Each socket of the edge is one end of a Unix socket pair. The simulator holds the other end,
 //! steps the event loop and moves its clock. [`kernel`] makes writes short and peers reset.
@@ -25,7 +25,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))
 }
 
-/// No byte is lost or invented, each connection ends in one log entry, and nothing stays behind.
+/// No byte is lost or invented, each connection ends in one log entry, and nothing is left over.
 #[test]
 fn every_seed_ends_well() {
     let first = variable(FIRST_SEED_VARIABLE).unwrap_or(0);

@@ -1,5 +1,5 @@
 //! A scripted peer: a client or an upstream at the other end of one of the edge's sockets. It
-//! checks each byte that it hears. It must not know the edge.
+//! checks each byte that it receives.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -24,22 +24,22 @@ pub struct Peer {
     name: &'static str,
     fd: Option<OwnedFd>,
     link: Rc<Link>,
-    /// What it says, and how much of that it has put out so far.
+    /// What it sends, and how much of that is in the outbox or beyond.
     stream: Stream,
     pub said: usize,
-    /// What it expects to hear, and how much of that it has heard.
+    /// What it expects to receive, and how much of that it has received.
     pub expected: Stream,
     pub heard: usize,
-    /// On their way to the socket.
+    /// Bytes that are not written to the socket yet.
     outbox: Vec<u8>,
     pub tls: Option<Client>,
-    /// It says no more, and ends its stream once the outbox is empty.
+    /// It sends no more, and ends its stream once the outbox is empty.
     is_finished: bool,
-    /// It keeps its stream open for now, although it says no more.
+    /// It keeps its stream open for now, although it sends no more.
     keeps_open: bool,
     has_ended: bool,
     pub end: Option<End>,
-    /// It has left without waiting for the edge.
+    /// It has closed its socket without waiting for the edge.
     pub is_gone: bool,
     /// It has cut its own stream in the middle, or broken the protocol.
     pub is_faulty: bool,
@@ -69,7 +69,7 @@ impl Peer {
         (peer, edge)
     }
 
-    /// Puts out the next bytes of its stream.
+    /// Puts the next bytes of its stream into the outbox.
     pub fn say(&mut self, len: usize, rng: &mut Rng) {
         let is_refused = matches!(self.said_at_end(), Some(Said::Alert(_)));
         if self.is_finished || self.is_gone || is_refused {
@@ -86,7 +86,7 @@ impl Peer {
         *said += len;
     }
 
-    /// Writes at most so many bytes of what it has put out, and then its end where that is due.
+    /// Writes at most `max` bytes of the outbox, and then its end if that is due.
     pub fn write(&mut self, max: usize) {
         let Some(fd) = &self.fd else { return };
         let mut left = max.min(self.outbox.len());
@@ -97,7 +97,7 @@ impl Peer {
                     left -= sent;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // The edge has closed: what it has said before can still be read.
+                // The edge has closed: what it sent before can still be read.
                 Err(error) => {
                     if error.kind() == ErrorKind::ConnectionReset {
                         self.end.get_or_insert(End::Reset);
@@ -114,7 +114,7 @@ impl Peer {
         }
     }
 
-    /// Reads at most so many bytes. The edge may then write `room` more.
+    /// Reads at most `max` bytes. The edge may then write `room` more.
     pub fn read(&mut self, mut max: usize, room: Option<usize>) {
         let Some(fd) = &self.fd else { return };
         let mut buffer = [0; 16 << 10];
@@ -156,7 +156,7 @@ impl Peer {
         }
     }
 
-    /// Says no more. With TLS it says so by close_notify, unless it is `truncated`.
+    /// Sends no more. With TLS it sends close_notify, unless it is `truncated`.
     pub fn finish(&mut self, truncated: bool) {
         self.keeps_open = false;
         if !std::mem::replace(&mut self.is_finished, true)
@@ -175,19 +175,19 @@ impl Peer {
         }
     }
 
-    /// Ends its stream where it is: what it has put out and not written is never written.
+    /// Ends its stream at once. The outbox is never written.
     pub fn truncate(&mut self) {
         match self.tls {
-            // Nobody can tell that from an end.
+            // The edge cannot tell that from a proper end.
             None => self.said -= self.outbox.len(),
-            // It may be in the middle of a record.
+            // The cut may be in the middle of a record.
             Some(_) => self.is_faulty |= !self.outbox.is_empty(),
         }
         self.outbox.clear();
         self.is_finished = true;
     }
 
-    /// Says something that breaks the protocol.
+    /// Sends bytes that break the protocol.
     pub fn garble(&mut self, rng: &mut Rng) {
         if self.tls.is_some() && !self.is_finished {
             self.is_faulty = true;
@@ -222,7 +222,7 @@ impl Peer {
             self.link.reset();
         }
         self.truncate();
-        // Nothing blocks a write to a socket whose peer has closed: it fails.
+        // A write to a closed peer does not block: it fails.
         self.link.set_room(None);
         self.is_gone |= self.fd.take().is_some();
     }
@@ -232,7 +232,7 @@ impl Peer {
         self.end.is_some() || self.said_at_end().is_some()
     }
 
-    /// Whether all that it has said is on its way, and whole.
+    /// Whether all that it has sent is written, and complete.
     pub fn has_written_all(&self) -> bool {
         self.outbox.is_empty() && !self.is_gone && !self.is_faulty
     }

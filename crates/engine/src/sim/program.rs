@@ -1,5 +1,5 @@
-//! The program that the simulated event loop serves: it peeks, dials scripted upstreams, refuses,
-//! parks, and keeps the log entries. It must not know what the peers are about to do.
+//! The program that the simulated event loop calls. It peeks, dials scripted upstreams, refuses,
+//! parks, and keeps the log entries.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,9 +21,9 @@ use crate::relay::{Flow, Relay};
 use crate::worker::{Handle, Program, Task};
 use std::time::Duration;
 
-/// How long a client may be silent at first.
+/// How long a client may send nothing at first.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that are peeked at before the connection is parked, at most.
+/// Most bytes that are peeked at before the connection is parked.
 const PEEKED_BYTES_MAX: usize = 700;
 /// unrecognized_name, in a TLS 1.2 record.
 pub const REFUSAL: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
@@ -37,7 +37,7 @@ pub enum Plan {
     },
     Terminate {
         session: Option<Box<Session>>,
-        /// The upstream is dialled when the client has said something.
+        /// The upstream is dialled only when the client has sent something.
         late: bool,
         /// What the upstream gets before the client's bytes.
         preface: Vec<u8>,
@@ -52,16 +52,16 @@ pub struct Connection {
     pub preface_bytes: usize,
     /// Whether the program reads before it parks.
     pub peeks: bool,
-    /// What an upstream is to say and to hear.
+    /// What an upstream will send and receive.
     pub streams: (Stream, Stream),
     pub client: Peer,
     pub upstream: Option<Peer>,
     /// Whether the upstream can be dialled.
     pub is_reachable: bool,
     pub log: Vec<LogEntry>,
-    /// The peers are stalled until the end.
+    /// The peers do nothing until the end.
     pub is_stalled: bool,
-    /// Who ends its stream only when it has read the other's end. `None`: nobody waits.
+    /// The side that ends its stream only after it has read the other's end. `None`: neither waits.
     pub waits: Option<Side>,
 }
 
@@ -79,12 +79,12 @@ impl Connection {
         }
     }
 
-    /// The peers that there are.
+    /// The peers.
     pub fn peers(&mut self) -> impl Iterator<Item = &mut Peer> {
         [Some(&mut self.client), self.upstream.as_mut()].into_iter().flatten()
     }
 
-    /// Whether the client hears an alert that is not its upstream's.
+    /// Whether the client receives an alert that is not its upstream's.
     pub fn expects_refusal(&self) -> bool {
         match self.plan {
             Plan::Refuse => true,

@@ -1,5 +1,5 @@
-//! One run: connections that come, peers that act, a clock that is moved, memory that is short,
-//! and at the end nothing that is left. It must not know how the edge moves bytes.
+//! One run: connections arrive, peers act, the clock moves, memory gets short, and at the end
+//! nothing is left over.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,19 +28,19 @@ use crate::timer_wheel::TICK_MS;
 use crate::worker::{Process, Settings, Worker};
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The budget has 5/8 of this: pieces are as large as they can be until memory is short.
+/// The budget gets 5/8 of this: enough for reads of full size until memory is short.
 const MEMORY_BYTES: usize = 64 << 20;
 /// Hosts that the clients are on.
 const SOURCES: u8 = 4;
 const CONNECTIONS_MAX: usize = 6;
 const ACTIONS_MAX: usize = 120;
-/// Bytes that a peer says at most in one go with others: enough for several pipes.
+/// Most bytes that a peer sends at once when it sends bulk: enough for several pipes.
 const BULK_BYTES_MAX: usize = 1 << 20;
-/// Polls of each task between two turns of the event loop.
+/// Polls of each task between two iterations of the event loop.
 const POLLS: usize = 6;
-/// Rounds in which peers read, until they must have read whatever was written.
+/// Rounds in which peers read; after them they must have read all that was written.
 const SETTLE_ROUNDS: usize = 20;
-/// Rounds in which all peers write and read whatever they can, until all must have ended.
+/// Rounds in which all peers write and read; after them all connections must have ended.
 const ROUNDS_MAX: usize = 300;
 
 /// What happened in a run.
@@ -72,7 +72,7 @@ impl Seen {
         self.pipes += report.pipes;
     }
 
-    /// Panics where the runs did not reach an end of a connection that the relay knows.
+    /// Panics if no run reached one of the relay's ends of a connection.
     pub fn check_coverage(&self) {
         for end in verdict::ENDS {
             assert!(self.ends.keys().any(|seen| seen.starts_with(end)), "no run has {end:?}");
@@ -89,7 +89,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Runs a seed. Panics where something is lost.
+/// Runs a seed. Panics if something is lost.
 pub fn run(seed: u64) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let tasks = tokio::task::LocalSet::new();
@@ -110,7 +110,7 @@ struct Simulation {
     events: Events,
     accepting: Accepting,
     now: Duration,
-    /// Bytes that others hold, so that memory is short.
+    /// Bytes that the simulation holds, so that memory is short.
     held: usize,
     report: Report,
 }
@@ -139,7 +139,7 @@ impl Simulation {
             connections_max: 1_000,
             descriptors_max: 1_000,
         };
-        // Not the first worker, which unmaps what of the program's code is not needed any more.
+        // Not the first worker, which unmaps the program's code that is not needed any more.
         let worker = Rc::new(Worker::new(1, Arc::new(process), Arc::default()).unwrap());
         let program =
             Rc::new(Simulated { rng: RefCell::new(rng.fork()), connections: RefCell::default() });
@@ -177,7 +177,7 @@ impl Simulation {
         std::mem::take(&mut self.report)
     }
 
-    /// One turn of the event loop, and whatever it has woken.
+    /// One iteration of the event loop, and all tasks that it has woken.
     async fn step(&mut self) {
         self.worker.iteration(&mut self.events, &mut self.accepting).unwrap();
         for _ in 0..POLLS {
@@ -200,7 +200,7 @@ impl Simulation {
         self.tick(ticks);
     }
 
-    /// Makes memory short, by a little or by much, or gives it back.
+    /// Makes memory short, a little or much, or gives it back.
     fn press(&mut self) {
         if !self.weather.short_memory {
             return;
@@ -282,7 +282,7 @@ impl Simulation {
         (connection, socket)
     }
 
-    /// A peer does something.
+    /// A peer does one thing.
     fn act(&mut self) {
         let Self { rng, weather, program, report, .. } = self;
         let connections = &mut *program.connections.borrow_mut();
@@ -320,8 +320,8 @@ impl Simulation {
         }
     }
 
-    /// Memory is not short any more, and peers that read get all that was written, although
-    /// nobody writes again.
+    /// Memory is free again, and peers that read get all that was written although nothing more is
+    /// written.
     async fn settle(&mut self) {
         self.worker.process.budget.give(Account::Http, std::mem::take(&mut self.held));
         for _ in 0..SETTLE_ROUNDS {
@@ -339,8 +339,8 @@ impl Simulation {
         }
     }
 
-    /// All peers say what they have to say, read whatever comes, and end their streams; but those
-    /// that are stalled. Then every connection must end without a deadline.
+    /// All peers send what they have left, read all, and end their streams, except for stalled
+    /// ones. Then every connection must end without a deadline.
     async fn finish(&mut self) {
         if self.weather.drains {
             self.worker.draining.set(true);
@@ -368,13 +368,13 @@ impl Simulation {
         self.give_up().await;
     }
 
-    /// What is left is given up by deadlines, or is cut at the end of a drain.
+    /// The remaining connections end by deadlines, or are cut at the end of a drain.
     async fn give_up(&mut self) {
         if self.weather.drains && self.rng.bool() {
             self.worker.is_cutting.set(true);
             park::cut_all(&self.worker);
         }
-        // A deadline may be set anew once: when a connection turns out to stay.
+        // A deadline may be set a second time, when a connection has settled.
         for _ in 0..8 {
             self.step().await;
             self.tick((IDLE_TIMEOUT.as_millis() as u64 / TICK_MS) / 2);
@@ -388,7 +388,7 @@ impl Simulation {
         unended.map(|(index, one)| format!("{index}: {one:?}\n")).collect()
     }
 
-    /// The peers read what is still there, and each connection is judged.
+    /// The peers read what is left, and each connection is judged.
     fn conclude(&mut self) {
         for (index, connection) in self.program.connections.borrow_mut().iter_mut().enumerate() {
             for peer in connection.peers() {
@@ -402,7 +402,7 @@ impl Simulation {
     }
 }
 
-/// How much is said, written or read at once: often a byte, at times more than a buffer.
+/// How much is sent, written or read at once: often one byte, at times more than a buffer.
 fn amount(rng: &mut Rng, bulk: bool) -> usize {
     match rng.u8(..10) {
         0..=2 => 1,
@@ -413,7 +413,7 @@ fn amount(rng: &mut Rng, bulk: bool) -> usize {
     }
 }
 
-/// What a peer may say at first to an edge that inspects it.
+/// What a peer may send first to an edge that inspects it.
 fn flight(rng: &mut Rng, client: bool) -> Vec<u8> {
     let alert = [21, 3, 3, 0, 2, 1, 112];
     match (rng.u8(..5), client) {
@@ -428,7 +428,7 @@ fn flight(rng: &mut Rng, client: bool) -> Vec<u8> {
     }
 }
 
-/// A hello with the name of the first one, which has none.
+/// A second hello with the same name as the first: none.
 fn nameless() -> Vec<u8> {
     HelloSketch { sni: None, ..HelloSketch::named("") }.to_records()
 }

@@ -1,16 +1,16 @@
-//! The bytes that a peer says: known by their position, so that each one that arrives is checked.
-//! It must not know who says them.
+//! The bytes that a peer sends. Each depends on its position only, so each one that arrives is
+//! checked.
 
 use std::fmt;
 
-/// Bytes until the stream repeats: a prime, so that no power of two hides a shift.
+/// Bytes until the stream repeats: a prime, so that no shift by a power of two goes unseen.
 const PERIOD: usize = 65_521;
 
 thread_local! {
     static NOISE: Vec<u8> = {
         let mut noise = fastrand::Rng::with_seed(PERIOD as u64);
         let period: Vec<u8> = (0..PERIOD).map(|_| noise.u8(..)).collect();
-        // Twice, so that no piece has to be cut where it repeats.
+        // Twice, so that no piece has to be cut at the end of the period.
         period.repeat(2)
     };
 }
@@ -25,7 +25,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Gives `len` bytes from a position on, in pieces.
+    /// Passes `len` bytes from position `at` on to `take`, in pieces.
     pub fn bytes(&self, mut at: usize, len: usize, mut take: impl FnMut(&[u8])) {
         let end = at + len;
         if let Some(flights) = self.flights.get(at..) {
@@ -43,13 +43,13 @@ impl Stream {
         });
     }
 
-    /// The same stream behind other bytes.
+    /// The same stream after other bytes.
     pub fn behind(&self, flights: Vec<u8>) -> Self {
         let offset = (self.offset + PERIOD - flights.len() % PERIOD) % PERIOD;
         Self { flights, offset }
     }
 
-    /// Panics unless `bytes` are those that come at a position.
+    /// Panics unless `bytes` are those at position `at`.
     pub fn check(&self, at: usize, bytes: &[u8], who: &str) {
         let mut seen = 0;
         self.bytes(at, bytes.len(), |expected| {

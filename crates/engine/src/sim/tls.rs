@@ -1,19 +1,19 @@
-//! The TLS ends of a terminated connection: the edge's session, and the client's from the same
-//! secrets. It must not know sockets.
+//! The two TLS ends of a terminated connection: the edge's session, and the client's from the same
+//! secrets.
 
 use eyelet_record::{
     CONTROL_BYTES_MAX, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, Role, Session, Suite, alert,
 };
 use fastrand::Rng;
 
-/// Records that a key seals at most under AES-GCM, and how long before that the sender updates it.
-/// Sequence numbers may begin near there.
+/// Most records that a key seals under AES-GCM, and how many records before that the sender updates
+/// it. Sequence numbers may begin near there.
 const RECORDS_MAX: u64 = 1 << 24;
 const REKEY_MARGIN: u64 = 1 << 10;
-/// Records until a key is updated for that, at most.
+/// Most records until such an update is due.
 const RECORDS_BEFORE: u64 = 8;
 
-/// What the client's end makes of what it reads.
+/// What the client's end understands from what it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     CloseNotify,
@@ -26,7 +26,7 @@ pub struct Client {
     keys: Keys,
     input: Vec<u8>,
     pub said: Option<Said>,
-    /// It has sent a fatal alert, and ignores what comes.
+    /// It has sent a fatal alert, and ignores what arrives.
     has_failed: bool,
 }
 
@@ -71,7 +71,7 @@ fn sequence(rng: &mut Rng, suite: Suite) -> u64 {
 }
 
 impl Client {
-    /// Appends records with `plain`, and the control record that is due before them.
+    /// Appends records with `plain`, after the control record that is due.
     pub fn seal(&mut self, mut plain: &[u8], pieces: usize, out: &mut Vec<u8>) {
         self.control(out);
         while !plain.is_empty() {
@@ -112,7 +112,8 @@ impl Client {
         self.alert(alert::CLOSE_NOTIFY, out);
     }
 
-    /// Opens what has come. Gives the plaintext, and appends to `out` what is due for it.
+    /// Opens received bytes. Passes the plaintext to `take`, and appends the control record that is
+    /// then due to `out`.
     pub fn open(&mut self, bytes: &[u8], out: &mut Vec<u8>, mut take: impl FnMut(&[u8])) {
         if self.has_failed {
             return;

@@ -1,4 +1,4 @@
-//! What must hold at the end of a run. It must not know how it came to that end.
+//! Checks at the end of a run: what the peers heard, what was logged, and that nothing is left.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::program::{Connection, LogEntry, Plan};
 use super::tls::Said;
 use crate::worker::Worker;
 
-/// Ends that the runs of the test suite must reach, by how their reasons begin.
+/// Beginnings of the reasons that the test suite's runs must reach.
 pub const ENDS: &[&str] = &[
     "by rule",
     "client closed",
@@ -41,7 +41,7 @@ const ACCOUNTS: [Account; 5] =
     [Account::Connections, Account::Received, Account::Relayed, Account::Texts, Account::Http];
 
 /// What may happen in a run. A run with few such events tests more: more of its connections must
-/// end whole.
+/// end complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     pub resets: bool,
@@ -63,12 +63,12 @@ pub fn check(index: usize, connection: &Connection, weather: &Weather) {
     let heard_up =
         upstream.map_or(0, |upstream| upstream.heard.saturating_sub(connection.preface_bytes));
     let heard_down = if connection.expects_refusal() { 0 } else { client.heard };
-    // None is invented.
+    // No byte is invented.
     assert!(heard_up <= entry.bytes_to_upstream, "too much: {}", who());
     assert!(heard_down <= entry.bytes_to_client, "too much: {}", who());
     assert!(entry.bytes_to_upstream <= client.said, "too much: {}", who());
     assert!(entry.bytes_to_client <= upstream.map_or(0, |one| one.said), "too much: {}", who());
-    // Who is told of an end by a FIN, or by close_notify, has everything that was read for it.
+    // A peer that got a FIN or close_notify has received everything that was read for it.
     if got_all(client) {
         assert_eq!(heard_down, entry.bytes_to_client, "cut without a reset: {}", who());
     }
@@ -92,7 +92,7 @@ pub fn check(index: usize, connection: &Connection, weather: &Weather) {
     assert!(peers.all(Peer::is_closed_by_edge), "still open: {}", who());
 }
 
-/// Panics if bytes that a peer has written stay in the edge, although the other one reads.
+/// Panics if bytes that a peer has written stay in the edge, although the other peer reads.
 pub fn check_settled(index: usize, connection: &Connection) {
     let Connection { client, upstream: Some(upstream), plan, .. } = connection else { return };
     let is_inspected = matches!(plan, Plan::Splice { inspect: Some(_) });
@@ -115,7 +115,7 @@ fn got_all(peer: &Peer) -> bool {
     }
 }
 
-/// Whether anything has happened that ends a connection so.
+/// Whether an event of the run explains this end.
 fn is_excused(entry: &LogEntry, connection: &Connection, weather: &Weather) -> bool {
     let Connection { plan, client, upstream, .. } = connection;
     match &entry.reason {
@@ -137,7 +137,7 @@ fn is_excused(entry: &LogEntry, connection: &Connection, weather: &Weather) -> b
     }
 }
 
-/// Panics unless nothing is left in a worker.
+/// Panics unless the worker holds nothing.
 pub fn check_worker(worker: Rc<Worker>) {
     assert!(worker.table.borrow().is_empty(), "a connection stays");
     assert_eq!(worker.process.open.load(Relaxed), 0, "connections");
@@ -151,7 +151,7 @@ pub fn check_worker(worker: Rc<Worker>) {
     assert_eq!(Rc::strong_count(&worker), 1, "the worker is kept");
 }
 
-/// Panics unless everything was given back. The worker is gone.
+/// Panics unless all memory was given back. The worker is gone.
 pub fn check_budget(budget: &Arc<Budget>) {
     for account in ACCOUNTS {
         assert_eq!(budget.used_by(account), 0, "{account:?}");

@@ -326,7 +326,7 @@ fn a_greedy_client_takes_no_questions_from_others() {
         &edge,
         |n| (from(&edge, "192.0.2.66", origin.address), format!("g{n}.greedy.test")),
         |n| (from(&edge, "192.0.2.9", origin.address), format!("h{n}.honest.test")),
-        "dns: 16 questions of this client are under way",
+        "dns: 16 queries for this client are under way",
     );
 }
 

@@ -108,7 +108,7 @@ fn what_is_no_connect_is_told_so_in_its_own_protocol() {
     let to = |fields: &str| format!("CONNECT a.test:443 HTTP/1.1\r\n{fields}\r\n").into_bytes();
     let bad = "HTTP/1.1 400 Bad Request";
     for (request, status, reason) in [
-        (to("Host: b\r\n"), bad, "malformed CONNECT: Host field is not the target"),
+        (to("Host: b\r\n"), bad, "malformed CONNECT: the Host field does not name the target"),
         (to(""), bad, "malformed CONNECT: no Host field"),
         (to("Host: a.test:443\r\n x\r\n"), bad, "malformed CONNECT: folded field"),
         (to("Host: a.test:443\n"), bad, "malformed CONNECT: LF without CR"),
@@ -264,11 +264,11 @@ fn names_are_resolved_here_and_guarded() {
         ("mixed.test:9", "403 Forbidden", "mixed.test resolves to 10.0.0.1, which upstream_allow"),
         ("empty.test:9", "502 Bad Gateway", "DNS"),
         ("nowhere.test:9", "502 Bad Gateway", "DNS"),
-        ("10.0.0.1:9", "403 Forbidden", "upstream: 10.0.0.1, which upstream_allow lacks"),
-        ("[::1]:9", "403 Forbidden", "upstream: ::1, which upstream_allow lacks"),
-        ("[64:ff9b::a00:1]:9", "403 Forbidden", "which upstream_allow lacks"),
-        ("169.254.169.254:9", "403 Forbidden", "which upstream_allow lacks"),
-        ("0.0.0.0:9", "403 Forbidden", "which upstream_allow lacks"),
+        ("10.0.0.1:9", "403 Forbidden", "upstream: 10.0.0.1, which upstream_allow does not list"),
+        ("[::1]:9", "403 Forbidden", "upstream: ::1, which upstream_allow does not list"),
+        ("[64:ff9b::a00:1]:9", "403 Forbidden", "which upstream_allow does not list"),
+        ("169.254.169.254:9", "403 Forbidden", "which upstream_allow does not list"),
+        ("0.0.0.0:9", "403 Forbidden", "which upstream_allow does not list"),
     ] {
         let (said, body, line) = answer(&edge, &head(target));
         assert_eq!(said, format!("HTTP/1.1 {status}"), "{line}");
@@ -308,7 +308,8 @@ fn no_certificate_is_asked_for_inside() {
         let mut client = ask(&closed_edge, &target);
         assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(49), "access_denied");
         let line = closed_edge.line_of(client.local_addr().unwrap());
-        let unknown = "certificate: 127.0.0.1 is an inside address, which upstream_allow lacks";
+        let unknown =
+            "certificate: 127.0.0.1 is an internal address that upstream_allow does not list";
         let reason = format!("no rule for this connection (unknown: {unknown})");
         assert_eq!(line["reason"], reason, "{target}: {line}");
     }

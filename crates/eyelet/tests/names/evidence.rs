@@ -49,7 +49,7 @@ fn a_destination_that_is_not_the_names_is_refused() {
         assert_eq!(evidence["unknown"], serde_json::json!([]), "{line}");
         assert!(evidence["age_ms"].as_u64().is_some_and(|age| age < 20_000), "{line}");
         if !agrees {
-            assert_eq!(line["reason"], "the name is not true", "{line}");
+            assert_eq!(line["reason"], "the name is not verified", "{line}");
         }
     }
     let line = gate.ask("lie.test", origin.address).1;
@@ -87,7 +87,7 @@ fn every_resolver_is_asked_and_one_that_knows_is_enough() {
         assert_eq!(alert, Some(ACCESS_DENIED), "{line}");
         assert_eq!(line["evidence"]["dns_agrees"], Value::Null, "{line}");
         let reason = line["reason"].as_str().unwrap();
-        assert!(reason.starts_with("the name is not true (unknown: dns: "), "{line}");
+        assert!(reason.starts_with("the name is not verified (unknown: dns: "), "{line}");
     }
 }
 

@@ -206,5 +206,5 @@ fn a_rule_in_shadow_uses_what_others_ask() {
     let line = gate.ask("failed.test", origin.address).1;
     assert_eq!((&line["rule"], &line["shadow"]), (&"lies".into(), &told), "{line}");
     let reason = line["reason"].as_str().unwrap();
-    assert!(reason.starts_with("the name is not true (unknown: dns: "), "{line}");
+    assert!(reason.starts_with("the name is not verified (unknown: dns: "), "{line}");
 }

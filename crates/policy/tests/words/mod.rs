@@ -1,5 +1,5 @@
-//! A short spelling for rules and connections in tests, and the loop that an engine would run:
-//! ask, fetch the fact that is needed, ask again. Knows nothing that the crate keeps private.
+//! Short forms of rules and connections for tests, and the loop that the program runs: ask, fetch
+//! the fact that is needed, ask again.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -23,7 +23,7 @@ pub fn refuse() -> Rule {
     Rule { refuse: true, ..Rule::default() }
 }
 
-/// Words of a rule, in the style of the configuration.
+/// Builder words for a rule, named as in the configuration.
 pub trait Words: Sized {
     fn sni(self, patterns: &[&str]) -> Self;
     fn client(self, nets: &[&str]) -> Self;
@@ -75,7 +75,7 @@ impl Words for Rule {
 pub struct Given<'a> {
     pub listener: u16,
     pub client: &'a str,
-    /// `None`: it cannot be had.
+    /// `None`: unknown.
     pub destination: Option<&'a str>,
     pub sni: Option<&'a [u8]>,
     pub alpn: &'a [&'a [u8]],
@@ -84,10 +84,10 @@ pub struct Given<'a> {
     pub compression: bool,
     /// The name in a CONNECT request.
     pub connect: Option<&'a str>,
-    /// What speaks for the name; `None`: it cannot be had.
+    /// Evidence for the name. `None`: unknown.
     pub dns: Option<bool>,
     pub certificate: Option<&'a CertificateFacts>,
-    /// `None`: it cannot be had.
+    /// `None`: unknown.
     pub ja4: Option<&'a str>,
 }
 
@@ -120,12 +120,12 @@ impl<'a> Given<'a> {
         HelloSketch { sni, alpn, version_max, ech, compression }.to_records()
     }
 
-    /// The verdict, and what was asked for on the way.
+    /// The verdict, and the facts that were asked for.
     pub fn ask(&self, rules: &Rules) -> (Verdict, Vec<Fact>) {
         self.ask_with(rules, |_| ())
     }
 
-    /// As `ask`, and shows the facts by which it was decided, and those that rules in shadow ask.
+    /// As `ask`. Also calls `show` with the facts that decided it, those for shadow rules included.
     pub fn ask_with(&self, rules: &Rules, show: impl Fn(&Facts<'_>)) -> (Verdict, Vec<Fact>) {
         let raw = self.records();
         let mut reader = HelloReader::new(65_536);

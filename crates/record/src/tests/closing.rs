@@ -1,5 +1,4 @@
-//! Alerts, close_notify both ways, and renegotiation, which is refused by a warning.
-//! Knows no more than the transcripts of its parent.
+//! Alerts, close_notify both ways, and renegotiation, which is refused with a warning.
 
 use super::*;
 
@@ -11,7 +10,7 @@ fn close_notify_from_the_peer() {
         let close = peer.alert(alert::CLOSE_NOTIFY);
         assert_eq!(ours.read(close), Ok(Incoming::CloseNotify));
         assert!(ours.session.read_closed() && !ours.session.write_closed());
-        // RFC 8446 section 6.1: whatever follows is ignored, even if it is no record at all.
+        // RFC 8446 section 6.1: what follows is ignored, even if it is no record.
         for junk in [vec![23], b"GET / HTTP/1.1".to_vec(), vec![0; 100]] {
             assert_eq!(ours.read(junk), Ok(Incoming::Nothing));
         }
@@ -66,8 +65,8 @@ fn alerts_from_the_peer() {
     }
 }
 
-/// TLS 1.2 renegotiation: one warning, then the end; by the server's client and by the client's
-/// server alike.
+/// TLS 1.2 renegotiation: one warning, then the end. The same for a server with its client and for
+/// a client with its server.
 #[test]
 fn renegotiation_is_refused_once() {
     let mut hello = vec![1, 0, 0, 200];

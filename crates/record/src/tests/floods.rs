@@ -1,5 +1,4 @@
-//! Records that cost us work and bring nothing: how many are borne, and which fault ends them.
-//! Knows no more than the transcripts of its parent.
+//! Records that cost us work and carry nothing: how many are accepted, and which fault ends them.
 
 use super::*;
 
@@ -35,7 +34,7 @@ fn key_updates() {
     for _ in 0..3 {
         for _ in 0..32 {
             assert_eq!(update(&mut ours, &mut peer), Ok(Incoming::Nothing));
-            // An empty record is no data.
+            // An empty record does not count as data.
             if ours.session.empty_records < 32 {
                 let record = peer.send_as(content::APPLICATION_DATA, b"");
                 assert_eq!(ours.read(record), Ok(Incoming::Nothing));
@@ -50,7 +49,7 @@ fn key_updates() {
     assert_eq!(update(&mut ours, &mut peer), Err(RecordFault::TooManyKeyUpdates));
 }
 
-/// Counted over the whole life: data between them makes warnings no more welcome.
+/// Warnings count over the whole life: data between them does not reset the count.
 #[test]
 fn warning_alerts() {
     each(|version, suite| {

@@ -1,9 +1,8 @@
-//! KeyUpdates in both directions: whole and in fragments, asked for, answered, and by ourselves.
-//! Knows no more than the transcripts of its parent.
+//! KeyUpdates in both directions: whole and in fragments, requested, answered, and on our own.
 
 use super::*;
 
-/// Where in a buffer a session's data lies is known; what matters here is that it is data.
+/// The position of the data in the buffer does not matter here, only that it is data.
 fn talk(from: &mut End, to: &mut End) {
     let record = from.send(b"x").unwrap();
     assert!(matches!(to.read(record), Ok(Incoming::Data(_))));
@@ -34,7 +33,7 @@ fn requests_are_answered_once_under_the_old_key() {
             assert_eq!(ours.read(request), Ok(Incoming::Reply));
             talk(&mut peer, &mut ours);
         }
-        // The answer may wait for us; what we send meanwhile is under the old key.
+        // The answer may be sealed later. Until then we use the old key.
         talk(&mut ours, &mut peer);
         let reply = ours.control();
         assert_eq!(peer.read(reply), Ok(Incoming::Nothing));
@@ -56,7 +55,7 @@ fn a_key_update_in_any_fragments() {
                 continue;
             }
             let record = peer.send_as(content::HANDSHAKE, &KEY_UPDATE_REQUESTED[start..end]);
-            // Parked or not between two fragments makes no difference.
+            // Parking between two fragments makes no difference.
             ours.keys.clear();
             let last = end == KEY_UPDATE_REQUESTED.len();
             let expected = if last { Incoming::Reply } else { Incoming::Nothing };
@@ -89,7 +88,7 @@ fn no_answer_after_our_close_notify() {
     talk(&mut peer, &mut ours);
 }
 
-/// RFC 8446 section 5.5: the key is replaced before its limit, without being asked.
+/// RFC 8446 section 5.5: our key is replaced before its limit without a request.
 #[test]
 fn our_key_is_replaced_before_its_limit() {
     for suite in SUITES {
@@ -120,7 +119,8 @@ fn a_caller_that_never_rekeys_cannot_pass_the_limit() {
     assert!(ours.send(b"under the next key").is_ok());
 }
 
-/// A peer that uses its key beyond the limit is asked once for another, and still heard.
+/// A peer that uses its key beyond the limit is asked once for another; its records are still
+/// accepted.
 #[test]
 fn the_peers_key_is_asked_for_at_its_limit() {
     let (mut ours, mut peer) = pair_at(Version::Tls13, Suite::Aes128Gcm, (1 << 24) - 2);
@@ -155,7 +155,7 @@ fn a_peer_that_updates_by_itself_is_not_asked() {
     talk(&mut peer, &mut ours);
 }
 
-/// A client skips tickets, whole and in fragments, and reads the KeyUpdate behind them.
+/// A client skips tickets, whole and in fragments, and reads the KeyUpdate after them.
 #[test]
 fn a_client_skips_tickets() {
     let (mut server, mut client) = pair(Version::Tls13, Suite::Aes128Gcm);

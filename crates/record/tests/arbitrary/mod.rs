@@ -1,5 +1,5 @@
-//! A parked connection is fed arbitrary records, by its peer and by a stranger without keys.
-//! No panic, no forgery accepted, no genuine record called a forgery, and every call progresses.
+//! Feeds a session arbitrary records, from its peer and from a stranger without keys. Asserts: no
+//! panic, no forgery accepted, no genuine record taken for a forgery, and progress in every call.
 
 use eyelet_record::{
     CONTROL_BYTES_MAX, HEADER_BYTES, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX,
@@ -10,16 +10,16 @@ use ring::{aead, hkdf};
 const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
-/// Somewhat above the limit, so that it is passed now and then.
+/// A little above the limit, so that it is sometimes exceeded.
 const CONTENT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 300;
-/// A KeyUpdate: the only handshake message that a TLS 1.3 server may be sent.
+/// Bytes of a KeyUpdate, the only handshake message that a TLS 1.3 server may receive.
 const KEY_UPDATE_BYTES: usize = 5;
 
-/// The peer: seals whatever content the input says, under keys that the session shares.
+/// The peer. It seals any content with keys that it shares with the session.
 struct Peer {
     suite: Suite,
     version: Version,
-    /// TLS 1.3's traffic secret, of the current generation.
+    /// TLS 1.3's traffic secret of the current generation.
     secret: Vec<u8>,
     key: aead::LessSafeKey,
     iv: [u8; 12],
@@ -28,8 +28,8 @@ struct Peer {
     key_update_sent: usize,
 }
 
-/// Plays a script: the first byte chooses version and suite; then steps of who sends (0: the
-/// stranger), content type, length (2 bytes), and so many bytes.
+/// Plays a script. The first byte chooses version and suite. Each step then has a sender (0: the
+/// stranger), a content type, a length (2 bytes), and so many bytes.
 pub fn arbitrary_records(input: &[u8]) {
     let Some((&choice, mut script)) = input.split_first() else { return };
     let suite = SUITES[usize::from(choice) % 3];
@@ -92,7 +92,7 @@ impl hkdf::KeyType for Len {
     }
 }
 
-/// HKDF-Expand-Label of RFC 8446 section 7.1, by other code than the session's.
+/// HKDF-Expand-Label of RFC 8446 section 7.1, written separately from the session's.
 fn expand(hash: hkdf::Algorithm, secret: &[u8], label: &str, len: usize) -> Option<Vec<u8>> {
     let label = format!("tls13 {label}");
     let mut out = vec![0; len];
@@ -112,7 +112,8 @@ fn traffic_key(
     Some((expand(hash, secret, "key", key_len)?, iv.try_into().ok()?))
 }
 
-/// Bytes without a key: a fault, or not yet a record. True when the session is at its end.
+/// Bytes without a key must be a fault, or no complete record. Returns whether the session has
+/// ended.
 fn stranger(session: &mut Session, bytes: &[u8]) -> bool {
     let was_closed = session.read_closed();
     let mut input = bytes.to_vec();
@@ -133,7 +134,7 @@ fn stranger(session: &mut Session, bytes: &[u8]) -> bool {
     }
 }
 
-/// A record under the peer's key. True when the session is at its end.
+/// A record with the peer's key. Returns whether the session has ended.
 fn genuine(session: &mut Session, mut record: Vec<u8>, content: &[u8]) -> bool {
     let was_closed = session.read_closed();
     for len in [0, 1, HEADER_BYTES - 1, HEADER_BYTES, record.len() - 1] {
@@ -171,7 +172,7 @@ fn genuine(session: &mut Session, mut record: Vec<u8>, content: &[u8]) -> bool {
     }
 }
 
-/// After a fault: no record is read, and one alert is written at most.
+/// After a fault no record is opened, and at most one alert is sealed.
 fn the_end(session: &mut Session) {
     let (mut keys, mut out) = (Keys::new(), [0; CONTROL_BYTES_MAX]);
     assert_eq!(session.open(&mut keys, &mut [0; 64]), Err(RecordFault::Closed));
@@ -191,7 +192,7 @@ impl Peer {
         let sent = nonce;
         let (outer_type, aad) = match self.version {
             Version::Tls13 => {
-                // Type 0 is padding: the content must not hide a type of its own.
+                // Type 0 is padding, so the content must not end with a type of its own.
                 if content_type == 0 {
                     sealed.fill(0);
                 }
@@ -219,8 +220,8 @@ impl Peer {
         Some([&[outer_type, 3, 3, hi, lo][..], explicit, &sealed].concat())
     }
 
-    /// Takes the next key behind the last byte of a KeyUpdate. What is no KeyUpdate, and what
-    /// goes on behind one, is a fault of ours, and ends the session before the key matters.
+    /// Switches to the next key after the last byte of a KeyUpdate. Anything else is a fault in the
+    /// session, which ends before the key matters.
     fn update_key(&mut self, sent: usize) -> Option<()> {
         self.key_update_sent += sent;
         if self.key_update_sent < KEY_UPDATE_BYTES {

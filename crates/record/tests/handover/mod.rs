@@ -1,5 +1,5 @@
-//! From rustls' unbuffered handshake to a `Session`, as the engine does it: one TLS record at a
-//! time until WriteTraffic, secrets from the key log, and what is left over stays ciphertext.
+//! From rustls' unbuffered handshake to a `Session`, as the program does it: one TLS record at a
+//! time until WriteTraffic, secrets from the key log, and the remaining bytes stay ciphertext.
 
 use std::io::Read;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use rustls::{
     KeyLog, RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite,
 };
 
-/// The six suites: what rustls calls each, and what we do.
+/// The six suites, as rustls and as this crate name them.
 pub const SUITES: [(CipherSuite, Version, Suite); 6] = [
     (CipherSuite::TLS13_AES_128_GCM_SHA256, Version::Tls13, Suite::Aes128Gcm),
     (CipherSuite::TLS13_AES_256_GCM_SHA384, Version::Tls13, Suite::Aes256Gcm),
@@ -29,15 +29,15 @@ pub const SUITES: [(CipherSuite, Version, Suite); 6] = [
     ),
 ];
 
-/// A connection whose handshake is done: our end, and rustls as the peer.
+/// A connection after its handshake: our end, and rustls as the peer.
 pub struct Connected {
     pub session: Session,
     pub peer: rustls::Connection,
-    /// Ciphertext that rustls sent and the handshake did not need.
+    /// Ciphertext that rustls sent beyond the handshake.
     pub leftover: Vec<u8>,
 }
 
-/// The two application traffic secrets of generation 0, as the key log tells them.
+/// The two application traffic secrets of generation 0, from the key log.
 #[derive(Debug, Default)]
 struct Secrets {
     client: Mutex<Vec<u8>>,
@@ -54,7 +54,7 @@ impl KeyLog for Secrets {
     }
 }
 
-/// Shakes hands with rustls, which takes the other role.
+/// Does a handshake with rustls, which takes the other role.
 pub fn connect(role: Role, suite: CipherSuite) -> Connected {
     let secrets = Arc::new(Secrets::default());
     let (mut client, mut server) = configs(suite);
@@ -80,7 +80,7 @@ fn name() -> ServerName<'static> {
     "localhost".try_into().unwrap()
 }
 
-/// Configurations of both ends that know one cipher suite.
+/// Configurations of both ends with a single cipher suite.
 fn configs(suite: CipherSuite) -> (ClientConfig, ServerConfig) {
     let only = |known: &SupportedCipherSuite| known.suite() == suite;
     let known = aws_lc_rs::ALL_CIPHER_SUITES.iter().copied().find(only).unwrap();
@@ -113,7 +113,7 @@ enum Ours {
     Client(UnbufferedClientConnection),
 }
 
-/// What our end of the handshake wants next.
+/// What our end of the handshake needs next.
 enum Step {
     Again,
     NeedRecord,
@@ -187,7 +187,7 @@ fn handshake(mut ours: Ours, mut peer: rustls::Connection, secrets: &Secrets) ->
         while peer.wants_write() {
             peer.write_tls(&mut wire).unwrap();
         }
-        // One record, never more: rustls must not see what is ours to read.
+        // One record at a time: rustls must not read records that are ours.
         let len = HEADER_BYTES + usize::from(u16::from_be_bytes([wire[3], wire[4]]));
         incoming.extend(wire.drain(..len));
     }
@@ -200,13 +200,13 @@ fn handshake(mut ours: Ours, mut peer: rustls::Connection, secrets: &Secrets) ->
     Connected { session: take_over(role, ours.secrets(), secrets), peer, leftover: wire }
 }
 
-/// Gives ciphertext to a rustls connection, and returns the plaintext that it makes of it.
+/// Passes ciphertext to a rustls connection, and returns the plaintext.
 pub fn deliver(peer: &mut rustls::Connection, mut ciphertext: &[u8]) -> Vec<u8> {
     let mut plaintext = Vec::new();
     while !ciphertext.is_empty() {
         peer.read_tls(&mut ciphertext).unwrap();
         peer.process_new_packets().unwrap();
-        // rustls takes no more ciphertext while plaintext waits. WouldBlock is the end of it.
+        // rustls accepts no more ciphertext while plaintext waits. WouldBlock ends the plaintext.
         let _ = peer.reader().read_to_end(&mut plaintext);
     }
     plaintext
@@ -225,7 +225,7 @@ fn take_over(role: Role, extracted: ExtractedSecrets, secrets: &Secrets) -> Sess
         Session::tls13(role, suite, &client, &server, rx_seq, tx_seq)
     };
     let session = session.unwrap();
-    // The key log's secrets are those in use: no KeyUpdate slipped in before the handover.
+    // The key log's secrets are in use: no KeyUpdate happened before the handover.
     assert!(session.has_keys((rx_key, rx_iv), (tx_key, tx_iv)));
     session
 }

@@ -1,4 +1,4 @@
-//! CONNECT requests as clients send them, each fault by its name, and every cut the same.
+//! CONNECT requests as clients send them, each fault, and cuts that do not change the answer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -19,7 +19,7 @@ fn fault_of(head: impl AsRef<[u8]>) -> ConnectFault {
     }
 }
 
-/// A whole request of HTTP/1.1 to this target with these fields.
+/// An HTTP/1.1 request to this target with these fields.
 fn to(target: &str, fields: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\n{fields}\r\n")
 }
@@ -103,11 +103,11 @@ fn targets_have_one_spelling() {
 }
 
 #[test]
-fn requests_that_two_readers_could_read_in_two_ways() {
+fn requests_that_two_readers_could_read_differently() {
     let host = "Host: a.test:443\r\n";
     let with = |fields: &str| to("a.test:443", &format!("{host}{fields}"));
     let cases = [
-        // The name of the issue: rules by one, log by the other.
+        // Two names: rules might use one, and the log the other.
         (to("a.test:443", "Host: b.test\r\n"), ConnectFault::HostDiffers),
         (to("a.test:443", "Host: b.test:443\r\n"), ConnectFault::HostDiffers),
         (to("a.test:443", "Host: a.test:444\r\n"), ConnectFault::HostDiffers),
@@ -155,7 +155,7 @@ fn other_methods_and_other_protocols() {
     for head in ["GET / HTTP/1.1\r\n", "POST http://a.test/ HTTP/1.1\r\n", "connect a:1 HTTP/1.1"] {
         assert_eq!(read_all(head), ConnectPeek::OtherMethod, "{head}");
     }
-    // CONNECTX is a method too, for as long as it is not told from CONNECT.
+    // CONNECTX is another method, also while only CONNECT of it has arrived.
     assert_eq!(read_all("CONNECTX a"), ConnectPeek::OtherMethod);
     assert_eq!(read_all("CONNECT"), ConnectPeek::NeedMore);
     assert_eq!(read_all(""), ConnectPeek::NeedMore);
@@ -163,7 +163,7 @@ fn other_methods_and_other_protocols() {
     for head in [&b"\x16\x03\x01"[..], b"\r\n", b" GET", b"\x05\x01\x00", b"GET\t/", &[b'A'; 25]] {
         assert_eq!(read_all(head), ConnectPeek::NotHttp, "{}", head.escape_ascii());
     }
-    // Found by fuzzing: a method that is too long, in one piece with what is behind it.
+    // Found by fuzzing: a method that is too long, together with what follows it.
     let long = [&[b'A'; METHOD_BYTES_MAX][..], b" a.test "].concat();
     assert_eq!(read_all(&long), ConnectPeek::NotHttp);
     connect_is_stable(&long);

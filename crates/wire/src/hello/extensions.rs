@@ -1,8 +1,7 @@
-//! The form of every extension that TLS stacks decode in a ClientHello, checked in one walk: a
-//! hello that the next stack cannot decode must not be routed by us. Extensions that this file
-//! does not name may hold anything (RFC 8446 4.1.2: "Servers MUST ignore unrecognized extensions").
-//! Among them are two that rustls decodes and other servers ignore, see docs/conformance.md. It
-//! must not know what an extension is good for.
+//! Checks, in one walk, the form of every extension that TLS stacks decode in a ClientHello: we
+//! must not route a hello that the next stack cannot decode. All other extensions may hold anything
+//! (RFC 8446 4.1.2: "Servers MUST ignore unrecognized extensions"). Two of them rustls decodes and
+//! other servers ignore, see docs/conformance.md.
 
 use super::sni::SERVER_NAME;
 use super::spans::{ALPN, KEY_SHARE, Parts};
@@ -33,7 +32,7 @@ const STATUS_TYPE_OCSP: u8 = 1;
 /// Shortest `PskBinderEntry` (RFC 8446 4.2.11): the output of SHA-256, the shortest hash.
 const BINDER_BYTES_MIN: usize = 32;
 
-/// Walks over the list once: checks each extension's form, that none comes twice, and that
+/// Walks the list once. Checks each extension's form, that no type occurs twice, and that
 /// `pre_shared_key` is the last.
 pub(super) fn read(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
     let mut few = Few::new();
@@ -43,7 +42,7 @@ pub(super) fn read(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed>
     }
 }
 
-/// The same where there are too many types to keep them in a short list.
+/// The same, if there are too many types for the short list.
 #[cold]
 fn read_many(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
     let mut many = Many::new();
@@ -53,11 +52,11 @@ fn read_many(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
 
 enum Walked {
     All,
-    /// `insert` could not hold one type more.
+    /// `insert` had no room for another type.
     NoRoom,
 }
 
-// As with the cursor, all that it calls is inlined.
+// Inlined like the cursor's functions, see there.
 #[inline(always)]
 fn walk(
     mut list: Cursor<'_>,
@@ -122,7 +121,7 @@ impl Parts {
     }
 }
 
-/// The extensions that are checked and not kept.
+/// Extensions that are checked but not kept.
 #[inline(always)]
 fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed> {
     let field = Field::Extension(extension_type);
@@ -155,7 +154,7 @@ fn check_form(extension_type: u16, mut body: Cursor<'_>) -> Result<(), Malformed
     body.finish(field)
 }
 
-/// A list of two-byte values with a two-byte length, at least one.
+/// A list of two-byte values with a two-byte length, not empty.
 #[inline(always)]
 fn u16_list<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     body.vec16_filled(field)?.whole_u16s(field)
@@ -172,7 +171,7 @@ fn names<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malforme
     Ok(list)
 }
 
-/// RFC 8446 4.2.8: `KeyShareEntry client_shares<0..2^16-1>`; empty asks for a retry.
+/// RFC 8446 4.2.8: `KeyShareEntry client_shares<0..2^16-1>`. An empty list asks for a retry.
 #[inline(always)]
 fn key_shares<'a>(body: &mut Cursor<'a>, field: Field) -> Result<Cursor<'a>, Malformed> {
     let list = body.vec16(field)?;
@@ -232,7 +231,7 @@ fn status_request(mut body: Cursor<'_>, field: Field) -> Result<(), Malformed> {
     body.finish(field)
 }
 
-/// The extension types met so far, where they are as few as in any client's hello.
+/// The extension types seen so far, if they are as few as in any real client's hello.
 pub(crate) struct Few {
     /// A bit for each type below 64.
     low: u64,
@@ -240,7 +239,7 @@ pub(crate) struct Few {
     others_len: usize,
 }
 
-/// The types from 64 on that are kept in a list; clients send three to six.
+/// Most types from 64 on in the list; clients send three to six.
 const OTHERS_MAX: usize = 16;
 
 impl Few {
@@ -248,7 +247,7 @@ impl Few {
         Self { low: 0, others: [0; OTHERS_MAX], others_len: 0 }
     }
 
-    /// False when it was there before; `None` when there is no room for it.
+    /// False if it was there before; `None` when there is no room for it.
     pub(crate) fn insert(&mut self, extension_type: u16) -> Option<bool> {
         if extension_type < 64 {
             let bit = 1 << extension_type;
@@ -265,9 +264,8 @@ impl Few {
     }
 }
 
-/// The extension types met so far. A bit for each of the 2^16: 8 KiB on the stack, and the only
-/// way to find duplicates among as many extensions as a hello can hold in time that is linear, and
-/// without allocating.
+/// The extension types seen so far: a bit for each of the 2^16, 8 KiB on the stack. Nothing else
+/// finds duplicates among as many extensions as a hello can hold in linear time without allocating.
 pub(crate) struct Many([u64; 1 << 10]);
 
 impl Many {
@@ -275,7 +273,7 @@ impl Many {
         Self([0; 1 << 10])
     }
 
-    /// False when it was there before.
+    /// False if it was there before.
     pub(crate) const fn insert(&mut self, extension_type: u16) -> bool {
         let (word, bit) = (&mut self.0[extension_type as usize >> 6], 1 << (extension_type & 63));
         let new = *word & bit == 0;

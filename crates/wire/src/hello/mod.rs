@@ -1,5 +1,4 @@
-//! The ClientHello: found, framed and checked ([`HelloReader`]), and then read in place
-//! ([`Hello`]). It must not know what is decided by it.
+//! The ClientHello. [`HelloReader`] finds, frames and checks it; [`Hello`] reads it in place.
 
 mod extensions;
 mod not_tls;
@@ -16,7 +15,7 @@ pub use reader::{HelloReader, raw_bytes_max};
 pub use sni::{HOST_NAME_BYTES_MAX, HostName, LABEL_BYTES_MAX, Sni, SniFault};
 pub use view::{Hello, ProtocolName, is_grease};
 
-/// What the reader of the other side's hello shares with this one.
+/// Parts that the ServerHello's reader shares.
 pub(crate) mod parts {
     pub(crate) use super::extensions::{Few, Many, SUPPORTED_VERSIONS};
     pub(crate) use super::parse::{extension_list, session_id};

@@ -1,11 +1,10 @@
-//! Tells from the very first bytes that a connection does not speak TLS, and what it speaks, for
-//! the log line and the answer. It must not know the records that follow.
+//! Tells from the first bytes that a connection does not speak TLS, and which protocol it speaks,
+//! for the log and the answer.
 
 use super::peek::{NotTls, Peek};
 use crate::record::{HANDSHAKE, VERSION_MAJOR};
 
-/// How protocols other than TLS begin. At most 8 bytes each: a client that sent so many and
-/// waits has said enough.
+/// How other protocols begin. At most 8 bytes each: the first 8 bytes of a client must decide.
 const PREFIXES: &[(&[u8], NotTls)] = &[
     (b"GET ", NotTls::Http),
     (b"POST ", NotTls::Http),
@@ -22,7 +21,7 @@ const PREFIXES: &[(&[u8], NotTls)] = &[
     (b"\r\n\r\n\0\r\n", NotTls::ProxyHeader),
 ];
 
-/// `Some` unless `raw` starts like a TLS handshake record, in as much of it as there is.
+/// The answer, unless `raw` starts like a TLS handshake record as far as it goes.
 #[inline]
 pub(super) fn classify<'a>(raw: &[u8]) -> Option<Peek<'a>> {
     match raw {
@@ -33,8 +32,8 @@ pub(super) fn classify<'a>(raw: &[u8]) -> Option<Peek<'a>> {
     }
 }
 
-/// An SSLv2 record: length with the high bit set (2 bytes), CLIENT-HELLO (1), version (2), of
-/// which the major byte is 0 for SSL 2.0 and 3 for what came after.
+/// An SSLv2 record: length with the high bit set (2 bytes), CLIENT-HELLO (1), version (2). The
+/// version's major byte is 0 for SSL 2.0 and 3 for later versions.
 fn ssl_v2<'a>(raw: &[u8]) -> Peek<'a> {
     match raw {
         [_] | [_, _] | [_, _, 1] => Peek::NeedMore { at_least: 4 - raw.len() },

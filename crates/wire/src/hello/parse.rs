@@ -1,5 +1,4 @@
-//! Frames the whole ClientHello (RFC 8446 4.1.2), to its last byte, and says where in it the
-//! parts lie. It must not know what they say.
+//! Frames the whole ClientHello (RFC 8446 4.1.2) to its last byte, and notes where its parts lie.
 
 use super::extensions;
 use super::spans::{Parts, RANDOM_LEN};
@@ -25,7 +24,7 @@ pub(super) fn client_hello(message: &[u8], parts: &mut Parts) -> Result<(), Malf
     extensions::read(extensions, parts)
 }
 
-/// Reads over a session id, or its echo; gives its length.
+/// Skips a session id, or its echo. Returns its length.
 #[inline(always)]
 pub(crate) fn session_id(body: &mut Cursor<'_>) -> Result<u8, Malformed> {
     let mut ahead = *body;
@@ -37,8 +36,8 @@ pub(crate) fn session_id(body: &mut Cursor<'_>) -> Result<u8, Malformed> {
     Ok(len)
 }
 
-/// The list of extensions that ends a hello. TLS 1.2 may leave it out altogether (RFC 5246
-/// 7.4.1.2), which is as good as an empty one, and nothing may follow it.
+/// The list of extensions that ends a hello. TLS 1.2 may leave it out (RFC 5246 7.4.1.2), which is
+/// the same as an empty list. Nothing may follow it.
 #[inline(always)]
 pub(crate) fn extension_list(mut body: Cursor<'_>) -> Result<Cursor<'_>, Malformed> {
     if body.is_empty() {

@@ -1,27 +1,26 @@
-//! What a look at the first bytes of a client has shown.
-//! It must not know how they are read.
+//! The answers of the hello reader: need more, not TLS, a hello, or malformed.
 
 use super::view::Hello;
 use crate::fault::Malformed;
 use core::fmt;
 
-/// The answer of `HelloReader::feed`. It depends on the bytes alone, not on how many calls they
-/// came in; once it is not `NeedMore` it stays as it is.
+/// The answer of `HelloReader::feed`. It depends on the bytes only, not on how many calls they came
+/// in. Once it is not `NeedMore` it does not change.
 #[derive(Debug)]
-// The size is the hello's: it lives on the stack for as long as it takes to decide.
+// As large as the hello: it lives on the stack while the connection is decided.
 #[allow(clippy::large_enum_variant)]
 pub enum Peek<'a> {
-    /// No hello can be complete before this many bytes more have come. Do not wait for so many
-    /// in one read: a fault may show with the next byte.
+    /// No hello can be complete before so many more bytes have arrived. Do not wait for all of them
+    /// in one read: the next byte may already be a fault.
     NeedMore {
         /// Bytes, at least 1.
         at_least: usize,
     },
     /// These are not the first bytes of a TLS connection.
     NotTls(NotTls),
-    /// A whole and well-formed hello. Its [`Sni`](super::Sni) may still be malformed.
+    /// A complete and well-formed hello. Its [`Sni`](super::Sni) may still be malformed.
     Hello(Hello<'a>),
-    /// TLS, and no stack should take it.
+    /// TLS, but no stack should accept it.
     Malformed(Malformed),
 }
 
@@ -39,7 +38,7 @@ pub enum NotTls {
     ProxyHeader,
     /// The first byte is not the content type of a handshake.
     RecordType(u8),
-    /// A handshake record by its first byte, whose major version is not 3.
+    /// The first byte is that of a handshake record, but its major version is not 3.
     RecordVersion(u8),
 }
 

@@ -1,5 +1,5 @@
-//! Feeds received bytes to the classification and to the record walk, and answers with exactly
-//! one of four things. It must not know sockets, time or what is done with the answer.
+//! The hello reader: it tells TLS from other protocols, finds the message in its records, and
+//! parses it.
 
 use super::peek::Peek;
 use super::spans::Parts;
@@ -8,12 +8,12 @@ use super::{not_tls, parse};
 use crate::handshake::{CLIENT_HELLO, Message, MessageReader};
 use crate::record::HEADER_LEN;
 
-/// Reads a ClientHello from what has been received, without taking anything away: what was read
-/// is what the upstream gets.
+/// Reads a ClientHello from the bytes received so far. It removes none: the upstream gets the bytes
+/// that were read.
 ///
-/// The reader keeps its progress, so that reads of one byte cost O(n) in all, and owns no buffer.
-/// Records of at most 2^14 bytes, in any number, may carry the hello; if there are several, the
-/// [`Hello`] holds a copy of its bytes in one piece, at most `hello_bytes_max`, while it lives.
+/// The reader keeps its progress, so that reads of one byte cost O(n) in all. It owns no buffer.
+/// The hello may lie in any number of records of at most 2^14 bytes. If there are several, the
+/// [`Hello`] holds a contiguous copy of at most `hello_bytes_max` bytes while it lives.
 #[derive(Clone, Debug)]
 pub struct HelloReader {
     message: MessageReader,
@@ -22,14 +22,14 @@ pub struct HelloReader {
 impl HelloReader {
     /// A reader for one connection.
     ///
-    /// `hello_bytes_max` counts the handshake message with its four-byte header. It bounds what
-    /// must be buffered too, see [`raw_bytes_max`].
+    /// `hello_bytes_max` counts the handshake message with its four-byte header. It also bounds
+    /// what must be buffered, see [`raw_bytes_max`].
     pub const fn new(hello_bytes_max: usize) -> Self {
         Self { message: MessageReader::new(CLIENT_HELLO, hello_bytes_max, true) }
     }
 
-    /// Looks at `raw`, which is everything received so far, from the first byte on. Each call's
-    /// `raw` must extend the last one's.
+    /// Reads `raw`, which is everything received so far, from the first byte on. Each call's `raw`
+    /// must extend the last one's.
     pub fn feed<'a>(&mut self, raw: &'a [u8]) -> Peek<'a> {
         if let Some(answer) = not_tls::classify(raw) {
             return answer;
@@ -38,7 +38,7 @@ impl HelloReader {
             Message::NeedMore { at_least } => Peek::NeedMore { at_least },
             Message::Malformed(malformed) => Peek::Malformed(malformed),
             Message::Whole { message, raw_len } => {
-                // Filled in place: each move of it would cost a tenth of the reading.
+                // Filled in place: each move would cost a tenth of the reading.
                 let mut parts = Parts::default();
                 match parse::client_hello(&message, &mut parts) {
                     Ok(()) => Peek::Hello(Hello::new(message, raw_len, parts)),
@@ -49,8 +49,8 @@ impl HelloReader {
     }
 }
 
-/// Most bytes that a hello within `hello_bytes_max` can take on the wire: a record header for
-/// every byte, 6 bytes a byte. A caller whose buffer is smaller must refuse what does not fit.
+/// Most bytes that a hello of `hello_bytes_max` can take on the wire: with a record header for
+/// every byte, 6 bytes a byte. A caller with a smaller buffer must refuse what does not fit.
 pub const fn raw_bytes_max(hello_bytes_max: usize) -> usize {
     hello_bytes_max.saturating_mul(HEADER_LEN + 1)
 }

@@ -1,5 +1,5 @@
-//! The `server_name` extension (RFC 6066 3), one spelling only: what a rule may be decided by,
-//! or the one reason why it may not. It must not know rules.
+//! The `server_name` extension (RFC 6066 3): the one host name that rules may decide by, or the
+//! reason why there is none.
 
 use crate::cursor::Cursor;
 use crate::fault::Field;
@@ -14,24 +14,23 @@ pub(crate) const SERVER_NAME: u16 = 0;
 /// `NameType.host_name`, the only one ever defined.
 const TYPE_HOST_NAME: u8 = 0;
 
-/// Longest host name, in its one spelling without a trailing dot: RFC 1035 2.3.4 allows 255
-/// octets on the wire, of which a length byte before the first label and the root label are not
-/// in the text.
+/// Longest host name without a trailing dot. RFC 1035 2.3.4 allows 255 octets on the wire; two of
+/// them are not in the text: the first label's length and the root label.
 pub const HOST_NAME_BYTES_MAX: usize = 253;
 
 /// Longest label (RFC 1035 2.3.4).
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// What a hello says about the server's name. Three facts that must never be confused: a fallback
-/// for hellos without a name must not catch a broken one.
+/// What a hello says about the server's name. The three cases must never be confused: a rule for
+/// hellos without a name must not catch a broken one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sni<'a> {
     /// There is no `server_name` extension.
     Absent,
-    /// Exactly one well-formed host name, as a [`HostName`] is spelled: the received bytes
-    /// themselves where no letter in them is upper-case.
+    /// Exactly one well-formed host name, spelled like a [`HostName`]. It borrows the received
+    /// bytes if they have no upper-case letter.
     Name(Cow<'a, str>),
-    /// A `server_name` extension that gives no name to decide by.
+    /// A `server_name` extension without a usable name.
     Malformed(SniFault),
 }
 
@@ -43,19 +42,19 @@ pub struct HostName {
     len: u8,
 }
 
-/// Why a `server_name` extension gives no name. The faults are looked for in this order, so that
-/// the reason given for a name is always the same one.
+/// Why a `server_name` extension gives no name. The faults are looked for in this order, so that a
+/// name always gets the same reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SniFault {
-    /// The list, an item's length or its name goes over the end of the extension.
+    /// The list, an item's length or its name runs past the end of the extension.
     Truncated,
     /// Bytes are left over after the list.
     Trailing,
     /// The list has no item.
     EmptyList,
-    /// A `NameType` other than `host_name`. RFC 6066 3 has later types begin with a 16-bit length,
-    /// so that a reader could go on behind one. Some stacks drop the rest of the list instead, and
-    /// then another name counts, or none.
+    /// A `NameType` other than `host_name`. RFC 6066 3 makes later types begin with a 16-bit
+    /// length, so a reader could skip one. Some stacks drop the rest of the list instead, and then
+    /// see another name, or none.
     NameType(u8),
     /// More than one name in the list.
     Duplicated,
@@ -80,13 +79,14 @@ pub enum SniFault {
     LabelTooLong,
     /// A label that starts or ends with a hyphen (RFC 952).
     LabelHyphen,
-    /// The last label is a number: no top-level domain is (RFC 3696 2), some IPv4 spellings are.
+    /// The last label is a number: no top-level domain is one (RFC 3696 2), but some spellings of
+    /// IPv4 addresses end so.
     NumericTopLabel,
 }
 
 impl HostName {
-    /// Checks and lower-cases a name as it stands in a hello. `name` in rules goes the same way,
-    /// so that both have the same one spelling.
+    /// Checks and lower-cases a name from a hello. Names in rules are read by this, too, so both
+    /// are spelled alike.
     ///
     /// # Errors
     /// The first fault, in the order of [`SniFault`].
@@ -103,7 +103,7 @@ impl HostName {
 
     /// The name, lower-case.
     pub fn as_str(&self) -> &str {
-        // ASCII by construction, which the compiler cannot see: the fallback is never taken.
+        // ASCII by construction: the fallback is never taken.
         self.bytes
             .get(..usize::from(self.len))
             .and_then(|name| core::str::from_utf8(name).ok())
@@ -111,7 +111,7 @@ impl HostName {
     }
 }
 
-/// The letters of a name with which nothing is wrong.
+/// The letters of a well-formed name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Letters {
     Lower,
@@ -122,7 +122,7 @@ fn check(name: &[u8]) -> Result<Letters, SniFault> {
     sound(name).ok_or_else(|| first_fault(name).err().unwrap_or(SniFault::NonAscii))
 }
 
-/// Whether nothing is wrong with a name, found out in one pass: as with nearly every name.
+/// Whether a name is well-formed, in one pass. Nearly every name is.
 fn sound(name: &[u8]) -> Option<Letters> {
     let (mut letters, mut label_at) = (Letters::Lower, 0);
     for (at, &byte) in name.iter().enumerate() {
@@ -133,23 +133,22 @@ fn sound(name: &[u8]) -> Option<Letters> {
             Class::Dot | Class::Foreign => return None,
         }
     }
-    // An IPv4 address ends in a number, and so does every other spelling of one; an IPv6 address
-    // has colons.
+    // An IPv4 address ends in a number in every spelling; an IPv6 address has colons.
     let top = &name[label_at..];
     (is_label(top) && !top.iter().all(u8::is_ascii_digit)).then_some(letters)
 }
 
-/// What a byte is in a name.
+/// The class of a byte in a name.
 #[derive(Clone, Copy)]
 enum Class {
-    /// Of a label, in its one spelling.
+    /// Allowed in a label as it is.
     Inner,
     Upper,
     Dot,
     Foreign,
 }
 
-/// Looked up, as comparing takes three times as long for a digit.
+/// A table, because comparisons take three times as long for a digit.
 const CLASSES: [Class; 256] = {
     let mut classes = [Class::Foreign; 256];
     let mut byte = 0;
@@ -249,7 +248,7 @@ fn host_name(mut body: Cursor<'_>) -> Result<Cow<'_, str>, SniFault> {
 }
 
 impl Sni<'_> {
-    /// The same without what it borrows.
+    /// The same without a borrow.
     pub(super) fn into_owned(self) -> Sni<'static> {
         match self {
             Self::Absent => Sni::Absent,
@@ -340,7 +339,7 @@ impl fmt::Display for SniFault {
             Self::TrailingDot => "host name ends in a dot",
             Self::EmptyLabel => "empty label in the host name",
             Self::LabelTooLong => "label over 63 bytes in the host name",
-            Self::LabelHyphen => "label with a hyphen at its end in the host name",
+            Self::LabelHyphen => "label in the host name starts or ends with a hyphen",
             Self::NumericTopLabel => "last label of the host name is a number",
         })
     }
@@ -358,9 +357,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// The one pass and the search for a fault never disagree.
+        /// The one pass and the search for the first fault agree.
         #[test]
-        fn a_name_is_sound_where_it_has_no_fault(
+        fn a_name_is_sound_if_it_has_no_fault(
             name in prop_oneof![
                 "[a-c0-2._-]{0,12}".prop_map(String::into_bytes),
                 "[0-9a-f.:]{0,12}".prop_map(String::into_bytes),

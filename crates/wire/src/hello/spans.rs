@@ -1,16 +1,15 @@
-//! Where the parts of a ClientHello lie in it, and the numbers that framing and reading share.
-//! It must not know what a part says.
+//! Where the parts of a ClientHello lie, and numbers that framing and reading share.
 
 use crate::cursor::Span;
 
 /// Bytes of `random` (RFC 8446 4.1.2).
 pub(super) const RANDOM_LEN: usize = 32;
 
-/// Types of the extensions that are read again after they were checked.
+/// Types of extensions that are read again after their check.
 pub(crate) const ALPN: u16 = 16;
 pub(super) const KEY_SHARE: u16 = 51;
 
-/// Where the parts of a hello lie in it.
+/// Where the parts of a hello lie.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Parts {
     pub(super) legacy_version: u16,
@@ -19,9 +18,9 @@ pub(super) struct Parts {
     pub(super) cipher_suites: Span,
     pub(super) compression_methods: Span,
     pub(super) extensions: Span,
-    /// The extension's body, of which nothing is checked.
+    /// The extension's body, unchecked.
     pub(super) server_name: Option<Span>,
-    /// The list of this extension without its length, as of those below; empty where there is none.
+    /// This extension's list without its length, as in the fields below; empty if absent.
     pub(super) alpn: Span,
     pub(super) versions: Span,
     pub(super) groups: Span,

@@ -1,5 +1,5 @@
-//! The hello reader by tables: what real clients send, what is no TLS, each fault by its name,
-//! and that no way of cutting a hello changes the answer.
+//! Tables for the hello reader: real clients' hellos, other protocols, each fault, and cuts that do
+//! not change the answer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod clients;
@@ -66,7 +66,7 @@ fn offered_compression_is_seen() {
 }
 
 #[test]
-fn version_max_counts_only_what_is_known() {
+fn version_max_counts_known_versions_only() {
     let cases: &[(u16, Option<&[u16]>, u16)] = &[
         (0x0303, None, 0x0303),
         (0x0301, None, 0x0301),
@@ -101,7 +101,7 @@ fn a_hello_may_have_no_extensions_at_all() {
 }
 
 #[test]
-fn what_follows_the_hello_is_not_looked_at() {
+fn bytes_after_the_hello_are_not_read() {
     let raw = Spec::default().raw();
     for garbage in [&b"\x17\x03\x03\x00\x05early"[..], b"garbage", b"\x16\x03\x01\xff\xff"] {
         let longer = [&raw, garbage].concat();
@@ -111,7 +111,7 @@ fn what_follows_the_hello_is_not_looked_at() {
 }
 
 #[test]
-fn other_protocols_are_told_from_their_first_bytes() {
+fn other_protocols_are_known_by_their_first_bytes() {
     let cases: &[(&[u8], NotTls)] = &[
         (b"GET / HTTP/1.1\r\n", NotTls::Http),
         (b"POST /", NotTls::Http),
@@ -148,7 +148,7 @@ fn other_protocols_are_told_from_their_first_bytes() {
         let (len, what) = decided.unwrap();
         assert_eq!(what, *expected, "{raw:x?}");
         assert!(len <= 8, "{raw:x?} took {len} bytes");
-        // Once decided, it stays.
+        // A decision does not change.
         assert!(matches!(peek(raw), Peek::NotTls(what) if what == *expected), "{raw:x?}");
     }
 }
@@ -163,7 +163,7 @@ fn nothing_is_not_an_answer() {
 
 #[test]
 fn sizes_stay_small() {
-    // The reader is held by a connection that has not said hello yet.
+    // A connection that waits for its hello holds the reader.
     assert!(size_of::<HelloReader>() <= 48, "{}", size_of::<HelloReader>());
     assert!(size_of::<Peek<'_>>() <= 160, "{}", size_of::<Peek<'_>>());
     assert!(size_of::<Malformed>() <= 12, "{}", size_of::<Malformed>());

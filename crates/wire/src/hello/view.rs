@@ -1,5 +1,4 @@
-//! What a checked hello says, read in place from the received bytes. It must not know how the
-//! hello was found, and must not be asked for what a rule means.
+//! A checked hello, read in place from the received bytes.
 
 use super::sni::{self, Sni};
 use super::spans::{ALPN, KEY_SHARE, Parts, RANDOM_LEN};
@@ -10,15 +9,15 @@ use core::fmt;
 
 /// TLS 1.2, the highest version that `legacy_version` alone can offer (RFC 8446 4.2.1).
 const TLS12: u16 = 0x0303;
-/// The first version with this form of a hello.
+/// The first version with this form of hello.
 const SSL30: u16 = 0x0300;
-/// DTLS counts downwards (RFC 9147 5.3); over a stream it is nothing that can be spoken.
+/// DTLS versions count downwards (RFC 9147 5.3). They cannot be spoken over a stream.
 const DTLS10: u16 = 0xfeff;
 const DTLS12: u16 = 0xfefd;
 const DTLS13: u16 = 0xfefc;
 
-/// A well-formed ClientHello: a view over the received bytes if one record carried it, else over
-/// a copy of its own.
+/// A well-formed ClientHello: a view of the received bytes, or of a copy if several records carried
+/// it.
 pub struct Hello<'a> {
     message: Cow<'a, [u8]>,
     raw_len: usize,
@@ -30,15 +29,15 @@ pub struct Hello<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolName<'a>(&'a [u8]);
 
-/// Whether this cipher suite, group, extension, version or signature scheme is one of the values
-/// that clients throw in to keep servers tolerant (RFC 8701): `0x?A?A` with both bytes the same.
+/// Whether this cipher suite, group, extension, version or signature scheme is a GREASE value,
+/// which clients add to keep servers tolerant (RFC 8701): `0x?A?A` with equal bytes.
 pub const fn is_grease(value: u16) -> bool {
     let [high, low] = value.to_be_bytes();
     high == low && low & 0x0f == 0x0a
 }
 
 impl<'a> Hello<'a> {
-    /// A message that was read, its header included, and that `raw_len` bytes of records carried.
+    /// `message` includes its header; `raw_len` is the length of the records that carried it.
     #[inline(always)]
     pub(super) fn new(message: Cow<'a, [u8]>, raw_len: usize, parts: Parts) -> Self {
         let sni = match (parts.server_name, &message) {
@@ -49,12 +48,12 @@ impl<'a> Hello<'a> {
         Self { message, raw_len, sni, parts }
     }
 
-    /// The server's name, or that there is none, or why it is no name.
+    /// The server's name, or why there is none.
     pub const fn sni(&self) -> &Sni<'a> {
         &self.sni
     }
 
-    /// The application protocols that the client offers, in its order; none without ALPN.
+    /// The application protocols that the client offers, in its order; empty without ALPN.
     pub fn alpn(&self) -> impl Iterator<Item = ProtocolName<'_>> + Clone {
         let mut list = self.parts.alpn.cursor(&self.message);
         core::iter::from_fn(move || {
@@ -68,22 +67,22 @@ impl<'a> Hello<'a> {
         self.parts.legacy_version
     }
 
-    /// The versions offered, GREASE included: those of `supported_versions`, and only without it
-    /// `legacy_version` (RFC 8446 4.2.1).
+    /// The versions offered, GREASE included: `supported_versions`, or without it `legacy_version`
+    /// (RFC 8446 4.2.1).
     pub fn versions(&self) -> impl Iterator<Item = u16> + Clone {
         let listed = self.parts.versions;
         let legacy = listed.is_empty().then_some(self.parts.legacy_version);
         legacy.into_iter().chain(self.u16s(listed))
     }
 
-    /// The highest version that the client can speak, as far as anybody knows it: GREASE,
-    /// drafts and DTLS do not count. Without `supported_versions` no more than TLS 1.2, whatever
-    /// else `legacy_version` says. 0 when there is none from 0x0300 on.
+    /// The highest known version that the client offers; GREASE, drafts and DTLS do not count.
+    /// Without `supported_versions` at most TLS 1.2, whatever `legacy_version` says. 0 if it offers
+    /// none from 0x0300 on.
     pub fn version_max(&self) -> u16 {
         let listed = self.parts.versions;
         if listed.is_empty() {
             // "If this extension is not present, servers [...] MUST negotiate TLS 1.2 or prior,
-            // even if ClientHello.legacy_version is 0x0304 or later." Later is 0x0400 too.
+            // even if ClientHello.legacy_version is 0x0304 or later." 0x0400 is later, too.
             return match self.parts.legacy_version {
                 ..SSL30 | DTLS10 | DTLS12 | DTLS13 => 0,
                 version => version.min(TLS12),
@@ -122,7 +121,7 @@ impl<'a> Hello<'a> {
         self.parts.compression_methods.of(&self.message).iter().copied()
     }
 
-    /// Whether TLS compression is on offer, which CRIME needs.
+    /// Whether the client offers TLS compression, which makes CRIME possible.
     pub fn offers_compression(&self) -> bool {
         self.compression_methods().any(|method| method != 0)
     }
@@ -137,14 +136,14 @@ impl<'a> Hello<'a> {
         })
     }
 
-    /// Whether there is an `encrypted_client_hello` extension (RFC 9849): a real one or a GREASE
-    /// one, nobody but the right server can tell.
+    /// Whether there is an `encrypted_client_hello` extension (RFC 9849). Only the right server can
+    /// tell a real one from GREASE.
     pub const fn has_ech(&self) -> bool {
         self.parts.ech
     }
 
-    /// Whether the client offers a TLS 1.2 session ticket: a `session_ticket` extension that is
-    /// not empty (RFC 5077 3.2).
+    /// Whether the client offers a TLS 1.2 session ticket: a `session_ticket` extension that is not
+    /// empty (RFC 5077 3.2).
     pub const fn has_session_ticket(&self) -> bool {
         self.parts.session_ticket
     }
@@ -170,8 +169,8 @@ impl<'a> Hello<'a> {
         self.parts.session_id_len
     }
 
-    /// How many bytes of what was fed are the records of this hello. What follows (early data,
-    /// garbage) is not looked at.
+    /// Bytes of this hello's records in what was fed. What follows (early data, garbage) is not
+    /// read.
     pub const fn raw_len(&self) -> usize {
         self.raw_len
     }
@@ -208,7 +207,7 @@ impl fmt::Debug for ProtocolName<'_> {
     }
 }
 
-/// As text, with what is not printable ASCII escaped.
+/// Bytes that are not printable ASCII are escaped.
 impl fmt::Display for ProtocolName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.as_bytes().escape_ascii(), f)

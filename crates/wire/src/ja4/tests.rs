@@ -1,5 +1,5 @@
-//! JA4 by FoxIO's published examples, rebuilt as hellos from their raw forms, and by the rules of
-//! the specification that no example shows.
+//! JA4: FoxIO's published examples, rebuilt as hellos from their raw forms, and rules of the
+//! specification that no example covers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -78,7 +78,7 @@ fn values(list: &str) -> Vec<u16> {
     list.split(',').map(|hex| u16::from_str_radix(hex, 16).unwrap()).collect()
 }
 
-/// A hello with this raw fingerprint, GREASE thrown in everywhere.
+/// A hello with this raw fingerprint and GREASE everywhere.
 fn rebuild(raw_form: &str) -> Vec<u8> {
     let [a, suites, extensions, algorithms] =
         raw_form.split('_').collect::<Vec<_>>().try_into().unwrap();
@@ -106,7 +106,7 @@ fn published_examples() {
     }
 }
 
-/// The texts that are hashed are those of the specification's example.
+/// The hashed texts are those of the specification's example.
 #[test]
 fn hashes_the_text_of_the_specification() {
     let texts = RefCell::new(Vec::new());
@@ -133,7 +133,7 @@ fn without_signature_algorithms_there_is_no_underscore() {
     assert_eq!(ja4_of(&raw, sha256), "t13d1516h2_8daaf6152771_6d807ffa2a79");
 }
 
-/// The examples of "ALPN Extension Value", and its rules in words.
+/// The examples of "ALPN Extension Value", and the rules around them.
 #[test]
 fn alpn_by_its_first_and_last_character() {
     let cases: &[(&[u8], &str)] = &[
@@ -186,7 +186,7 @@ fn what_is_absent_is_zeroes() {
     assert_eq!(ja4_of(&raw, sha256), "t12i000000_000000000000_000000000000");
     let raw = Spec { cipher_suites: vec![0x0a0a], ..Spec::with(&[sni("a.test")]) }.raw();
     assert_eq!(ja4_of(&raw, sha256), "t12d000100_000000000000_000000000000");
-    // "If the SNI extension (0x0000) exists": also one that names nobody.
+    // "If the SNI extension (0x0000) exists": also one without a name.
     let raw = Spec { cipher_suites: vec![0x0a0a], ..Spec::with(&[ext(0, [])]) }.raw();
     assert_eq!(ja4_of(&raw, sha256), "t12d000100_000000000000_000000000000");
 }
@@ -210,9 +210,9 @@ fn counts_stop_at_99_and_hashing_at_the_limit() {
     assert!(ja4_of(&Spec::with(&longer).raw(), sha256).ends_with("_ffffffffffff"));
 }
 
-/// Buffers of either size give the same, up to the last entry that fits the small ones.
+/// Buffers of both sizes give the same hash, up to the last entry that fits the small ones.
 #[test]
-fn a_usual_hello_and_a_long_one_are_told_alike() {
+fn both_buffer_sizes_give_the_same_fingerprint() {
     for len in [1, 2, LIST_LEN_USUAL - 1, LIST_LEN_USUAL, LIST_LEN_USUAL + 1] {
         let values: Vec<u16> = (0..len).map(|n| 0x9000 - 7 * u16::try_from(n).unwrap()).collect();
         let types = values[1..].iter().map(|t| ext(*t, []));
@@ -233,7 +233,7 @@ fn a_usual_hello_and_a_long_one_are_told_alike() {
         assert_eq!((count, usual.is_some()), (len + 1, len <= LIST_LEN_USUAL));
         let (long_count, long) = long_extensions(&hello, hash);
         assert!(long_count == count && long == usual.or(long));
-        // And so by words: sorted, in hex, with commas between.
+        // And the same by the specification: sorted, in hex, with commas between.
         let hex = |values: &[u16]| {
             values.iter().map(|v| std::format!("{v:04x}")).collect::<Vec<_>>().join(",")
         };

@@ -1,33 +1,32 @@
-//! What a PROXY header says, and the numbers that reading and writing one share.
-//! It must not know how it is read or written.
+//! The contents of a PROXY header, and numbers that reading and writing share.
 
 use core::net::SocketAddr;
 
 /// A PROXY header that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// Bytes of the header; what follows is the client's first byte.
+    /// Bytes of the header. The client's first byte follows.
     pub len: usize,
     /// What it says.
     pub command: Command,
 }
 
-/// Whom a PROXY header speaks of.
+/// Whose addresses a PROXY header gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// No client: the addresses are those of the connection itself. `LOCAL` in version 2,
-    /// `UNKNOWN` in version 1, and the address families that are not the Internet's.
+    /// No client: the addresses are those of the connection itself. `LOCAL` in version 2, `UNKNOWN`
+    /// in version 1, and all families other than IPv4 and IPv6.
     Local,
-    /// A client's connection, relayed.
+    /// A client's connection.
     Proxy {
-        /// Where the client connected from.
+        /// The client's address.
         client: SocketAddr,
-        /// What it connected to.
+        /// The address that it connected to.
         destination: SocketAddr,
     },
 }
 
-/// The 12 bytes that version 2 begins with; no other protocol does.
+/// The first 12 bytes of version 2; no other protocol begins so.
 pub(super) const V2_SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Bytes of a version 2 header before the addresses: signature (12), version and command (1),

@@ -1,8 +1,8 @@
-//! The PROXY protocol (HAProxy's `proxy-protocol.txt`): versions 1 and 2 read, version 2 written.
-//! It must not know which peers may send one.
+//! The PROXY protocol (HAProxy's `proxy-protocol.txt`): versions 1 and 2 are read, version 2 is
+//! written.
 //!
-//! A header is required or forbidden by configuration and never guessed: what a client could
-//! write itself must not become its address.
+//! The configuration requires or forbids a header; it is never guessed. Otherwise a client could
+//! write its own address.
 
 mod header;
 mod read;

@@ -1,5 +1,4 @@
-//! Reads a PROXY header strictly: one spelling, framed to its last byte. It must not know which
-//! peers may send one.
+//! Reads a PROXY header strictly: one spelling, framed to its last byte.
 
 use super::header::{
     Command, ProxyHeader, TLV_HEADER_LEN, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4,
@@ -11,9 +10,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Longest version 1 line, CR LF included (section 2.1 of the specification).
 pub const V1_LINE_BYTES_MAX: usize = 107;
 
-/// Longest version 2 header that is read: 16 bytes, 216 of addresses, and room for TLVs, of which
-/// a client's certificate name and an AWS endpoint are the long ones. The specification allows
-/// 65,551, which nobody sends and which we would have to hold.
+/// Longest version 2 header that is read: 16 bytes, 216 of addresses, and room for TLVs; the long
+/// ones are a client certificate's name and an AWS endpoint. The specification allows 65,551 bytes,
+/// which no proxy sends and which we would have to hold.
 pub const HEADER_BYTES_MAX: usize = 4096;
 
 const V1_PREFIX: &[u8] = b"PROXY ";
@@ -23,20 +22,21 @@ const V1_LINE_BYTES_MIN: usize = 15;
 /// The answer of [`read()`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyPeek {
-    /// No header can be complete before this many bytes more have come. More may be the client's.
+    /// No header can be complete before so many more bytes have arrived. Bytes beyond them may be
+    /// the client's.
     NeedMore {
         /// Bytes, at least 1.
         at_least: usize,
     },
-    /// The first bytes are those of no PROXY header.
+    /// The first bytes begin no PROXY header.
     NotProxy,
     /// A PROXY header that breaks the specification, or a limit.
     Malformed(ProxyFault),
-    /// A whole header.
+    /// A complete header.
     Header(ProxyHeader),
 }
 
-/// What is wrong with a PROXY header. Always the fault of the proxy in front.
+/// What is wrong with a PROXY header. Always the fault of the sending proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyFault {
     /// Version 1: no CR LF within 107 bytes.
@@ -45,37 +45,37 @@ pub enum ProxyFault {
     LineEnd,
     /// Version 1: neither `TCP4`, `TCP6` nor `UNKNOWN`.
     Protocol,
-    /// Version 1: not exactly two addresses and two ports with one space between.
+    /// Version 1: not exactly two addresses and two ports with single spaces between.
     FieldCount,
-    /// Version 1: an address that is none, or of the other family.
+    /// Version 1: an invalid address, or one of the other family.
     Address,
-    /// Version 1: a port that is no number of 0 to 65535 in its shortest spelling.
+    /// Version 1: a port that is not a number from 0 to 65535 in its shortest spelling.
     Port,
     /// Version 2: a version or command that does not exist.
     VersionCommand(u8),
-    /// Version 2: a family and transport that do not exist, or that are no stream.
+    /// Version 2: an unknown family and transport, or one that is no stream.
     FamilyTransport(u8),
     /// Version 2: a header longer than [`HEADER_BYTES_MAX`].
     TooLong {
-        /// Bytes of the header as it says.
+        /// Bytes of the header by its length field.
         header_bytes: usize,
     },
-    /// Version 2: less than the addresses need.
+    /// Version 2: fewer bytes than the addresses need.
     AddressesTruncated,
-    /// Version 2: a TLV goes over the end of the header.
+    /// Version 2: a TLV runs past the end of the header.
     TlvTruncated,
 }
 
 /// Reads the PROXY header at the start of `raw`, which is everything received so far.
 ///
-/// The header may be at most [`HEADER_BYTES_MAX`] long; its TLVs are framed and not looked at.
+/// The header may have at most [`HEADER_BYTES_MAX`] bytes. Its TLVs are framed but not read.
 pub fn read(raw: &[u8]) -> ProxyPeek {
     let result = if raw.starts_with(&V2_SIGNATURE) {
         read_v2(raw)
     } else if raw.starts_with(V1_PREFIX) {
         read_v1(raw)
     } else if V2_SIGNATURE.starts_with(raw) {
-        // An empty `raw` too: the shorter version is what may still come.
+        // Version 1 has the shorter minimum, and an empty `raw` may still become one.
         let least = if raw.is_empty() { V1_LINE_BYTES_MIN } else { V2_HEADER_LEN };
         Err(ProxyPeek::NeedMore { at_least: least - raw.len() })
     } else if V1_PREFIX.starts_with(raw) {
@@ -129,7 +129,7 @@ fn read_v1(raw: &[u8]) -> Result<ProxyHeader, ProxyPeek> {
 
 /// The line without its CR LF, and its length with it.
 fn v1_line(raw: &[u8]) -> Result<(&[u8], usize), ProxyPeek> {
-    // Where the CR may be at the latest, so that the LF is still within the limit.
+    // Up to the last position of a CR whose LF is still within the limit.
     let window = raw.get(..V1_LINE_BYTES_MAX - 1);
     let Some(end) = window.unwrap_or(raw).iter().position(|b| matches!(b, b'\r' | b'\n')) else {
         if window.is_some() {
@@ -158,7 +158,7 @@ fn port(digits: &[u8]) -> Option<u16> {
 
 fn read_v2(raw: &[u8]) -> Result<ProxyHeader, ProxyPeek> {
     let rest = raw.get(V2_SIGNATURE.len()..).unwrap_or_default();
-    // Each byte is judged as soon as it is there: a wrong one must not be waited on.
+    // Each byte is checked when it arrives: we must not wait after a wrong one.
     let version_command = rest.first().copied().unwrap_or(V2_LOCAL);
     if !matches!(version_command, V2_LOCAL | V2_PROXY) {
         return fault(ProxyFault::VersionCommand(version_command));
@@ -179,7 +179,7 @@ fn read_v2(raw: &[u8]) -> Result<ProxyHeader, ProxyPeek> {
         return Err(ProxyPeek::NeedMore { at_least: header_bytes - raw.len() });
     };
     // "the receiver [...] must accept the connection as valid and must use the real connection
-    // endpoints and discard the protocol block": nothing in a LOCAL header is looked at.
+    // endpoints and discard the protocol block": the rest of a LOCAL header is not read.
     let command = if version_command == V2_LOCAL {
         Command::Local
     } else {
@@ -192,7 +192,7 @@ fn read_v2(raw: &[u8]) -> Result<ProxyHeader, ProxyPeek> {
     Ok(ProxyHeader { len: header_bytes, command })
 }
 
-/// Bytes of the address block of this family, `None` for what is no stream or does not exist.
+/// Bytes of this family's address block; `None` if it is unknown or no stream.
 const fn addresses_len(family: u8) -> Option<usize> {
     match family {
         V2_UNSPEC => Some(0),

@@ -1,4 +1,4 @@
-//! PROXY headers as load balancers send them, each fault by its name, and what we write read back.
+//! PROXY headers as load balancers send them, each fault, and written headers read back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::header::V2_SIGNATURE;
@@ -79,12 +79,12 @@ fn version_1_faults() {
     for (line, fault) in cases {
         assert_eq!(read(line.as_bytes()), ProxyPeek::Malformed(fault), "{line:?}");
     }
-    // Decided with the first byte that a line cannot have any more.
+    // Decided by the first byte that no line can have.
     let endless = std::format!("PROXY UNKNOWN {}", "x".repeat(200));
     assert!(matches!(read(&endless.as_bytes()[..105]), ProxyPeek::NeedMore { at_least: 2 }));
     let fault = ProxyPeek::Malformed(ProxyFault::LineTooLong);
     assert_eq!(read(&endless.as_bytes()[..106]), fault);
-    // What comes after that byte changes nothing.
+    // Later bytes change nothing.
     let late = std::format!("{}\n", &endless[..106]);
     assert_eq!(read(late.as_bytes()), fault);
 }
@@ -257,7 +257,7 @@ fn start() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// However the bytes arrive, and never a panic.
+    /// The same answer however the bytes arrive, and no panic.
     #[test]
     fn the_answer_does_not_depend_on_segments(
         start in start(),

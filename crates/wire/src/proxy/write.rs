@@ -1,5 +1,4 @@
-//! Writes a version 2 header with what the upstream may want to know of the TLS connection. It
-//! must not know where these facts come from.
+//! Writes a version 2 header, with TLVs about the TLS connection.
 
 use super::header::{
     Command, TLV_HEADER_LEN, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4, V2_TCP6,
@@ -21,19 +20,19 @@ const CLIENT_SSL: u8 = 0x01;
 const CLIENT_CERT_CONN: u8 = 0x02;
 const CLIENT_CERT_SESS: u8 = 0x04;
 
-/// Longest of each value that is written: an ALPN name's length byte, and for the rest what fits
-/// a host name, a common name (64 characters of up to 4 bytes, RFC 5280 A.1) or a suite's name.
+/// Most bytes of each value: an ALPN name has a length byte; a host name, a common name (64
+/// characters of up to 4 bytes, RFC 5280 A.1) and a suite's name fit as well.
 const VALUE_BYTES_MAX: usize = 256;
 
-/// Longest header that [`write_v2`] produces: IPv6 addresses, five values, the SSL TLV's own five
+/// Longest header that [`write_v2`] writes: IPv6 addresses, five values, the SSL TLV's own five
 /// bytes and six TLV headers.
 pub const V2_WRITTEN_BYTES_MAX: usize =
     V2_HEADER_LEN + 36 + 5 * VALUE_BYTES_MAX + 5 + 6 * TLV_HEADER_LEN;
 
-/// What an upstream is told beside the addresses.
+/// What an upstream learns besides the addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tlvs<'a> {
-    /// The application protocol that was negotiated with the client.
+    /// The application protocol negotiated with the client.
     pub alpn: Option<&'a [u8]>,
     /// The server name that the client sent.
     pub authority: Option<&'a str>,
@@ -52,7 +51,7 @@ pub struct Ssl<'a> {
     pub common_name: Option<&'a str>,
     /// Whether the client showed a certificate that was verified in this session.
     pub client_certificate: bool,
-    /// Whether it did so over this connection, and not only over the one that it resumes.
+    /// Whether it did so on this connection, not only on the one that it resumes.
     pub client_certificate_here: bool,
 }
 
@@ -60,10 +59,10 @@ pub struct Ssl<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// Writes a version 2 header to the front of `out` and gives its length.
+/// Writes a version 2 header to the start of `out`. Returns its length.
 ///
-/// A buffer of [`V2_WRITTEN_BYTES_MAX`] bytes is always enough. An IPv4 address with an IPv6 one
-/// is written as two IPv6 addresses, the IPv4 one mapped.
+/// A buffer of [`V2_WRITTEN_BYTES_MAX`] bytes is always enough. If only one address is IPv4, it is
+/// written as an IPv4-mapped IPv6 address.
 ///
 /// # Errors
 /// [`NoRoom`] if `out` is too short or a value too long; `out` then holds no header.
@@ -105,7 +104,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What `body` writes, after its length.
+    /// The length of what `body` writes, then what it writes.
     fn u16_sized(&mut self, body: impl FnOnce(&mut Self) -> Written) -> Written {
         let at = self.len;
         self.bytes(&[0, 0])?;

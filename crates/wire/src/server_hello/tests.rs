@@ -1,4 +1,4 @@
-//! ServerHellos as servers send them, with each fault, and however they are cut.
+//! ServerHellos as servers send them, with each fault, and cut in all ways.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -45,7 +45,7 @@ fn tls12_shares_its_record_with_the_certificate() {
     let at = body.len() - 1;
     body[at] = 1;
     let raw = record([message(SERVER_HELLO, &body), message(11, [0; 900])].concat());
-    // The certificate need not have come.
+    // The certificate need not have arrived.
     for len in [5 + 4 + body.len(), raw.len()] {
         let hello = chosen(&raw[..len]);
         assert_eq!((hello.version, hello.compression_method), (0x0303, 1));

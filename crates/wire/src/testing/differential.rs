@@ -1,5 +1,5 @@
-//! Holds our reading of a hello against that of rustls' `Acceptor`, for the same bytes. Where we
-//! may differ is the list in `docs/conformance.md`, and [`may_be_stricter`] is that list as code.
+//! Compares our reading of a hello with that of rustls' `Acceptor`, for the same bytes.
+//! `docs/conformance.md` lists where the two may differ; [`may_be_stricter`] is that list as code.
 
 use super::properties::LIMIT;
 use super::{Spec, ext, message, record, records, sni, vec16};
@@ -9,11 +9,11 @@ use rustls::{Error, PeerIncompatible};
 use std::string::String;
 use std::vec::Vec;
 
-/// What rustls makes of the bytes.
+/// How rustls reads the bytes.
 #[derive(Debug, PartialEq)]
 pub enum Theirs {
     NeedMore,
-    /// More than its buffer takes before the hello is complete.
+    /// Its buffer is full before the hello is complete.
     Full,
     Refused(Error),
     Accepted(Option<String>),
@@ -38,20 +38,20 @@ pub fn theirs(raw: &[u8]) -> Theirs {
     }
 }
 
-/// Extensions that rustls decodes in every hello, and that servers without a use for them ignore:
-/// `ticket_request` (RFC 9149) and `ech_outer_extensions` (RFC 9849 5.1, for an inner hello alone).
+/// Extensions that rustls decodes in every hello, but that other servers ignore: `ticket_request`
+/// (RFC 9149) and `ech_outer_extensions` (RFC 9849 5.1, for inner hellos only).
 const ONLY_DECODED_BY_RUSTLS: [u16; 2] = [58, 0xfd00];
 
-/// Panics unless we see the name that rustls sees, or are stricter where that is documented, and
-/// refuse whatever rustls cannot decode, but for [`ONLY_DECODED_BY_RUSTLS`].
+/// Panics unless we see the name that rustls sees, or are stricter where that is documented. We
+/// must also refuse what rustls cannot decode, except for [`ONLY_DECODED_BY_RUSTLS`].
 pub fn same_name_as_rustls(raw: &[u8]) {
     let mut reader = HelloReader::new(LIMIT);
     let ours = reader.feed(raw);
     let theirs = theirs(raw);
     let agree = match (&ours, &theirs) {
-        // Bytes that rustls does not hold are no evidence.
+        // Bytes that rustls does not buffer prove nothing.
         (_, Theirs::Full) => true,
-        // Whoever decides earlier has seen no hello: both wait for it, or refuse.
+        // The one that decides earlier has seen no hello: neither has a name.
         (Peek::NeedMore { .. }, Theirs::NeedMore | Theirs::Refused(_)) => true,
         (Peek::NotTls(_), Theirs::NeedMore | Theirs::Refused(_)) => true,
         (Peek::Malformed(_), Theirs::NeedMore | Theirs::Refused(_)) => true,
@@ -78,7 +78,7 @@ fn names_agree(ours: &Sni, theirs: &Theirs) -> bool {
             _ => false,
         },
         (Sni::Malformed(_), Theirs::Refused(_)) => true,
-        // A hello that it decodes and has nothing in common with. Another stack may.
+        // It decodes the hello but has no parameters in common. Another stack may.
         (_, Theirs::Refused(Error::PeerIncompatible(why))) => matches!(
             why,
             PeerIncompatible::NullCompressionRequired
@@ -93,8 +93,8 @@ const fn may_be_stricter(why: Fault) -> bool {
     matches!(why, Fault::RecordOverflow { .. } | Fault::BinderTooShort)
 }
 
-/// A hello from fuzzed bytes. The first byte says what they are, so that a fuzzer need not find
-/// out all the lengths around the part that it works on.
+/// A hello from fuzzed bytes. The first byte chooses which part they are, so that a fuzzer need not
+/// find out all the lengths around it.
 pub fn hello_from(data: &[u8]) -> Vec<u8> {
     let Some((kind, data)) = data.split_first() else { return Vec::new() };
     let data = &data[..data.len().min(1 << 13)];

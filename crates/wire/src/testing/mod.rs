@@ -1,5 +1,5 @@
 //! Builds hellos and cuts them up, for the tests of this crate and for the fuzz targets, which
-//! include this folder too. It must not read anything: what it builds is judged by the readers.
+//! include this folder, too.
 #![allow(dead_code, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -131,13 +131,14 @@ impl Spec {
         message(1, self.body())
     }
 
-    /// In one record; must be shorter than one.
+    /// The message in one record. It must fit one.
     pub fn raw(&self) -> Vec<u8> {
         record(self.message())
     }
 }
 
-/// What a browser of 2025 sends: GREASE everywhere, X25519MLKEM768, GREASE ECH, a protocol list.
+/// A hello like a browser's of 2025: GREASE everywhere, X25519MLKEM768, GREASE ECH, a protocol
+/// list.
 pub fn browser() -> Spec {
     Spec {
         cipher_suites: vec![
@@ -181,7 +182,7 @@ pub fn typed_record(content_type: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     [vec![content_type, 3, 1], vec16(payload)].concat()
 }
 
-/// The stream in records of these lengths, and the rest of it in one or more.
+/// The stream in records of these lengths; the rest follows in one or more.
 pub fn records(stream: &[u8], lens: &[usize]) -> Vec<u8> {
     let mut rest = stream;
     let mut raw = Vec::new();

@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all, as functions that panic where it does not: the property
-//! tests of this crate and the fuzz targets call the same ones. It must not know expected answers.
+//! Properties that hold for any bytes, as functions that panic otherwise. The property tests of
+//! this crate and the fuzz targets call the same ones.
 
 use super::records;
 use eyelet_wire::connect::{CONNECT_HEAD_BYTES_MAX, ConnectPeek, ConnectReader};
@@ -12,10 +12,10 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// The limit on a hello that the program has by default.
+/// The program's default limit on a hello.
 pub const LIMIT: usize = 1 << 16;
 
-/// All that an answer says, but for its length on the wire.
+/// Everything an answer says, except for its length on the wire.
 pub fn answer(peek: &Peek<'_>) -> String {
     match peek {
         Peek::Hello(hello) => said(hello),
@@ -45,8 +45,8 @@ fn said(hello: &Hello<'_>) -> String {
     format!("{:?} {alpn:?} {lists:x?} {flags:?} {fixed:?} {session_id_len}", hello.sni())
 }
 
-/// The answer when `raw` comes in segments that end at `ends`, in rising order. Each promise of
-/// "at least" is kept, and the answer, once given, is still the same at the end.
+/// The answer if `raw` arrives in segments that end at the rising positions `ends`. Checks that
+/// each "at least" was true, and that the answer does not change once it is given.
 pub fn fed(raw: &[u8], ends: impl IntoIterator<Item = usize>) -> String {
     let mut reader = HelloReader::new(LIMIT);
     let mut not_before = 0;
@@ -72,8 +72,8 @@ pub fn fed(raw: &[u8], ends: impl IntoIterator<Item = usize>) -> String {
     given.unwrap_or_else(|| "NeedMore".into())
 }
 
-/// No way of cutting `raw` into segments changes the answer, and none of cutting a hello into
-/// records changes what it says. `cuts` says where: each byte is a length, 0 counts as 1.
+/// Cutting `raw` into segments does not change the answer, and cutting a hello into records does
+/// not change what it says. Each byte of `cuts` is a length; 0 counts as 1.
 pub fn cuts_do_not_matter(raw: &[u8], cuts: &[u8]) {
     let lens = cuts.iter().map(|&len| usize::from(len.max(1)));
     let ends = lens.clone().scan(0, |end, len| {
@@ -105,7 +105,7 @@ fn stream(mut raw: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// A ServerHello is read the same in one piece and byte by byte, and its end is where it says.
+/// A ServerHello reads the same in one piece and byte by byte, and ends where it says.
 pub fn server_hello_is_stable(raw: &[u8]) {
     let whole = ServerHelloReader::new().feed(raw);
     let mut reader = ServerHelloReader::new();
@@ -127,7 +127,7 @@ pub fn server_hello_is_stable(raw: &[u8]) {
     }
 }
 
-/// A PROXY header is read the same in one piece and byte by byte, and ends where it says.
+/// A PROXY header reads the same in one piece and byte by byte, and ends where it says.
 pub fn proxy_header_is_stable(raw: &[u8]) {
     let whole = proxy::read(raw);
     let mut not_before = 0;
@@ -151,8 +151,8 @@ pub fn proxy_header_is_stable(raw: &[u8]) {
     assert!(matches!(whole, ProxyPeek::NeedMore { .. }));
 }
 
-/// A CONNECT request is read the same in one piece and byte by byte, ends where it says, and its
-/// target written and read again is the same one.
+/// A CONNECT request reads the same in one piece and byte by byte, and ends where it says. Its
+/// target can be written and read back.
 pub fn connect_is_stable(raw: &[u8]) {
     let whole = ConnectReader::new().feed(raw);
     let mut reader = ConnectReader::new();

@@ -1,5 +1,5 @@
-//! What brotli's encoders are made of. Their tables are megabytes: to ask the system for them, page
-//! by page, takes several times as long as to code a short body. Must not know what is coded.
+//! Memory of brotli's encoders, kept for reuse. Their tables are megabytes: getting them from the
+//! system, page by page, takes several times as long as coding a short body.
 
 use std::cell::RefCell;
 use std::mem;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use brotli::enc::{Allocator, CombiningAllocator, SliceWrapper, SliceWrapperMut, StandardAlloc};
 
-/// The large blocks of encoders that are gone, for the next one. Clones are the same.
+/// The large blocks of finished encoders, for the next one. Clones share them.
 #[derive(Clone, Default)]
 pub struct BrMemory {
     bytes: Blocks<u8>,
@@ -15,14 +15,14 @@ pub struct BrMemory {
 }
 
 impl BrMemory {
-    /// Bytes of memory that rest here.
+    /// Bytes of memory kept for reuse.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.resting() + self.cells.resting()
     }
 
     pub(super) fn allocator(&self) -> Alloc {
-        // The library names each type that it allocates; all but two are small.
+        // The library needs an allocator for each type; only two types are large.
         let other = StandardAlloc::default();
         CombiningAllocator::new(
             self.bytes.clone(),
@@ -69,7 +69,7 @@ pub(super) type Alloc = CombiningAllocator<
     StandardAlloc,
 >;
 
-/// Blocks of one type that rest.
+/// Free blocks of one type.
 #[derive(Clone, Default)]
 pub(super) struct Blocks<T> {
     resting: Rc<RefCell<Vec<Vec<T>>>>,
@@ -93,7 +93,7 @@ impl<T: Copy + Default> Allocator<T> for Blocks<T> {
                 items
             }
             None => {
-                // Those that rest are of another encoder's sizes, and too large to keep beside it.
+                // The free blocks are of another size, and too large to keep as well.
                 if len * size_of::<T>() >= BLOCK_BYTES_MIN {
                     resting.clear();
                 }
@@ -106,7 +106,7 @@ impl<T: Copy + Default> Allocator<T> for Blocks<T> {
     fn free_cell(&mut self, _: Block<T>) {}
 }
 
-/// A block at work; it goes home by itself.
+/// A block in use. It returns to the free blocks when dropped.
 pub(super) struct Block<T> {
     items: Vec<T>,
     home: Option<Rc<RefCell<Vec<Vec<T>>>>>,
@@ -145,7 +145,7 @@ impl<T> Drop for Block<T> {
     }
 }
 
-/// Smaller ones the system's allocator has at hand.
+/// Smaller blocks are left to the system's allocator.
 const BLOCK_BYTES_MIN: usize = 64 << 10;
-/// Of each type: an encoder has one or two that are large.
+/// Blocks kept of each type: an encoder has one or two large ones.
 const BLOCKS_MAX: usize = 2;

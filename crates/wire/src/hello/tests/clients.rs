@@ -1,4 +1,4 @@
-//! Hellos that were captured from clients, see `testdata/README.md`.
+//! Hellos captured from clients, see `testdata/README.md`.
 
 use super::*;
 

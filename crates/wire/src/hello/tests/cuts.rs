@@ -1,5 +1,5 @@
-//! The answer does not depend on how the bytes were cut into TCP segments, nor what a hello says
-//! on how it was cut into records.
+//! Cutting bytes into TCP segments does not change the answer, and cutting a hello into records
+//! does not change what it says.
 
 use super::*;
 use crate::testing::properties::fed;
@@ -39,7 +39,7 @@ fn twenty_kilobytes_in_two_records_wherever_the_name_is() {
     }
 }
 
-/// Hellos well and badly formed, and bytes that are none.
+/// Hellos, well-formed and malformed, and other bytes.
 fn raws() -> impl Strategy<Value = Vec<u8>> {
     let sizes = prop::collection::vec(1_usize..300, 0..20);
     let changed = (any::<prop::sample::Index>(), any::<u8>());

@@ -1,4 +1,4 @@
-//! Every other fault by its name and its place.
+//! Every other fault, with its name and its place.
 
 use super::*;
 use crate::alert::AlertDescription;
@@ -12,14 +12,14 @@ fn malformed(raw: &[u8]) -> Malformed {
     }
 }
 
-/// Offset of the extensions' length in a message built from `Spec` with one cipher suite fewer
-/// or more than here: header 4, version 2, random 32, session id 33, suites 6, compression 2.
+/// Offset of the extensions' length in the message that `Spec` builds by default: header 4, version
+/// 2, random 32, session id 33, suites 6, compression 2.
 const EXTENSIONS_AT: u32 = 79;
 /// Offset of the first extension's body.
 const BODY_AT: u32 = EXTENSIONS_AT + 6;
 
 #[test]
-fn a_record_that_cannot_be_is_refused_from_its_header_alone() {
+fn an_impossible_record_is_refused_by_its_header_alone() {
     let cases: &[(&[u8], Fault)] = &[
         (&[22, 3, 1, 0xff, 0xff], Fault::RecordOverflow { len: 0xffff }),
         (&[22, 3, 1, 0x40, 0x01], Fault::RecordOverflow { len: 0x4001 }),
@@ -50,7 +50,7 @@ fn what_interrupts_the_message_is_refused_at_once() {
 }
 
 #[test]
-fn only_a_client_hello_will_do() {
+fn other_handshake_messages_are_refused() {
     for message_type in [0, 2, 11, 20, 24, 254] {
         let why = Fault::MessageType(message_type);
         // Known from its first byte.
@@ -67,7 +67,7 @@ fn the_limit_counts_the_message_with_its_header() {
     assert!(matches!(exact.feed(&raw), Peek::Hello(_)));
     let mut short = HelloReader::new(message.len() - 1);
     let why = Fault::TooLong { message_bytes: message.len() as u32 };
-    // Known when the fourth byte of the message is there, four one-byte records in.
+    // Known when the fourth byte of the message has arrived, after four one-byte records.
     for len in 0..24 {
         assert!(matches!(short.feed(&raw[..len]), Peek::NeedMore { .. }), "{len}");
     }
@@ -92,7 +92,7 @@ fn nothing_may_share_the_last_record() {
     let raw = record([&message[..], &[1]].concat());
     let expected = Malformed { at: message.len() as u32, why: Fault::NotAligned };
     assert_eq!(malformed(&raw), expected);
-    // The record's length says so before its last byte comes.
+    // The record's length says so before its last byte arrives.
     assert_eq!(malformed(&raw[..9]), expected);
 }
 
@@ -167,7 +167,7 @@ fn as_many_extensions_as_fit_are_read_in_linear_time() {
     assert_eq!(hello(&records(&spec.message(), &[])).extensions().count(), 0x3000);
 }
 
-/// What each extension that a TLS stack decodes may not look like.
+/// Malformed bodies of each extension that TLS stacks decode.
 #[test]
 fn each_extension_has_its_form() {
     let empty = |t| Fault::Empty(Field::Extension(t));
@@ -225,8 +225,8 @@ fn offered_psk(binders: &[u8]) -> Vec<u8> {
     [vec![0, 7, 0, 1, 7, 0, 0, 0, 0], vec16(binders)].concat()
 }
 
-/// rustls decodes these and refuses them. Other servers have no use for them and ignore them, and
-/// it may be one of those that the hello is for.
+/// rustls decodes these and refuses them. Other servers ignore them, and the hello may be for one
+/// of those.
 #[test]
 fn extensions_that_servers_ignore_may_hold_anything() {
     for extension in [ext(58, [1]), ext(58, [1, 1, 1]), ext(0xfd00, [0]), ext(0xfd00, [1, 2, 3])] {
@@ -237,13 +237,13 @@ fn extensions_that_servers_ignore_may_hold_anything() {
 }
 
 #[test]
-fn a_hello_over_the_limit_is_not_said_to_be_malformed() {
+fn a_hello_over_the_limit_gets_no_decode_error() {
     let why = Fault::TooLong { message_bytes: 1 << 17 };
     assert_eq!(why.alert(), AlertDescription::HandshakeFailure);
 }
 
 #[test]
-fn every_smallest_form_is_well_formed() {
+fn the_smallest_form_of_each_extension_is_well_formed() {
     for extension_type in (0..60).chain([0x1a1a, 0x4469, 0xfd00, 0xfe0d, 0xff01, 0xffa5]) {
         let raw = Spec::with(&[any_ext(extension_type)]).raw();
         assert_eq!(hello(&raw).extensions().collect::<Vec<_>>(), [extension_type]);
@@ -256,7 +256,7 @@ fn every_smallest_form_is_well_formed() {
     }
 }
 
-/// More types than any client sends, and than a short list holds.
+/// More types than any client sends, and more than the short list holds.
 #[test]
 fn many_extensions_are_read_and_a_duplicate_among_them_is_found() {
     let many: Vec<Vec<u8>> = (0..200_u16).map(|n| ext(0x4000 + n, [1])).collect();

@@ -1,4 +1,4 @@
-//! The `server_name` extension: one spelling, and a reason of its own for everything else.
+//! The `server_name` extension: one spelling of a name, and a reason for everything else.
 
 use super::*;
 use std::vec;
@@ -7,7 +7,7 @@ fn list(items: &[Vec<u8>]) -> Vec<u8> {
     ext(0, vec16(items.concat()))
 }
 
-/// What we say of a hello with this `server_name` extension.
+/// Our reading of a hello with this `server_name` extension.
 fn sni_with(extension: Vec<u8>) -> Sni<'static> {
     sni_of(&Spec::with(&[extension]).raw()).into_owned()
 }
@@ -100,8 +100,8 @@ fn each_bad_list_has_its_reason() {
     }
 }
 
-/// RFC 8446 4.2: "There MUST NOT be more than one extension of the same type". No name, whichever
-/// of the two a lenient stack would take.
+/// RFC 8446 4.2: "There MUST NOT be more than one extension of the same type". There is no name,
+/// whichever of the two a lenient stack would use.
 #[test]
 fn two_server_name_extensions_are_malformed() {
     let raw = Spec::with(&[sni("a.test"), sni("b.test")]).raw();

@@ -1,5 +1,5 @@
-//! The same bytes, read by us and by rustls: its own clients' hellos, the captured ones, and
-//! broken ones of every kind. Also where we are stricter on purpose, see `docs/conformance.md`.
+//! The same bytes read by us and by rustls: hellos of its own clients, captured ones, and broken
+//! ones of every kind. Also the cases where we are stricter on purpose, see `docs/conformance.md`.
 
 use super::*;
 use crate::testing::differential::{Theirs, same_name_as_rustls, theirs};
@@ -55,7 +55,7 @@ fn hellos_of_rustls_clients() {
         same_name_as_rustls(&raw);
     }
     let raw = client_hello("a.test", &[&TLS13]);
-    // X25519MLKEM768, which makes the hello longer than a packet.
+    // X25519MLKEM768 makes the hello longer than a packet.
     assert!(hello(&raw).key_share_groups().any(|group| group == 0x11ec));
     assert!(raw.len() > 1200);
     // A client that connects to an address sends no name.
@@ -119,7 +119,7 @@ fn stricter_binder_too_short() {
     assert!(matches!(peek(&raw), Peek::Malformed(m) if m.why == Fault::BinderTooShort));
 }
 
-/// Not stricter: rustls refuses these too, each for its own reason.
+/// Not stricter: rustls refuses these, too, each for its own reason.
 #[test]
 fn what_both_refuse() {
     let message = Spec::default().message();
@@ -155,7 +155,7 @@ fn names() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// An extension that is well-formed, or nearly.
+/// An extension that is well-formed or nearly so.
 fn extensions() -> impl Strategy<Value = Vec<u8>> {
     let types = prop_oneof![0_u16..60, Just(0xfe0d), Just(0xfd00), Just(0xff01), any::<u16>()];
     let body = prop::collection::vec(any::<u8>(), 0..12);
