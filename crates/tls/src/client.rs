@@ -1,5 +1,4 @@
 //! rustls' configurations for https:// upstreams: three for each set of roots, made at the start.
-//! It must not know names or sockets.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,10 +12,10 @@ use crate::provider::PROVIDER;
 use crate::server::TlsError;
 use eyelet_config::{Action, Config, TerminateUpstream, UpstreamTls};
 
-/// Which versions of HTTP may be spoken on a connection.
+/// Which versions of HTTP are offered on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Spoken {
-    /// Whichever the upstream chooses.
+    /// The upstream chooses.
     Either,
     /// HTTP/1.1 alone.
     One,
@@ -30,7 +29,7 @@ pub struct ClientConfigs {
     by_roots: HashMap<Option<PathBuf>, Offers>,
 }
 
-/// The same roots with what each offers by ALPN.
+/// Configurations with the same roots; they differ in ALPN.
 struct Offers {
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
@@ -38,7 +37,7 @@ struct Offers {
 }
 
 impl ClientConfigs {
-    /// Reads every file that a rule names, and the system's roots where a rule names none.
+    /// Reads every file that a rule names, and the system's roots if a rule names none.
     pub fn new(config: &Config) -> Result<Self, TlsError> {
         let mut by_roots = HashMap::new();
         for rule in config.rules.iter() {
@@ -79,7 +78,7 @@ fn make(ca: Option<&Path>) -> Result<Offers, TlsError> {
             }
         }
         None => {
-            // Some of a system's roots may be too odd for rustls: the others are good.
+            // rustls may refuse some of a system's roots; the others count.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
                 return Err(fault("of the system", "no certificate found".into()));
@@ -90,7 +89,7 @@ fn make(ca: Option<&Path>) -> Result<Offers, TlsError> {
     let builder = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots);
     let config = builder.with_no_client_auth();
     let offer = |protocols: &[&str]| {
-        // The copy shares the roots and the tickets.
+        // The copies share the roots and the tickets.
         let mut config = config.clone();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Arc::new(config)

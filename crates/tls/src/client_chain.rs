@@ -1,5 +1,4 @@
-//! Client certificates: what rustls leaves unchecked of the chain that a client sends.
-//! It must not know whom a rule trusts.
+//! Client certificates: a check that rustls omits of the chain that a client sends.
 
 use std::sync::Arc;
 
@@ -8,13 +7,13 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, InvalidMessage, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-/// Refuses a chain with an empty certificate in it. RFC 5246 section 7.4.2 (`ASN.1Cert<1..2^24-1>`)
-/// and RFC 8446 section 4.4.2 (`cert_data<1..2^24-1>`) have none; rustls decodes one, and drops it
-/// where it is no part of the path.
+/// Refuses a chain with an empty certificate. RFC 5246 section 7.4.2 (`ASN.1Cert<1..2^24-1>`) and
+/// RFC 8446 section 4.4.2 (`cert_data<1..2^24-1>`) forbid them. rustls decodes one, and ignores it
+/// unless it is part of the path.
 #[derive(Debug)]
 struct NoneEmpty(Arc<dyn ClientCertVerifier>);
 
-/// `verifier`, which sees only chains whose certificates all have a byte.
+/// Wraps `verifier`, which then sees only chains without empty certificates.
 pub fn none_empty(verifier: Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier> {
     Arc::new(NoneEmpty(verifier))
 }

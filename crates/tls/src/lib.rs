@@ -1,5 +1,5 @@
-//! rustls' configurations: the cryptography of handshakes, what terminates a client's TLS, and what
-//! speaks TLS to an upstream. It must not know sockets, connections or the record layer.
+//! rustls' configurations: the cryptography of handshakes, servers that terminate clients' TLS, and
+//! clients for upstreams.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The cryptography of handshakes: aws-lc's, but for the key schedule of TLS 1.3, which is ring's;
-//! and clients that ask for no more than that. It must not know a configuration.
+//! The cryptography of handshakes: aws-lc's, except for the key schedule of TLS 1.3, which is
+//! ring's. Also clients that only ask a server to prove that it has its key.
 
 use std::cell::Cell;
 use std::sync::{Arc, LazyLock};
@@ -19,12 +19,11 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// The cryptography of every handshake, ours and with upstreams.
+/// The cryptography of every handshake, with clients and with upstreams.
 ///
 /// aws-lc has the post-quantum exchange and the faster curves. A TLS 1.3 handshake derives some
-/// twenty secrets (RFC 8446 section 7.1), and each is a few blocks of SHA-256: with ring they are
-/// just that, with aws-lc each is a walk through EVP with allocations on its way. It was measured:
-/// docs/aead.md.
+/// twenty secrets (RFC 8446 section 7.1), each from a few blocks of SHA-256. ring does only that;
+/// aws-lc goes through EVP and allocates. docs/aead.md has the measurements.
 pub static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     let mut provider = aws_lc_rs::default_provider();
     for suite in &mut provider.cipher_suites {
@@ -35,7 +34,7 @@ pub static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     Arc::new(provider)
 });
 
-/// Suites of both libraries: hash and key schedule of ring, AEAD of aws-lc.
+/// Suites from both libraries: hash and key schedule from ring, AEAD from aws-lc.
 static MIXED: LazyLock<Vec<Tls13CipherSuite>> = LazyLock::new(|| {
     let suites = aws_lc_rs::ALL_CIPHER_SUITES.iter().filter_map(SupportedCipherSuite::tls13);
     suites.filter_map(mixed).collect()
@@ -50,18 +49,18 @@ fn mixed(suite: &Tls13CipherSuite) -> Option<Tls13CipherSuite> {
         confidentiality_limit: suite.common.confidentiality_limit,
     };
     let hkdf_provider = same.hkdf_provider;
-    // Leaked once for each suite of the process: rustls wants it to live as long.
+    // Leaked once for each suite, because rustls requires a static reference.
     let aead_alg = Box::leak(Box::new(Numbered(suite.aead_alg)));
     Some(Tls13CipherSuite { common, hkdf_provider, aead_alg, quic: None })
 }
 
 thread_local! {
-    /// rustls seals synchronously, inside the call that is being made.
+    /// Set while rustls runs: it seals synchronously, inside our call.
     static NEXT_SEQ: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Calls rustls, and gives the sequence number of its next TLS 1.3 record beside the result.
-/// `None`: in this call it sealed nothing, and took no new key to seal with.
+/// Calls rustls, and also returns the sequence number of its next TLS 1.3 record. `None`: in this
+/// call it sealed nothing, and installed no new key for sealing.
 pub fn with_next_seq<T>(call: impl FnOnce() -> T) -> (T, Option<u64>) {
     // Another connection of this thread may have left its number.
     NEXT_SEQ.set(None);
@@ -69,14 +68,14 @@ pub fn with_next_seq<T>(call: impl FnOnce() -> T) -> (T, Option<u64>) {
     (result, NEXT_SEQ.take())
 }
 
-/// An AEAD of TLS 1.3 that notes the sequence numbers of what is sealed.
+/// An AEAD of TLS 1.3 that notes the sequence numbers of sealed records.
 struct Numbered(&'static dyn Tls13AeadAlgorithm);
 
 struct NumberedEncrypter(Box<dyn MessageEncrypter>);
 
 impl Tls13AeadAlgorithm for Numbered {
     fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
-        // A new key counts from 0 (RFC 8446 section 5.3).
+        // A new key starts at 0 (RFC 8446 section 5.3).
         NEXT_SEQ.set(Some(0));
         Box::new(NumberedEncrypter(self.0.encrypter(key, iv)))
     }
@@ -117,11 +116,11 @@ impl MessageEncrypter for NumberedEncrypter {
     }
 }
 
-/// Clients that have the key of the certificate proved, and no more: what the certificate is worth
-/// is looked at when it is known who showed it. Nothing of anybody's goes over such a connection.
+/// A configuration for clients that only let the server prove that it has its certificate's key.
+/// The certificate is verified afterwards. No application data goes over such a connection.
 ///
 /// # Errors
-/// If rustls does not take [`PROVIDER`].
+/// If rustls refuses [`PROVIDER`].
 pub fn key_only() -> Result<ClientConfig, Error> {
     let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_safe_default_protocol_versions()?
@@ -133,7 +132,7 @@ pub fn key_only() -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Any certificate will do whose key signs.
+/// Accepts any certificate whose key signs the handshake.
 #[derive(Debug)]
 pub struct KeyOnly;
 
@@ -182,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// What a handshake offers does not change by whose hash it takes.
+    /// The source of the hash does not change what a handshake offers.
     #[test]
     fn every_suite_is_still_there_in_its_order() {
         let names = |suites: &[SupportedCipherSuite]| {
@@ -192,7 +191,7 @@ mod tests {
         assert_eq!(names(&PROVIDER.cipher_suites), names(&plain.cipher_suites));
         assert_eq!(MIXED.len(), 3);
     }
-    /// What the record layer goes on from is rustls' own count.
+    /// The record layer continues from rustls' own count.
     #[test]
     fn the_number_of_the_next_record_is_that_of_rustls() {
         let made = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
@@ -215,7 +214,7 @@ mod tests {
                 client.write_tls(&mut said).unwrap();
             }
             server.read_tls(&mut &said[..]).unwrap();
-            // The client seals on this thread too.
+            // The client also seals on this thread.
             let (processed, next) = with_next_seq(|| server.process_new_packets());
             processed.unwrap();
             seen.push(next);
@@ -231,7 +230,7 @@ mod tests {
         assert_eq!(server.dangerous_extract_secrets().unwrap().tx.0, 1);
     }
 
-    /// Whatever name a certificate is for, who shows it has its key.
+    /// A server must have its certificate's key, whatever name the certificate is for.
     #[test]
     fn a_certificate_is_believed_with_its_key_alone() {
         let made = || rcgen::generate_simple_self_signed(["another.test".to_owned()]).unwrap();

@@ -1,6 +1,5 @@
-//! rustls configurations, shared by rules that differ in certificates only, and the certificates,
-//! loaded at first use into a bounded store.
-//! It must not know sockets or the record layer.
+//! rustls' server configurations, shared by rules that differ in certificates only, and the
+//! certificates, which are loaded at first use into a bounded store.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -28,21 +27,21 @@ use crate::provider::PROVIDER;
 use eyelet_config::certificate::{self, CertificateError};
 use eyelet_config::{Action, Config, RuleList, Terminate, TlsVersion};
 
-/// As many sets of certificates are loaded at the start, so that a bad file is found then. With
-/// more the start would take too long; `eyelet check` reads them all.
+/// Up to so many sets of certificates are loaded at the start, so that a bad file is found then.
+/// Loading more would take too long; `eyelet check` reads them all.
 const EAGER_MAX: usize = 64;
 
-/// Tickets sent after a full or resumed TLS 1.3 handshake. One, as Go does: every connection
-/// brings the next one's, and each costs a client 220 bytes and us a key derivation.
+/// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
+/// the next one's, and each costs a client 220 bytes and us a key derivation.
 const TICKETS: usize = 1;
 
-/// Why a configuration could not be made. It says which file.
+/// Why a configuration could not be made. It names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A certificate or its key.
     #[error("{0}")]
     Certificate(#[from] CertificateError),
-    /// The file with the authorities that sign client certificates.
+    /// The file of CA certificates for client certificates.
     #[error("client_ca {path}: {reason}")]
     ClientCa {
         /// The file.
@@ -50,7 +49,7 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The file with the authorities that sign upstreams' certificates.
+    /// The file of CA certificates for upstreams.
     #[error("upstream_ca {path}: {reason}")]
     UpstreamCa {
         /// The file.
@@ -58,40 +57,41 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// rustls does not take what was configured.
+    /// rustls refuses the configuration.
     #[error("{0}")]
     Rustls(#[from] rustls::Error),
 }
 
-/// What a loaded certificate is counted as beside its leaf: its key in Rust and in C, and the slot.
+/// Bytes that a loaded certificate counts besides its leaf: its key in Rust and in C, and the slot.
 /// Measured at 860 bytes for P-256.
 const KEY_BYTES: usize = 1 << 10;
-/// The same of an RSA key, for each byte of its public half: measured at 6.4 KiB for 2048 bits,
-/// most of it what the library keeps after the first signature so that later ones are fast.
+/// The same for an RSA key, per byte of its public half. Measured at 6.4 KiB for 2048 bits; most of
+/// it the library keeps after the first signature, to make later ones fast.
 const RSA_KEY_FACTOR: usize = 24;
-/// The part of `memory_max` that loaded certificates may take. Beyond it those that were not
-/// used lately are read again when they are needed.
+/// The part of `memory_max` that loaded certificates may take. Beyond it, those that were not used
+/// lately are dropped and read again when needed.
 const CERTIFICATES_PART: usize = 8;
 
-/// The rustls configurations and the certificates of all terminate rules. Rules that differ in
-/// nothing but their certificates share one configuration.
+/// The rustls configurations and the certificates of all terminate rules. Rules that differ only in
+/// their certificates share a configuration.
 pub struct ServerConfigs {
-    /// By action: which of `made`. What is no terminate rule's is not looked up.
+    /// By action: an index into `made`. Only those of terminate rules are used.
     by_action: Box<[u32]>,
     made: Vec<Arc<ServerConfig>>,
     certificates: Store,
 }
 
-/// Certificates that are loaded when they are first needed, and not for ever.
+/// Certificates that are loaded when first needed, and may be dropped.
 struct Store {
     /// By the number of the set.
     slots: Box<[Mutex<Slot>]>,
-    /// What signed the leaves. Thousands of them share one, which is larger than they are.
+    /// The certificates above the leaves. Thousands of leaves share one, which is larger than they
+    /// are.
     issuers: Mutex<HashSet<Issuers>>,
-    /// Bytes, and the most that they may be beside the set that was loaded last.
+    /// Bytes loaded, and their limit. The set that was loaded last does not count against it.
     loaded: AtomicUsize,
     loaded_max: usize,
-    /// Where the search for one that was not used lately goes on (the clock algorithm).
+    /// Where the search for an unused set goes on (the clock algorithm).
     hand: AtomicUsize,
 }
 
@@ -101,11 +101,11 @@ struct Slot {
     used: bool,
 }
 
-/// The certificates of one rule; the first that the client can verify is shown.
+/// The certificates of one rule. The first that the client can verify is used.
 pub type Certificates = [Certificate];
 
-/// A certificate and its key, as small as they are held for long: rustls' own form of them holds
-/// what signed it once for each leaf.
+/// A certificate and its key, in a small form: rustls' own form holds a copy of the issuers for
+/// each leaf.
 #[derive(Debug)]
 pub struct Certificate {
     leaf: Box<[u8]>,
@@ -113,12 +113,11 @@ pub struct Certificate {
     key: Arc<dyn SigningKey>,
 }
 
-/// The certificates from the one that signed the leaf up; none where the file has only the leaf.
+/// The certificates from the leaf's issuer upwards. Empty if the file has only the leaf.
 type Issuers = Arc<[CertificateDer<'static>]>;
 
 impl ServerConfigs {
-    /// Prepares for `config`: makes the configurations, and loads the certificates if they are
-    /// few.
+    /// Makes the configurations for `config`, and loads the certificates if they are few.
     pub fn new(config: &Config) -> Result<Self, TlsError> {
         let (mut by_action, mut made) = (vec![0; config.rules.actions_len()], Vec::new());
         let mut settings = HashMap::new();
@@ -145,7 +144,7 @@ impl ServerConfigs {
         Ok(Self { by_action: by_action.into(), made, certificates })
     }
 
-    /// What a handshake of this rule needs, which is one that terminates.
+    /// What a handshake of this terminate rule needs.
     pub fn of(
         &self,
         rules: &RuleList,
@@ -178,7 +177,7 @@ impl Store {
                 return Ok(loaded.clone());
             }
         }
-        // Loaded without the lock: two workers may both do it, and one is kept.
+        // Loaded without the lock: if two workers do it at once, one result is kept.
         let files = rules.certificates(set);
         let loaded = files.map(|files| Ok(self.certificate(certificate::load(&files)?)));
         let loaded: Arc<Certificates> = loaded.collect::<Result<_, TlsError>>()?;
@@ -196,22 +195,22 @@ impl Store {
         Certificate { leaf: leaf.into(), issuers: self.issuers(chain.collect()), key: loaded.key }
     }
 
-    /// The one copy of these.
+    /// The shared copy of these issuers.
     fn issuers(&self, read: Issuers) -> Issuers {
         let mut known = lock(&self.issuers);
         if let Some(known) = known.get(&read) {
             return known.clone();
         }
         if known.len() == known.capacity() {
-            // Before it grows, those go whose leaves were dropped.
+            // Before the set grows, issuers without leaves are removed.
             known.retain(|issuers| Arc::strong_count(issuers) > 1);
         }
         known.insert(read.clone());
         read
     }
 
-    /// Drops the first, from the hand on, that was not used since the hand last came by; `false` if
-    /// there is none.
+    /// Drops the next set, from the hand on, that was not used since the hand last passed it.
+    /// `false` if there is none.
     fn drop_one(&self, keep: usize) -> bool {
         for _ in 0..2 * self.slots.len() {
             let at = self.hand.fetch_add(1, Relaxed) % self.slots.len();
@@ -228,7 +227,7 @@ impl Store {
 }
 
 impl Certificate {
-    /// As rustls takes it, for one handshake: a copy of some kilobytes.
+    /// In rustls' form, for one handshake: a copy of some kilobytes.
     fn certified(&self) -> Arc<CertifiedKey> {
         let mut chain = Vec::with_capacity(1 + self.issuers.len());
         chain.push(CertificateDer::from(self.leaf.to_vec()));
@@ -249,7 +248,7 @@ fn bytes(certificates: &Certificates) -> usize {
     certificates.iter().map(Certificate::bytes).sum()
 }
 
-/// What is behind these locks is whole between any two steps.
+/// No operation under these locks can panic half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -270,12 +269,12 @@ fn make(
     };
     let mut config = builder.with_cert_resolver(Arc::new(Chosen));
     config.alpn_protocols.clone_from(&terminate.alpn_select);
-    // Sessions live in tickets that clients hold, not in a cache that grows here.
+    // Clients hold sessions in tickets; a session cache would grow here.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = match &terminate.client_ca {
         None => tickets.clone(),
-        // A ticket stands for the certificate that was verified: it must not open a rule that
-        // trusts other authorities, or one that asks for none.
+        // A ticket stands for a verified client certificate. It must not be valid for a rule that
+        // trusts other CA certificates, or for one that asks for none.
         Some(_) => aws_lc_rs::Ticketer::new()?,
     };
     config.send_tls13_tickets = TICKETS;
@@ -304,8 +303,8 @@ fn client_verifier(
         .map_err(|error| fault(error.to_string()))
 }
 
-/// Calls rustls with the certificates that its resolver shall find. It asks synchronously, inside
-/// the call; that is what lets all rules share one configuration.
+/// Calls rustls with the certificates that its resolver will return. rustls calls the resolver
+/// synchronously, inside this call, so all rules can share one configuration.
 pub fn with_certificates<T>(certificates: &Arc<Certificates>, call: impl FnOnce() -> T) -> T {
     let before = CHOSEN.replace(Some(certificates.clone()));
     let result = call();
@@ -313,7 +312,7 @@ pub fn with_certificates<T>(certificates: &Arc<Certificates>, call: impl FnOnce(
     result
 }
 
-/// The resolver of every configuration: the certificates of the rule that was decided on.
+/// The resolver of every configuration. It returns the certificates of the decided rule.
 #[derive(Debug)]
 struct Chosen;
 
@@ -321,34 +320,35 @@ impl ResolvesServerCert for Chosen {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         CHOSEN.with_borrow(|chosen| {
             let chosen = chosen.as_deref()?;
-            // rustls has left only schemes that go with the version and the suites.
+            // rustls has removed schemes that do not fit the version and the suites.
             let fits = |certificate: &&Certificate| {
                 certificate.key.choose_scheme(hello.signature_schemes()).is_some()
             };
-            // Where none fits the first one makes rustls say why.
+            // If none fits, the first one makes rustls report why.
             chosen.iter().find(fits).or(chosen.first()).map(Certificate::certified)
         })
     }
 }
 
-/// The application traffic secrets of a TLS 1.3 handshake, generation 0, and what goes before.
+/// The application traffic secrets of a TLS 1.3 handshake, generation 0, and the client's handshake
+/// secret.
 #[derive(Default)]
 pub struct TrafficSecrets {
-    /// What the client's Finished is sealed with: it tells it from early data that is skipped.
+    /// For opening the client's Finished: it distinguishes that from early data, which is skipped.
     pub client_handshake: Zeroizing<Vec<u8>>,
-    /// What the client sends with.
+    /// For the client's records.
     pub client: Zeroizing<Vec<u8>>,
-    /// What we send with.
+    /// For our records.
     pub server: Zeroizing<Vec<u8>>,
 }
 
 thread_local! {
-    /// rustls tells its key log synchronously, inside the call that is being made.
+    /// Filled while rustls runs: it calls its key log synchronously, inside our call.
     static CAPTURED: RefCell<TrafficSecrets> = RefCell::default();
     static CHOSEN: RefCell<Option<Arc<Certificates>>> = const { RefCell::new(None) };
 }
 
-/// Takes what the key log was told since the last call on this thread.
+/// Takes the secrets that the key log received since the last call on this thread.
 pub fn take_captured() -> TrafficSecrets {
     CAPTURED.take()
 }
@@ -416,7 +416,7 @@ mod tests {
         }
         fs::write(folder.join("edge.toml"), text).unwrap();
         let mut config = load(&folder.join("edge.toml"), Depth::Files).unwrap().config;
-        // Three of them: a leaf is below 500 bytes.
+        // Room for three: a leaf has less than 500 bytes.
         config.limits.memory_max = CERTIFICATES_PART * 3 * (KEY_BYTES + 500);
         let store = Store::new(&config);
         let held = || -> Vec<bool> {
@@ -425,10 +425,10 @@ mod tests {
         let load = |set| drop(store.of(&config.rules, set).unwrap());
         (0..3).for_each(load);
         assert_eq!(held(), [true, true, true, false]);
-        // All were used since the hand has come by: the first goes, and its mark with the others'.
+        // All were used since the hand passed them: the first goes, and all marks are cleared.
         load(3);
         assert_eq!(held(), [false, true, true, true]);
-        // The second was used since, the third not.
+        // The second was used since then, the third was not.
         load(1);
         load(0);
         assert_eq!(held(), [true, true, false, true]);
