@@ -1,12 +1,11 @@
-//! What the process has done, counted by each worker in its own cells and added up when asked.
-//! It must not know who asks.
+//! Counters of the process. Each worker counts in its own cells, which are added up on request.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// The cells of one worker: written by that worker alone.
+        /// The cells of one worker. Only that worker writes them.
         #[derive(Debug, Default)]
         #[repr(align(64))]
         pub struct Counters { $($(#[$doc])* pub $name: Cell),* }
@@ -33,31 +32,31 @@ counters! {
     accept_pauses,
     /// Connections open now.
     connections,
-    /// Access lines lost because their reader was too slow.
+    /// Log entries lost because their reader was too slow.
     lines_lost,
-    /// Connections that the kernel dropped at this process's listeners: a queue was full.
+    /// Connections that the kernel dropped at this process's listeners because a queue was full.
     listen_drops,
     /// Connections parked now.
     parked,
-    /// Bytes that the parked connections hold in this process.
+    /// Bytes that parked connections hold in this process.
     parked_bytes,
-    /// Connections sent on to https://.
+    /// Connections redirected to https://.
     redirected,
-    /// Connections refused by rule or for want of one.
+    /// Connections refused by a rule or for lack of one.
     refused,
-    /// Connections that were ended, or not begun, because memory was short.
+    /// Connections that were ended, or not accepted, because memory was short.
     shed,
     /// Connections spliced.
     spliced,
     /// Connections terminated.
     terminated,
-    /// Connections that ended before their rule could be carried out.
+    /// Connections that ended before their rule's action began.
     failed,
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
 
-/// What the process says of itself when it ends.
+/// The summary that the process logs when it ends.
 impl std::fmt::Display for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -84,7 +83,7 @@ pub fn register() -> Arc<Counters> {
     cells
 }
 
-/// One number that one thread writes and others read: no read-modify-write is needed.
+/// A number that one thread writes and others read: no read-modify-write is needed.
 #[derive(Debug, Default)]
 pub struct Cell(AtomicU64);
 
@@ -94,7 +93,7 @@ impl Cell {
         self.add(1);
     }
 
-    /// Takes one off.
+    /// Subtracts one.
     pub fn down(&self) {
         self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
     }

@@ -1,5 +1,4 @@
-//! What a connection keeps of evidence, and how the access line writes it.
-//! It must not know how evidence is gathered.
+//! The evidence that a connection keeps, and how the access log shows it.
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -9,8 +8,8 @@ use serde::Serialize;
 
 use eyelet_memory::interner::Heap;
 
-/// The evidence that one connection was decided on. Parked connections share it: what is told of a
-/// name is one allocation for as long as it is remembered.
+/// The evidence that one connection was decided on. Parked connections share it: the evidence for a
+/// name is one allocation as long as it is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Evidence {
     dns: Option<Same<AddressEvidence>>,
@@ -19,34 +18,34 @@ pub struct Evidence {
     unknown: Vec<Box<str>>,
 }
 
-/// What an access line shows of it.
+/// What a log entry shows of a name's addresses.
 #[derive(Debug)]
 pub struct AddressEvidence {
-    /// At most eight of the last answer.
+    /// At most eight addresses of the last answer.
     pub addresses: Box<[IpAddr]>,
-    /// When that was.
+    /// When that answer arrived.
     pub at_unix_ms: u64,
 }
 
-/// What an access line shows of a certificate.
+/// What a log entry shows of a certificate.
 #[derive(Debug)]
 pub struct CertificateEvidence {
-    /// At most eight.
+    /// At most eight names.
     pub names: Box<[Box<str>]>,
     /// The issuer's whole name.
     pub issuer: Box<str>,
     /// What is wrong with it.
     pub fault: Option<Box<str>>,
-    /// When it was shown.
+    /// When the server showed it.
     pub at_unix_ms: u64,
 }
 
-/// Equal where it is one and the same.
+/// Equal if both are the same allocation.
 #[derive(Debug)]
 struct Same<T>(Arc<T>);
 
 impl Heap for Evidence {
-    /// With what others may share: it lives as long as the last of them.
+    /// Shared memory included: it lives as long as the last user.
     fn heap_bytes(&self) -> usize {
         let texts = |texts: &[Box<str>]| {
             size_of_val(texts) + texts.iter().map(|text| text.len()).sum::<usize>()
@@ -64,8 +63,8 @@ impl Heap for Evidence {
 }
 
 impl Evidence {
-    /// Notes what DNS says: its answer if there was one, whether the address is the name's, and
-    /// why that cannot be known.
+    /// Notes what DNS says: its answer if there was one, whether the address is the name's, and why
+    /// that is unknown.
     pub fn note_dns(
         &mut self,
         answer: Option<Arc<AddressEvidence>>,
@@ -77,7 +76,7 @@ impl Evidence {
         self.unknown.extend(fault.map(|why| format!("dns: {why}").into()));
     }
 
-    /// Notes what the destination has shown, or why it has not.
+    /// Notes the certificate that the destination has shown, or why there is none.
     pub fn note_certificate(&mut self, shown: Result<Arc<CertificateEvidence>, &str>) {
         match shown {
             Ok(shown) => self.certificate = Some(Same(shown)),
@@ -90,12 +89,12 @@ impl Evidence {
         self.unknown.push(why.into());
     }
 
-    /// What could not be had, and why.
+    /// The unknown evidence, and why it is unknown.
     pub fn unknown(&self) -> &[Box<str>] {
         &self.unknown
     }
 
-    /// As the access line has it.
+    /// Its form in a log entry.
     pub fn line(&self, started_unix_ms: u64) -> EvidenceLine<'_> {
         let age = |at_unix_ms| started_unix_ms.saturating_sub(at_unix_ms);
         EvidenceLine {
@@ -114,7 +113,7 @@ impl Evidence {
     }
 }
 
-/// The `evidence` of an access line.
+/// The `evidence` of a log entry.
 #[derive(Serialize)]
 pub struct EvidenceLine<'a> {
     dns: Option<&'a [IpAddr]>,

@@ -1,5 +1,5 @@
-//! What is told of a connection: gathered while it is active, kept in a few words while it is
-//! parked, and written as one access line. It must not know sockets.
+//! What is known about a connection: gathered while it is active, kept in 64 bytes while it is
+//! parked, and logged at its end.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,11 +18,11 @@ use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// The rule could not be carried out, or the connection ended before one was found.
+    /// The rule's action could not begin, or the connection ended before a rule was found.
     Failed,
-    /// Sent on to https:// by a listener of kind `http_redirect`.
+    /// Redirected to https:// by a listener of kind `http_redirect`.
     Redirected,
-    /// Refused by rule, or because no rule matched.
+    /// Refused by a rule, or because no rule matched.
     Refused,
     /// Passed through untouched.
     Spliced,
@@ -33,32 +33,32 @@ pub enum Outcome {
 /// The end of a connection, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// How.
+    /// How it ended.
     pub outcome: Outcome,
-    /// Why.
+    /// Why it ended.
     pub reason: Reason,
 }
 
 impl End {
-    /// An end before the rule could be carried out.
+    /// An end before the rule's action began.
     pub fn failed(reason: Reason) -> Self {
         Self { outcome: Outcome::Failed, reason }
     }
 }
 
-/// What was decided of a connection and on what: the same for many connections, so parked ones
-/// share through [`Shared`] what of it is not kept by each.
+/// What was decided about a connection, and by which facts. It is the same for many connections, so
+/// parked ones share it through [`Shared`], except for what each keeps itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
     /// Index of the listener.
     pub listener: u16,
-    /// What it asked for by CONNECT, as `host:port`.
+    /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Box<str>>,
-    /// Whether it came from this edge itself: from one listener to another, or back to it.
+    /// Whether it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
-    /// How often it may have come back to this edge already.
+    /// How often it may have come back to this process already.
     pub turns: u8,
-    /// Where the client wanted to go, where that was asked for.
+    /// The client's destination, if a rule asked for it.
     pub destination: Option<SocketAddr>,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
@@ -66,17 +66,17 @@ pub struct Decided {
     pub alpn: Option<Alpn>,
     /// The fingerprint of the hello.
     pub ja4: Option<Box<str>>,
-    /// The highest version offered, or the one in force where TLS ends here.
+    /// The highest version offered, or the negotiated one if TLS ends here.
     pub tls_version: Option<u16>,
     /// Whether HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// Index of the rule.
     pub rule: Option<u32>,
-    /// Who was dialled.
+    /// The upstream that was dialled.
     pub upstream: Option<Upstream>,
-    /// What became of TLS compression.
+    /// What the peers negotiated about TLS compression.
     pub tls_compression: Option<TlsCompression>,
-    /// The shadow rules that would have decided, and what they would have done.
+    /// The shadow rules that would have decided, and their outcomes.
     pub shadow: Vec<(u32, Outcome)>,
     /// The evidence that rules have asked for.
     pub evidence: Option<Box<Evidence>>,
@@ -99,17 +99,17 @@ impl Heap for Decided {
     }
 }
 
-/// Bytes of a hello's ALPN list that the access line keeps. A browser's has 12; one name of the
+/// Most bytes of a hello's ALPN list that a log entry shows. A browser's has 12. One name of the
 /// greatest length fits (RFC 7301 section 3.1).
 const ALPN_BYTES_MAX: usize = 256;
 
-/// The protocols that a hello offers, each behind its length. Kept as bytes, because a text that
-/// stands for bytes that are no UTF-8 is three times as long.
+/// The protocols that a hello offers, each after its length. Kept as bytes, because replacement
+/// characters for invalid UTF-8 take three times as much.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Alpn(Box<[u8]>);
 
 impl Alpn {
-    /// The first of the names that fit into `ALPN_BYTES_MAX`; `None` without any.
+    /// The first names that fit `ALPN_BYTES_MAX`. `None` if there are none.
     pub fn new<T: AsRef<[u8]>>(names: impl Iterator<Item = T>) -> Option<Self> {
         let mut list = Vec::new();
         for name in names {
@@ -124,7 +124,7 @@ impl Alpn {
         (!list.is_empty()).then(|| Self(list.into()))
     }
 
-    /// The names, with U+FFFD for what is no UTF-8.
+    /// The names, with U+FFFD for invalid UTF-8.
     pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let mut rest = &self.0[..];
         std::iter::from_fn(move || {
@@ -136,30 +136,30 @@ impl Alpn {
     }
 }
 
-/// Who was dialled.
+/// The upstream that was dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Upstream {
     /// This address.
     Address(SocketAddr),
-    /// A name that led nowhere, or a Unix socket.
+    /// A name that could not be dialled, or a Unix socket.
     Name(Box<str>),
 }
 
 impl Upstream {
-    /// What a text names.
+    /// Parses an address; any other text is a name.
     pub fn of(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::Name(text.into()), Self::Address)
     }
 }
 
-/// What became of TLS compression.
+/// What the peers negotiated about TLS compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsCompression {
     /// The hello offers none.
     None,
-    /// The hello offers some; what the server chose was not seen, or is none.
+    /// The hello offers some. The server chose none, or its choice was not seen.
     Offered,
     /// The server chose it.
     Chosen,
@@ -172,11 +172,11 @@ pub struct ConnectionInfo {
     pub id: u64,
     /// Milliseconds since 1970 at accept.
     pub started_unix_ms: u64,
-    /// Who connected.
+    /// The client's address.
     pub client: SocketAddr,
-    /// What the CONNECT request asked for, where there was one.
+    /// The target of its CONNECT request, if there was one.
     pub connect: Option<Box<Target>>,
-    /// Whether it is still to be answered.
+    /// Whether the CONNECT request must still be answered.
     pub owes_answer: bool,
     /// What was decided so far.
     pub decided: Decided,
@@ -186,7 +186,7 @@ pub struct ConnectionInfo {
     pub bytes_to_client: u64,
 }
 
-/// The same of a parked connection: 64 bytes.
+/// The info of a parked connection: 64 bytes.
 #[derive(Debug)]
 pub struct Parked {
     id: u64,
@@ -194,9 +194,9 @@ pub struct Parked {
     client_ip: [u8; 16],
     client_port: u16,
     settled: bool,
-    /// The server has chosen TLS compression.
+    /// Whether the server has chosen TLS compression.
     pub compression_chosen: bool,
-    /// The rule's index from 1: with it what is shared would be shared by fewer.
+    /// The rule's index, from 1. Not in `decided`, which fewer connections could then share.
     rule: Option<NonZeroU32>,
     decided: Symbol,
     name: Option<Symbol>,
@@ -207,7 +207,7 @@ pub struct Parked {
 }
 
 impl ConnectionInfo {
-    /// What the access line measures.
+    /// The measurements for its log entry.
     pub fn measured(&self, now_unix_ms: u64) -> Measured {
         Measured {
             id: self.id,
@@ -219,13 +219,13 @@ impl ConnectionInfo {
         }
     }
 
-    /// Takes the info of a connection whose task ends.
+    /// Takes the info out of a connection whose task ends.
     pub fn take(&mut self) -> Self {
         let decided = std::mem::take(&mut self.decided);
         Self { decided, connect: self.connect.take(), ..*self }
     }
 
-    /// The few words that a parked connection keeps.
+    /// The part that a parked connection keeps.
     pub fn park(mut self, shared: &mut Shared) -> Parked {
         let rule = self.decided.rule.take().and_then(|rule| NonZeroU32::new(rule.wrapping_add(1)));
         let name = self.decided.sni.take().map(|name| shared.names.intern(name.into()));
@@ -278,17 +278,17 @@ impl Parked {
         }
     }
 
-    /// Notes that the connection is one that stays.
+    /// Marks the connection as settled: a long one.
     pub fn settle(&mut self) {
         self.settled = true;
     }
 
-    /// Whether it stays.
+    /// Whether it is settled.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// Who connected.
+    /// The client's address.
     pub fn client_ip(&self) -> IpAddr {
         IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical()
     }
@@ -304,7 +304,7 @@ impl Parked {
     }
 }
 
-/// What is measured of a connection by its end.
+/// The measurements of a connection at its end.
 #[derive(Debug)]
 pub struct Measured {
     /// Unique in this process: worker in the upper 16 bits, count below.
@@ -313,7 +313,7 @@ pub struct Measured {
     pub started_unix_ms: u64,
     /// From accept to the end.
     pub duration_ms: u64,
-    /// Who connected, or who the PROXY header says did.
+    /// The client's address, or the one in its PROXY header.
     pub client: SocketAddr,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -321,25 +321,25 @@ pub struct Measured {
     pub bytes_to_client: u64,
 }
 
-/// What parked connections share: one copy of each different [`Decided`] and of each name, as
-/// long as one of them lives. Bounded by the number of parked connections.
+/// What parked connections share: one copy of each distinct [`Decided`] and of each name, as long
+/// as a connection uses it. Bounded by the number of parked connections.
 pub struct Shared {
     decided: Interner<Decided>,
     names: Interner<Name>,
 }
 
 impl Shared {
-    /// Nothing yet.
+    /// An empty value.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self { decided: Interner::new(budget), names: Interner::new(budget) }
     }
 
-    /// Whether nobody shares anything.
+    /// Whether no connection uses it.
     pub fn is_empty(&self) -> bool {
         self.decided.is_empty() && self.names.is_empty()
     }
 
-    /// Forgets what this connection is the last one to have; it is about to end, or to wake.
+    /// Ends this connection's use of its shared values. It is about to end or to wake.
     pub fn forget(&mut self, info: &Parked) {
         self.decided.release(info.decided);
         if let Some(name) = info.name {
@@ -380,8 +380,8 @@ mod tests {
         }
     }
 
-    /// One name of the greatest length fits, and as many short ones; what is no UTF-8 is not
-    /// kept three times as long.
+    /// One name of the greatest length fits, and as many short ones. Invalid UTF-8 takes no more
+    /// space.
     #[test]
     fn a_list_of_protocols_is_kept_in_few_bytes() {
         let names = |alpn: &Alpn| alpn.names().map(Cow::into_owned).collect::<Vec<_>>();

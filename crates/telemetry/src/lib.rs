@@ -1,5 +1,5 @@
-//! What is known and counted about a connection: its facts and its end, the evidence for its name,
-//! counters, and the access line. No I/O except the log writer's thread.
+//! What is known and counted about a connection: its info and its end, the evidence for its name,
+//! counters, and the access log. No I/O except the log writer's thread.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The access line: one JSON object a connection, formatted by the worker, written by one thread
-//! through a bounded queue. It must not know how a connection came to its end.
+//! The access log: one JSON object per connection or request. Workers format entries; one thread
+//! writes them through a bounded queue.
 
 mod line;
 mod queue;
@@ -22,19 +22,19 @@ use eyelet_memory::budget::{Account, Budget, CountedBuffer};
 use line::{Line, Opening};
 use queue::{Batch, Drain, Fill};
 
-/// How long the end of the process waits for the log's reader.
+/// How long the process waits for the log's reader when it ends.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
-/// A worker hands its lines over when it holds this many bytes, or at the next tick.
+/// Bytes of lines at which a worker flushes its batch; otherwise it does so at the next tick.
 const BATCH_BYTES: usize = 16 << 10;
-/// Lines that wait for a slow reader: 16 MiB, about 40,000 lines.
+/// Most bytes of lines that wait for a slow reader: 16 MiB, about 40,000 lines.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// The part of `memory_max` that they may take, so that a log that stalls leaves the rest to
+/// The part of `memory_max` that these may take, so that a stalled log leaves the rest to
 /// connections.
 const QUEUE_PART: usize = 16;
-/// Room for the line with which it comes to hold them; a longer one makes room for itself.
+/// Extra room for the line that completes a batch. A longer line makes the batch grow.
 const LAST_LINE_BYTES: usize = 2 << 10;
 
-/// Where a worker's lines go.
+/// The log of one worker.
 pub struct Log {
     queue: Option<Fill>,
     batch: CountedBuffer,
@@ -45,18 +45,18 @@ pub struct Log {
 }
 
 impl Log {
-    /// Has lines show the wall clock's time where it is so many milliseconds ahead of the clock
-    /// that connections are measured by, or behind it.
+    /// Tells how many milliseconds the wall clock is ahead of the steady clock (negative: behind).
+    /// Lines show the wall clock's time.
     pub fn follow(&mut self, ahead_ms: i64) {
         self.opening.ahead_ms = ahead_ms;
     }
 
-    /// Whether anybody reads the lines.
+    /// Whether the log is written at all.
     pub fn is_on(&self) -> bool {
         self.queue.is_some()
     }
 
-    /// Formats the line of a connection that has ended, or of a request on one.
+    /// Formats the line of a connection that has ended, or of a request.
     pub fn line(
         &mut self,
         config: &Config,
@@ -80,14 +80,14 @@ impl Log {
         }
     }
 
-    /// Hands the batch to the writer.
+    /// Passes the batch to the writer.
     pub fn flush(&mut self) {
         let Some(queue) = &self.queue else { return };
         if self.batch.is_empty() {
             return;
         }
         let mut batch = self.batch.take();
-        // What waits is bounded by its length, so its capacity must be like that.
+        // The queue's limit counts lengths, so the capacity must be close to the length.
         if batch.len() < BATCH_BYTES {
             batch.shrink_to_fit();
         }
@@ -98,18 +98,18 @@ impl Log {
     }
 }
 
-/// The thread that writes access lines; it ends when every worker's [`Log`] is gone.
+/// The thread that writes the access log. It ends when every worker's [`Log`] is dropped.
 pub struct Writer {
     queue: Option<Fill>,
     listeners: Arc<[Box<str>]>,
     thread: Option<JoinHandle<()>>,
     budget: Arc<Budget>,
-    /// The thread's.
+    /// The thread's own counters.
     counters: Arc<Counters>,
 }
 
 impl Writer {
-    /// Opens what `config.log.access` names and starts the thread.
+    /// Opens the file of `config.log.access` and starts the thread.
     pub fn start(
         config: &Config,
         listeners: Arc<[Box<str>]>,
@@ -144,10 +144,10 @@ impl Writer {
         }
     }
 
-    /// Waits until every line is written, a second at most: a reader that is stuck must
-    /// not keep the process. The workers' logs must be gone.
+    /// Waits until every line is written, at most a second: a stuck reader must not delay the end
+    /// of the process. All workers' logs must have been dropped.
     pub fn finish(self) {
-        // What fills the queue from here ends with the `map`.
+        // `map` drops the sender that is here, so that the queue can end.
         let waiting = self.queue.map(|queue| queue.drain());
         let (Some(thread), Some(waiting)) = (self.thread, waiting) else { return };
         let end = Instant::now() + FINISH_TIMEOUT;
@@ -155,7 +155,7 @@ impl Writer {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         if !thread.is_finished() {
-            // The reader may have got some lines of the batch that is being written.
+            // Some lines of the batch that is being written may have been read.
             let lines = waiting.unwritten_lines();
             self.counters.lines_lost.add(lines);
             tracing::error!("the access log's reader is stuck: up to {lines} lines are lost");
@@ -167,7 +167,7 @@ fn open(path: &Path) -> io::Result<File> {
     let LogFile { file, is_unread } = open_log(path)?;
     if is_unread {
         let path = path.display();
-        tracing::warn!("nobody reads the access log {path}: its lines wait, and some are lost");
+        tracing::warn!("the access log {path} has no reader: lines wait, and some may be lost");
     }
     Ok(file)
 }

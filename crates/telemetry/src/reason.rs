@@ -1,5 +1,5 @@
 //! Why a connection or a request ended, as one typed value. Counters, the access log, TLS alerts
-//! and HTTP statuses are derived from it. Its text is for people: nothing is decided by it.
+//! and HTTP statuses are derived from it. Its text is for people: no code depends on it.
 
 mod error;
 mod parts;
@@ -22,57 +22,58 @@ pub use parts::{
 pub enum Reason {
     /// The request was answered without an upstream.
     Answered,
-    /// The client sent this alert behind its handshake.
+    /// The client sent this alert after its handshake.
     ClientAlert(u8),
     /// The client ended its stream.
     ClientClosed(Option<When>),
     /// The client reset the connection.
     ClientReset(Option<When>),
-    /// The connection was closed behind a response.
+    /// The connection was closed after a response.
     ClosedAfterResponse,
     /// A response's body could not be coded.
     CodingFailed,
     /// The request got its whole response.
     Complete,
-    /// What the rule names, a certificate or a key, cannot be used.
+    /// A certificate or key of the rule cannot be used.
     Configuration(Detail),
-    /// The last exchange was cut; its own entry says why.
+    /// The last exchange was cut. Its own entry says why.
     Cut,
     /// The upstream's name has no answer.
     Dns(Detail),
     /// The process ends.
     Drained(Option<When>),
-    /// The client's name or request leads to an inside address.
+    /// The client's name or request leads to an internal address.
     Guarded(Box<Guarded>),
     /// The handshake failed.
     Handshake(HandshakeFault, Detail),
     /// A peer's HTTP/2 connection or stream ended by an error code.
     Http2(Peer, Http2Failure),
-    /// A fault of this program.
+    /// An internal error.
     Internal(&'static str),
     /// A peer's socket failed.
     Io(Peer, IoFailure),
-    /// A refusal by rules that lacked facts.
+    /// A refusal while facts were unknown.
     LacksFacts(Box<LacksFacts>),
     /// The connection would come back to this edge.
     Loop(Loop),
-    /// A CONNECT request that cannot be read.
+    /// A malformed CONNECT request.
     MalformedConnect(ConnectFault),
-    /// A ClientHello that cannot be read.
+    /// A malformed ClientHello.
     MalformedHello(Malformed),
-    /// A name in a ClientHello that cannot be read.
+    /// A malformed name in a ClientHello.
     MalformedName(SniFault),
-    /// A PROXY header that cannot be read.
+    /// A malformed PROXY header.
     MalformedProxyHeader(ProxyFault),
     /// The request is for a host that leads to another rule.
     Misdirected(Box<str>),
-    /// The upstream is not of the address family of the client whose address it is dialled from.
+    /// The upstream has another address family than the client whose address it would be dialled
+    /// from.
     MixedFamilies,
     /// The upstream's name has no address.
     NoAddress,
     /// The rule splices to a destination or name that the connection does not have.
     NoDestination,
-    /// There is no PROXY header where the source must send one.
+    /// There is no PROXY header, but the source must send one.
     NoProxyHeader,
     /// There is no CONNECT request where one was expected.
     NotConnect(NotConnect),
@@ -80,21 +81,21 @@ pub enum Reason {
     NotTls(NotTls),
     /// The client broke the record layer's protocol, or the keys are used up.
     Record(Fault),
-    /// The client was sent on to https://.
+    /// The client was redirected to https://.
     Redirected,
-    /// A rule refused it, or none matched: the rule's matcher.
+    /// A rule refused it, or none matched. The text names the rule's matcher.
     Refused(&'static str),
-    /// The request is broken: the status that says so, and how.
+    /// The request is malformed: the status of the response, and what is wrong.
     Request(u16, Detail),
-    /// The upstream's response is broken.
+    /// The upstream's response is malformed.
     Response(Detail),
     /// A second hello of a spliced connection may not pass.
     SecondHello(Box<SecondHello>),
-    /// What the server of a spliced connection says may not pass.
+    /// The server of a spliced connection sent something that may not pass.
     Server(ServerFault),
     /// Memory is short.
     Shed(Shed),
-    /// The client begins and drops streams.
+    /// The client opens and drops too many streams.
     StreamFlood(StreamFlood),
     /// The client reset the stream before it was served.
     StreamReset,
@@ -102,11 +103,11 @@ pub enum Reason {
     SwitchedProtocols,
     /// A time limit passed.
     Timeout(Limit, Option<When>),
-    /// The request is a TRACE, which shows what a proxy adds.
+    /// The request is a TRACE, which would reveal what a proxy adds.
     Trace,
     /// The client ended its stream without close_notify (RFC 8446 section 6.1).
     Truncated,
-    /// The kernel takes no more descriptors to watch.
+    /// The kernel registers no more descriptors in epoll.
     Unwatched(IoFailure),
     /// The upstream ended its stream.
     UpstreamClosed,
@@ -114,28 +115,28 @@ pub enum Reason {
     UpstreamReset,
     /// TLS with the upstream failed.
     UpstreamTls(Detail),
-    /// The upstream says that it has not looked at the request.
+    /// The upstream says that it has not processed the request.
     UpstreamUnread,
-    /// The upstream wants to be asked by HTTP/1.1.
+    /// The upstream requires HTTP/1.1.
     UpstreamWantsHttp1,
 }
 
-/// A refusal that may come from facts that could not be had.
+/// A refusal that may come from unknown facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LacksFacts {
-    /// What the rules said without them.
+    /// The refusal without these facts.
     pub refusal: Reason,
     /// Why the destination is not known.
     pub no_destination: Option<Reason>,
-    /// Which evidence is not known, and why.
+    /// Which evidence is unknown, and why.
     pub unknown: Box<[Box<str>]>,
 }
 
-/// The status of an upstream that gave no usable answer.
+/// The status for an upstream that gave no usable response.
 const BAD_GATEWAY: u16 = 502;
-/// The status of an upstream, or of memory, that is not there now.
+/// The status if the upstream cannot be reached, or memory is short.
 const SERVICE_UNAVAILABLE: u16 = 503;
-/// The status of an upstream that was too slow.
+/// The status for an upstream that was too slow.
 const GATEWAY_TIMEOUT: u16 = 504;
 
 impl Reason {
@@ -147,7 +148,7 @@ impl Reason {
         }
     }
 
-    /// A failed read or write of an upstream that was connected.
+    /// A failed read or write of a connected upstream's socket.
     pub fn upstream_io(error: &std::io::Error) -> Self {
         match IoFailure::from(error) {
             failure if failure.is_reset() => Self::UpstreamReset,
@@ -211,7 +212,7 @@ impl Reason {
         }
     }
 
-    /// Who can change it.
+    /// Who can do something about it.
     pub fn whose(&self) -> Party {
         match self {
             Self::Http2(peer, _) | Self::Io(peer, _) => match peer {
@@ -234,30 +235,30 @@ impl Reason {
                 }
                 Class::Internal => Party::Eyelet,
                 Class::Protocol | Class::Reset => Party::Client,
-                // Each limit says whose it is, above.
+                // The limits are handled above.
                 Class::Timeout => Party::Nobody,
                 Class::Unreachable => Party::Upstream,
             },
         }
     }
 
-    /// The alert that says so to a client before its handshake is done. `None`: it would not
-    /// understand one, or is not there. A refuse rule may have an alert of its own.
+    /// The alert for this reason, before the handshake is done. `None`: the client would not
+    /// understand one, or is gone. A refuse rule may have its own alert.
     pub fn alert(&self) -> Option<AlertDescription> {
         match self {
             Self::MalformedHello(malformed) => Some(malformed.why.alert()),
             Self::NotTls(NotTls::SslV2) => Some(AlertDescription::ProtocolVersion),
             Self::NotTls(NotTls::Http | NotTls::Ssh | NotTls::ProxyHeader) => None,
             Self::NotConnect(NotConnect::Method | NotConnect::NotHttp) => None,
-            // RFC 8446 section 5: an unexpected record type is answered so.
+            // RFC 8446 section 5 requires this alert for an unexpected record type.
             Self::NotTls(_) | Self::NotConnect(NotConnect::Tls) => {
                 Some(AlertDescription::UnexpectedMessage)
             }
-            // The client is not told in TLS: it is this edge, or has sent nothing yet.
+            // The client gets no alert: it is this process, or has sent nothing yet.
             Self::Loop(Loop::Dialled | Loop::Own | Loop::ToListener) => None,
             Self::MalformedName(_) => Some(AlertDescription::DecodeError),
             Self::Record(fault) => AlertDescription::from_code(fault.alert()),
-            // RFC 8446 section 4.1.2: the second hello is the first but for a few fields.
+            // RFC 8446 section 4.1.2: the second hello equals the first except for a few fields.
             Self::SecondHello(_) => Some(AlertDescription::IllegalParameter),
             other => match other.class() {
                 Class::Closed | Class::Reset => None,
@@ -267,7 +268,7 @@ impl Reason {
         }
     }
 
-    /// The status of a request that ended so before it had one.
+    /// The HTTP status for this reason, if no response was sent yet.
     pub fn status(&self) -> u16 {
         match self {
             Self::Misdirected(_) => 421,

@@ -1,33 +1,32 @@
-//! What is told of a request on a connection.
-//! It must not know which version of HTTP it came by.
+//! What the access log shows of a request and of its response's coding.
 
 use serde::Serialize;
 
-/// What the access line tells of a request.
+/// What a log entry shows of a request.
 #[derive(Clone, Debug, Serialize)]
 pub struct RequestInfo {
     /// The method.
     pub method: Box<str>,
     /// The path with its query.
     pub path: Box<str>,
-    /// The status that the client got; none if it got none.
+    /// The status that the client got. `None` if it got none.
     pub status: Option<u16>,
-    /// From the request's last byte, or its head's where the upstream was faster, to the
-    /// response's head.
+    /// Milliseconds to the response's head, from the request's last byte, or from the end of its
+    /// head if the upstream was faster.
     pub upstream_ms: Option<u64>,
-    /// What became of the response's body.
+    /// How the response's body was coded.
     #[serde(skip)]
     pub coded: Coded,
 }
 
-/// What the access line tells of a response's coding.
+/// What a log entry shows of a response's coding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Coded {
     /// Content-Encoding, if it is ours.
     pub coding: Option<&'static str>,
-    /// Bytes of the body as the upstream sent it.
+    /// Bytes of the body from the upstream.
     pub bytes_identity: u64,
-    /// Bytes of the body as the client was sent it.
+    /// Bytes of the body to the client.
     pub bytes_sent: u64,
     /// Why nothing was coded.
     pub why_not: Option<&'static str>,

@@ -195,7 +195,7 @@ fn an_access_log_may_be_a_fifo_that_is_read_later() {
     assert!(said.text.contains("FIFO"), "{}", said.text);
 
     let mut edge = Edge::start(&folder, rules);
-    edge.wait_log("nobody reads the access log");
+    edge.wait_log("has no reader");
     edge.connect().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let mut line = String::new();
     BufReader::new(File::open(&path).unwrap()).read_line(&mut line).unwrap();

@@ -264,11 +264,11 @@ fn names_are_resolved_here_and_guarded() {
         ("mixed.test:9", "403 Forbidden", "mixed.test resolves to 10.0.0.1, which upstream_allow"),
         ("empty.test:9", "502 Bad Gateway", "DNS"),
         ("nowhere.test:9", "502 Bad Gateway", "DNS"),
-        ("10.0.0.1:9", "403 Forbidden", "upstream: 10.0.0.1, which upstream_allow lacks"),
-        ("[::1]:9", "403 Forbidden", "upstream: ::1, which upstream_allow lacks"),
-        ("[64:ff9b::a00:1]:9", "403 Forbidden", "which upstream_allow lacks"),
-        ("169.254.169.254:9", "403 Forbidden", "which upstream_allow lacks"),
-        ("0.0.0.0:9", "403 Forbidden", "which upstream_allow lacks"),
+        ("10.0.0.1:9", "403 Forbidden", "upstream: 10.0.0.1, which upstream_allow does not list"),
+        ("[::1]:9", "403 Forbidden", "upstream: ::1, which upstream_allow does not list"),
+        ("[64:ff9b::a00:1]:9", "403 Forbidden", "which upstream_allow does not list"),
+        ("169.254.169.254:9", "403 Forbidden", "which upstream_allow does not list"),
+        ("0.0.0.0:9", "403 Forbidden", "which upstream_allow does not list"),
     ] {
         let (said, body, line) = answer(&edge, &head(target));
         assert_eq!(said, format!("HTTP/1.1 {status}"), "{line}");

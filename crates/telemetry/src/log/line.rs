@@ -1,5 +1,5 @@
-//! One access line, written straight into the batch: constant pieces, numbers, and strings, which
-//! hardly ever need an escape. It must not know when the batch is handed over, or who reads it.
+//! Formats one line of the access log straight into the batch: constant pieces, numbers, and
+//! strings, which hardly ever need an escape.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -11,35 +11,35 @@ use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, Upstream};
 use crate::request::{Coded, RequestInfo};
 use eyelet_config::Config;
 
-/// What one line is made of. The tests hold it to the form that serde would give it, field by
-/// field: every connection pays for its line, and serde's way costs ten times as much.
+/// The contents of one line. Tests compare its form with serde's, field by field. Every connection
+/// pays for its line, and serde costs ten times as much.
 pub struct Line<'a> {
     /// The listener's name.
     pub listener: &'a str,
-    /// Where the rules have their names.
+    /// The configuration, for the rules' names.
     pub config: &'a Config,
-    /// What was decided of the connection.
+    /// What was decided about the connection.
     pub decided: &'a Decided,
-    /// What was measured of it.
+    /// Its measurements.
     pub measured: &'a Measured,
     /// How it ended.
     pub end: &'a End,
-    /// The request, where the line is one's.
+    /// The request, if the line is about one.
     pub http: Option<&'a RequestInfo>,
 }
 
-/// How lines of one second begin: most have the same as the line before.
+/// The beginning of a line, which is the same for all lines of one second.
 pub struct Opening {
-    /// How far the wall clock is ahead of the steady one, by the last look.
+    /// How many milliseconds the wall clock is ahead of the steady one.
     pub ahead_ms: i64,
     unix_s: u64,
     text: [u8; OPENING_LEN],
 }
 
 const OPENING_LEN: usize = 29;
-/// Where the time stands in it.
+/// Offset of the time in it.
 const TIME_AT: usize = 9;
-/// The last second of the year 9999: RFC 3339 has no form for what comes after it.
+/// The last second of the year 9999, the last year that RFC 3339 can write.
 const UNIX_S_MAX: u64 = 253_402_300_799;
 
 impl Line<'_> {
@@ -101,7 +101,8 @@ impl Line<'_> {
     fn write_evidence(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(br#","evidence":"#);
         or_null(out, self.decided.evidence.as_deref(), |out, evidence| {
-            // Few connections have any, and it is deep. Writing into a Vec cannot fail.
+            // Few connections have evidence, and its structure is deep. Writing into a Vec cannot
+            // fail.
             let _ = serde_json::to_writer(out, &evidence.line(self.measured.started_unix_ms));
         });
         out.extend_from_slice(br#","shadow":"#);
@@ -118,7 +119,7 @@ impl Line<'_> {
     }
 }
 
-/// What a line ends with that is no request's.
+/// The end of a line that is not about a request.
 const NO_REQUEST: &[u8] =
     br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
 
@@ -166,7 +167,7 @@ impl Opening {
         self.unix_s = unix_s;
         let time = UNIX_EPOCH + Duration::from_secs(unix_s.min(UNIX_S_MAX));
         let time = humantime::format_rfc3339_seconds(time);
-        // As long as its room.
+        // The time fits exactly.
         let _ = write!(&mut self.text[TIME_AT..], "{time}");
         self.text[OPENING_LEN - 1] = b'.';
     }
@@ -221,7 +222,7 @@ fn address(out: &mut Vec<u8>, address: SocketAddr) {
     out.push(b'"');
 }
 
-/// In decimal. Half of a line's numbers are parts of addresses, of three digits at most.
+/// A decimal number. Half of a line's numbers are parts of addresses, with three digits at most.
 fn number(out: &mut Vec<u8>, number: u64) {
     let digit = |n: u64| b'0' + (n % 10) as u8;
     match number {
@@ -234,7 +235,7 @@ fn number(out: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// A string of which nobody else chose a byte.
+/// A constant string of ours, without escapes.
 fn plain(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     out.extend_from_slice(text.as_bytes());
@@ -246,7 +247,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     if is_plain(text.as_bytes()) { plain(out, text) } else { escaped(out, text) }
 }
 
-/// The text of a value. It is written in place, and again if a byte of it asks for an escape.
+/// The text of a value. It is written in place, and again if a byte needs an escape.
 fn display(out: &mut Vec<u8>, value: &impl Display) {
     let at = out.len();
     // Writing into a Vec cannot fail.
@@ -263,17 +264,17 @@ fn escaped(out: &mut Vec<u8>, text: &str) {
     let _ = serde_json::to_writer(out, text);
 }
 
-/// Whether no byte asks for an escape (RFC 8259 7): no control character, `"` or `\`.
+/// Whether no byte needs an escape (RFC 8259 7): no control character, `"` or `\`.
 fn is_plain(text: &[u8]) -> bool {
     let (words, _) = text.as_chunks();
     match text.last_chunk() {
-        // The last word laps over the one before.
+        // The last word overlaps the one before.
         Some(last) => words.iter().chain([last]).all(is_plain_word),
         None => text.iter().all(|byte| *byte >= b' ' && *byte != b'"' && *byte != b'\\'),
     }
 }
 
-/// The same of eight bytes at once: subtracting borrows from the top bit of a byte that is less.
+/// The same for eight bytes at once: a subtraction borrows from the top bit of a smaller byte.
 fn is_plain_word(word: &[u8; 8]) -> bool {
     const ONES: u64 = u64::MAX / 255;
     let word = u64::from_ne_bytes(*word);

@@ -1,22 +1,22 @@
-//! Batches of access lines on their way from the workers to the one thread that writes them:
-//! bounded, and never waited for by a worker. It must not know what a line is.
+//! The queue of log batches from the workers to the thread that writes them. It is bounded, and
+//! workers never wait for it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use eyelet_memory::budget::CountedBuffer;
 
-/// Batches in the queue; a worker hands over a small one ten times a second at most.
+/// Most batches in the queue. A worker pushes a small one at most ten times a second.
 const QUEUE_BATCHES_MAX: usize = 4096;
 
-/// The end that is filled. The queue ends when the last one is gone.
+/// The sending end. The queue ends when the last one is dropped.
 pub struct Fill(Arc<Queue>);
 
-/// The end that is emptied.
+/// The receiving end.
 #[derive(Clone)]
 pub struct Drain(Arc<Queue>);
 
-/// Whole lines.
+/// A batch of complete lines.
 pub struct Batch {
     /// The lines as text.
     pub text: CountedBuffer,
@@ -25,27 +25,27 @@ pub struct Batch {
 }
 
 struct Queue {
-    /// Bytes of memory of lines that may wait for a slow reader. What comes beyond is counted and
-    /// lost, because a stalled log must not stall connections.
+    /// Most bytes of lines that wait for a slow reader. Further lines are counted and lost, because
+    /// a stalled log must not stall connections.
     bytes_max: usize,
     waiting: Mutex<Waiting>,
-    /// Something is waiting, or nothing will be any more.
+    /// Signals a new batch, or the end of the queue.
     changed: Condvar,
 }
 
 struct Waiting {
     batches: VecDeque<Batch>,
     bytes: usize,
-    /// Lines of these batches and of the one that is being written.
+    /// Lines in these batches and in the one that is being written.
     lines: u64,
-    /// Those of them that are in the batch that is being written.
+    /// Lines in the batch that is being written.
     lines_in_hand: u64,
     fills: usize,
-    /// Nobody is to be woken who is awake: that is a system call.
+    /// Whether the receiver sleeps: waking costs a system call, so it is done only then.
     is_drain_asleep: bool,
 }
 
-/// A queue with nothing in it, for at most so many bytes.
+/// An empty queue for at most `bytes_max` bytes.
 pub fn queue(bytes_max: usize) -> (Fill, Drain) {
     let waiting = Waiting {
         batches: VecDeque::new(),
@@ -65,7 +65,7 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever is woken wants the lock at once: it must be free by then, or it is spun for.
+    /// The woken thread needs the lock at once, so it is released first.
     fn unlock_and_wake(&self, mut waiting: MutexGuard<'_, Waiting>) {
         let is_drain_asleep = std::mem::take(&mut waiting.is_drain_asleep);
         drop(waiting);
@@ -76,7 +76,7 @@ impl Queue {
 }
 
 impl Fill {
-    /// Whether there was room for the batch.
+    /// Adds a batch. Returns whether there was room.
     pub fn push(&self, batch: Batch) -> bool {
         let mut waiting = self.0.lock();
         if waiting.bytes + batch.text.capacity() > self.0.bytes_max
@@ -91,7 +91,7 @@ impl Fill {
         true
     }
 
-    /// The other end.
+    /// The receiving end.
     pub fn drain(&self) -> Drain {
         Drain(self.0.clone())
     }
@@ -113,13 +113,13 @@ impl Drop for Fill {
 }
 
 impl Drain {
-    /// Lines that are not written: those that wait, and those of the batch that was taken last.
+    /// Lines that are not written: waiting ones, and those of the batch that was taken last.
     pub fn unwritten_lines(&self) -> u64 {
         self.0.lock().lines
     }
 }
 
-/// Waits for the next batch; none when the queue has ended and is empty. The batch before it counts
+/// Waits for the next batch. `None` when the queue has ended and is empty. The batch before counts
 /// as written.
 impl Iterator for Drain {
     type Item = Batch;
@@ -173,7 +173,7 @@ mod tests {
             let seen = [next(), next(), next(), next()];
             (seen, drain.unwritten_lines())
         });
-        // It may be asleep by now, or not: either must do.
+        // It may be asleep by now or not: both must work.
         std::thread::park_timeout(std::time::Duration::from_millis(20));
         assert!(other.push(batch(vec![4])));
         drop(other);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_bounds_is_told_and_room_comes_back() {
+    fn batches_beyond_the_limits_are_refused_until_there_is_room() {
         let (fill, mut drain) = queue(QUEUE_BYTES_MAX);
         let (budget, batch) = batches();
         assert!(fill.push(batch(vec![0; QUEUE_BYTES_MAX])));
@@ -193,7 +193,7 @@ mod tests {
         assert!(!fill.push(batch(vec![0])));
         assert!(drain.next().is_some() && fill.push(batch(vec![0])));
         assert_eq!(budget.used(), QUEUE_BATCHES_MAX);
-        // The batch that was taken last is not written before the next one is asked for.
+        // The batch that was taken last counts as unwritten until the next one is asked for.
         assert_eq!(drain.unwritten_lines(), 2 * (QUEUE_BATCHES_MAX as u64 + 1));
     }
 }

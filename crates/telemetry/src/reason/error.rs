@@ -1,15 +1,16 @@
-//! Errors of sockets and libraries as values that telemetry can hold without knowing the library.
+//! Errors of sockets and libraries, as values that telemetry can hold without depending on the
+//! library.
 
 use std::fmt;
 use std::io;
 
-/// A library's own words about an error. They are for people: this type can be written, and
-/// nothing can be decided by it.
+/// A library's text about an error, for people. The type can only be displayed, so no code can
+/// depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detail(Box<str>);
 
 impl Detail {
-    /// The words of an error.
+    /// The text of an error.
     pub fn of(error: impl fmt::Display) -> Self {
         Self(error.to_string().into())
     }
@@ -24,11 +25,11 @@ impl fmt::Display for Detail {
 /// An `io::Error` that can be compared and copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoFailure {
-    /// A kind and nothing else.
+    /// A kind alone.
     Kind(io::ErrorKind),
-    /// An error number of the system.
+    /// The system's error number.
     Os(i32),
-    /// A library's error behind a kind. Boxed, so that a reason stays small.
+    /// A library's error with a kind. Boxed, so that a reason stays small.
     Other(Box<(io::ErrorKind, Detail)>),
 }
 

@@ -1,16 +1,16 @@
-//! What reasons are made of: who is at fault, the kind of an end, and the details of one.
+//! Parts of reasons: the responsible party, the class of an end, and details.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use eyelet_wire::hello::{Malformed, NotTls, SniFault};
 
-/// Who can change that a connection ends so.
+/// Who can do something about such an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     /// The client, or something between it and us.
     Client,
-    /// This program: report it.
+    /// This program: please report it.
     Eyelet,
     /// Nobody: this is how connections end.
     Nobody,
@@ -33,16 +33,16 @@ impl Party {
     }
 }
 
-/// The kind of an end. Counters are by it.
+/// The class of an end. Counters count by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// As connections end.
+    /// A normal end.
     Closed,
-    /// The configuration cannot be carried out.
+    /// Something in the configuration cannot be used.
     Configuration,
     /// The process ends.
     Drained,
-    /// A fault of this program.
+    /// An internal error.
     Internal,
     /// A peer broke a protocol, or speaks another one.
     Protocol,
@@ -79,9 +79,9 @@ impl Class {
 /// One of the two peers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Who connected.
+    /// The one that connected.
     Client,
-    /// Who was dialled.
+    /// The one that was dialled.
     Upstream,
 }
 
@@ -94,14 +94,14 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What a connection was about to do, or doing.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Sending the 200.
     ConnectAnswer,
     /// Reading the head of a CONNECT.
     ConnectRequest,
-    /// Asking where the client wanted to go.
+    /// Finding out the client's destination.
     Destination,
     /// Dialling the upstream.
     Dial,
@@ -109,7 +109,7 @@ pub enum Stage {
     Dns,
     /// Gathering evidence for the name.
     Evidence,
-    /// Shaking hands.
+    /// The TLS handshake.
     Handshake,
     /// Reading the ClientHello.
     Hello,
@@ -145,14 +145,14 @@ impl fmt::Display for Stage {
 /// Where a connection was when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Nothing of the stage had come.
+    /// Nothing of this stage had arrived.
     Before(Stage),
     /// The stage had begun.
     During(Stage),
 }
 
 impl When {
-    /// Reading a message; `received` is what has come of it.
+    /// While reading a message; `received` is the part that has arrived.
     pub const fn reading(stage: Stage, received: &[u8]) -> Self {
         if received.is_empty() { Self::Before(stage) } else { Self::During(stage) }
     }
@@ -184,13 +184,13 @@ pub enum Limit {
     Http2Idle,
     /// `limits.idle_timeout`.
     Idle,
-    /// `http.body_timeout`, for what the client sends.
+    /// `http.body_timeout`, for the client's body.
     RequestBody,
-    /// The client did not take what it was sent in the time of its request.
+    /// The client did not read its response within the time of its request.
     Taking,
     /// `http.upstream_timeout`.
     Upstream,
-    /// `http.body_timeout`, for what the upstream does not take.
+    /// `http.body_timeout`, for an upstream that does not read the body.
     UpstreamBody,
 }
 
@@ -202,7 +202,7 @@ impl Limit {
                 Party::Client
             }
             Self::Connect | Self::Upstream | Self::UpstreamBody => Party::Upstream,
-            // A body that rests may be either peer's doing.
+            // Either peer may have stopped a body.
             Self::Body | Self::Http2Idle | Self::Idle => Party::Nobody,
         }
     }
@@ -226,12 +226,12 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Who had to go when memory was short.
+/// What was ended when memory was short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shed {
     /// A new connection of a source that holds more than its share.
     Greedy,
-    /// The connection that was idle for longest.
+    /// The connection that was idle longest.
     Idle,
     /// A new connection.
     New,
@@ -241,11 +241,11 @@ pub enum Shed {
     ResponseHead,
     /// An exchange whose bodies did not move.
     Stalled,
-    /// A stream that nobody had looked at.
+    /// A stream that was not served yet.
     Stream,
-    /// The oldest connection that was not done.
+    /// The oldest unfinished connection.
     Unfinished(When),
-    /// A parked connection whose peer did not take what it was sent.
+    /// A parked connection whose peer did not read what it was sent.
     Untaken,
 }
 
@@ -266,18 +266,18 @@ impl fmt::Display for Shed {
     }
 }
 
-/// How a connection would come back to this edge.
+/// How a connection would come back to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loop {
     /// The client dialled a listener that only takes redirected connections.
     Dialled,
-    /// The upstream is a listener, and the connection came from this edge.
+    /// The upstream is a listener, and the connection came from this process.
     Handed(Box<SocketAddr>),
     /// The upstream is a listener.
     Listener(Box<SocketAddr>),
-    /// This edge dialled it.
+    /// This process dialled it.
     Own,
-    /// This edge sent its hello.
+    /// This process sent its hello.
     Returned,
     /// It was meant for a listener before it was intercepted.
     ToListener,
@@ -304,15 +304,15 @@ impl fmt::Display for Loop {
 /// Why a second hello of a spliced connection may not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecondHello {
-    /// It cannot be read.
+    /// It is malformed.
     Malformed(Malformed),
-    /// Its name cannot be read.
+    /// Its name is malformed.
     MalformedName(SniFault),
     /// It has another name.
     Name(Box<str>),
     /// It has no name, and the first has one.
     Nameless,
-    /// It is none.
+    /// It is not TLS.
     NotTls(NotTls),
 }
 
@@ -328,14 +328,14 @@ impl fmt::Display for SecondHello {
     }
 }
 
-/// Why what the server of a spliced connection says may not pass.
+/// Why the bytes of a spliced connection's server may not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerFault {
-    /// It chose TLS compression where a rule forbids that.
+    /// It chose TLS compression, which a rule forbids.
     Compression,
-    /// Its hello cannot be read.
+    /// Its hello is malformed.
     Malformed(Malformed),
-    /// It speaks no TLS where a rule forbids TLS compression.
+    /// It does not speak TLS, and a rule forbids TLS compression.
     NotTls,
     /// It asks for a third hello (RFC 8446 section 4.1.4 allows a second).
     ThirdHello,
@@ -352,7 +352,7 @@ impl fmt::Display for ServerFault {
     }
 }
 
-/// What came instead of a CONNECT request.
+/// What arrived instead of a CONNECT request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotConnect {
     /// An HTTP request with another method.
@@ -384,16 +384,16 @@ pub enum HandshakeFault {
     Incompatible,
     /// The client broke TLS.
     Protocol,
-    /// Not the client's doing.
+    /// Not the client's fault.
     Internal,
 }
 
-/// Streams that a client begins and drops (CVE-2023-44487).
+/// Floods of streams that a client opens and drops (CVE-2023-44487).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFlood {
-    /// Malformed, or dropped before their response was whole.
+    /// Malformed streams, or streams dropped before their response was complete.
     Dropped,
-    /// Reset before they were served.
+    /// Streams reset before they were served.
     Reset,
 }
 
@@ -407,12 +407,12 @@ impl fmt::Display for StreamFlood {
     }
 }
 
-/// An inside address that a client's name or request leads to.
+/// An internal address that a client's name or request leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guarded {
     /// The address.
     pub ip: IpAddr,
-    /// The name that resolves to it, unless the client asked for the address.
+    /// The name that resolves to it; `None` if the client asked for the address.
     pub name: Option<Box<str>>,
 }
 
@@ -422,6 +422,6 @@ impl fmt::Display for Guarded {
         if let Some(name) = &self.name {
             write!(f, "{name} resolves to ")?;
         }
-        write!(f, "{}, which upstream_allow lacks", self.ip)
+        write!(f, "{}, which upstream_allow does not list", self.ip)
     }
 }

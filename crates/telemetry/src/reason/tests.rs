@@ -1,4 +1,4 @@
-//! Every reason has its row in docs/access-log.md, with the class and the party that it has here.
+//! Every reason has its row in docs/access-log.md, with its class and its party.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use super::*;
 
-/// One match for the row of each reason, so that a new reason without a row does not compile.
+/// One match with the row of each reason, so that a new reason without a row does not compile.
 macro_rules! rows {
     ($($pattern:pat $(if $guard:expr)? => $row:literal,)*) => {
         const ROWS: &[&str] = &[$($row),*];
@@ -18,8 +18,8 @@ macro_rules! rows {
     };
 }
 
-// In the order of the table. `…` stands for what differs from one connection to another. A row
-// that does not begin with a text has examples only.
+// In the order of the table. `…` stands for text that differs between connections. A row that does
+// not begin with a text has examples only.
 rows! {
     Reason::Complete => "`complete`",
     Reason::Answered => "`answered by Eyelet`",
@@ -62,7 +62,7 @@ rows! {
     Reason::Refused(_) => "a matcher, as in `refused by name`",
     Reason::MalformedName(_) => "`malformed name: …`",
     Reason::LacksFacts(_) => "`… (unknown: …)`",
-    Reason::Guarded(_) => "`upstream: …, which upstream_allow lacks`",
+    Reason::Guarded(_) => "`upstream: …, which upstream_allow does not list`",
     Reason::Loop(_) => "`loop: …`",
     Reason::Server(ServerFault::Compression) => "`the server chose TLS compression`",
     Reason::Server(ServerFault::NotTls) => "`the server speaks no TLS`",
@@ -114,7 +114,7 @@ fn malformed() -> Malformed {
     Malformed { at: 4, why: eyelet_wire::hello::Fault::EmptyRecord }
 }
 
-/// One of each row at least.
+/// At least one for each row.
 fn examples() -> Vec<Reason> {
     [plain_examples(), detailed_examples(), grouped_examples()].concat()
 }
@@ -261,7 +261,7 @@ fn every_reason_is_documented_with_its_class_and_party() {
     assert!(missing.is_empty(), "no example of {missing:?}");
 }
 
-/// A text is what its row says, `…` apart.
+/// Each text equals its row, apart from `…`.
 #[test]
 fn every_reason_reads_as_its_row() {
     for reason in examples() {
@@ -272,7 +272,7 @@ fn every_reason_reads_as_its_row() {
         };
         let mut rest = &text[..];
         for (n, part) in pattern.split('…').enumerate() {
-            // What stands between two dots may be at the beginning of a sentence.
+            // The text after a `…` may also begin a sentence.
             let part = if n > 0 && pattern.starts_with('…') { part.trim() } else { part };
             let Some(at) = rest.find(part) else { panic!("{text:?} is not {row:?}") };
             assert!(n > 0 || at == 0, "{text:?} is not {row:?}");
@@ -283,7 +283,7 @@ fn every_reason_reads_as_its_row() {
 }
 
 #[test]
-fn errors_keep_their_words_and_their_kind() {
+fn errors_keep_their_text_and_their_kind() {
     let refused = io::Error::from_raw_os_error(111);
     let other = io::Error::other("its own words");
     for error in [&refused, &other, &io::ErrorKind::UnexpectedEof.into()] {
@@ -299,7 +299,7 @@ fn errors_keep_their_words_and_their_kind() {
     assert_eq!(failure.to_string(), "HTTP/2: error 0x99 detected");
 }
 
-/// What is sent to clients comes from the type alone.
+/// Alerts and statuses come from the type alone.
 #[test]
 fn answers_are_derived_from_reasons() {
     let timeout = |limit| Reason::Timeout(limit, None);
@@ -342,7 +342,7 @@ fn answers_are_derived_from_reasons() {
     }
 }
 
-/// A tag, two bytes and two words. The end of a connection is on every task's stack.
+/// A tag, two bytes and two words. It is on every task's stack.
 #[test]
 fn a_reason_is_small() {
     assert_eq!(size_of::<Reason>(), 24);

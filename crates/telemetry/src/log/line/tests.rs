@@ -1,5 +1,4 @@
-//! Lines held to what serde makes of the same, byte for byte, for values that nobody would write
-//! into an example. Must not need a socket.
+//! Compares lines with serde's output byte for byte, for values that no example would have.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::borrow::Cow;
@@ -14,7 +13,7 @@ use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
 use crate::reason::{Detail, Reason};
 
-/// The line as serde has it: every field in its order, as docs/access-log.md lists them.
+/// The line for serde: every field in the order of docs/access-log.md.
 #[derive(Serialize)]
 struct Serial<'a> {
     time: String,
@@ -106,7 +105,7 @@ static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     loaded.unwrap().config
 });
 
-/// Words, what must be escaped at any place, and what is longer than it looks.
+/// Words, characters that need escapes, and characters of several bytes.
 fn string() -> impl Strategy<Value = String> {
     prop_oneof![
         "[ -~]{0,40}",
@@ -228,9 +227,9 @@ fn told() -> impl Strategy<Value = RequestInfo> {
 }
 
 proptest! {
-    /// Two lines behind each other: the second may begin as the first.
+    /// Two lines one after the other: the second may have the same beginning as the first.
     #[test]
-    fn a_line_is_what_serde_makes_of_it(
+    fn a_line_equals_serdes(
         listener in string(),
         decided in decided(),
         measured in vec(measured(), 2),
@@ -252,14 +251,14 @@ proptest! {
     }
 
     #[test]
-    fn a_string_is_what_serde_makes_of_it(string in string()) {
+    fn a_string_equals_serdes(string in string()) {
         let mut written = Vec::new();
         text(&mut written, &string);
         prop_assert_eq!(written, serde_json::to_vec(&string).unwrap());
     }
 }
 
-/// One byte that asks for an escape is found wherever it stands, and no other asks.
+/// A byte that needs an escape is found at any position, and no other byte is.
 #[test]
 fn every_byte_at_every_place() {
     for len in 1..20 {
@@ -284,9 +283,9 @@ fn numbers_of_every_length() {
     }
 }
 
-/// A clock that is wrong beyond all years gives a line all the same.
+/// A clock beyond the year 9999 still gives a line.
 #[test]
-fn a_year_that_has_no_form_does_no_harm() {
+fn a_year_that_cannot_be_written_does_no_harm() {
     let mut written = Vec::new();
     Opening::default().write(&mut written, u64::MAX);
     assert_eq!(written, br#"{"time":"9999-12-31T23:59:59.615Z","id":""#);
