@@ -1,5 +1,4 @@
-//! Why an exchange has no response of the upstream's to pass on, and which answer that is.
-//! It must not know how an exchange is done.
+//! Why an exchange has no response from the upstream, and which response the client gets instead.
 
 use http::StatusCode;
 
@@ -8,13 +7,13 @@ use super::stream::Trouble;
 use super::upstream::question::NoAnswer;
 use eyelet_telemetry::reason::{Detail, Reason, Shed};
 
-/// Why there is no response of the upstream's to pass on.
+/// Why there is no response from the upstream to pass on.
 pub enum Failure {
-    /// The client's doing: it is gone, or its request is broken.
+    /// By the client: it is gone, or its request is malformed.
     Client(Trouble),
-    /// An answer of ours: its cause, which has the status.
+    /// Our own response: its cause, which determines the status.
     Answer(Reason),
-    /// The response was cut behind its head.
+    /// The response was cut after its head.
     Cut(Reason),
 }
 
@@ -25,7 +24,7 @@ impl Failure {
     }
 }
 
-/// The status that answers a request which ended so.
+/// The status for a request that ended for this reason.
 pub fn status(reason: &Reason) -> StatusCode {
     StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::BAD_GATEWAY)
 }
@@ -55,11 +54,11 @@ impl From<NoAnswer> for Failure {
     }
 }
 
-/// Why there is no head of a response.
+/// Why there is no response head.
 pub enum NoHead {
     /// The exchange has failed.
     Failure(Failure),
-    /// The upstream gives none: another may.
+    /// This upstream gave none; another may.
     Upstream(NoAnswer),
 }
 

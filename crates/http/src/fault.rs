@@ -1,10 +1,9 @@
 //! What can be wrong with an HTTP message, whose fault it is, and the status that says so.
-//! It must not know how a message is read.
 
 use http::StatusCode;
 
-/// What is wrong with a request. The connection ends behind the answer, since nobody knows where
-/// the next request would begin.
+/// What is wrong with a request. The connection ends after the response, because the position of
+/// the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestFault {
     /// A line that ends in LF alone.
@@ -13,10 +12,10 @@ pub enum RequestFault {
     /// A chunk's size, its end or a trailer.
     #[error("malformed chunk")]
     Chunk,
-    /// A transfer coding that is not known here.
+    /// An unknown transfer coding.
     #[error("unknown transfer coding")]
     Coding,
-    /// CONNECT, which is for proxies that clients choose.
+    /// CONNECT, which is only for proxies that clients choose.
     #[error("CONNECT")]
     Connect,
     /// The client's stream ended in the body.
@@ -25,7 +24,7 @@ pub enum RequestFault {
     /// A field line.
     #[error("malformed field line")]
     Field,
-    /// No Host, two, or one that is none.
+    /// No Host, two, or a malformed one.
     #[error("missing or malformed Host")]
     Host,
     /// Content-Length and Transfer-Encoding do not give one length.
@@ -49,16 +48,16 @@ pub enum RequestFault {
     /// The head is beyond `head_bytes_max`.
     #[error("head too long")]
     TooLong,
-    /// More fields than are taken.
+    /// More fields than allowed.
     #[error("too many fields")]
     TooMany,
-    /// A version of HTTP that is not spoken on this connection.
+    /// A version of HTTP that this connection does not speak.
     #[error("unknown version")]
     Version,
 }
 
 impl RequestFault {
-    /// The answer.
+    /// The status of the response.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
@@ -72,13 +71,14 @@ impl RequestFault {
     }
 }
 
-/// What is wrong with an upstream's response: a 502, if its head is not on its way already.
+/// What is wrong with an upstream's response. The client gets a 502, unless the head was sent
+/// already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseFault {
     /// A chunk's size, its end or a trailer.
     #[error("malformed chunk")]
     Chunk,
-    /// A transfer coding that nobody asked for.
+    /// A transfer coding that was not requested.
     #[error("unknown transfer coding")]
     Coding,
     /// The stream ended in the head or in the body.
@@ -90,7 +90,7 @@ pub enum ResponseFault {
     /// Content-Length and Transfer-Encoding do not give one length.
     #[error("conflicting or malformed length")]
     Length,
-    /// Interim responses without end.
+    /// Too many interim responses.
     #[error("too many interim responses")]
     Interim,
     /// The status line.
@@ -99,10 +99,10 @@ pub enum ResponseFault {
     /// The head is beyond its limit.
     #[error("head too long")]
     TooLong,
-    /// More fields than are taken.
+    /// More fields than allowed.
     #[error("too many fields")]
     TooMany,
-    /// 101, which nobody asked for.
+    /// A 101 that was not requested.
     #[error("switched protocols without being asked")]
     Unasked,
 }

@@ -1,7 +1,6 @@
-//! Where frames of HTTP/2, heads and streams end in bytes that pass by, in either direction.
-//! It must not know what is in a frame, or whose bytes they are.
+//! Finds the ends of HTTP/2 frames, heads and streams in bytes that pass, in either direction.
 
-/// What a client begins with (RFC 9113 3.4).
+/// Bytes of the client's preface (RFC 9113 3.4).
 pub const PREFACE_BYTES: usize = 24;
 /// A frame's header (RFC 9113 4.1).
 const FRAME_HEAD_BYTES: usize = 9;
@@ -18,40 +17,40 @@ const END_HEADERS: u8 = 4;
 pub struct Ended {
     /// The stream of the frame.
     pub stream: u32,
-    /// A head, or trailers.
+    /// Whether a head, or trailers, end.
     pub head: bool,
-    /// Bytes of its frames, without their headers; 0 where no head has ended.
+    /// Bytes of the head's frames, without their headers. 0 if no head ends.
     pub head_bytes: usize,
-    /// What its sender says on the stream.
+    /// Whether the sender ends the stream.
     pub stream_too: bool,
-    /// The stream, because its sender reset it.
+    /// Whether the sender resets the stream.
     pub reset: bool,
 }
 
 /// Follows one direction of a connection.
 #[derive(Debug, Default)]
 pub struct Frames {
-    /// Bytes that are no frame's, before the first.
+    /// Bytes before the first frame.
     skip: usize,
     head: [u8; FRAME_HEAD_BYTES],
-    /// Bytes of it that are here.
+    /// Bytes of it that have arrived.
     head_bytes: usize,
-    /// Bytes of the frame that are to come, and those that are here.
+    /// Bytes of the frame that are still to come, and that have arrived.
     left: usize,
     here: usize,
-    /// Bytes of the frames before it that are of the same head.
+    /// Bytes of earlier frames of the same head.
     block: usize,
-    /// The head that is on its way ends its stream.
+    /// Whether the current head ends its stream.
     ends_stream: bool,
 }
 
 impl Frames {
-    /// What a client sends: the preface is no frame.
+    /// For a client's direction, which begins with the preface.
     pub fn of_client() -> Self {
         Self { skip: PREFACE_BYTES, ..Self::default() }
     }
 
-    /// Passes bytes up to the end of the first frame in them: how many, and what ended.
+    /// Passes bytes up to the end of the first frame. Returns how many, and what ended.
     pub fn pass(&mut self, bytes: &[u8]) -> (usize, Option<Ended>) {
         let mut at = self.skip.min(bytes.len());
         self.skip -= at;
@@ -100,7 +99,7 @@ impl Frames {
         }
     }
 
-    /// Bytes of a head or a frame that has no end yet.
+    /// Bytes of an unfinished head or frame.
     pub fn begun(&self) -> usize {
         self.block + self.head_bytes + self.here
     }
@@ -116,7 +115,7 @@ mod tests {
         frame
     }
 
-    /// Passes all of it; what ended.
+    /// Passes all bytes. Returns what ended.
     fn pass(frames: &mut Frames, mut bytes: &[u8]) -> Vec<Ended> {
         let mut all = Vec::new();
         while !bytes.is_empty() {
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_is_counted_and_what_has_ended_is_not() {
+    fn unfinished_frames_are_counted_and_finished_ones_are_not() {
         let mut frames = Frames::of_client();
         let whole = [vec![0; PREFACE_BYTES], frame(4, 0, 0), frame(HEADERS, END_HEADERS, 70)];
         pass(&mut frames, &whole.concat());
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(frames.begun(), 0);
     }
 
-    /// However the bytes are cut, each frame ends once, and a stream with its last frame.
+    /// However the bytes are cut, each frame ends once, and a stream ends with its last frame.
     #[test]
     fn ends_are_seen_in_every_cut() {
         let nothing =

@@ -1,10 +1,10 @@
-//! Which fields frame a message, are for the next hop alone, or say who asked; fields as lists and
-//! as lines.  It must not know where a message ends.
+//! Which fields frame a message, which are for the next hop only, and which are about the client;
+//! fields as lists and as lines.
 
 use bytes::BytesMut;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Names of fields for the next hop alone, in any case.
+/// Whether a name, in any case, is a field for the next hop only.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     let expected: &[u8] = match name.len() {
         2 => b"te",
@@ -23,8 +23,9 @@ fn is_any(name: &[u8], known: [&[u8; 10]; 2]) -> bool {
     known.iter().any(|known| name.eq_ignore_ascii_case(*known))
 }
 
-/// What frames or routes a message, changes how it is read or by whom, or says who asked, has no
-/// place behind it (RFC 9110 6.5.1): who reads it there may have acted on its head already.
+/// Whether a field may be a trailer. Fields that frame or route a message, change how or by whom it
+/// is read, or say who sent it may not (RFC 9110 6.5.1): the recipient may have acted on the head
+/// already.
 pub fn is_trailer(name: &HeaderName) -> bool {
     use http::header::*;
     const CONDITIONS: [HeaderName; 5] =
@@ -58,8 +59,8 @@ pub fn is_trailer(name: &HeaderName) -> bool {
         && !speaks_of_others(name, false)
 }
 
-/// Whether applications may take a name for one that frames the message: CGI and what follows it
-/// (RFC 3875 4.1.18) write `-` and `_` alike.
+/// Whether applications may take a name for one that frames the message: CGI and its successors
+/// (RFC 3875 4.1.18) do not distinguish `-` and `_`.
 pub fn is_framing_alias(name: &[u8]) -> bool {
     let is_alias = |field: &[u8]| {
         let mut pairs = name.iter().zip(field);
@@ -73,7 +74,7 @@ pub fn is_framing_alias(name: &[u8]) -> bool {
     looks && name.contains(&b'_')
 }
 
-/// Whether a list field has an element, compared without case.
+/// Whether a list field contains an element, compared without case.
 pub fn lists(headers: &HeaderMap, name: &HeaderName, element: &str) -> bool {
     headers.get_all(name).iter().any(|value| {
         let mut elements = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
@@ -94,7 +95,8 @@ pub fn write_fields<'a>(
     }
 }
 
-/// Applications read `X_Forwarded_For` as the other one, so it is never let through.
+/// Whether a field about the client must be dropped. Applications read `X_Forwarded_For` like
+/// `X-Forwarded-For`, so it is always dropped.
 pub fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
     let name = name.as_str();
     if name.contains('_') {

@@ -1,45 +1,44 @@
-//! Bytes of memory that a head takes, and that a block of HPACK may come to.
-//! It must not know whether there is room.
+//! Bytes of memory that a head takes, and that a decoded block of HPACK may take.
 
 use http::Uri;
 use http::header::HeaderMap;
 
-/// A field in the map of the `http` crate: hash, name, value and links make 104 bytes, and its
-/// index at most 8. The capacity is counted, for the map grows by doubling.
+/// Bytes of a field in the `http` crate's map: hash, name, value and links take 104 bytes, its
+/// index at most 8. The capacity counts, because the map grows by doubling.
 const FIELD_BYTES: usize = 112;
-/// Another value of a name that is there: value and two links make 72 bytes, in a vector that
+/// Bytes of another value of the same name: value and two links take 72 bytes, in a vector that
 /// grows by doubling.
 const EXTRA_VALUE_BYTES: usize = 144;
-/// What a field counts for beyond its name and value (RFC 9113 6.5.2).
+/// Bytes that a field counts besides its name and value (RFC 9113 6.5.2).
 const LISTED_BYTES_MIN: usize = 32;
-/// The longest field that one byte may name: the table is as long by default (RFC 7541 4.2).
+/// The longest field that a single byte may name: the size of the table by default (RFC 7541 4.2).
 const TABLE_BYTES: usize = 4 << 10;
-/// How often the texts of a request's head are here: in its fields, and as the upstream is sent
-/// them, in a buffer that grows by doubling.
+/// How often the texts of a request's head exist: in its fields, and in the upstream's copy, whose
+/// buffer grows by doubling.
 const HEAD_COPIES: usize = 3;
 
-/// Bytes that a request's head takes while it is served. On HTTP/2's wire it may be a thousandth.
+/// Bytes that a request's head takes while it is served. On HTTP/2's wire it may have a thousandth.
 pub fn request_bytes(fields: &HeaderMap, uri: &Uri) -> usize {
     let target = uri.path_and_query().map_or(0, |path| path.as_str().len());
     map_bytes(fields) + HEAD_COPIES * (text_bytes(fields) + target)
 }
 
-/// The most that a block of so many bytes on HTTP/2's wire takes when it is decoded. A field has at
-/// least one byte there, and counts for at least 32 of what the library takes as a head (RFC 9113
-/// 6.5.2). The map has room for twice as many fields as are in it, as it grows by doubling.
+/// Upper bound of what a block of `block_bytes` on HTTP/2's wire takes when decoded. A field has at
+/// least one byte there, and the library counts it as at least 32 bytes of a head (RFC 9113 6.5.2).
+/// The map has room for up to twice its fields, because it grows by doubling.
 pub fn decoded(block_bytes: usize, head_bytes_max: usize) -> usize {
     let fields = block_bytes.min(head_bytes_max / LISTED_BYTES_MIN);
     let texts = block_bytes.saturating_mul(TABLE_BYTES).min(head_bytes_max);
     fields * 2 * FIELD_BYTES + texts
 }
 
-/// Bytes of a map of fields beside their texts.
+/// Bytes of a map of fields without their texts.
 pub fn map_bytes(fields: &HeaderMap) -> usize {
     let extra = fields.len() - fields.keys_len();
     fields.capacity() * FIELD_BYTES + extra * EXTRA_VALUE_BYTES
 }
 
-/// Bytes of names and values, as if they were shared with nothing.
+/// Bytes of names and values, as if none were shared.
 pub fn text_bytes(fields: &HeaderMap) -> usize {
     fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
@@ -52,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// What is counted for a block is no less than what becomes of it.
+    /// The count for a block is no less than its decoded size.
     #[test]
     fn trailers_take_no_more_than_is_counted() {
         let mut fields = HeaderMap::new();

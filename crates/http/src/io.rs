@@ -1,5 +1,5 @@
-//! A terminated connection as a stream that a task reads and writes: records are opened and
-//! sealed in the worker's buffers. It must not know HTTP.
+//! A terminated connection as a stream that a task reads and writes. Records are opened and sealed
+//! in the worker's buffers.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -28,12 +28,12 @@ use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
-/// Bytes read at once: four records. An upload's memory is a small multiple of it.
+/// Bytes read at once: four records. An upload's memory is a small multiple of this.
 pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
-/// The least at once, and the most while memory is short: a whole record. Less would have its
-/// beginning copied again for each piece of it.
+/// The fewest bytes read at once, and the most while memory is short: a whole record. With less,
+/// its beginning would be copied again for each piece.
 const TIGHT_BYTES: usize = PAYLOAD_BYTES_MAX + 261;
-/// Records sealed at once: what a slow reader makes us hold is at most 64 KiB.
+/// Records sealed at once: we hold at most 64 KiB for a slow reader.
 const RECORDS: usize = 4;
 const _: () = assert!(READ_BYTES + PAYLOAD_BYTES_MAX + 2048 <= 16 * PAYLOAD_BYTES_MAX);
 
@@ -85,15 +85,15 @@ impl Gone {
     }
 }
 
-/// A buffer that holds more than this for a few bytes gives it back: a small message's does not.
+/// A buffer with more memory than this for few bytes frees it. A small message's buffer does not.
 const MUCH_BYTES: usize = 8 << 10;
-/// How many times more that is.
+/// How many times more than its bytes that memory is.
 const MANY_TIMES: usize = 4;
 
-/// Bytes of memory that a buffer of received bytes holds. It held `before` at the last look, and
-/// bytes were added or taken off the front since. Its capacity does not say it: the memory in front
-/// stays until the buffer is freed. Where little is left in much memory, that little moves to a
-/// buffer of its own.
+/// Bytes of memory that a buffer of received bytes holds. It held `before` at the last call; since
+/// then bytes were added, or taken off the front. Its capacity does not tell: the memory before its
+/// front stays until the buffer is freed. If few bytes are left in much memory, they move to a
+/// buffer of their own.
 pub fn held_by(buffer: &mut BytesMut, before: usize) -> usize {
     if buffer.is_empty() {
         *buffer = BytesMut::new();
@@ -107,19 +107,20 @@ pub fn held_by(buffer: &mut BytesMut, before: usize) -> usize {
     buffer.capacity()
 }
 
-/// Pieces that wait to be written, shared with where they came from. Small ones are copied
-/// together: a peer that sends single bytes must not have each of them cost a hundred.
+/// Pieces that wait to be written, shared with their source. Small ones are copied together: a peer
+/// that sends single bytes must not cost us a hundred for each.
 #[derive(Debug, Default)]
 pub struct Queue {
     pieces: VecDeque<Bytes>,
-    /// Behind the pieces.
+    /// Bytes after the pieces.
     small: BytesMut,
     bytes: usize,
 }
 
-/// A piece below this is a small one.
+/// A piece with fewer bytes is a small one.
 const SMALL_BYTES: usize = 1 << 10;
-/// What becomes of them: a buffer that grew would hold up to twice what is in it.
+/// Size of the buffers that they are copied to. A buffer that grew would hold up to twice its
+/// content.
 const GATHERED_BYTES: usize = 8 << 10;
 
 impl Queue {
@@ -137,7 +138,7 @@ impl Queue {
         self.pieces.push_back(piece);
     }
 
-    /// Adds a head, which is not copied if nothing is before it.
+    /// Adds a head. It is not copied if the queue is empty.
     pub fn push_head(&mut self, head: BytesMut) {
         if self.is_empty() {
             self.bytes = head.len();
@@ -154,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Takes a piece of at most `bytes_max` off the front.
+    /// Takes a piece of at most `bytes_max` bytes off the front.
     pub fn take(&mut self, bytes_max: usize) -> Option<Bytes> {
         if self.pieces.is_empty() {
             self.gather();
@@ -168,7 +169,7 @@ impl Queue {
         Some(piece)
     }
 
-    /// Bytes in it.
+    /// The number of bytes in it.
     pub fn len(&self) -> usize {
         self.bytes
     }
@@ -178,12 +179,12 @@ impl Queue {
         self.bytes + self.small.capacity() - self.small.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Fills `room` from the front; how many bytes it took.
+    /// Copies bytes from the front to `room`. Returns how many.
     fn fill(&mut self, room: &mut [u8]) -> usize {
         let mut filled = 0;
         while filled < room.len() && !self.is_empty() {
@@ -208,7 +209,7 @@ impl Queue {
         count
     }
 
-    /// Drops what was written.
+    /// Drops bytes that were written.
     pub fn advance(&mut self, mut written: usize) {
         self.bytes -= written;
         while let Some(piece) = self.pieces.front_mut() {
@@ -224,21 +225,21 @@ impl Queue {
 
 /// The client of an active terminated connection.
 pub struct Client {
-    /// Its entry.
+    /// Its slot.
     pub handle: Rc<Handle>,
-    /// Opened and not yet taken.
+    /// Plaintext that was not taken yet.
     pub plain: BytesMut,
     /// Bytes of memory that `plain` holds.
     plain_held: usize,
     /// Bytes of payload written.
     pub bytes_to_client: Rc<Cell<u64>>,
-    /// What was read and nobody has taken yet, where it speaks HTTP/2.
+    /// For HTTP/2: the memory that the library holds.
     pub load: Option<Rc<Load>>,
     counted: Counted,
     session: Session,
     keys: Keys,
     partial: Vec<u8>,
-    /// There may be a whole record in `partial`.
+    /// Whether `partial` may contain a whole record.
     fresh: bool,
     sealed: Vec<u8>,
     sent: usize,
@@ -247,7 +248,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Takes over what was parked. The PROXY header for an upstream, if any, comes along.
+    /// Takes over a connection that was parked. Also returns the PROXY header for its upstream, if
+    /// any.
     pub fn new(handle: Handle, terminated: Terminated) -> (Self, Vec<u8>) {
         let Terminated { session, flow } = terminated;
         let rest = flow.into_rest();
@@ -272,7 +274,8 @@ impl Client {
         (client, rest.preface)
     }
 
-    /// What the table keeps of it, if it is at rest: nothing unread, nothing unsent, not ended.
+    /// Turns it back into what the table keeps. It must be at rest: nothing unread, nothing unsent,
+    /// not ended.
     pub fn into_parked(self, preface: Vec<u8>) -> (Rc<Handle>, Terminated) {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
@@ -281,7 +284,7 @@ impl Client {
         (self.handle, Terminated { session: self.session, flow })
     }
 
-    /// The same for a connection whose client has sent bytes that the upstream has not had.
+    /// The same for a connection whose client has sent bytes that the upstream has not received.
     pub fn into_pair(self) -> (Rc<Handle>, Terminated) {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
@@ -290,7 +293,7 @@ impl Client {
         (self.handle, Terminated { session: self.session, flow })
     }
 
-    /// Whether the client has sent all that it will.
+    /// Whether the client has ended its stream.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -300,24 +303,24 @@ impl Client {
         self.truncated
     }
 
-    /// Whether what is written now goes out at once, as far as can be seen.
+    /// Whether a write would be sent at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         let mut table = self.handle.worker.table.borrow_mut();
         let entry = table.entry(self.handle.key());
-        // A socket that is not there takes everything.
+        // A socket that is gone accepts everything.
         let is_sent = |entry: &mut Entry| socket::unsent(&entry.client).is_ok_and(|left| left == 0);
         self.sealed.is_empty() && entry.is_none_or(is_sent)
     }
 
-    /// Counts what it holds, beyond what every active connection is counted as.
+    /// Counts the memory that it holds beyond an active connection's share.
     pub fn recount(&mut self) {
         self.plain_held = held_by(&mut self.plain, self.plain_held);
         let held = self.plain_held + self.partial.capacity() + self.sealed.capacity();
         self.counted.set(held.saturating_sub(HELLO_BYTES));
     }
 
-    /// Reads and opens, some `max` bytes or one record at most; how many came into `plain`. 0 is
-    /// the end.
+    /// Reads and opens about `max` bytes, or one record. Returns how many bytes were added to
+    /// `plain`; 0 is the end.
     pub fn poll_fill(&mut self, task: &mut Context<'_>, max: usize) -> Poll<Result<usize, Gone>> {
         loop {
             if !self.fresh {
@@ -328,7 +331,7 @@ impl Client {
             }
             let read = self.read_records(max);
             self.recount();
-            // The answer to a KeyUpdate need not wait for a response.
+            // The answer to a KeyUpdate does not wait for a response.
             if !self.sealed.is_empty()
                 && let Poll::Ready(Err(gone)) = self.poll_flush_sealed(task)
             {
@@ -336,7 +339,7 @@ impl Client {
             }
             match read {
                 Ok(None) => {
-                    // Its clock runs on.
+                    // Its deadline still counts.
                     self.handle.in_time()?;
                     self.handle.worker.wants_memory(task);
                     return Poll::Pending;
@@ -358,8 +361,8 @@ impl Client {
         self.handle.has(CLIENT, FAILED)
     }
 
-    /// How far the input may be filled. While memory is short the beginning of a record is left
-    /// where it is: `None`, there is no whole one.
+    /// How far the input may be filled. While memory is short, an incomplete record stays in the
+    /// kernel: `None` if there is no whole one.
     fn room(&self, input: &mut [u8], filled: usize, max: usize) -> Option<usize> {
         if let Some(piece) = self.handle.worker.process.budget.piece() {
             return Some(filled + max.clamp(TIGHT_BYTES, READ_BYTES).min(piece));
@@ -369,7 +372,7 @@ impl Client {
         whole_records(entry.client.as_fd(), &mut input[..filled + TIGHT_BYTES], filled)
     }
 
-    /// Reads and opens what is there. `None`: memory is too short for what is there.
+    /// Reads and opens what has arrived. `None`: memory is too short for that.
     fn read_records(&mut self, max: usize) -> Result<Option<usize>, Gone> {
         let worker = self.handle.worker.clone();
         let input = &mut *worker.buffers.borrow_mut().input;
@@ -414,7 +417,7 @@ impl Client {
         Ok(())
     }
 
-    /// Seals an alert behind what was written, close_notify among them.
+    /// Seals an alert, which may be close_notify, after what was written.
     pub fn seal_alert(&mut self, description: u8) {
         let mut record = [0; CONTROL_BYTES_MAX];
         // A session that has failed or is closed has no alert to send.
@@ -422,23 +425,23 @@ impl Client {
         self.sealed.extend_from_slice(&record[..sealed.unwrap_or(0)]);
     }
 
-    /// What is sealed and was not sent, with close_notify behind it: the last words.
+    /// The sealed bytes that were not sent, and a close_notify after them.
     pub fn goodbye(&mut self) -> Vec<u8> {
         self.seal_alert(alert::CLOSE_NOTIFY);
         self.unsent()
     }
 
-    /// Bytes that are sealed and were not sent.
+    /// The number of sealed bytes that were not sent.
     pub fn unsent_bytes(&self) -> usize {
         self.sealed.len() - self.sent
     }
 
-    /// What is sealed and was not sent.
+    /// Takes the sealed bytes that were not sent.
     pub fn unsent(&mut self) -> Vec<u8> {
         self.sealed.split_off(self.sent)
     }
 
-    /// Seals up to [`RECORDS`] records of what `fill` gives, and sends what the socket takes.
+    /// Seals up to [`RECORDS`] records of what `fill` writes, and sends what the socket accepts.
     fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, Gone> {
         if self.session.control_due() {
             self.seal_control()?;
@@ -467,7 +470,7 @@ impl Client {
         Ok(payload)
     }
 
-    /// Notes that the first `bytes` of these have left HTTP/2's library.
+    /// Notes that the first `bytes` of these slices have left the HTTP/2 library.
     fn writes(&self, slices: &[IoSlice<'_>], mut bytes: usize) {
         let Some(load) = &self.load else { return };
         for slice in slices {
@@ -533,7 +536,7 @@ impl AsyncRead for Client {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.load.as_ref().is_some_and(|load| load.has_head()) {
-            // Not woken for that: its owner looks at the head, and polls again.
+            // No wake-up is registered: its owner takes the head, and polls again.
             return Poll::Pending;
         }
         let worker = &self.handle.worker;
@@ -542,13 +545,13 @@ impl AsyncRead for Client {
             && worker.process.budget.piece().is_none()
             && load.poll_reads(task, !worker.process.budget.is_over(TIGHT_BYTES)).is_pending()
         {
-            // Its streams have not got rid of what came before.
+            // Its streams still hold earlier bytes.
             worker.wants_memory(task);
             return Poll::Pending;
         }
         if self.plain.is_empty() {
             match ready!(self.poll_fill(task, READ_BYTES)) {
-                // The owner watches the clock: it has a last frame to send.
+                // The owner handles the deadline: it has a last frame to send.
                 Err(Gone::Stop(Stop::Late | Stop::Drained | Stop::Shed)) => return Poll::Pending,
                 filled => _ = filled.map_err(as_io)?,
             }
@@ -627,7 +630,7 @@ fn take_from(rest: &mut &[u8], room: &mut [u8]) -> usize {
     len
 }
 
-/// Writes all of a queue; whether the client took it.
+/// Writes all of a queue.
 pub async fn send_all(client: &mut Client, queue: &mut Queue) -> Result<(), Gone> {
     poll_fn(|task| client.poll_send(task, queue)).await
 }
@@ -636,13 +639,13 @@ pub async fn send_all(client: &mut Client, queue: &mut Queue) -> Result<(), Gone
 mod tests {
     use super::*;
 
-    /// Behind a body or a head that was taken, the rest does not keep its memory.
+    /// After a body or a head was taken, the rest does not keep its memory.
     #[test]
-    fn what_is_left_of_a_buffer_is_counted_with_all_that_it_holds() {
+    fn the_rest_of_a_buffer_counts_all_its_memory() {
         for (len, taken, least, most) in [
             (64 << 10, (64 << 10) - 1, 1, 64),
             (61 << 10, 60 << 10, 1 << 10, 2 << 10),
-            // To copy it would cost more than the memory is worth.
+            // Copying it would cost more than the memory is worth.
             (64 << 10, 32 << 10, 64 << 10, 64 << 10),
             (2 << 10, (2 << 10) - 1, 2 << 10, 2 << 10),
             (64 << 10, 64 << 10, 0, 0),

@@ -1,6 +1,5 @@
-//! What the library of an HTTP/2 connection holds: what its client has sent and nobody has taken
-//! yet, counted as it is read, and the streams whose responses are not written to the end.
-//! Of frames it must not know more than where they end.
+//! The memory that the library of an HTTP/2 connection holds: what its client has sent and no task
+//! has taken yet, counted as it is read, and streams whose responses are not completely written.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,42 +11,42 @@ use super::frames::Frames;
 use super::head_bytes;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES, PIECE_BYTES_MIN};
 
-/// What a small DATA frame takes in the library for each byte that it is longer than its data:
-/// about 240 bytes for a header of nine.
+/// Bytes that a small DATA frame takes in the library for each byte of its header: about 240 for
+/// the header of nine.
 const FRAME_BYTES: usize = 26;
-/// The most that they take: the library ends a connection with more, by half of its window.
+/// The most that they take: the library ends a connection that exceeds half of its window by them.
 const FRAMES_BYTES_MAX: usize = 512 << 10;
 
-/// Bytes of bodies beside which a connection is read while memory is short: those of one stream.
+/// While memory is short, a connection that holds more bytes of bodies is not read: those of one
+/// stream.
 const HERE_BYTES_MAX: usize = 64 << 10;
 
-/// What an HTTP/2 connection's streams share of its memory.
+/// The accounting that an HTTP/2 connection's streams share.
 pub struct Load {
-    /// Bytes read since all that had come was looked at.
+    /// Bytes read since [`Load::settles`] was last called.
     fresh: Cell<usize>,
     /// Bytes of bodies that wait in the library for their streams.
     waiting: Cell<usize>,
-    /// Bytes that nothing has come of yet: the beginning of a head, or of a frame, and what small
-    /// frames take.
+    /// Bytes of unfinished heads and frames, and the overhead of small frames.
     unseen: Cell<usize>,
     frames: RefCell<Frames>,
-    /// What is written to the client.
+    /// The frames that are written to the client.
     written: RefCell<Frames>,
-    /// The library was given the end of a head, and nobody has looked what came of it.
+    /// Whether the library has received the end of a head that no task has taken yet.
     has_head: Cell<bool>,
-    /// Whether a head was whole since.
+    /// Whether a head was completed since then.
     whole: Cell<bool>,
     /// Streams that are served, and how many of them their client reset before their tasks ran.
     streams: RefCell<Vec<Served>>,
     resets: Cell<usize>,
-    /// Bytes of bodies that their upstreams have not taken yet: counted by who holds them.
+    /// Bytes of bodies that upstreams have not accepted yet. Their holders count them.
     held: Cell<usize>,
     bodies: RefCell<Vec<Rc<Body>>>,
-    /// Streams whose responses wait for what their client must say first: a WINDOW_UPDATE.
+    /// Streams whose responses wait for a WINDOW_UPDATE from the client.
     stalled: Cell<usize>,
-    /// The most that trailers take that the library has and no stream has taken yet.
+    /// Upper bound for the trailers in the library that no stream has taken yet.
     trailers: Cell<usize>,
-    /// Who reads, where that was put off.
+    /// The reader's waker, if reading was put off.
     reader: RefCell<Option<Waker>>,
     head_bytes_max: usize,
     counted: RefCell<Counted>,
@@ -56,17 +55,17 @@ pub struct Load {
 /// A stream that is served, until its task drops it.
 struct Served {
     id: u32,
-    /// Its task has run.
+    /// Whether its task has run.
     has_run: bool,
     left: Option<Left>,
-    /// The library has an interim response of it that is not written yet.
+    /// Whether the library holds an interim response that is not written yet.
     has_interim: bool,
-    /// The most that its trailers take in the library.
+    /// Upper bound for its trailers in the library.
     trailers: usize,
     waker: Option<Waker>,
 }
 
-/// Why the library holds nothing of a response any more.
+/// Why the library does not hold a response any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// The connection has ended.
@@ -77,11 +76,11 @@ pub enum Left {
     Written,
 }
 
-/// A request's body on its way.
+/// A request's body in transit.
 pub struct Body {
     flow: FlowControl,
-    /// Bytes that were taken from the library: their client may send as many again once they are
-    /// given back.
+    /// Bytes that were taken from the library. Once they are released, the client may send as many
+    /// more.
     held: Cell<usize>,
 }
 
@@ -102,8 +101,7 @@ impl Body {
 }
 
 impl Load {
-    /// Of a connection that was counted as one of HTTP/2; beyond `head_bytes_max` nothing is the
-    /// beginning of a head.
+    /// `counted` holds an HTTP/2 connection's bytes. No head is longer than `head_bytes_max`.
     pub fn new(counted: Counted, head_bytes_max: usize) -> Rc<Self> {
         let load = Self {
             fresh: Cell::default(),
@@ -127,9 +125,9 @@ impl Load {
         Rc::new(load)
     }
 
-    /// Notes bytes that the library is about to read: how many it may have. It gets one head at a
-    /// time. A head may be a thousand times as long as its bytes (RFC 7541 section 2.3), and is
-    /// counted before the next one is decoded.
+    /// Notes bytes that the library is about to read, and returns how many it may have. It gets one
+    /// head at a time: a decoded head may be a thousand times as long as its bytes (RFC 7541
+    /// section 2.3), and is counted before the next one is decoded.
     pub fn reads(&self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() && !self.has_head.get() {
@@ -144,7 +142,7 @@ impl Load {
                 );
             }
             if ended.reset {
-                // The library drops what it holds of the response.
+                // The library then drops its part of the response.
                 self.leaves_library(ended.stream, Left::Reset);
             }
         }
@@ -153,12 +151,13 @@ impl Load {
         at
     }
 
-    /// Whether the library has a head that nobody has looked at.
+    /// Whether the library has a head that no task has taken yet.
     pub fn has_head(&self) -> bool {
         self.has_head.get()
     }
 
-    /// Counts the trailers of a stream that is served. Those of another one are not kept.
+    /// Counts the trailers of a stream that is served. The library does not keep those of other
+    /// streams.
     fn holds_trailers(&self, id: u32, bytes: usize) {
         let mut streams = self.streams.borrow_mut();
         if let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) {
@@ -175,14 +174,14 @@ impl Load {
         }
     }
 
-    /// Whether trailers wait for their streams: each of them may be as long as a head, so no more
-    /// of what was received is decoded while memory is short.
+    /// Whether trailers wait for their streams. Each may be as long as a head, so no more received
+    /// bytes are decoded while memory is short.
     pub fn has_trailers(&self) -> bool {
         self.trailers.get() > 0
     }
 
-    /// Notes that the library was asked for a stream: what came of the last head is known. Returns
-    /// whether it did not read on because of it.
+    /// Notes that the library was polled for a stream, which takes the last head. Returns whether
+    /// reading had stopped for that head.
     pub fn reads_on(&self) -> bool {
         self.has_head.replace(false)
     }
@@ -202,7 +201,7 @@ impl Load {
         }
     }
 
-    /// Notes that the library was given an interim response.
+    /// Notes that the library has received an interim response.
     pub fn informs(&self, id: u32) {
         let mut streams = self.streams.borrow_mut();
         if let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) {
@@ -210,7 +209,7 @@ impl Load {
         }
     }
 
-    /// Notes that a head was written: the stream's final one waits for the interim one.
+    /// Notes that a head was written. A stream's final head waits for its interim one.
     fn has_informed(&self, id: u32) {
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) else { return };
@@ -245,7 +244,7 @@ impl Load {
         });
     }
 
-    /// Notes that its task runs; whether its client still wants it.
+    /// Notes that its task runs. Returns whether its client still wants it.
     pub fn runs(&self, id: u32) -> bool {
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) else { return false };
@@ -296,19 +295,19 @@ impl Load {
         self.streams.borrow_mut().iter_mut().for_each(|stream| stream.leaves(Left::Closed));
     }
 
-    /// Bytes of bodies and trailers that its streams have not got rid of.
+    /// Bytes of bodies and trailers that its streams still hold.
     fn here(&self) -> usize {
         self.held.get() + self.waiting.get() + self.trailers.get()
     }
 
-    /// Whether its streams have not got rid of what came, or have not seen it.
+    /// Whether its streams still hold, or have not seen, what arrived.
     fn is_waiting(&self) -> bool {
         self.here() > 0 || self.fresh.get() >= PIECE_BYTES_MIN
     }
 
-    /// Whether it is not read while memory is short. Where a response waits for its client's
-    /// window it is, in small pieces as long as one `fits`, beside as much as the body of its own
-    /// request may be.
+    /// Ready unless the connection must not be read, because memory is short. If a response waits
+    /// for its client's window, it is read in small pieces as long as one `fits`, up to the size of
+    /// the body that its own request may have.
     pub fn poll_reads(&self, task: &Context<'_>, fits: bool) -> Poll<()> {
         let is_stalled = self.stalled.get() > 0 && self.here() <= HERE_BYTES_MAX;
         if !self.is_waiting() || is_stalled && fits {
@@ -318,7 +317,7 @@ impl Load {
         Poll::Pending
     }
 
-    /// Notes that a stream waits for its window, or does not any more.
+    /// Notes whether a stream waits for its window.
     pub fn stalls(&self, was: &mut bool, is: bool) {
         match (std::mem::replace(was, is), is) {
             (false, true) => self.stalled.update(|stalled| stalled + 1),
@@ -330,17 +329,17 @@ impl Load {
         }
     }
 
-    /// Bytes that nothing has come of yet.
+    /// Bytes of unfinished heads and frames.
     pub fn unseen(&self) -> usize {
         self.unseen.get()
     }
 
-    /// Notes that the head of a request has come.
+    /// Notes that the head of a request has arrived.
     pub fn sees_head(&self) {
         self.whole.set(true);
     }
 
-    /// Notes a request's body, before the library is asked for more.
+    /// Notes a request's body, before the library is polled again.
     pub fn begins(&self, flow: FlowControl) -> Rc<Body> {
         let body = Rc::new(Body { flow, held: Cell::default() });
         self.bodies.borrow_mut().push(body.clone());
@@ -354,7 +353,7 @@ impl Load {
         self.leaves(bytes);
     }
 
-    /// Notes that such bytes are gone; how many of them its client may send again.
+    /// Notes that such bytes were passed on. Returns how many its client may send again.
     pub fn releases(&self, body: &Body, bytes: usize) -> usize {
         let bytes = bytes.min(body.held.get());
         body.held.update(|held| held - bytes);
@@ -362,7 +361,7 @@ impl Load {
         bytes
     }
 
-    /// Notes that a stream ends. What of its body is in the library goes with it.
+    /// Notes that a stream ends. The library drops the rest of its body.
     pub fn ends(&self, body: &Rc<Body>) {
         self.bodies.borrow_mut().retain(|other| !Rc::ptr_eq(other, body));
         self.held.update(|held| held - body.held.get());
@@ -377,7 +376,7 @@ impl Load {
         self.recount();
     }
 
-    /// Notes that all that has come was looked at, and each stream in it has begun.
+    /// Notes that all received bytes were processed, and each stream in them was begun.
     pub fn settles(&self) {
         let fresh = self.fresh.take();
         if fresh == 0 {
@@ -394,7 +393,7 @@ impl Load {
         self.recount();
     }
 
-    /// Bytes of a head or a frame that has no end yet; a head that is longer is not kept.
+    /// Bytes of an unfinished head or frame. A head that is too long is not kept.
     fn begun(&self) -> usize {
         self.frames.borrow().begun().min(self.head_bytes_max)
     }

@@ -1,5 +1,5 @@
-//! The small pages that Eyelet answers with itself. They say what a visitor can use; the cause
-//! is in the access line. It must not know how a response is sent.
+//! The small pages that Eyelet itself answers with. They say what helps a visitor; the cause is in
+//! the access log.
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -7,11 +7,11 @@ use http::{Method, StatusCode, response};
 
 use super::head::Length;
 
-/// What is passed on: any method but CONNECT and TRACE, these being those that are known.
+/// The methods that are passed on: all except CONNECT and TRACE. These are the common ones.
 pub const ALLOW: HeaderValue =
     HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
 
-/// A page: head, how long the body is, body.
+/// A page: head, length of the body, body.
 pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
     let text = match status {
         StatusCode::BAD_GATEWAY => {
@@ -35,7 +35,7 @@ pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, By
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
     head.headers.insert(header::CONTENT_TYPE, plain);
     head.headers.insert(header::CONTENT_LENGTH, body.len().into());
-    // A cache must not keep a moment's failure.
+    // A cache must not keep a temporary failure.
     head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if status == StatusCode::METHOD_NOT_ALLOWED {
         head.headers.insert(header::ALLOW, ALLOW);

@@ -1,5 +1,4 @@
-//! What must hold of every head and every body, whatever its bytes: asserted by fuzz targets and by
-//! property tests. It must not know which bytes are likely.
+//! Properties of heads and bodies, for any bytes. Fuzz targets and property tests assert them.
 
 use bytes::BytesMut;
 use http::{HeaderMap, Method, Version, header};
@@ -11,11 +10,11 @@ use super::head::{
     take_request, take_response,
 };
 
-/// Small, so that the limit is met.
+/// Small, so that inputs reach the limit.
 const HEAD_BYTES_MAX: usize = 2048;
 
-/// A request's head is read the same in one piece and byte by byte, and written again it has the
-/// same meaning for a reader that knows nothing but lines.
+/// A request's head reads the same in one piece and byte by byte. Written again, it means the same
+/// to a reader that only knows lines.
 ///
 /// # Panics
 ///
@@ -54,7 +53,7 @@ pub fn request_is_stable(bytes: &[u8]) {
     assert_eq!(summary(&request), summary(&rewritten));
 }
 
-/// A response's head is read the same in one piece and byte by byte.
+/// A response's head reads the same in one piece and byte by byte.
 ///
 /// # Panics
 ///
@@ -88,14 +87,14 @@ pub fn response_is_stable(bytes: &[u8]) {
     }
 }
 
-/// Bytes as one of both heads.
+/// Bytes as a head of either kind.
 pub fn head_is_stable(bytes: &[u8]) {
     request_is_stable(bytes);
     response_is_stable(bytes);
 }
 
-/// A body is read the same in one piece and byte by byte; and what is taken for one is the same to
-/// a reader that knows nothing but chunks' sizes.
+/// A body reads the same in one piece and byte by byte. A reader that only knows chunk sizes finds
+/// the same body.
 ///
 /// # Panics
 ///
@@ -170,7 +169,7 @@ fn summary(request: &Request) -> Summary {
     (parts.method.clone(), uri, parts.headers.clone(), request.length, request.keep_alive)
 }
 
-/// Every line is a field, and no line holds what another reader ends a line at.
+/// Every line is a field, and no line contains a byte at which another reader would end it.
 fn lines_agree(head: &[u8], headers: &HeaderMap) {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     let lines = head.split(|byte| *byte == b'\n');
@@ -184,7 +183,7 @@ fn lines_agree(head: &[u8], headers: &HeaderMap) {
     assert!(headers.len() <= RESPONSE_FIELDS_MAX);
 }
 
-/// What the reader promises of a request.
+/// The reader's promises about a request.
 fn hold(request: &Request) {
     let parts = &request.parts;
     let count = |name| parts.headers.get_all(name).iter().count();
@@ -211,7 +210,7 @@ fn hold(request: &Request) {
     }
 }
 
-/// The request in the form in which every reader sees its authority.
+/// The request in a form in which every reader sees its authority.
 fn write(request: &Request) -> BytesMut {
     let parts = &request.parts;
     let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);

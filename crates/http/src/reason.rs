@@ -1,4 +1,4 @@
-//! The typed reasons of what requests and HTTP/2's library fail by.
+//! Converts faults of requests, and errors of the HTTP/2 library, into typed reasons.
 
 use eyelet_telemetry::reason::{Detail, Http2Failure, Limit, Peer, Reason};
 
@@ -14,7 +14,7 @@ impl From<RequestFault> for Reason {
     }
 }
 
-/// What ended a peer's HTTP/2 connection or stream.
+/// Why a peer's HTTP/2 connection or stream ended.
 pub fn http2(peer: Peer, error: &h2::Error) -> Reason {
     match (error.get_io(), error.reason(), peer) {
         (Some(error), _, Peer::Client) => Reason::client_io(error, None),

@@ -1,5 +1,4 @@
-//! A listener of kind `http_redirect`: one plain request, answered by where https:// has the same.
-//! It must not know TLS or rules.
+//! A listener of kind `http_redirect`: it answers one plain request with a redirect to https://.
 
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
@@ -18,7 +17,7 @@ use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes read at once: a browser's first request.
 const READ_BYTES: usize = 4 << 10;
-/// What it does until it answers.
+/// The stage until the response.
 const HEAD: When = When::During(Stage::RequestHead);
 
 /// Serves a connection.
@@ -58,7 +57,7 @@ pub async fn redirect(
     Err(end)
 }
 
-/// Reads a head that is whole.
+/// Parses a complete head.
 fn whole(head: &[u8], head_bytes_max: usize) -> Result<Request, RequestFault> {
     let request = take_request(&mut head.into(), &mut Scanner::default(), head_bytes_max)?;
     request.ok_or(RequestFault::Line)
@@ -69,7 +68,7 @@ fn fault(fault: RequestFault) -> (Vec<u8>, End) {
     (words, End { outcome: Outcome::Refused, reason: fault.into() })
 }
 
-/// The same place by https://. The port is not the client's: it dialled this listener's.
+/// The same URL with https://. Without the client's port, which is this listener's.
 fn location(uri: &http::Uri) -> Option<HeaderValue> {
     let host = uri.authority()?.host();
     let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
@@ -80,7 +79,7 @@ fn location(uri: &http::Uri) -> Option<HeaderValue> {
 fn words(method: &Method, status: StatusCode, location: Option<HeaderValue>) -> Vec<u8> {
     let moved = match *method {
         Method::GET | Method::HEAD => StatusCode::MOVED_PERMANENTLY,
-        // RFC 9110 15.4.9: the method stays what it is.
+        // RFC 9110 15.4.9: the method stays the same.
         _ => StatusCode::PERMANENT_REDIRECT,
     };
     let (mut head, length, body) = page(if location.is_some() { moved } else { status }, method);

@@ -1,5 +1,4 @@
-//! Room for heads: how much memory a long one takes, and whether it is there.
-//! It must not know what a head says.
+//! Memory for heads: how much a long one takes, and whether there is room.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -16,17 +15,17 @@ use eyelet_engine::handle::Stop;
 use eyelet_memory::budget::Counted;
 use eyelet_telemetry::reason::Shed;
 
-/// Bytes of a head that a connection is counted as.
+/// Bytes of a head that a connection's count includes.
 const HEAD_BYTES_COUNTED: usize = 4 << 10;
-/// What an ordinary request's head takes at the most. It is served wherever its connection is: 28
-/// fields take 3 KiB in the map, and 4 KiB of texts, cookies among them, are here three times.
+/// Most memory of an ordinary request's head, which is always served. 28 fields take 3 KiB in the
+/// map, and 4 KiB of texts, cookies included, exist three times.
 const HEAD_BYTES_ORDINARY: usize = 16 << 10;
-/// Bytes of a request's head that an HTTP/2 stream is counted as: half of what it is counted as
-/// for the heads both ways.
+/// Bytes of a request's head that an HTTP/2 stream's count includes: half of its share for the
+/// heads both ways.
 const STREAM_HEAD_BYTES_COUNTED: usize = 8 << 10;
 
-/// Counts a request's head by HTTP/1.1 if there is room for it. By HTTP/2 it was counted before
-/// the stream was served.
+/// Counts an HTTP/1.1 request's head if there is room for it. An HTTP/2 head was counted before its
+/// stream was served.
 pub fn take_request(
     front: &Front,
     stream: &mut Stream<'_>,
@@ -43,8 +42,8 @@ pub fn take_request(
     Ok(Counted::new(budget, bytes.saturating_sub(HEAD_BYTES_COUNTED)))
 }
 
-/// Counts a response's head if there is room for it, an interim one too: the library or the queue
-/// has one of them at a time, and what is ordinary is counted with the connection or the stream.
+/// Counts a response's head, also an interim one, if there is room for it. The library or the queue
+/// holds one at a time, and the connection's or stream's count includes an ordinary one.
 pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counted, Failure> {
     let budget = &front.worker.engine.process.budget;
     let bytes = map_bytes(&response.headers) + text_bytes(&response.headers);
@@ -56,7 +55,8 @@ pub fn take_response(front: &Front, response: &response::Parts) -> Result<Counte
 }
 
 /// Waits for room for an interim response's head, as long as for a body that does not move, and
-/// counts it. Only a long one waits. RFC 9110 15.2 has a proxy pass it on, so it is never left out.
+/// counts it. Only a long one waits. It is never dropped: RFC 9110 15.2 requires a proxy to pass it
+/// on.
 pub async fn wait_for_interim(
     front: &Front,
     stream: &mut Stream<'_>,
@@ -73,7 +73,7 @@ pub async fn wait_for_interim(
             return Poll::Ready(Err(trouble.into()));
         }
         match stream.poll_late(task) {
-            // The wait has an end of its own, which names the cause.
+            // The wait has its own deadline, which names the cause.
             Poll::Pending | Poll::Ready(Stop::Late) => Poll::Pending,
             Poll::Ready(Stop::Shed) => Poll::Ready(Err(failure)),
             Poll::Ready(stop) => Poll::Ready(Err(Trouble::Gone(Gone::Stop(stop)).into())),
@@ -82,7 +82,7 @@ pub async fn wait_for_interim(
     .await
 }
 
-/// What the head of an HTTP/2 request takes beyond what its stream is counted as.
+/// Bytes that the head of an HTTP/2 request takes beyond its stream's count.
 pub fn beyond_stream<B>(request: &http::Request<B>) -> usize {
     let bytes = request_bytes(request.headers(), request.uri());
     bytes.saturating_sub(STREAM_HEAD_BYTES_COUNTED)
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// A browser's request is not refused on a connection that is served.
+    /// A browser's request is never refused on a connection that is served.
     #[test]
     fn a_browsers_request_is_ordinary() {
         let mut fields = HeaderMap::with_capacity(26);

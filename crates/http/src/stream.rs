@@ -1,5 +1,5 @@
-//! The client's side of one exchange, whichever version of HTTP it came by: the request's body is
-//! read from it, the response is written to it. It must not know the upstream.
+//! The client's side of one exchange, by HTTP/1.1 or HTTP/2: the request's body is read from it,
+//! the response is written to it.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -24,26 +24,27 @@ use eyelet_engine::handle::Stop;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::reason::{Peer, Reason};
 
-/// Bytes that a client may send ahead, beyond the request in progress.
+/// Most bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
+/// Most bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
 pub const SEND_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of a request's body that are read and dropped when the upstream does not want them: most
-/// uploads that meet a login page or a limit. A client that is reset before its last byte may lose
-/// the answer (curl 7.88, httpx, Node), although RFC 9113 8.1 allows it.
+/// Most bytes of a request's body that are read and dropped when the upstream does not want them.
+/// This covers most uploads that meet a login page or a limit. A client whose stream is reset
+/// before its last byte may lose the response (curl 7.88, httpx, Node), although RFC 9113 8.1
+/// allows it.
 pub const REST_BYTES_MAX: usize = 16 << 20;
 
-/// What most heads of responses take, and a small body behind them.
+/// Bytes that most responses' heads take, with a small body after them.
 const HEAD_BYTES: usize = 512;
 
-/// Why an exchange cannot go on.
+/// Why an exchange cannot continue.
 #[derive(Debug)]
 pub enum Trouble {
     /// The client is gone.
     Gone(Gone),
-    /// The request is broken.
+    /// The request is malformed.
     Request(RequestFault),
     /// The HTTP/2 stream or its connection has ended.
     Reset(h2::Error),
@@ -68,9 +69,9 @@ impl Trouble {
 
 /// The client's side.
 pub enum Stream<'a> {
-    /// HTTP/1.1: the connection is this exchange's as long as it lasts.
+    /// HTTP/1.1: the exchange has the connection for itself.
     One(One<'a>),
-    /// HTTP/2: a stream among others.
+    /// HTTP/2: one of several streams.
     Two(Box<Two>),
 }
 
@@ -81,14 +82,14 @@ pub struct One<'a> {
     decoder: Decoder,
     encoder: Encoder,
     version: Version,
-    /// Whether the connection ends behind the response.
+    /// Whether the connection ends after the response.
     pub close: bool,
 }
 
 /// An exchange by HTTP/2.
 pub struct Two {
     id: u32,
-    /// `None`: it is not read any more.
+    /// `None`: the body is not read any more.
     receive: Option<h2::RecvStream>,
     /// Bytes of the request's body that were read and dropped.
     dropped: usize,
@@ -97,13 +98,13 @@ pub struct Two {
     responded: bool,
     send: Option<h2::SendStream<Bytes>>,
     queue: Queue,
-    /// It waits for the client's window.
+    /// Whether it waits for the client's window.
     stalled: bool,
-    /// The request's body, where there is one.
+    /// The request's body, if there is one.
     body: Option<Rc<Body>>,
     load: Rc<Load>,
     end: Option<Option<HeaderMap>>,
-    /// The library has all of the response.
+    /// Whether the library has all of the response.
     ended: bool,
     due: Pin<Box<Sleep>>,
     sent: Rc<Cell<u64>>,
@@ -151,13 +152,13 @@ impl<'a> Stream<'a> {
         }))
     }
 
-    /// Whether pieces of the request's body come only as they are asked for. HTTP/2's are here
-    /// already, within the stream's window.
+    /// Whether pieces of the request's body are read only on demand. HTTP/2's have arrived already,
+    /// within the stream's window.
     pub fn waits_to_be_read(&self) -> bool {
         matches!(self, Self::One(_))
     }
 
-    /// The next piece of the request's body, for which some `max` bytes may be read.
+    /// The next piece of the request's body. About `max` bytes may be read for it.
     pub fn poll_piece(
         &mut self,
         task: &mut Context<'_>,
@@ -169,24 +170,24 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Notes that bytes of pieces are gone: the client may send as many again.
+    /// Notes that bytes of the body were passed on: the client may send as many more.
     pub fn release(&mut self, bytes: usize) {
         if let Self::Two(two) = self {
             two.release(bytes);
         }
     }
 
-    /// Nobody wants the rest of the request's body: HTTP/2's is dropped by [`Stream::poll_rest`].
+    /// Gives the rest of the request's body up. HTTP/2's is then dropped by [`Stream::poll_rest`];
     /// HTTP/1.1's is not read.
     pub fn refuse_rest(&mut self) {
         if let Self::Two(two) = self {
-            // What was taken before is gone too.
+            // Releases what was taken before, too.
             two.release(usize::MAX);
         }
     }
 
-    /// Drops the rest of the request's body as it comes. Ready when it has ended, or has more than
-    /// [`REST_BYTES_MAX`] bytes: then its client may send no more.
+    /// Drops the rest of the request's body as it arrives. Ready when it has ended or exceeds
+    /// [`REST_BYTES_MAX`]: then its client may send no more.
     pub fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::One(_) => Poll::Ready(()),
@@ -202,7 +203,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Fails if the client is gone; else waits for that for ever.
+    /// Ready if the client is gone; otherwise waits for that.
     pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
         match self {
             Self::One(one) => one.poll_gone(task),
@@ -210,7 +211,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Bounds [`Stream::poll_late`].
+    /// Sets the deadline of [`Stream::poll_late`].
     pub fn due_in(&mut self, wait: Duration) {
         match self {
             Self::One(one) => one.client.handle.due_in(wait),
@@ -218,7 +219,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Waits until the time is over.
+    /// Waits for the deadline.
     pub fn poll_late(&mut self, task: &mut Context<'_>) -> Poll<Stop> {
         match self {
             Self::One(one) => match one.client.handle.poll_ready(task, &[], 0) {
@@ -229,7 +230,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether interim responses are understood (RFC 9110 15.2).
+    /// Whether the client understands interim responses (RFC 9110 15.2).
     pub fn takes_interim(&self) -> bool {
         match self {
             Self::One(one) => one.version == Version::HTTP_11,
@@ -254,7 +255,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Queues the response's head. `length` is that of its body as it will be sent.
+    /// Queues the response's head. `length` is that of the body that will be sent.
     pub fn respond(&mut self, head: response::Parts, length: Length) -> Result<(), Trouble> {
         match self {
             Self::One(one) => {
@@ -285,7 +286,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Bytes queued.
+    /// The number of queued bytes.
     pub fn queued(&self) -> usize {
         match self {
             Self::One(one) => one.queue.len() + one.client.unsent_bytes(),
@@ -293,7 +294,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether the client still wants an HTTP/2 stream whose task begins.
+    /// Marks an HTTP/2 stream's task as running. Returns whether the client still wants the stream.
     pub fn runs(&self) -> bool {
         match self {
             Self::One(_) => true,
@@ -301,19 +302,19 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether the library has all of an HTTP/2 response, and the client does not.
+    /// Whether the library has all of an HTTP/2 response that the client has not received yet.
     pub fn is_leaving(&self) -> bool {
         matches!(self, Self::Two(two) if two.ended)
     }
 
-    /// Counts what is left of what was read.
+    /// Counts the received bytes that are left.
     pub fn recount(&mut self) {
         if let Self::One(one) = self {
             one.client.recount();
         }
     }
 
-    /// Bytes of memory that the response holds beyond what is counted elsewhere.
+    /// Bytes of memory of the response that are not counted elsewhere.
     pub fn held(&self) -> usize {
         match self {
             Self::One(one) => one.queue.held(),
@@ -321,8 +322,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// How much the client takes at once, as far as can be seen: for when memory is too short to
-    /// hold any of it.
+    /// How many bytes the client accepts at once, as far as can be seen. For when memory is too
+    /// short to hold any.
     pub fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
         match self {
             Self::One(one) if one.queue.is_empty() && one.client.takes() => PIECE_BYTES_MIN,
@@ -332,8 +333,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Writes all that is queued. Behind an interim response and the end of one nothing of it is
-    /// left in HTTP/2's library either. Until when is [`Stream::poll_late`]'s to say.
+    /// Writes all that is queued. After an interim response, and at the end of a response, it also
+    /// waits until the HTTP/2 library holds none of it. [`Stream::poll_late`] has the deadline.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         match self {
             Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
@@ -344,7 +345,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// The response is cut: the client must not take it for whole.
+    /// Cuts the response, so that the client does not take it for complete.
     pub fn cut(&mut self) {
         match self {
             Self::One(one) => one.close = true,
@@ -363,7 +364,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Bytes sent so far, by HTTP/1.1 on the connection, and by HTTP/2 on this stream.
+    /// Bytes sent so far: on the connection by HTTP/1.1, on this stream by HTTP/2.
     pub fn sent(&self) -> Rc<Cell<u64>> {
         match self {
             Self::One(one) => one.client.bytes_to_client.clone(),
@@ -371,8 +372,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// The connection ends behind the response: what follows the head is not known to be the next
-    /// request. An HTTP/2 stream ends by itself (RFC 9113 8.1).
+    /// Ends the connection after the response, because it is not certain that the next request
+    /// follows the head. An HTTP/2 stream ends by itself (RFC 9113 8.1).
     pub fn close_after(&mut self) {
         if let Self::One(one) = self {
             one.close = true;
@@ -399,7 +400,7 @@ impl One<'_> {
             match ready!(self.client.poll_fill(task, max)) {
                 Ok(0) => return Poll::Ready(Err(Trouble::Request(RequestFault::Cut))),
                 Ok(_) => {}
-                // The clock is the exchange's.
+                // The exchange handles its deadline.
                 Err(Gone::Stop(Stop::Late)) => return Poll::Pending,
                 Err(gone) => return Poll::Ready(Err(gone.into())),
             }
@@ -407,8 +408,8 @@ impl One<'_> {
     }
 
     fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
-        // Reading is the only way to learn of an end; what is read ahead is the next request's.
-        // While memory is short nothing is, and an end is learnt of later.
+        // Only a read shows an end; bytes read ahead belong to the next request. While memory is
+        // short nothing is read, and an end is noticed later.
         while self.decoder.is_done()
             && !self.client.has_ended()
             && self.client.plain.len() < AHEAD_BYTES_MAX
@@ -420,9 +421,9 @@ impl One<'_> {
                 Err(gone) => return Poll::Ready(gone.into()),
             }
         }
-        // A client that has sent FIN may still read, with close_notify before it or without: RFC
-        // 9112 section 9.8 has servers "be prepared to receive an incomplete close". Its request
-        // is whole. If it does not read, what is written to it is answered by a reset.
+        // A client that has sent FIN, with close_notify or without, may still read: RFC 9112
+        // section 9.8 requires servers to "be prepared to receive an incomplete close". Its request
+        // is complete. If it does not read, our writes cause a reset.
         if self.client.has_failed() {
             let error = std::io::ErrorKind::ConnectionReset.into();
             return Poll::Ready(Gone::Stop(Stop::Io(error)).into());
@@ -454,7 +455,7 @@ impl One<'_> {
         give_back(head.headers);
     }
 
-    /// Queues the head of a 101 as it is.
+    /// Queues the head of a 101 unchanged.
     pub fn switch(&mut self, head: &response::Parts) {
         self.queue.push_head(write_head(head));
     }
@@ -473,7 +474,7 @@ impl Two {
         let Some(body) = &self.body else { return };
         let bytes = self.load.releases(body, bytes);
         if let Some(receive) = &mut self.receive {
-            // It fails for a stream that is gone, whose bytes the library has given back.
+            // It fails for a stream that is gone; the library has released its bytes.
             let _ = receive.flow_control().release_capacity(bytes);
         }
     }
@@ -504,7 +505,7 @@ impl Two {
         let Some(send) = &mut self.send else { return 0 };
         send.reserve_capacity(SEND_BYTES_MAX);
         if send.capacity() == 0 {
-            // What comes of it is looked at when it has come.
+            // The result is read below.
             let _ = send.poll_capacity(task);
         }
         let room = send.capacity();
@@ -515,7 +516,7 @@ impl Two {
     fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<Trouble> {
         let reset = match &mut self.send {
             Some(send) => ready!(send.poll_reset(task)),
-            // A response without a body is whole with its head.
+            // A response without a body is complete with its head.
             None if self.responded => return Poll::Pending,
             None => ready!(self.respond.poll_reset(task)),
         };
@@ -528,13 +529,13 @@ impl Two {
             match ready!(receive.poll_data(task)) {
                 Some(Ok(data)) => {
                     if !data.is_empty() {
-                        // The window opens again when the upstream has taken it.
+                        // The window opens again when the upstream has accepted the bytes.
                         if let Some(body) = &self.body {
                             self.load.takes(body, data.len());
                         }
                         return Poll::Ready(Ok(Piece::Data(data)));
                     }
-                    // An empty frame: others first.
+                    // An empty frame: other tasks go first.
                     task.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -554,7 +555,7 @@ impl Two {
         let ends = length == Length::Empty || has_no_body(head.status);
         head.version = Version::HTTP_2;
         if head.status == StatusCode::UPGRADE_REQUIRED {
-            // It would make the response malformed (RFC 9113 8.2.2).
+            // This field would make the response malformed (RFC 9113 8.2.2).
             head.headers.remove(header::UPGRADE);
         }
         let head = http::Response::from_parts(head, ());
@@ -569,7 +570,7 @@ impl Two {
     }
 
     fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
-        // With nothing to write it is poll_room that knows whether the window is shut.
+        // With nothing to write, poll_room notes whether the window is shut.
         let has_work = !self.queue.is_empty() || self.end.is_some() || self.ended;
         let flushed = self.poll_flush_all(task);
         if has_work {
@@ -579,7 +580,7 @@ impl Two {
         if self.ended { self.poll_left(task) } else { Poll::Ready(Ok(())) }
     }
 
-    /// Waits until the client's socket has taken the response. Until then it is in the library,
+    /// Waits until the client's socket has accepted the response. Until then the library holds it,
     /// and the stream has not ended.
     fn poll_left(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         self.load.poll_left(self.id, task).map(written)
@@ -624,8 +625,8 @@ impl Two {
         Poll::Ready(sent.map_err(|error| self.why_reset(error)))
     }
 
-    /// Why nothing more can be sent. The library's own error says only that the stream's state is
-    /// another one.
+    /// Why nothing more can be sent. The library's own error only says that the stream is in
+    /// another state.
     fn why_reset(&mut self, error: h2::Error) -> Trouble {
         let mut nobody = Context::from_waker(Waker::noop());
         let why = match &mut self.send {
@@ -639,7 +640,7 @@ impl Two {
     }
 }
 
-/// Whether what the library had was written.
+/// Whether the library has written all it had.
 fn written(left: Left) -> Result<(), Trouble> {
     match left {
         Left::Written => Ok(()),
@@ -651,7 +652,7 @@ fn written(left: Left) -> Result<(), Trouble> {
     }
 }
 
-/// A response's head as HTTP/1.1 writes it.
+/// A response's head in HTTP/1.1 form.
 pub fn write_head(head: &response::Parts) -> BytesMut {
     let mut out = BytesMut::with_capacity(HEAD_BYTES);
     out.extend_from_slice(b"HTTP/1.1 ");

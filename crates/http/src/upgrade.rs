@@ -1,5 +1,5 @@
-//! A connection that has switched protocols (RFC 9110 7.8): a pair in the table, or, where the
-//! upstream speaks TLS, a task that copies. It must not know which protocol it is.
+//! A connection that has switched protocols (RFC 9110 7.8). It becomes a pair in the connection
+//! table, or a task that copies if the upstream speaks TLS.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -13,7 +13,7 @@ use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};
 
-/// Goes on with a connection behind its 101.
+/// Continues a connection after its 101.
 pub async fn switch(mut client: Client, front: Front, mut upstream: Box<Connection>) {
     let mut queue = Queue::default();
     queue.push(upstream.received.split());
@@ -46,7 +46,7 @@ fn pair(client: &Client, upstream: Connection) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Both directions, until both have ended or one fails; gives the reason.
+/// Copies both directions until both have ended or one fails. Returns the reason.
 async fn copy(client: &mut Client, front: &Front, mut upstream: Box<Connection>) -> Reason {
     let idle_timeout = front.worker.shared.config.limits.idle_timeout;
     let (mut up, mut down) = (Way::default(), Way::default());
@@ -123,7 +123,7 @@ fn poll_down(
         }
         match ready!(upstream.poll_fill(task)) {
             Ok(0) => {
-                // close_notify of that direction alone.
+                // close_notify ends that direction only.
                 client.seal_alert(eyelet_record::alert::CLOSE_NOTIFY);
                 way.ended = true;
             }

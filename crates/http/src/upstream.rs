@@ -1,5 +1,5 @@
-//! The upstream's side of an exchange, whichever version of HTTP it speaks: the request is written
-//! to it, the response is read from it. It must not know the client.
+//! The upstream's side of an exchange, by HTTP/1.1 or HTTP/2: the request is written to it, the
+//! response is read from it.
 
 pub mod dial;
 mod driver;
@@ -23,19 +23,19 @@ use super::fields;
 use super::head::Response;
 use super::io::Queue;
 
-/// An upstream that is asked.
+/// An upstream during an exchange.
 pub enum Upstream {
-    /// By HTTP/1.1: the connection is this exchange's as long as it lasts.
+    /// By HTTP/1.1: the exchange has the connection for itself.
     One(Box<one::Connection>),
-    /// By HTTP/2: a stream among others.
+    /// By HTTP/2: one of several streams.
     Two(Box<two::Asked>),
 }
 
-/// The stream has ended: the response says why.
+/// The stream has ended; the response says why.
 pub struct Closed;
 
 impl Upstream {
-    /// Who was dialled.
+    /// The address that was dialled.
     pub fn name(&self) -> &Arc<str> {
         match self {
             Self::One(one) => &one.name,
@@ -51,7 +51,7 @@ impl Upstream {
         }
     }
 
-    /// What is to be written before the body.
+    /// The bytes to write before the body.
     pub fn head(&self, question: &Question<'_>) -> BytesMut {
         match self {
             Self::One(_) => fields::write_request(question.parts, question.host, question.told),
@@ -59,7 +59,7 @@ impl Upstream {
         }
     }
 
-    /// Whether bodies of an unknown length go in chunks.
+    /// Whether bodies of unknown length are sent in chunks.
     pub fn is_chunked(&self) -> bool {
         matches!(self, Self::One(_))
     }
@@ -76,23 +76,23 @@ impl Upstream {
         }
     }
 
-    /// Ends the request behind what is sent.
+    /// Ends the request after what was sent.
     pub fn end(&mut self, trailers: Option<HeaderMap>) {
         if let Self::Two(two) = self {
             two.end(trailers);
         }
     }
 
-    /// Tells an HTTP/1.1 upstream that has switched protocols that nothing more will come.
+    /// Ends the stream to an HTTP/1.1 upstream that has switched protocols.
     pub fn poll_shutdown(&mut self, task: &mut Context<'_>) -> Poll<()> {
         if let Self::One(one) = self {
-            // What it says to that does not matter.
+            // An error does not matter here.
             let _ = ready!(one.poll_shutdown(task));
         }
         Poll::Ready(())
     }
 
-    /// The next response's head, interim ones too.
+    /// The next response's head, which may be interim.
     pub fn poll_head(
         &mut self,
         task: &mut Context<'_>,
@@ -104,8 +104,8 @@ impl Upstream {
         }
     }
 
-    /// The next piece of the response's body, for which at most `max` bytes may be read by
-    /// HTTP/1.1, whose the decoder is too. HTTP/2's are here already, within the stream's window.
+    /// The next piece of the response's body. HTTP/1.1 may read at most `max` bytes for it, and
+    /// owns the decoder. HTTP/2's pieces have arrived already, within the stream's window.
     pub fn poll_piece(
         &mut self,
         task: &mut Context<'_>,
@@ -118,7 +118,7 @@ impl Upstream {
         }
     }
 
-    /// Counts what it holds, also after it was taken.
+    /// Counts the memory that it holds, also after bytes were taken.
     pub fn recount(&mut self) {
         match self {
             Self::One(one) => one.recount(),
@@ -134,7 +134,7 @@ impl Upstream {
         }
     }
 
-    /// It did not answer in time: who knows whether it is there.
+    /// Notes that it did not answer in time, and may be dead.
     pub fn distrust(&self) {
         if let Self::Two(two) = self {
             two.distrust();

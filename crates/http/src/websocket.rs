@@ -1,5 +1,5 @@
-//! WebSocket over HTTP/2 (RFC 8441): a stream of its connection, asked of the upstream in
-//! HTTP/1.1 and copied behind its 101. It must not know what is said in it.
+//! WebSocket over HTTP/2 (RFC 8441): the upstream gets the request by HTTP/1.1, and after its 101
+//! bytes are copied.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -20,13 +20,14 @@ use eyelet_telemetry::reason::{Limit, Reason};
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 
-/// Whether a CONNECT is one for a WebSocket.
+/// Whether a CONNECT asks for a WebSocket.
 pub fn is_asked(request: &request::Parts) -> bool {
     let protocol = request.extensions.get::<h2::ext::Protocol>();
     request.method == Method::CONNECT && protocol.is_some_and(|name| name.as_str() == "websocket")
 }
 
-/// Makes it the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1); gives the protocol to ask for.
+/// Turns it into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns the protocol to
+/// ask for.
 pub fn to_get(request: &mut request::Parts) -> Option<HeaderValue> {
     let mut nonce = [0; 16];
     aws_lc_rs::rand::fill(&mut nonce).ok()?;
@@ -36,7 +37,7 @@ pub fn to_get(request: &mut request::Parts) -> Option<HeaderValue> {
     Some(HeaderValue::from_static("websocket"))
 }
 
-/// The upstream's 101 as HTTP/2 says it.
+/// Turns the upstream's 101 into HTTP/2's form.
 pub fn to_ok(head: &mut response::Parts) {
     head.status = StatusCode::OK;
     head.headers.remove(header::CONNECTION);
@@ -46,13 +47,13 @@ pub fn to_ok(head: &mut response::Parts) {
 
 /// Why a copy ended before both directions had.
 pub enum End {
-    /// The client's doing.
+    /// By the client.
     Client(Trouble),
-    /// The upstream's, or nobody said anything for `idle_timeout`.
+    /// By the upstream, or after `idle_timeout` without a byte.
     Other(Reason),
 }
 
-/// Copies both ways until the upstream has ended.
+/// Copies both ways until the upstream has ended its stream.
 pub async fn copy(
     front: &Front,
     stream: &mut Stream<'_>,
@@ -72,7 +73,7 @@ pub async fn copy(
             return Poll::Ready(Err(End::Client(trouble)));
         }
         if up.done && !told {
-            // The close frame has gone before it; what an upstream says to that does not matter.
+            // The close frame was sent before, so an error does not matter.
             told = upstream.poll_shutdown(task).is_ready();
         }
         match down.poll(task, stream, &mut upstream) {
@@ -94,7 +95,8 @@ pub async fn copy(
             if moved.elapsed() >= idle_timeout {
                 return Poll::Ready(Err(End::Other(Reason::Timeout(Limit::Idle, None))));
             }
-            // As a body that does not move; one of which nothing is here may be silent.
+            // Treated like a body that does not move. A silent connection without held bytes is
+            // fine.
             let holds = stream.queued() > 0 || stream.is_leaving() || up.is_stalled();
             if holds && let Some(reason) = front.gives_up(moved) {
                 return Poll::Ready(Err(End::Other(reason)));

@@ -1,10 +1,9 @@
-//! Bodies as tables: every cut, every malformed chunk, and back again through the encoder.
-//! Must not need a socket.
+//! Tables of bodies: every cut, every malformed chunk, and back again through the encoder.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
 
-/// Everything that comes out, the input arriving `step` bytes at a time, and what was left over.
+/// All output if the input arrives `step` bytes at a time, and the number of bytes left over.
 fn decode(length: Length, input: &[u8], step: usize) -> Result<(Vec<u8>, bool, usize), Malformed> {
     let (mut decoder, mut buffer, mut out) = (Decoder::new(length), BytesMut::new(), Vec::new());
     for piece in input.chunks(step) {
@@ -47,7 +46,7 @@ fn bodies_end_where_they_say() {
 }
 
 #[test]
-fn chunks_that_are_none() {
+fn malformed_chunks() {
     for input in [
         &b"\r\n"[..],
         b"g\r\n",
@@ -126,7 +125,8 @@ fn trailers_come_through_but_not_those_that_frame() {
 }
 
 proptest::proptest! {
-    /// Whatever is framed comes back, however it is cut, and what follows it is left alone.
+    /// Every encoded body decodes to itself, however it is cut, and the bytes after it are left
+    /// alone.
     #[test]
     fn what_was_encoded_is_decoded(
         pieces in proptest::collection::vec(proptest::collection::vec(0_u8.., 1..50), 0..10),
@@ -150,7 +150,7 @@ proptest::proptest! {
         proptest::prop_assert_eq!(decoded, Ok((pieces.concat(), true, 3)));
     }
 
-    /// The answer does not depend on how the bytes arrived.
+    /// The result does not depend on how the bytes arrived.
     #[test]
     fn cuts_change_nothing(input in "[0-9a-f;:x \r\n]{0,60}", step in 1..20_usize) {
         crate::properties::body_is_stable(input.as_bytes());

@@ -1,5 +1,5 @@
-//! What a body goes through on its way to the client: nothing, a stream's coder, or a place where
-//! it is held until it can be coded as a whole. It must not know heads.
+//! How a body reaches the client: unchanged, through a stream's coder, or held until it can be
+//! coded as a whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::hash::hash;
 use super::jobs::Capture;
 use super::trained::Trained;
 
-/// How the body goes to the client.
+/// The path of a body to the client.
 pub struct Coder {
     compressors: Compressors,
     way: Way,
@@ -26,24 +26,24 @@ pub struct Coder {
 enum Way {
     AsIs,
     Stream {
-        /// Boxed, as the capture: most responses have neither, and a coder is moved a few times.
+        /// Boxed, like the capture: most responses have neither, and a coder is moved a few times.
         lent: Box<Lent>,
-        /// What stands before the first coded byte.
+        /// What precedes the first coded byte.
         header: Vec<u8>,
         /// Identity bytes since the last flush.
         unflushed: u64,
     },
     Held(Box<Held>),
-    /// Ended, or broken: a coder that failed must not go on.
+    /// Ended or failed: a failed coder must not continue.
     Over,
 }
 
-/// A body that is coded as a whole: its length is known and bounded.
+/// A body that is coded as a whole. Its length is known and bounded.
 pub(super) struct Held {
     body: Vec<u8>,
     coding: Coding,
     history: History,
-    /// Of the body, in the budget.
+    /// The body's share of the budget.
     _share: Share,
 }
 
@@ -75,12 +75,12 @@ impl Held {
     }
 }
 
-/// A silence of the upstream's that makes what it sent decodable.
+/// A silence of the upstream after which everything it has sent is made decodable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Its length.
     pub of: Duration,
-    /// How long after the first byte that the client has not it is over, if no silence comes.
+    /// How long after the first unflushed byte the pause is assumed, if there is no silence.
     pub since_first: Duration,
 }
 
@@ -112,16 +112,16 @@ impl Coder {
         Self { compressors: compressors.clone(), way, told, capture: None }
     }
 
-    /// Whether pieces go on as they are, without [`Coder::push`].
+    /// Whether pieces are passed on unchanged, without [`Coder::push`].
     #[must_use]
     pub fn is_identity(&self) -> bool {
         matches!(self.way, Way::AsIs)
     }
 
-    /// Takes a piece of the body; appends what comes out, which may be nothing.
+    /// Takes a piece of the body. Appends the output, which may be empty.
     ///
     /// # Errors
-    /// A coder's; the response is to be cut.
+    /// A coder's; the response must be cut.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         self.watch(piece);
         let pace = &self.compressors.inner.pace;
@@ -155,7 +155,7 @@ impl Coder {
         }
     }
 
-    /// The upstream has paused: everything so far must be decodable.
+    /// Flushes the coder after an upstream pause: everything so far becomes decodable.
     ///
     /// # Errors
     /// As [`Coder::push`].
@@ -175,15 +175,15 @@ impl Coder {
         self.over_if(done)
     }
 
-    /// Goes on as a stream, with the same dictionary, from a body that was to be coded as a whole.
-    /// Where there is no room for that it goes on being held.
+    /// Continues as a stream, with the same dictionary, a body that was to be coded as a whole. If
+    /// there is no room for that, the body stays held.
     fn let_go(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         let Way::Held(held) = &mut self.way else { return Ok(()) };
         let (hash, dictionary) = match &held.history {
             History::Version(version, _) => (version.hash, &version.body[..]),
             History::Trained(trained) => (trained.hash, &trained.content[..]),
         };
-        // As at its end: what is too large to be looked at now is not.
+        // As at its end: a history that is too large is not used.
         let is_small = dictionary.len() + held.body.capacity() <= DELTA_NOW_BYTES_MAX;
         let history = if is_small { dictionary } else { b"" };
         let Inner { pool, pace, .. } = &*self.compressors.inner;
@@ -197,7 +197,7 @@ impl Coder {
         pushed
     }
 
-    /// The body has ended as it should. One that was cut short drops the coder instead.
+    /// Ends a complete body. For one that was cut short, drop the coder instead.
     ///
     /// # Errors
     /// As [`Coder::push`].
@@ -220,13 +220,13 @@ impl Coder {
         }
     }
 
-    /// Whether the bytes of an identity body are to be shown with [`Coder::watch`].
+    /// Whether the bytes of an identity body must be passed to [`Coder::watch`].
     #[must_use]
     pub fn watches(&self) -> bool {
         self.capture.is_some()
     }
 
-    /// Shows bytes that go by.
+    /// Notes bytes that pass.
     pub fn watch(&mut self, piece: &[u8]) {
         self.told.bytes_identity += piece.len() as u64;
         if let Some(capture) = &mut self.capture
@@ -236,14 +236,14 @@ impl Coder {
         }
     }
 
-    /// The body that was watched is complete.
+    /// Notes that the body is complete.
     pub fn watch_end(&mut self) {
         if let Some(capture) = self.capture.take() {
             self.compressors.inner.shared.see(capture.seen, capture.body.into());
         }
     }
 
-    /// For the access line.
+    /// For the access log.
     #[must_use]
     pub fn told(&self) -> Told {
         self.told
@@ -273,8 +273,8 @@ fn finish_held(
             }
             shared.ask_for_step(family, step);
             dictionary::header(coding, version.hash, out);
-            // The head has promised this coding for the delta of another body of this length: one
-            // that is too large to be made now goes without a look at its history.
+            // The head has promised this coding for the delta of another body of this length. One
+            // that is too large to be made now is coded without its history.
             let is_small = version.body.len() + body.len() <= DELTA_NOW_BYTES_MAX;
             let history = if is_small { &version.body[..] } else { b"" };
             match coding {
@@ -308,8 +308,8 @@ fn whole_br(
     br.finish(out)
 }
 
-/// The head has promised this coding, so a pool that is empty by now is no way out: the frame is
-/// made by a context of its own then.
+/// The head has promised this coding. If the pool is exhausted by now, the frame gets its own
+/// context.
 fn whole_trained(
     pool: &Pool,
     trained: &Trained,
@@ -325,20 +325,20 @@ fn whole_trained(
     Ok(())
 }
 
-/// Bytes of dictionary and body together: some milliseconds of a worker's time.
+/// Most bytes of dictionary and body together: some milliseconds of a worker's time.
 pub(super) const DELTA_NOW_BYTES_MAX: usize = 2 << 20;
-/// The lowest that looks for matches at all: a quarter of the time of [`DCB_QUALITY`].
+/// The lowest quality that searches for matches: a quarter of the time of [`DCB_QUALITY`].
 const DCB_QUALITY_LARGE: u32 = 2;
 /// Level 3 with the large hash tables of [`zstd::delta`].
 const DELTA_NOW_LEVEL: i32 = 3;
-/// How long an upstream is silent before what it sent is made decodable. Between the packets of one
-/// that sends as fast as it can there is less, and a flush for each of them costs a tenth of the
-/// bytes and more. One that never stops writes less at a time, and is not waited for either.
+/// The pause after which a stream is flushed. An upstream that sends as fast as it can has shorter
+/// gaps between its packets, and a flush for each of them would cost a tenth of the bytes and more.
+/// One that never stops writes less at a time, so it is not waited for either.
 const PAUSE: Pause = Pause { of: Duration::from_millis(2), since_first: Duration::from_millis(20) };
-/// The same for a body that is held, which gives up its delta then: longer than the round trips of
-/// an upstream that is far away and begins slowly.
+/// The same for a body that is held, which then gives up its delta. It is longer than the round
+/// trips of a distant upstream that starts slowly.
 const HELD_PAUSE: Pause =
     Pause { of: Duration::from_millis(300), since_first: Duration::from_millis(300) };
 
-const LONGER: CodingError = CodingError { coder: "held", why: "the body is longer than was told" };
+const LONGER: CodingError = CodingError { coder: "held", why: "the body is longer than declared" };
 const OVER: CodingError = CodingError { coder: "coder", why: "used after its end" };

@@ -1,5 +1,5 @@
-//! The dictionary store's folder: a file a version, a delta, a trained dictionary; written whole
-//! or not at all, and believed only with its checksum. It must not know what is kept in memory.
+//! The dictionary store's folder: one file per version, delta and trained dictionary. A file is
+//! written completely or not at all, and read only if its checksum is right.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use eyelet_sys::file::OwnFolder;
 use super::stored::{self, FILE_BYTES_MAX, Found};
 use super::trained::Trained;
 
-/// How the name of a file ends that is not written yet.
+/// Suffix of a file that is being written.
 const BESIDE: &str = ".new";
-/// How the name of a version ends.
+/// Suffix of a version.
 const VERSION: &str = ".version";
 
-/// A folder of our own: what is in it is offered to clients, so nobody else may write to it.
+/// A folder of our own. Clients get its contents, so no other user may write to it.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -27,10 +27,11 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder where it is missing, readable by nobody else: responses are in it.
+    /// Opens the folder. Creates it if it is missing, readable by this user only, because it
+    /// contains responses.
     ///
     /// # Errors
-    /// If it cannot be made, or somebody else may write to it.
+    /// If it cannot be created, or another user may write to it.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), own: Arc::new(OwnFolder::open(path)?) })
     }
@@ -47,7 +48,7 @@ impl Folder {
         self.write(&stored::delta_name(step), &stored::encode_delta(step, delta)?)
     }
 
-    /// Writes a trained dictionary for a rule, as one whole file; its path.
+    /// Writes a trained dictionary for a rule. Returns its path.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -70,8 +71,8 @@ impl Folder {
         self.remove(&stored::delta_name(step));
     }
 
-    /// Versions and deltas that are whole, read one by one, versions first. Other files are
-    /// removed: their content could only be made again.
+    /// Reads the undamaged versions and deltas one by one, versions first. Removes other files of
+    /// the store, whose content can be made again.
     pub(super) fn load(&self) -> io::Result<impl Iterator<Item = Found> + '_> {
         let is_ours =
             |name: &String| [VERSION, ".dcz", ".dcb", BESIDE].iter().any(|end| name.ends_with(end));
@@ -88,7 +89,7 @@ impl Folder {
         }))
     }
 
-    /// Trained dictionaries that are whole. Others are left: people put them there.
+    /// Reads the undamaged trained dictionaries. Others are left, because people put them there.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -108,7 +109,7 @@ impl Folder {
         Ok(all)
     }
 
-    /// Names of trained dictionaries: what changes when one comes or goes.
+    /// The names of trained dictionaries, which change when one is added or removed.
     pub(super) fn trained_names(&self) -> Vec<String> {
         let mut names = self.own.names().unwrap_or_default();
         names.retain(|name| name.ends_with(".trained"));
@@ -116,7 +117,7 @@ impl Folder {
         names
     }
 
-    /// Beside its place first, then there by renaming: a crash leaves the old file or none.
+    /// Writes under another name first, then renames: after a crash there is the old file or none.
     fn write(&self, name: &str, encoded: &[u8]) -> io::Result<()> {
         self.own.write(name, &format!("{name}{BESIDE}"), encoded)
     }

@@ -1,10 +1,9 @@
-//! SHA-256, which names a dictionary.
-//! It must not know what it is a hash of.
+//! SHA-256 of a dictionary's decoded content, which is its name.
 
 use aws_lc_rs::digest;
 use eyelet_compress::dictionary::Hash;
 
-/// Of decoded content.
+/// The hash of decoded content.
 pub(super) fn hash(content: &[u8]) -> Hash {
     let mut hash = [0; 32];
     let digest = digest::digest(&digest::SHA256, content);

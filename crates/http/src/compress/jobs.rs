@@ -1,5 +1,4 @@
-//! What a response on its way leaves for the threads that keep dictionaries.
-//! It must not know what they make of it.
+//! Jobs that responses leave for the threads that keep dictionaries.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +10,13 @@ use eyelet_memory::budget::Counted;
 
 use super::trained::Trained;
 
-/// Jobs that wait for the thread; each holds a body at most.
+/// Most jobs that wait for the thread. Each holds at most one body.
 pub(super) const JOBS_MAX: usize = 16;
 
 /// Trained dictionaries by rule.
 pub(super) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
 
-/// A response that is to become a dictionary.
+/// A response that may become a dictionary.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) family: Family,
@@ -27,15 +26,15 @@ pub(super) struct Seen {
 }
 
 pub(super) enum Job {
-    /// What was seen, counted until it is in the store.
+    /// A response that was seen, counted until it is in the store.
     Seen(Family, Box<str>, Bytes, Counted),
-    /// A delta that somebody came for.
+    /// A delta that a client asked for.
     Delta(Family, Step),
     /// The last one.
     End,
 }
 
-/// A response on its way that is to become a dictionary.
+/// A response in transit that may become a dictionary.
 pub(super) struct Capture {
     pub(super) seen: Seen,
     pub(super) body: Vec<u8>,
@@ -48,7 +47,7 @@ impl Capture {
         Self { seen, body: Vec::new(), bytes_max, _share: share }
     }
 
-    /// False where it grows beyond what was reserved.
+    /// Adds a piece. Returns `false` if the body exceeds its reservation.
     pub(super) fn take(&mut self, piece: &[u8]) -> bool {
         if self.body.len() + piece.len() > self.bytes_max {
             return false;
@@ -58,7 +57,7 @@ impl Capture {
     }
 }
 
-/// A panic elsewhere leaves the store between two of its steps at worst, each of which is whole.
+/// Each operation leaves the store valid, also if a later one panics.
 pub(super) fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }

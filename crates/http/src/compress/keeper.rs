@@ -1,5 +1,5 @@
-//! The thread that takes what was seen into the dictionary store and keeps it on disk. It must not
-//! make deltas: nothing that takes seconds may come between a version and its file.
+//! The thread that adds versions to the dictionary store and saves them. It makes no deltas: a
+//! version's file must not wait for work that takes seconds.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -18,18 +18,18 @@ use super::stored::Found;
 use super::trained::Trained;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
-/// The thread: it alone adds versions to the store and takes them away.
+/// The thread. No other adds versions to the store or removes them.
 pub(super) struct Keeper {
     store: Arc<Mutex<Store>>,
     trained: Arc<RwLock<TrainedOfRules>>,
     folder: Option<Folder>,
     trained_names: Vec<String>,
     looked: Instant,
-    /// Versions in memory that are not on disk yet, for a moment.
+    /// Versions in memory that are not on disk yet.
     unsaved: VecDeque<Hash>,
-    /// To who makes deltas.
+    /// To the thread that makes deltas.
     steps: SyncSender<Step>,
-    /// The store, and what was trained.
+    /// Counts the store and the trained dictionaries.
     counted: Counted,
 }
 
@@ -53,7 +53,8 @@ impl Keeper {
         }
     }
 
-    /// All that has come, then a file, and so on: neither waits for more than a few of the other.
+    /// Handles all jobs that have arrived, then one file, and so on: neither waits long for the
+    /// other.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
         loop {
             let mut wait = if self.unsaved.is_empty() { LOOK_INTERVAL } else { Duration::ZERO };
@@ -82,7 +83,7 @@ impl Keeper {
         }
     }
 
-    /// Also what was added by deltas since it was last done: a look's interval at most.
+    /// Counts the store anew, deltas that were added since included.
     fn recount(&mut self) {
         let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
         let trained: usize = trained.values().flat_map(|all| all.iter()).map(|t| t.bytes()).sum();
@@ -99,7 +100,7 @@ impl Keeper {
         self.recount();
     }
 
-    /// However much is in the folder, memory holds the bound and one file beyond it at most.
+    /// However much the folder contains, memory holds at most the limit and one file beyond it.
     fn restore(&self, folder: &Folder, all: impl Iterator<Item = Found>) {
         for found in all {
             match found {
@@ -119,7 +120,7 @@ impl Keeper {
         self.forget(&changed);
     }
 
-    /// A training run writes its result into the folder: no restart is needed to offer it.
+    /// A training run writes its result into the folder, so no restart is needed.
     fn look_for_trained(&mut self) {
         self.looked = Instant::now();
         let Some(folder) = &self.folder else { return };
@@ -156,7 +157,7 @@ impl Keeper {
         self.forget(&changed);
     }
 
-    /// Only within a family: a hash that a client names must not reach another origin's bytes.
+    /// Only within a family: a hash from a client must not reach another origin's bytes.
     fn want_asked(&self, family: &Family, step: Step) {
         let store = lock(&self.store);
         let both = [step.from, step.to].iter().all(|hash| store.version(family, *hash).is_some());
@@ -168,7 +169,7 @@ impl Keeper {
     }
 
     fn want(&self, step: Step) {
-        // One too many is asked for again by those who come for it.
+        // If the queue is full, clients ask again.
         let _ = self.steps.try_send(step);
     }
 
@@ -184,7 +185,7 @@ impl Keeper {
         }
     }
 
-    /// What has left the store in the meantime is not saved.
+    /// Saves a version, unless it has left the store in the meantime.
     fn save(&self, hash: Hash) {
         let Some(folder) = &self.folder else { return };
         let version = lock(&self.store).any_version(hash);
@@ -200,10 +201,10 @@ impl Keeper {
     }
 }
 
-/// Deltas that a new version is given before anybody asks: from the versions that returning
+/// Deltas that are made for a new version before any client asks: from the versions that returning
 /// clients most likely have.
 const DELTAS_AT_ONCE: usize = 4;
-/// Versions that wait for the disk.
+/// Most versions that wait for the disk.
 const UNSAVED_MAX: usize = 64;
-/// How long a trained dictionary may lie there before it is offered.
+/// How long a new trained dictionary may wait until it is offered.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,5 +1,4 @@
-//! The thread that makes deltas between versions, those first that clients are about to come for.
-//! It must not add versions to the store, or take them away.
+//! The thread that makes deltas between versions. Those that clients will soon ask for come first.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -18,12 +17,12 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 pub(super) struct Maker {
     store: Arc<Mutex<Store>>,
     folder: Option<Folder>,
-    /// Deltas to be made, the next one first: those of the version that was seen last, since its
-    /// clients are about to come.
+    /// Deltas to be made, the next one first. Those of the version that was seen last come first,
+    /// because its clients will soon ask for them.
     wanted: VecDeque<Step>,
-    /// Made, and not on disk yet: a disk may take its time, clients do not wait for it.
+    /// Deltas that are not on disk yet. A disk may be slow; clients do not wait for it.
     unsaved: VecDeque<Step>,
-    /// Deltas that are ready and could be smaller.
+    /// Finished deltas that could be smaller.
     refine: Vec<Step>,
     budget: Arc<Budget>,
 }
@@ -49,13 +48,13 @@ impl Maker {
             match step {
                 Ok(step) => self.want(step),
                 Err(TryRecvError::Empty) => self.work(),
-                // A delta can be made again: nobody waits for its file at the end.
+                // A delta can be made again, so the end does not wait for its file.
                 Err(TryRecvError::Disconnected) => return,
             }
         }
     }
 
-    /// A delta and a file at a time. Smaller deltas when there is nothing else.
+    /// Makes one delta and saves one file. Makes smaller deltas when there is nothing else to do.
     fn work(&mut self) {
         let (step, unsaved) = (self.wanted.pop_front(), self.unsaved.pop_front());
         let is_idle = step.is_none() && unsaved.is_none();
@@ -72,14 +71,14 @@ impl Maker {
         }
     }
 
-    /// Before all others.
+    /// Puts a delta before all others.
     fn want(&mut self, step: Step) {
         self.wanted.retain(|other| *other != step);
         self.wanted.push_front(step);
         self.wanted.truncate(WANTED_MAX);
     }
 
-    /// What has left the store in the meantime is not saved, or not for long.
+    /// Saves a delta, unless it has left the store in the meantime.
     fn save(&self, step: Step) {
         let Some(folder) = &self.folder else { return };
         let Some(delta) = lock(&self.store).delta(step).cloned() else { return };
@@ -103,7 +102,7 @@ impl Maker {
         }
         let work = work_bytes(from.body.len(), to.body.len());
         if self.budget.is_tight(work) {
-            // Who needs it asks again.
+            // A client that needs it asks again.
             return;
         }
         let _counted = Counted::of(&self.budget, Account::Compression, work);
@@ -160,16 +159,17 @@ fn delta(from: &Version, to: &Version, coding: Coding, level: u8) -> Result<Vec<
     Ok(coded)
 }
 
-/// What making a delta takes: at the highest levels two tables of four bytes for each byte of the
-/// window, the output, and a copy of the body where it is its own dictionary.
+/// Bytes that making a delta takes: at the highest levels two tables of four bytes for each byte of
+/// the window, the output, and a copy of the body if both are parts of one buffer.
 fn work_bytes(from: usize, to: usize) -> usize {
     8 * (from + to).next_power_of_two().min(TABLE_ENTRIES_MAX) + 2 * to
 }
 
-/// Entries of a coder's table.
+/// Most entries of a coder's table.
 const TABLE_ENTRIES_MAX: usize = 16 << 20;
-/// Deltas that wait to be made; what is dropped is asked for again by those who come for it.
+/// Most deltas that wait to be made. Clients ask again for those that are dropped.
 pub(super) const WANTED_MAX: usize = 64;
-/// Bytes of both ends: above, level 19 takes seconds, which a new version may not wait.
+/// Most bytes of both versions: beyond that, level 19 takes seconds, for which a new version must
+/// not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;
 const REFINE_MAX: usize = 64;

@@ -1,5 +1,4 @@
-//! Compression of responses: what is asked of a request, what its response gets, and the coder
-//! that its body goes through. It must not know sockets, or which HTTP carries it.
+//! Compression of responses: the changes to a request, to its response, and the coder of the body.
 
 mod coder;
 mod compressors;

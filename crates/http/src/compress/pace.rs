@@ -1,12 +1,11 @@
-//! How hard to compress: as hard as leaves the worker most of its time. It must not know what is
-//! compressed.
+//! How hard to compress: as hard as possible while the worker keeps most of its time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use eyelet_compress::Effort;
 
-/// The share of a worker's time that went into compressing, a quarter of a second at a time.
+/// The share of a worker's time that compressing takes, measured over a quarter of a second.
 pub struct Pace {
     since: Cell<Instant>,
     busy: Cell<Duration>,
@@ -24,7 +23,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// For the next body.
+    /// The effort for the next body.
     pub fn effort(&self) -> Effort {
         let now = Instant::now();
         let elapsed = now.duration_since(self.since.get());
@@ -37,7 +36,7 @@ impl Pace {
         self.effort.get()
     }
 
-    /// Does a coder's work and counts its time.
+    /// Runs a coder's work and counts its time.
     pub fn spend<T>(&self, work: impl FnOnce() -> T) -> T {
         let from = Instant::now();
         let done = work();
@@ -47,7 +46,7 @@ impl Pace {
 }
 
 const WINDOW: Duration = Duration::from_millis(250);
-/// Busy is more than a quarter: harder work would delay the other connections of the worker.
+/// More than a quarter counts as busy: more effort would delay the worker's other connections.
 const BUSY_DIVISOR: u32 = 4;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! The request's side: what is remembered of it, and what its fields become for the upstream. It
-//! must not know responses.
+//! The request's side: what its response needs of it, and how its fields change for the upstream.
 
 use eyelet_compress::breach::{self, Breach};
 use eyelet_compress::dictionary::Hash;
@@ -14,7 +13,7 @@ use http::{Method, request::Parts, uri::PathAndQuery};
 use super::compressors::Compressors;
 use eyelet_config::{Compression, Terminate};
 
-/// What a response needs to know of its request.
+/// What a response needs to know about its request.
 pub struct Asked {
     pub(super) rule: u32,
     /// `None`: compression is off by rule.
@@ -25,29 +24,29 @@ pub struct Asked {
 pub(super) struct Wanted {
     pub(super) accepted: Accepted,
     pub(super) breach: Option<Breach>,
-    /// The client asks for the response as the upstream makes it (RFC 9111 section 5.2.1.6).
+    /// Whether the client wants the response unchanged (RFC 9111 section 5.2.1.6).
     pub(super) no_transform: bool,
     pub(super) effort: Option<Effort>,
     pub(super) event_streams: bool,
     pub(super) length_hiding: usize,
     pub(super) is_head: bool,
-    /// Conditions were given back to the upstream as it knows them.
+    /// Whether conditions were restored to the upstream's own tags.
     pub(super) tags_restored: bool,
     /// Path and query.
     pub(super) path: PathAndQuery,
-    /// Whether dictionaries may decide this response at all.
+    /// Whether this response may depend on dictionaries.
     pub(super) dictionaries: bool,
     /// The family of dictionaries that the response belongs to, by the rule's patterns.
     pub(super) family: Option<Family>,
     /// The dictionary that the client has.
     pub(super) available: Option<Hash>,
-    /// The fields that say who may use or become a dictionary, where there are any.
+    /// The fields that decide who may use or become a dictionary, if any.
     pub(super) fields: HeaderMap,
 }
 
 impl Compressors {
-    /// Made of each request before its upstream is asked. Changes the request's fields:
-    /// Accept-Encoding, If-None-Match and If-Match, Range, and those of dictionaries.
+    /// Called with each request before it is sent upstream. Changes its fields: Accept-Encoding,
+    /// If-None-Match and If-Match, Range, and those of dictionaries.
     pub fn request(&self, rule: u32, terminate: &Terminate, host: &str, head: &mut Parts) -> Asked {
         let terms = &terminate.compression;
         if !terms.on {
@@ -59,7 +58,7 @@ impl Compressors {
             false => None,
         };
         let path = head.uri.path_and_query().cloned();
-        // HEAD is asked, and answered, as GET would be.
+        // HEAD is treated like GET.
         let is_get = matches!(head.method, Method::GET | Method::HEAD);
         let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
         let trained = is_get && self.inner.shared.trained(rule).is_some();
@@ -80,12 +79,12 @@ impl Compressors {
             family,
         };
         if dictionaries {
-            // Ours to answer: an upstream that answered dcz too would be coded by two.
+            // We answer these: an upstream that also answered dcz would code a second time.
             head.headers.remove(AVAILABLE_DICTIONARY);
             head.headers.remove(DICTIONARY_ID);
         }
-        // A coded response to a request that falls under the BREACH rule would be as bad coming
-        // from the upstream, and a response that becomes a dictionary is needed as it is.
+        // Under the BREACH rule, a response that the upstream codes would be as bad as one that we
+        // code. And a response that becomes a dictionary is needed uncoded.
         if terms.offload || wanted.breach.is_some() || wanted.family.is_some() {
             head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         } else if dictionaries {
@@ -117,7 +116,7 @@ fn dictionary_fields(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// Leaves the codings that need no dictionary.
+/// Keeps only the codings that need no dictionary.
 fn without_dictionaries(headers: &mut HeaderMap, accepted: &Accepted) {
     if !accepted.takes(Coding::Dcz) && !accepted.takes(Coding::Dcb) {
         return;

@@ -1,5 +1,4 @@
-//! The response's side: whether and how it is coded, and what its fields become. It must not know
-//! how a coder works or where a dictionary is kept.
+//! The response's side: whether and how it is coded, and how its fields change.
 
 use std::sync::Arc;
 
@@ -19,17 +18,17 @@ use super::jobs::Capture;
 use super::request::{Asked, Wanted};
 use super::trained::Trained;
 
-/// Whose history a response is coded with.
+/// The dictionary that a response is coded with.
 enum History {
     /// An earlier response.
     Version(Arc<Version>),
-    /// A dictionary that was trained.
+    /// A trained dictionary.
     Trained(Arc<Trained>),
 }
 
 impl Compressors {
-    /// Made of each response's final head. `first` is what of the body is here already; all of it
-    /// goes through the coder again.
+    /// Called with each response's final head. `first` is the part of the body that has arrived;
+    /// all of it goes through the coder again.
     pub fn response(
         &self,
         asked: &Asked,
@@ -59,9 +58,9 @@ impl Compressors {
         coder
     }
 
-    /// Whether the first bytes of a body are worth a wait before its head: it may be coded.
+    /// Whether to wait for the first bytes of a body before its head, because it may be coded.
     pub fn wants_first(&self, asked: &Asked, head: &Parts, length: Option<u64>) -> bool {
-        // What has no length may be a stream of events, whose head opens it.
+        // A body without a length may be an event stream, whose head opens it.
         let (Some(wanted), Some(_)) = (&asked.wanted, length) else { return false };
         let length_min = self.length_min(asked.rule, wanted);
         let (status, streams) = (head.status, wanted.event_streams);
@@ -83,7 +82,8 @@ impl Compressors {
             vary_part(wanted, status, headers);
             return Coder::as_is(self, why);
         }
-        // From here on another client, or the same with another dictionary, may get another body.
+        // From here on another client, or the same one with another dictionary, may get another
+        // body.
         let why = attackable(wanted, headers).map(WhyNot::Breach);
         if let Some(why) = why.or(wanted.no_transform.then_some(WhyNot::NoTransform)) {
             vary(wanted, headers);
@@ -102,7 +102,7 @@ impl Compressors {
         coder
     }
 
-    /// Adds what tells the client of dictionaries; the capture, if this response becomes one.
+    /// Adds the fields about dictionaries. Returns the capture, if this response becomes one.
     fn offer(
         &self,
         rule: u32,
@@ -162,7 +162,7 @@ impl Compressors {
         Ok((Coder::stream(self, lent, coding, None), coding))
     }
 
-    /// What the client says that it has, if it is ours, of this origin, and may be used.
+    /// The dictionary that the client has, if it is ours, of this origin, and may be used.
     fn history(
         &self,
         rule: u32,
@@ -184,8 +184,8 @@ impl Compressors {
         let family = wanted.family.as_ref()?;
         let length = usize::try_from(length?).ok().filter(|len| *len <= DICTIONARY_BYTES_MAX)?;
         let version = shared.version(family, hash)?;
-        // A large delta takes longer than a response may wait, so it must be there already. The
-        // length is that of the version last seen at this path; its hash is checked at the end.
+        // A large delta takes longer than a response may wait, so it must exist already. The length
+        // is that of the version last seen at this path; its hash is checked at the end.
         let ready = version.body.len() + length <= DELTA_NOW_BYTES_MAX
             || shared.last_at(family, wanted.path.as_str()).is_some_and(|last| {
                 last.body.len() == length
@@ -225,7 +225,8 @@ impl Compressors {
         }
     }
 
-    /// A coder within the budget: the client's choice at this effort, else at less, else another.
+    /// A coder within the budget: the client's choice at this effort, else at a lower one, else
+    /// another coding.
     fn lend(
         &self,
         accepted: &Accepted,
@@ -245,8 +246,8 @@ impl Compressors {
     }
 }
 
-/// Which coding first, of those that a client likes equally. Hard work: brotli has fewer bytes
-/// than zstd at the same cost. Else zstd has half of gzip's cost at no more bytes, and gzip half of
+/// The order of codings that a client accepts equally. At high effort brotli has fewer bytes than
+/// zstd at the same cost. Otherwise zstd has half of gzip's cost at no more bytes, and gzip half of
 /// brotli's.
 const fn preference(effort: Effort) -> [Coding; 3] {
     match effort {
@@ -263,13 +264,13 @@ const fn no_harder_than(effort: Effort) -> &'static [Effort] {
     }
 }
 
-/// Why a response must not be compressed by the BREACH rule.
+/// Why the BREACH rule forbids compressing a response.
 fn attackable(wanted: &Wanted, headers: &HeaderMap) -> Option<Breach> {
     wanted.breach.filter(|_| !breach::is_for_all(headers))
 }
 
-/// What another response may have been chosen by. A 200 and its 206 and 304 say the same (RFC 9110
-/// 15.3.7 and 15.4.5).
+/// Adds to Vary what another response may depend on. A 200 and its 206 and 304 have the same (RFC
+/// 9110 15.3.7 and 15.4.5).
 fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
     let is_coded = !wanted.no_transform && attackable(wanted, headers).is_none();
     if wanted.dictionaries && is_coded {
@@ -286,8 +287,8 @@ fn vary_part(wanted: &Wanted, status: StatusCode, headers: &mut HeaderMap) {
     }
 }
 
-/// HEAD gets the fields that GET would have (RFC 9110 section 9.3.2), as far as they can be known
-/// without a body; 304 those that its 200 had.
+/// Gives HEAD the fields that GET would have (RFC 9110 section 9.3.2), as far as they are known
+/// without a body, and 304 those of its 200.
 fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     let headers = &mut head.headers;
     if is_bodiless(head.status) {
@@ -295,7 +296,7 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
             if wanted.tags_restored {
                 validators::weaken(headers);
             }
-            // Mostly it does not say which type its 200 had, which may have been one that is coded.
+            // A 304 rarely has the type of its 200, which may be one that is coded.
             let may_be = !headers.contains_key(CONTENT_TYPE)
                 || eligible::by_head(StatusCode::OK, headers, None, 0, wanted.event_streams)
                     .is_ok();
@@ -324,23 +325,23 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
     }
 }
 
-/// A field of random length: it covers every coding, and responses that are not coded.
+/// Adds a field of random length. It covers every coding, and responses that are not coded.
 fn hide_length(headers: &mut HeaderMap, bytes_max: usize) {
     if bytes_max == 0 {
         return;
     }
     let mut random = [0; 2];
-    // Without randomness there is no TLS either.
+    // Without randomness there would be no TLS either.
     if aws_lc_rs::rand::fill(&mut random).is_err() {
         return;
     }
     let length = usize::from(u16::from_le_bytes(random)) % (bytes_max + 1);
-    // One character, and one that HPACK's code does not shorten below 8 bits: X has exactly 8.
+    // A character that HPACK does not shorten: X has exactly 8 bits.
     let value = HeaderValue::from_str(&"X".repeat(length));
     headers.insert(PADDING, value.unwrap_or(HeaderValue::from_static("")));
 }
 
 const PADDING: HeaderName = HeaderName::from_static("x-padding");
 
-/// Bytes of a body that is held to be coded in one step with a prepared dictionary.
+/// Most bytes of a body that is held, to be coded in one step with a prepared dictionary.
 const WHOLE_BYTES_MAX: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! One file of the dictionary store: what its name and its bytes say. It must not know folders.
+//! The format of a file of the dictionary store: its name and its bytes.
 
 use std::io;
 
@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use super::hash::hash;
 
-/// Bytes of a file at most: the largest dictionary, and the rest of the file.
+/// Most bytes of a file: the largest dictionary and the rest of the file.
 pub(super) const FILE_BYTES_MAX: u64 =
     (DICTIONARY_BYTES_MAX + HEAD_BYTES_MAX + MAGIC.len() + LENGTH_BYTES + SUM_BYTES) as u64;
-/// Bytes of a head: a path as long as a request may have, with each byte escaped. JSON that is
-/// read takes up to 16 times its length for a moment.
+/// Most bytes of a head: a path as long as a request may have, with each byte escaped. Parsing JSON
+/// takes up to 16 times its length for a moment.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const MAGIC: &[u8] = b"EYELETD1";
 /// Bytes of the head's length, a little-endian `u32`.
 const LENGTH_BYTES: usize = 4;
 /// Bytes of SHA-256.
 const SUM_BYTES: usize = 32;
-/// Versions are numbered as they are seen. No store ever comes this far, and a store that begins
-/// here can still count: `seen + 1` does not overflow.
+/// Versions are numbered as they are seen. No store comes this far, and a store that begins here
+/// can still count: `seen + 1` does not overflow.
 pub(super) const SEEN_MAX: u64 = 1 << 48;
 
-/// What a file says before its content.
+/// The head of a file, before its content.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Head {
@@ -35,14 +35,14 @@ enum Head {
     Trained { rule: Box<str>, pattern: Box<str> },
 }
 
-/// What the store has written, and reads again when it starts.
+/// A file that the store has written, read again at the start.
 #[derive(Debug)]
 pub(super) enum Found {
     Version(Version),
     Delta(Step, Delta),
 }
 
-/// A dictionary that was trained.
+/// A trained dictionary.
 #[derive(Debug)]
 pub(super) struct TrainedFile {
     pub(super) rule: Box<str>,
@@ -82,7 +82,7 @@ pub(super) fn encode_trained(rule: &str, pattern: &Pattern, content: &[u8]) -> i
     encode(&Head::Trained { rule: rule.into(), pattern: pattern.as_str().into() }, content)
 }
 
-/// Reads a version or a delta. `None`: the file is not whole, or it has another file's name.
+/// Reads a version or a delta. `None`: the file is damaged, or it has another file's name.
 pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
     let (head, content) = split(&file)?;
     match head {
@@ -109,7 +109,7 @@ pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
     }
 }
 
-/// Reads a trained dictionary. Its name is not looked at: people put it there.
+/// Reads a trained dictionary. Its name is not checked, because people put the file there.
 pub(super) fn decode_trained(file: Bytes) -> Option<TrainedFile> {
     match split(&file)? {
         (Head::Trained { rule, pattern }, content) => {

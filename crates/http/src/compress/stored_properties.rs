@@ -1,5 +1,5 @@
-//! What must hold of files of the dictionary store, whatever their names and bytes: asserted by a
-//! fuzz target and by property tests. It must not know which bytes are likely.
+//! Properties of reading files of the dictionary store, for any names and bytes. A fuzz target and
+//! the property tests assert them.
 
 use bytes::Bytes;
 use eyelet_compress::Coding;

@@ -1,10 +1,10 @@
-//! Weak entity tags that upstreams sent themselves: they are given back as they are, while those
-//! that were made weak here become strong again. It must not know who asks.
+//! Weak entity tags that upstreams sent themselves. They are returned unchanged, while tags that we
+//! made weak become strong again.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The last ones, by their hash.
+/// The hashes of the last such tags.
 #[derive(Default)]
 pub struct WeakTags {
     known: HashSet<u64>,
@@ -12,7 +12,7 @@ pub struct WeakTags {
 }
 
 impl WeakTags {
-    /// Notes a tag, if it is a weak one.
+    /// Notes a tag, if it is weak.
     pub fn note(&mut self, rule: u32, tag: &[u8]) {
         let hash = hash(rule, tag);
         if !tag.starts_with(b"W/") || !self.known.insert(hash) {
@@ -38,6 +38,6 @@ fn hash(rule: u32, tag: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// 128 KiB a worker. One that is forgotten costs a full response to an upstream that compares
-/// tags as texts, nothing else: If-None-Match compares weakly (RFC 9110 section 13.1.2).
+/// Most tags: 128 KiB a worker. Forgetting one costs a full response from an upstream that compares
+/// tags as texts, and nothing else: If-None-Match compares weakly (RFC 9110 section 13.1.2).
 const TAGS_MAX: usize = 4096;

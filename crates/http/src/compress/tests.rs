@@ -1,5 +1,5 @@
 //! Every Accept-Encoding with every kind of response, decoded and compared; dictionaries from the
-//! first response to a returning client. Nothing here opens a socket.
+//! first response to a returning client. No sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Read;
@@ -28,7 +28,7 @@ struct Edge {
     terminate: Terminate,
 }
 
-/// What the client got.
+/// The client's response.
 struct Got {
     headers: HeaderMap,
     body: Vec<u8>,
@@ -53,7 +53,7 @@ impl Edge {
         Self { compressors, terminate: terminate.clone() }
     }
 
-    /// A whole exchange: `pieces` are what the upstream sends, a short pause after each.
+    /// A whole exchange. The upstream sends `pieces` with a short pause after each.
     fn exchange(&self, request: Fields<'_>, response: &Answer<'_>) -> Got {
         let mut head = request_head("GET", "/page", request);
         let path = request.iter().find(|(name, _)| *name == ":path").map(|(_, path)| *path);
@@ -105,7 +105,7 @@ impl Edge {
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// What an upstream answers.
+/// An upstream's response.
 struct Answer<'a> {
     status: u16,
     fields: Fields<'a>,
@@ -154,7 +154,7 @@ fn config(terms: &str, folder: &Path) -> Config {
     eyelet_config::load(&folder.join("edge.toml"), eyelet_config::Depth::Files).unwrap().config
 }
 
-/// Text that compresses about as text does.
+/// Text that compresses about as well as real text.
 fn text(len: usize, seed: u32) -> Vec<u8> {
     let mut body = Vec::with_capacity(len + 64);
     let mut n = seed;

@@ -1,5 +1,4 @@
-//! A trained dictionary as it is served: prepared once, shared by all workers. It must not know
-//! where it was trained.
+//! A trained dictionary, prepared once and shared by all workers.
 
 use bytes::Bytes;
 use eyelet_compress::Effort;
@@ -24,12 +23,13 @@ pub struct Trained {
     /// The dictionary.
     pub content: Bytes,
     pub(super) prepared: Prepared,
-    /// For its own download.
+    /// The dictionary in brotli, for its download.
     br: Bytes,
 }
 
 impl Trained {
-    /// `None` where the content is no raw dictionary. Takes a second: not for a worker.
+    /// `None` if the content is not a raw dictionary. Takes a second, so it must not run on a
+    /// worker.
     pub(super) fn new(rule: &str, pattern: Pattern, content: Bytes) -> Option<Self> {
         let prepared = Prepared::new(&content, Effort::Small)?;
         let mut br = Vec::new();
@@ -52,7 +52,7 @@ impl Trained {
             headers.insert(name, HeaderValue::from_static(value));
         };
         set(CONTENT_TYPE, "application/octet-stream");
-        // Its name is its hash: it never changes, and it must be fresh to be used.
+        // Its name is its hash, so it never changes. It must be fresh to be used.
         set(CACHE_CONTROL, "public, max-age=2592000, immutable");
         set(VARY, "accept-encoding");
         if is_br {
@@ -66,5 +66,5 @@ impl Trained {
     }
 }
 
-/// The most: it is made once.
+/// The best quality: it is coded only once.
 const DOWNLOAD_QUALITY: u32 = 11;

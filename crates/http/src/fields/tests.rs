@@ -1,5 +1,4 @@
-//! Fields before and after, as tables.
-//! Must not need a socket.
+//! Tables of fields before and after they are passed on.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

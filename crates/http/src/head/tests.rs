@@ -1,5 +1,4 @@
-//! Heads as tables: what is taken, what is refused and why, however a head is cut into reads.
-//! Must not need a socket.
+//! Tables of heads: accepted ones, refused ones and why, however a head is cut into reads.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -18,7 +17,7 @@ fn get(fields: &str) -> String {
 }
 
 #[test]
-fn requests_that_are_none() {
+fn malformed_requests() {
     use RequestFault::*;
     for (head, expected) in [
         ("GET / HTTP/1.1\nHost: a.test\r\n\r\n", BareLf),
@@ -61,7 +60,7 @@ fn requests_that_are_none() {
 }
 
 #[test]
-fn fields_that_are_none() {
+fn malformed_fields() {
     use RequestFault::*;
     for (fields, expected) in [
         ("X: a\r\n b", Field),
@@ -112,7 +111,7 @@ fn limits_of_a_head() {
     assert_eq!(fault(&long), Some(RequestFault::TargetTooLong));
     let wide = get(&format!("X: {}", "y".repeat(64 << 10)));
     assert_eq!(fault(&wide), Some(RequestFault::TooLong));
-    // Also before it is whole.
+    // Also before it is complete.
     let mut endless = BytesMut::from(&wide[..wide.len() - 4]);
     let taken = take_request(&mut endless, &mut Scanner::default(), 64 << 10);
     assert_eq!(taken.err(), Some(RequestFault::TooLong));
@@ -129,7 +128,7 @@ fn limits_of_a_head() {
 }
 
 #[test]
-fn requests_as_they_are_meant() {
+fn requests_and_their_meaning() {
     for (head, uri, length, keep_alive) in [
         ("GET /a?b HTTP/1.1\r\nHost: A.test:8443\r\n\r\n", "https://A.test:8443/a?b", None, true),
         ("\r\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n", "https://a.test/", None, true),
@@ -213,14 +212,14 @@ fn responses() {
     assert_eq!(fits, Ok((Length::UntilClose, false)));
     let beyond = response(&many(RESPONSE_FIELDS_MAX + 1), &Method::GET);
     assert_eq!(beyond, Err(Fault::TooMany));
-    // What is no HTTP is not waited for.
+    // There is no wait for more of what is not HTTP.
     let mut buffer = BytesMut::from(&b"220 mail"[..]);
     let taken = take_response(&mut buffer, &mut Scanner::default(), &Method::GET);
     assert_eq!(taken.err(), Some(Fault::Line));
 }
 
 #[test]
-fn what_goes_on_keeps_its_order() {
+fn forwarded_fields_keep_their_order() {
     let request = whole(&get("X-Two: 2\r\nConnection: keep-alive, TE\r\nTE: trailers\r\n\
          Content-Length: 0\r\nX-One: 1\r\nX-Two: 3"));
     let mut headers = request.unwrap().parts.headers;
@@ -232,7 +231,7 @@ fn what_goes_on_keeps_its_order() {
             headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
         lines.collect::<Vec<_>>()
     };
-    // Values of one name come together, where the first of them was.
+    // Values of one name are together, at the place of the first.
     assert_eq!(lines(&headers), ["x-two: 2", "x-two: 3", "x-one: 1"]);
     let head = "HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\nServer: s\r\n\
          KEEP-ALIVE: timeout=5\r\nConnection: keep-alive\r\nX: y\r\n\r\n";

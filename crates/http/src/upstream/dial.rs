@@ -1,5 +1,4 @@
-//! Dials an upstream: names, addresses, TLS, and which version of HTTP is spoken then.
-//! It must not know whose request it is for.
+//! Dials an upstream: names, addresses, TLS, and the version of HTTP.
 
 use std::future::Future;
 use std::io;
@@ -27,17 +26,17 @@ use eyelet_resolve::names::Names;
 use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
 use eyelet_tls::client::{ClientConfigs, Spoken};
 
-/// How often an upstream that is not there is dialled again while it is waited for.
+/// Time between dials to an upstream that is down, while requests wait for it.
 const WAIT_STEP: Duration = Duration::from_millis(100);
-/// What a TLS connection holds of what it sends.
+/// Most bytes that a TLS connection holds of what it sends.
 const SEALED_BYTES_MAX: usize = 16 << 10;
-/// Connection Attempt Delay (RFC 8305 section 8), and addresses of one name that are tried.
+/// Connection Attempt Delay (RFC 8305 section 8), and most addresses of one name that are tried.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 const ATTEMPTS_MAX: usize = 7;
 
 /// What dials upstreams for a worker.
 pub struct Dialler {
-    /// Watches the sockets.
+    /// The worker, which registers the sockets.
     pub engine: Rc<Worker>,
     /// Looks names up.
     pub names: Rc<Names>,
@@ -58,13 +57,13 @@ pub enum Dialled {
 /// Why there is no connection.
 #[derive(Debug)]
 pub struct DialFailure {
-    /// Whom we dialled.
+    /// The address that was dialled.
     pub name: Arc<str>,
-    /// Why not.
+    /// Why there is none.
     pub reason: Reason,
 }
 
-/// What may be spoken on a new connection. A connection that is to switch protocols speaks
+/// The versions of HTTP to offer on a new connection. A connection that will switch protocols needs
 /// HTTP/1.1: HTTP/2 has no 101.
 pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
     match (to.http2, &to.tls) {
@@ -75,7 +74,7 @@ pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
     }
 }
 
-/// Dials, and goes on dialling until `patience` ends. `preface` goes before all else, TLS too.
+/// Dials, repeatedly until `patience` ends. `preface` is sent first, before TLS.
 pub async fn dial(
     dialler: &Dialler,
     to: &HttpUpstream,
@@ -122,7 +121,7 @@ async fn dial_once(
     Err(DialFailure { name, reason })
 }
 
-/// A socket on which HTTP may begin, and whether it is HTTP/2.
+/// A socket on which HTTP may begin, and whether it speaks HTTP/2.
 async fn connect(
     dialler: &Dialler,
     to: &HttpUpstream,
@@ -152,7 +151,8 @@ async fn connect(
     let dialled = connect_any(addresses.take(ATTEMPTS_MAX).collect()).await;
     let (address, mut tcp) = dialled?;
     *name = address.to_string().into();
-    // A relay's writes are the client's: without this a small one would wait for an answer.
+    // A relay's writes are the client's: without this a small one would wait for an
+    // acknowledgement.
     tcp.set_nodelay(true).map_err(failed)?;
     tcp.write_all(preface).await.map_err(failed)?;
     let plain =
@@ -180,8 +180,8 @@ async fn secure(
     Ok((Socket::Tls(Box::new(stream)), http2))
 }
 
-/// Tries the addresses in turn, a new one each time the last has failed or [`ATTEMPT_DELAY`] has
-/// passed; the first that connects wins (RFC 8305).
+/// Tries the addresses in turn: the next one when the last has failed or after [`ATTEMPT_DELAY`].
+/// The first that connects wins (RFC 8305).
 async fn connect_any(addresses: Vec<SocketAddr>) -> Result<(SocketAddr, TcpStream), Reason> {
     let mut waiting = addresses.into_iter();
     let mut attempts = Vec::new();

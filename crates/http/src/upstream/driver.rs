@@ -1,5 +1,5 @@
-//! The task of an HTTP/2 connection to an upstream: how much may be sent ahead on it, and whether
-//! anybody is there. It must not know what is asked on it.
+//! The task of an HTTP/2 connection to an upstream. It sizes the windows and finds out whether the
+//! upstream is still there.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,53 +19,55 @@ use tokio::time::{Sleep, sleep};
 use super::socket::{Descriptor, Socket};
 use eyelet_memory::budget::{Budget, Counted};
 
-/// Bytes that an upstream may send ahead on a stream, from the start and at the least.
+/// Window of a stream in bytes: at the start, and at the least.
 pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-/// The same for an upstream that is far away: 40 MB/s over a tenth of a second.
+/// Widest window of a stream, for a distant upstream: 40 MB/s over a tenth of a second.
 const STREAM_WINDOW_BYTES_MAX: u32 = 4 << 20;
-/// Wider by so much at a time: a window costs a round trip to widen.
+/// The factor by which a window is widened: each time costs a round trip.
 const WIDER: u32 = 4;
-/// Wider windows of all streams of a connection, at most: clients may all stop reading.
+/// Most bytes of all streams' windows of a connection beyond the least ones: all clients may stop
+/// reading.
 const AHEAD_BYTES_MAX: usize = 16 << 20;
-/// And at most such a part of what memory is left.
+/// And at most one such part of the memory that is left.
 const AHEAD_PARTS: usize = 16;
-/// A wait for data that is longer is a round trip worth bridging: below it the least window is
-/// 13 MB/s and more.
+/// A longer wait for data is a round trip that a wider window would bridge. Below it, the least
+/// window still gives at least 13 MB/s.
 const FAR: Duration = Duration::from_millis(5);
-/// How long nothing comes on a connection without streams before it is asked whether it is there;
-/// each time it is twice as long.
+/// How long a connection without streams may be silent before it is pinged. Doubled each time.
 const PING_AFTER: Duration = Duration::from_secs(5);
 /// The same for a connection that gets a request then.
 const PING_FIRST_AFTER: Duration = Duration::from_secs(1);
-/// How long the answer may take.
+/// How long the pong may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pings without a response between them, and one more for a request: gRPC's servers end a
+/// Most pings without a response between them; a request may add one. gRPC's servers end a
 /// connection at the fourth.
 const PINGS_MAX: u32 = 2;
 
-/// What the task and those who ask share.
+/// State that the task and the streams share.
 pub struct State {
     budget: Arc<Budget>,
-    /// What the upstream has sent ahead on all streams, or may send beyond the least windows.
+    /// Counts what the upstream has sent ahead on all streams, or may send beyond the least
+    /// windows.
     counted: RefCell<Counted>,
-    /// Bytes that came on all streams and nobody took.
+    /// Bytes that arrived on all streams and no task has taken.
     ahead: Cell<usize>,
-    /// Streams now.
+    /// The number of streams.
     pub streams: Cell<usize>,
-    /// Those among them that cannot be asked elsewhere any more.
+    /// The streams whose requests cannot be repeated elsewhere any more.
     pub fixed: Cell<usize>,
-    /// It gets no more streams.
+    /// Whether it gets no more streams.
     pub retired: Cell<bool>,
-    /// Of each stream, as the upstream was told.
+    /// The window of each stream, as the upstream was told.
     window: Cell<u32>,
     wanted: Cell<u32>,
-    /// Windows have been wider than at the start.
+    /// Whether windows have been wider than at the start.
     was_wide: Cell<bool>,
-    /// The upstream was told of narrower windows, and was not seen to acknowledge them.
+    /// Whether the upstream was told of narrower windows and has not acknowledged them, as far as
+    /// we saw.
     is_narrowing: Cell<bool>,
-    /// Windows by stream, of those that have waited for data since windows were wide.
+    /// The windows of streams that have waited for data since windows were wide.
     windows: RefCell<BTreeMap<u32, FlowControl>>,
-    /// Something was read.
+    /// Whether something was read.
     heard: Cell<bool>,
     heard_at: Cell<Instant>,
     pings: Cell<u32>,
@@ -74,7 +76,7 @@ pub struct State {
 }
 
 impl State {
-    /// That of a new connection.
+    /// The state of a new connection.
     pub fn new(budget: Arc<Budget>) -> Rc<Self> {
         Rc::new(Self {
             counted: RefCell::new(Counted::new(&budget, 0)),
@@ -96,8 +98,8 @@ impl State {
         })
     }
 
-    /// Notes a new stream: all their windows stay within bounds, and a connection that was silent
-    /// for a while is asked whether it is there, while the request is on its way.
+    /// Notes a new stream. All windows together stay within the limit, and a connection that was
+    /// silent for a while is pinged while the request is in transit.
     pub fn begins(&self) {
         self.streams.update(|streams| streams + 1);
         if self.heard_at.get().elapsed() >= PING_FIRST_AFTER && self.pings.get() <= PINGS_MAX {
@@ -110,35 +112,35 @@ impl State {
         self.recount();
     }
 
-    /// Notes that a stream has ended, and with it what was here for it.
+    /// Notes that a stream has ended, with the bytes that it held.
     pub fn ends(&self, ahead: usize) {
         self.streams.update(|streams| streams - 1);
         self.ahead.update(|all| all - ahead);
         self.recount();
     }
 
-    /// Notes how much is here for a stream.
+    /// Notes how many bytes have arrived for a stream.
     pub fn holds(&self, ahead: &mut usize, now: usize) {
         self.ahead.update(|all| all - *ahead + now);
         *ahead = now;
         self.recount();
     }
 
-    /// The windows are one promise: a burst of streams makes them narrower before it is used.
+    /// All windows are promised memory: a burst of streams narrows them before it is used.
     fn recount(&self) {
         let beyond = (self.window.get() - STREAM_WINDOW_BYTES) as usize;
         let promised = (self.streams.get() * beyond).min(AHEAD_BYTES_MAX);
         self.counted.borrow_mut().set(promised.max(self.ahead.get()));
     }
 
-    /// Notes that a stream waits for data. Once windows were wide its window is kept until
-    /// [`State::forget`]; returns whether it is.
+    /// Notes that a stream waits for data. Once windows have been wide, its window is kept until
+    /// [`State::forget`]. Returns whether it is kept.
     pub fn keep(&self, window: &mut FlowControl) -> bool {
         if !self.was_wide.get() {
             return false;
         }
         self.windows.borrow_mut().insert(window.stream_id().into(), window.clone());
-        // It may have become narrower before.
+        // It may have become narrower earlier.
         reopen(window);
         true
     }
@@ -148,15 +150,15 @@ impl State {
         self.windows.borrow_mut().remove(&stream);
     }
 
-    /// Reopens windows once the upstream has acknowledged that they are narrower. The library looks
-    /// whether a WINDOW_UPDATE is due only when data is released: it is when half of the window is
-    /// free. A window that shrinks may be empty with less than that free. Then no data comes,
-    /// nothing is released, and the stream stands still.
+    /// Reopens windows once the upstream has acknowledged that they are narrower. The library
+    /// checks whether a WINDOW_UPDATE is due only when data is released; it is due when half of the
+    /// window is free. A window that shrinks may be empty with less than that free. Then no data
+    /// comes, nothing is released, and the stream hangs.
     fn reopen_narrowed(&self) {
         if !self.is_narrowing.get() {
             return;
         }
-        // The library changes all windows when the acknowledgement comes.
+        // The library changes all windows when the acknowledgement arrives.
         let is_narrow = |window: &FlowControl| {
             let whole = window.available_capacity() + window.used_capacity().cast_signed();
             whole == self.window.get() as isize
@@ -180,7 +182,7 @@ impl State {
         AHEAD_BYTES_MAX.min(self.budget.left() / AHEAD_PARTS)
     }
 
-    /// A window as near to this one as fits.
+    /// Requests a window as close to this one as fits.
     fn want(&self, mut window: u32) {
         let streams = self.streams.get().max(1);
         while window > STREAM_WINDOW_BYTES && window as usize * streams > self.bytes_max() {
@@ -198,14 +200,14 @@ impl State {
     }
 }
 
-/// Has the library look again whether a WINDOW_UPDATE is due.
+/// Makes the library check again whether a WINDOW_UPDATE is due.
 fn reopen(window: &mut FlowControl) {
-    // Nothing is always held.
+    // 0 bytes can always be released.
     let _ = window.release_capacity(0);
 }
 
-/// Sees whether a stream's window is what its data waits for: if so it comes in bursts of most of
-/// a window, with a round trip between them.
+/// Finds out whether a stream waits for its window. Its data then arrives in bursts of most of a
+/// window, with a round trip between them.
 #[derive(Default)]
 pub struct Bursts {
     bytes: usize,
@@ -213,15 +215,15 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// No data is here.
+    /// No data has arrived.
     pub fn wait(&mut self) {
         self.waits_since.get_or_insert_with(Instant::now);
     }
 
-    /// Some data came.
+    /// Some data has arrived.
     pub fn came(&mut self, bytes: usize, state: &State) {
         if self.waits_since.take().is_some_and(|since| since.elapsed() >= FAR) {
-            // Windows are opened by halves, and by less while they are not empty.
+            // Windows are reopened by halves, or by less while they are not empty.
             if std::mem::take(&mut self.bytes) >= state.window.get() as usize / 4 {
                 let wider = state.window.get().saturating_mul(WIDER);
                 state.want(wider.min(STREAM_WINDOW_BYTES_MAX));
@@ -231,7 +233,7 @@ impl Bursts {
     }
 }
 
-/// A socket that notes when it is heard.
+/// A socket that notes when something is read.
 pub struct Listened {
     pub socket: Rc<RefCell<Socket>>,
     pub state: Rc<State>,
@@ -240,7 +242,7 @@ pub struct Listened {
 /// A connection as the library drives it.
 pub type Driven = h2::client::Connection<Listened, Bytes>;
 
-/// Drives a connection to its end, or until nobody seems to be there.
+/// Drives a connection to its end, or until the upstream seems to be gone.
 pub async fn drive(
     mut driven: Driven,
     socket: Rc<RefCell<Socket>>,
@@ -254,9 +256,9 @@ pub async fn drive(
             *waker = Some(task.waker().clone());
         }
         drop(waker);
-        // Narrower windows go before the requests that made them so.
+        // Narrower windows are sent before the requests that required them.
         set_window(&mut driven, &state, task);
-        // Each stream is told why.
+        // Each stream gets the reason.
         if Pin::new(&mut driven).poll(task).is_ready() {
             return Poll::Ready(());
         }
@@ -271,13 +273,13 @@ pub async fn drive(
     state.retired.set(true);
 }
 
-/// Tells the upstream of another window, which it has the library acknowledge first.
+/// Sends the upstream another window, which it must acknowledge first.
 fn set_window(driven: &mut Driven, state: &State, task: &Context<'_>) {
     if state.window.get() > STREAM_WINDOW_BYTES && state.budget.is_filling(0) {
         state.wanted.set(STREAM_WINDOW_BYTES);
     }
     let wanted = state.wanted.get();
-    // It fails while the last one is on its way; its acknowledgement is another turn.
+    // It fails while the last one is not acknowledged; the acknowledgement causes another poll.
     if wanted != state.window.get() && driven.set_initial_window_size(wanted).is_ok() {
         let before = state.window.replace(wanted);
         state.was_wide.set(true);
@@ -289,12 +291,12 @@ fn set_window(driven: &mut Driven, state: &State, task: &Context<'_>) {
     }
 }
 
-/// Asks a silent upstream whether it is there.
+/// Pings a silent upstream.
 struct Pulse {
     pings: PingPong,
-    /// Since when nothing was heard although it was asked.
+    /// Since when a ping is unanswered and nothing was read.
     asked: Option<Instant>,
-    /// When to look again, at the latest.
+    /// The time of the next check, at the latest.
     due: Pin<Box<Sleep>>,
 }
 
@@ -303,7 +305,7 @@ impl Pulse {
         Self { pings, asked: None, due: Box::pin(sleep(PING_AFTER)) }
     }
 
-    /// Ready when nobody is there and nothing is lost by saying so.
+    /// Ready when the upstream seems to be gone and ending the connection loses nothing.
     fn poll(
         &mut self,
         state: &State,
@@ -311,14 +313,14 @@ impl Pulse {
         task: &mut Context<'_>,
     ) -> Poll<()> {
         if state.heard.replace(false) {
-            // Whatever it says, it is there.
+            // Whatever was read, the upstream is there.
             state.heard_at.set(Instant::now());
             state.ping_now.set(false);
             self.asked = None;
         }
-        // Taken off, so that the next one can be sent.
+        // Taken, so that the next ping can be sent.
         let _ = self.pings.poll_pong(task);
-        // While it is silent each request would ask again, and be the start of another wait.
+        // Otherwise each request to a silent upstream would ping again and restart the wait.
         if state.ping_now.replace(false) && self.asked.is_none() {
             self.ask(state, task);
         }
@@ -335,7 +337,7 @@ impl Pulse {
                 self.look_in(wait - since);
             } else if self.asked.is_some() {
                 state.retired.set(true);
-                // A machine that takes what is sent is there, and its process may be busy.
+                // A machine that acknowledges data is alive, and its process may be busy.
                 let is_lost = state.fixed.get() == 0 && socket.borrow().unsent() > 0;
                 if is_lost || state.streams.get() == 0 {
                     return Poll::Ready(());
@@ -351,7 +353,7 @@ impl Pulse {
     }
 
     fn ask(&mut self, state: &State, task: &Context<'_>) {
-        // It fails while the last one has no answer, which is awaited then.
+        // It fails while the last ping is unanswered; that pong is then awaited.
         if self.pings.send_ping(Ping::opaque()).is_ok() {
             state.pings.update(|pings| pings + 1);
             task.waker().wake_by_ref();

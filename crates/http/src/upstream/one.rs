@@ -1,5 +1,4 @@
 //! A connection to an upstream that speaks HTTP/1.1: one exchange after another.
-//! It must not know whose request it carries.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -23,36 +22,36 @@ use eyelet_memory::budget::Counted;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
-/// The same while memory is short, unless the client takes more at once: a head, mostly. Also the
-/// least, for it is counted with the connection: a client that takes a byte at a time would
-/// otherwise have its response read a byte at a time.
+/// The same while memory is short, unless the client accepts more at once: mostly a head. Also the
+/// fewest bytes read, because they are counted with the connection. Otherwise a client that reads a
+/// byte at a time would make us read its response a byte at a time.
 const TIGHT_BYTES: usize = 4 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
 
 /// A connection.
 pub struct Connection {
-    /// Received and not taken yet.
+    /// Received bytes that were not taken yet.
     pub received: BytesMut,
-    /// Bytes of memory that it holds.
+    /// Bytes of memory of `received`.
     received_held: usize,
     /// Whether it has carried a request before.
     pub reused: bool,
-    /// Who was dialled.
+    /// The address that was dialled.
     pub name: Arc<str>,
-    /// After how long without a request the upstream closes it, by its last response.
+    /// How long the upstream keeps the connection without a request, by its last response.
     pub said_timeout: Option<Duration>,
     scanner: Scanner,
-    /// Whether it goes on behind the response, as far as the response says.
+    /// Whether the connection continues after the response, by its fields.
     keep_alive: bool,
     socket: Socket,
     counted: Counted,
-    // Counted as long as it lives.
+    // Counts the descriptor as long as it lives.
     descriptor: Descriptor,
 }
 
 impl Connection {
-    /// A connection that was dialled.
+    /// A new connection.
     pub fn new(socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
         let counted = Counted::new(&descriptor.0.budget, socket.bytes());
         Self {
@@ -69,9 +68,10 @@ impl Connection {
         }
     }
 
-    /// Reads into `received`; how many bytes came. 0 is the end.
+    /// Reads into `received`. Returns how many bytes arrived; 0 is the end.
     ///
-    /// Through a buffer of the worker's, so that a connection holds what it received and no more.
+    /// It reads into the worker's buffer first, so that a connection holds no more than it
+    /// received.
     pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let max = match self.descriptor.0.budget.piece() {
             Some(_) => READ_BYTES,
@@ -80,7 +80,7 @@ impl Connection {
         self.poll_fill_by(task, max)
     }
 
-    /// The same for some `max` bytes.
+    /// The same for about `max` bytes.
     pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
         let max = max.clamp(TIGHT_BYTES, READ_BYTES);
         let read = ready!(self.socket.poll_recv(task, &mut self.received, max))?;
@@ -88,7 +88,7 @@ impl Connection {
         Poll::Ready(Ok(read))
     }
 
-    /// Counts what it holds, also after it was taken.
+    /// Counts the memory that it holds, also after bytes were taken.
     pub fn recount(&mut self) {
         self.received_held = held_by(&mut self.received, self.received_held);
         let beyond = self.received_held.saturating_sub(TIGHT_BYTES);
@@ -100,7 +100,7 @@ impl Connection {
         self.socket.takes()
     }
 
-    /// Gives its buffer and its task back, for it may be kept for a while.
+    /// Frees its buffer and forgets its task, because it may be kept for a while.
     pub fn rest(&mut self) {
         self.socket.rest();
         self.received = BytesMut::new();
@@ -121,12 +121,12 @@ impl Connection {
         socket.poll_flush(task)
     }
 
-    /// Tells the upstream that nothing more will come.
+    /// Ends the stream to the upstream.
     pub fn poll_shutdown(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(task)
     }
 
-    /// The next response's head, interim ones too.
+    /// The next response's head, which may be interim.
     pub fn poll_head(
         &mut self,
         task: &mut Context<'_>,
@@ -175,18 +175,17 @@ impl Connection {
         }
     }
 
-    /// Whether it can carry another request behind a response that has come to its end.
+    /// Whether it can carry another request after a complete response.
     pub fn goes_on(&self) -> bool {
         self.keep_alive && self.received.is_empty()
     }
 
-    /// Whether an idle connection is still as it was left: open, and silent.
-    /// With `look` the kernel is asked too.
+    /// Whether an idle connection is still open and silent. With `look` the kernel is asked, too.
     pub fn is_fresh(&mut self, look: bool) -> bool {
         self.socket.is_silent(look)
     }
 
-    /// The socket alone, for a pair in the table. `None`: it speaks TLS.
+    /// The socket alone, for a pair in the connection table. `None`: it speaks TLS.
     pub fn into_socket(self) -> Option<io::Result<OwnedFd>> {
         match self.socket {
             Socket::Plain(socket) => Some(socket.into_socket()),
@@ -194,13 +193,13 @@ impl Connection {
         }
     }
 
-    /// Whether [`Connection::into_socket`] gives one.
+    /// Whether [`Connection::into_socket`] returns one.
     pub fn is_plain(&self) -> bool {
         !matches!(self.socket, Socket::Tls(_))
     }
 }
 
-/// `Keep-Alive: timeout=5, max=100`, in seconds (RFC 2068 19.7.1). Most responses do not say it.
+/// `Keep-Alive: timeout=5, max=100`, in seconds (RFC 2068 19.7.1). Most responses do not have it.
 fn said_timeout(headers: &HeaderMap) -> Option<Duration> {
     let said = headers.get(KEEP_ALIVE)?.to_str().ok()?;
     said.split(',').find_map(|element| {

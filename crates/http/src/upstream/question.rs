@@ -1,5 +1,4 @@
-//! What an upstream is asked, and why it may not answer.
-//! It must not know which version of HTTP it speaks.
+//! A request to an upstream, and why it may get no response.
 
 use http::request;
 
@@ -8,22 +7,22 @@ use crate::fields::Told;
 use crate::head::Length;
 use eyelet_telemetry::reason::Reason;
 
-/// A request as an upstream is asked it.
+/// A request to an upstream.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
     /// Method, target and fields.
     pub parts: &'a request::Parts,
-    /// The authority that is asked for.
+    /// The authority of the request.
     pub host: &'a str,
-    /// What is said of who asks.
+    /// The fields about the client.
     pub told: &'a Told,
-    /// Of its body.
+    /// The length of its body.
     pub length: Length,
-    /// Whether the client takes trailers (RFC 9110 10.1.4).
+    /// Whether the client accepts trailers (RFC 9110 10.1.4).
     pub trailers: bool,
-    /// Whether it may be asked once more if a connection that was kept turns out to be dead.
+    /// Whether it may be repeated if a kept connection turns out to be dead.
     pub again: bool,
-    /// Whether it must go by HTTP/1.1: it asks for another protocol, or the upstream wants that.
+    /// Whether it needs HTTP/1.1: it asks for another protocol, or the upstream requires it.
     pub by_one: bool,
 }
 
@@ -34,12 +33,12 @@ pub enum NoAnswer {
     Broken(Reason),
     /// It was closed before the first byte of a response.
     Dead,
-    /// The response is none.
+    /// The response is malformed.
     Fault(ResponseFault),
     /// Memory is too short for the response's head.
     NoRoom,
-    /// It wants to be asked by HTTP/1.1, and has done nothing else (RFC 9113 section 7).
+    /// It requires HTTP/1.1, and has done nothing else (RFC 9113 section 7).
     OneWanted,
-    /// It says that it has not looked at the request.
+    /// It says that it has not processed the request.
     Unread,
 }

@@ -1,5 +1,4 @@
-//! A connection to an upstream as bytes: plain, or TLS above it.
-//! It must not know HTTP, or how it was dialled.
+//! A connection to an upstream as a byte stream, plain or with TLS.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -17,14 +16,14 @@ use tokio_rustls::client::TlsStream;
 use super::plain::Plain;
 use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 
-/// What a TLS connection is read by at once.
+/// Most bytes read at once from a TLS connection.
 const OPENED_BYTES_MAX: usize = 16 << 10;
 
-/// What is sent and received on.
+/// The socket of a connection.
 pub enum Socket {
     /// TCP, or a Unix socket.
     Plain(Plain),
-    /// Verified.
+    /// TLS, verified.
     Tls(Box<TlsStream<Plain>>),
 }
 
@@ -38,7 +37,7 @@ impl Socket {
     }
 }
 
-/// A descriptor that is counted as long as it lives.
+/// Counts a descriptor as long as it lives.
 pub struct Descriptor(pub Arc<Process>);
 
 impl Descriptor {
@@ -56,7 +55,7 @@ impl Drop for Descriptor {
 }
 
 impl Socket {
-    /// What it holds, in bytes of memory.
+    /// Bytes of memory that it holds.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Plain(_) => UPSTREAM_BYTES,
@@ -64,7 +63,7 @@ impl Socket {
         }
     }
 
-    /// Forgets the task that used it.
+    /// Drops the waker of the task that used it.
     pub fn rest(&self) {
         match self {
             Self::Plain(socket) => socket.rest(),
@@ -72,7 +71,7 @@ impl Socket {
         }
     }
 
-    /// Whether what is written now goes out at once, as far as can be seen.
+    /// Whether a write would be sent at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         let unsent = match self {
             Self::Plain(socket) => socket::unsent(socket),
@@ -81,16 +80,16 @@ impl Socket {
         unsent.is_ok_and(|unsent| unsent == 0)
     }
 
-    /// Whether nothing has come on it: neither a byte nor an end. With `look` the kernel is asked
-    /// also where epoll has told of nothing.
+    /// Whether nothing has arrived: neither a byte nor an end. With `look` the kernel is asked,
+    /// even if epoll has reported nothing.
     pub fn is_silent(&mut self, look: bool) -> bool {
         match self {
             Self::Plain(socket) => socket.is_silent(look),
-            // A TLS record may come at any time, a ticket or the end.
+            // A TLS record may arrive at any time: a ticket or the end.
             Self::Tls(socket) => {
                 let plain = socket.get_ref().0;
                 if look && !plain.has_event() && !plain.is_silent(true) {
-                    // It would not be read before its event. Mostly it is the end.
+                    // It is not read before its event. Mostly it is the end.
                     return false;
                 }
                 let mut byte = [0; 1];
@@ -101,7 +100,7 @@ impl Socket {
         }
     }
 
-    /// Reads at most `max` bytes and appends them; how many came. 0 is the end.
+    /// Reads at most `max` bytes and appends them. Returns how many; 0 is the end.
     pub fn poll_recv(
         &mut self,
         task: &mut Context<'_>,
@@ -194,7 +193,7 @@ mod tests {
     use super::super::plain::tests::{connected, look, worker};
     use super::*;
 
-    /// Moves what the server's session has to send and to read now.
+    /// Lets the server's session send and read all that it can now.
     fn serve(server: &mut ServerConnection, stream: &mut UnixStream) {
         while server.wants_write() {
             server.write_tls(stream).unwrap();
@@ -207,7 +206,7 @@ mod tests {
         }
     }
 
-    /// A connection whose handshake is done, and whose tickets were read.
+    /// A connection after its handshake, whose tickets were read.
     fn shaken(worker: &Rc<Worker>) -> (ServerConnection, UnixStream, Socket) {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let issued = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
@@ -246,7 +245,7 @@ mod tests {
         (server, stream, socket)
     }
 
-    /// Records that were not read yet may hold the end, so a look does not call them silence.
+    /// Unread records may contain the end, so they do not count as silence.
     #[test]
     fn an_end_by_tls_is_seen_before_its_event() {
         let worker = worker();

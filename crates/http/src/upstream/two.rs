@@ -1,5 +1,5 @@
-//! A connection to an upstream that speaks HTTP/2, shared by many exchanges, and one exchange's
-//! stream on it. It must not know whose requests they are.
+//! A connection to an upstream that speaks HTTP/2, shared by many exchanges, and the stream of one
+//! exchange.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -30,39 +30,39 @@ use crate::reason::http2;
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use eyelet_telemetry::reason::{Detail, Peer, Reason as EndReason};
 
-/// Streams of ours on one connection, if its upstream takes so many.
+/// Most streams on one connection, if its upstream allows so many.
 const STREAMS_MAX: usize = 100;
-/// More than all streams' windows together, however wide: clients that do not read stop nobody
-/// else's response. It is never made narrower, because what those hold would count against it; what
-/// bounds the bytes on their way is each stream's window.
+/// More than all streams' windows together, however wide: clients that do not read must not stop
+/// other responses. It is never made narrower, because bytes that those clients hold would count
+/// against it. Each stream's window bounds the bytes in transit.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
-/// Small frames that wait in the library, as bytes of payload that it takes them for.
+/// Most small frames that wait in the library, in bytes of payload as the library counts them.
 const SMALL_FRAMES_BYTES: usize = STREAMS_MAX * STREAM_WINDOW_BYTES as usize / 2;
-/// Bytes of a request that wait in the library for a stream's window.
+/// Most bytes of a request that wait in the library for a stream's window.
 const SEND_BYTES_MAX: usize = 16 << 10;
-/// Streams that we reset before their response was whole, for clients that left. Servers end a
-/// connection on which there are many, and with it what others wait for: nghttp2 at 1000.
+/// Most streams that we reset before their response was complete, for clients that left. Servers
+/// end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
 /// How long a connection is kept without a stream.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// A connection. It closes, by GOAWAY, when neither the pool nor a stream holds it.
+/// A connection. It closes with GOAWAY when neither the pool nor a stream holds it.
 pub struct Connection {
-    /// Who was dialled.
+    /// The address that was dialled.
     pub name: Arc<str>,
     budget: Arc<Budget>,
     send: RefCell<SendRequest<Bytes>>,
     scheme: Scheme,
     state: Rc<State>,
-    /// It has carried a request before.
+    /// Whether it has carried a request before.
     reused: Cell<bool>,
     resets: Cell<u32>,
     used: Cell<Instant>,
 }
 
 impl Connection {
-    /// Speaks HTTP/2 on a socket. The upstream's SETTINGS are waited for: they say how many
-    /// streams it takes, and that it speaks HTTP/2 at all.
+    /// Starts HTTP/2 on a socket. Waits for the upstream's SETTINGS, which say how many streams it
+    /// allows, and that it speaks HTTP/2 at all.
     pub async fn begin(
         socket: Socket,
         name: Arc<str>,
@@ -78,7 +78,7 @@ impl Connection {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(RESPONSE_HEAD_BYTES_MAX as u32)
             .max_send_buffer_size(SEND_BYTES_MAX)
-            // By itself it would be half of the connection's window.
+            // The default would be half of the connection's window.
             .data_frame_budget(SMALL_FRAMES_BYTES);
         let budget = descriptor.0.budget.clone();
         let counted = Counted::new(&budget, HTTP2_BYTES + socket.bytes());
@@ -114,7 +114,7 @@ impl Connection {
     /// Whether it is worth keeping.
     pub fn is_good(&self) -> bool {
         let idle = self.state.streams.get() == 0 && self.used.get().elapsed() > IDLE_MAX;
-        // A clone has no stream of its own that waits, whose waker would be lost.
+        // A clone has no waiting stream whose waker would be lost.
         let mut send = self.send.borrow().clone();
         let mut task = Context::from_waker(Waker::noop());
         !self.state.retired.get()
@@ -122,13 +122,13 @@ impl Connection {
             && matches!(send.poll_ready(&mut task), Poll::Ready(Ok(())))
     }
 
-    /// Whether it takes another stream now.
+    /// Whether another stream is allowed now.
     pub fn has_room(&self) -> bool {
         let theirs = self.send.borrow().current_max_send_streams();
         self.state.streams.get() < STREAMS_MAX.min(theirs)
     }
 
-    /// Begins an exchange.
+    /// Starts an exchange.
     pub fn ask(self: &Rc<Self>, question: &Question<'_>) -> Option<Asked> {
         let request = for_two(question, &self.scheme)?;
         let sent = question.length == Length::Empty;
@@ -157,35 +157,35 @@ impl Connection {
     }
 }
 
-/// An exchange on a stream of its own.
+/// An exchange on its own stream.
 pub struct Asked {
     /// The stream's connection.
     pub connection: Rc<Connection>,
     /// Whether the connection had carried others before.
     pub reused: bool,
     _counted: Counted,
-    /// Bytes that the upstream sent and nobody took.
+    /// Bytes that the upstream has sent and no task has taken.
     ahead: usize,
-    /// It cannot be asked elsewhere any more.
+    /// Whether the request cannot be repeated elsewhere any more.
     is_fixed: bool,
-    /// Its window is in [`State`].
+    /// Whether its window is kept in [`State`].
     is_kept: bool,
     bursts: Bursts,
     response: ResponseFuture,
     send: SendStream<Bytes>,
-    /// `None` before the response's head, and where it has no body.
+    /// `None` before the response's head, and if there is no body.
     receive: Option<RecvStream>,
-    /// What ends the request, once its body is written.
+    /// The end of the request, once its body is written.
     end: Option<Option<HeaderMap>>,
-    /// All of the request was given to the library.
+    /// Whether the library has all of the request.
     sent: bool,
     data_ended: bool,
-    /// All of the response was taken.
+    /// Whether all of the response was taken.
     whole: bool,
 }
 
 impl Asked {
-    /// Gives the library all of a queue, as fast as the upstream's windows take it, and the end.
+    /// Passes a queue to the library, as fast as the upstream's windows allow, and then the end.
     pub fn poll_send(
         &mut self,
         task: &mut Context<'_>,
@@ -212,12 +212,12 @@ impl Asked {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the request behind what is sent.
+    /// Ends the request after what was sent.
     pub fn end(&mut self, trailers: Option<HeaderMap>) {
         self.end = Some(trailers);
     }
 
-    /// The next response's head, interim ones too.
+    /// The next response's head, which may be interim.
     pub fn poll_head(
         &mut self,
         task: &mut Context<'_>,
@@ -258,13 +258,12 @@ impl Asked {
             match ready!(data) {
                 Some(Ok(data)) => {
                     self.bursts.came(data.len(), &self.connection.state);
-                    // What is taken goes into a bounded queue, and no more is taken before that
-                    // is written.
+                    // The data goes into a bounded queue. No more is taken before that is written.
                     let _ = receive.flow_control().release_capacity(data.len());
                     if !data.is_empty() {
                         return Poll::Ready(Ok(Piece::Data(data)));
                     }
-                    // An empty frame: others first.
+                    // An empty frame: other tasks go first.
                     task.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -277,7 +276,7 @@ impl Asked {
         Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers))))
     }
 
-    /// Counts what it holds: what the upstream sent ahead and nobody took.
+    /// Counts the bytes that the upstream sent ahead and no task has taken.
     pub fn recount(&mut self) {
         let ahead = self.receive.as_mut().map_or(0, |body| body.flow_control().used_capacity());
         self.connection.state.holds(&mut self.ahead, ahead);
@@ -289,7 +288,7 @@ impl Asked {
         self.send.capacity() > 0
     }
 
-    /// The connection gets no more streams: it may be dead without having said so.
+    /// Gives the connection no more streams: it may be dead.
     pub fn distrust(&self) {
         self.connection.state.retired.set(true);
     }
@@ -313,8 +312,8 @@ impl Drop for Asked {
     }
 }
 
-/// Why a stream ended before its response. Streams that were refused, or that GOAWAY names as
-/// beyond what was looked at, were not processed (RFC 9113 8.7).
+/// Why a stream ended before its response. Streams that were refused, or that are beyond GOAWAY's
+/// last stream, were not processed (RFC 9113 8.7).
 fn no_answer(error: h2::Error) -> NoAnswer {
     let refused = error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM);
     match error {
@@ -338,7 +337,7 @@ fn length(
     if !fields::are_trimmed(&head.headers) {
         return Err(ResponseFault::Field);
     }
-    // The library holds the data to it.
+    // The library checks the data against it.
     let known = content_length(&head.headers).map_err(|_| ResponseFault::Length)?;
     if *method == Method::HEAD || has_no_body(head.status) {
         return Ok(Length::Empty);
@@ -346,7 +345,7 @@ fn length(
     match known {
         Some(1..) if receive.is_end_stream() => Err(ResponseFault::Length),
         None if receive.is_end_stream() => {
-            // HTTP/1.1 has no other way to say so.
+            // HTTP/1.1 has no other way to say that there is no body.
             head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
             Ok(Length::Empty)
         }
@@ -356,8 +355,8 @@ fn length(
     }
 }
 
-/// The same by HTTP/2. The scheme is that of the way to the upstream, which HTTP/1.1 does not say
-/// either; the client's is in X-Forwarded-Proto.
+/// The request in HTTP/2 form. The scheme is that of the connection to the upstream; the client's
+/// is in X-Forwarded-Proto.
 pub fn for_two(question: &Question<'_>, scheme: &Scheme) -> Option<http::Request<()>> {
     let mut uri = http::uri::Parts::default();
     uri.scheme = Some(scheme.clone());

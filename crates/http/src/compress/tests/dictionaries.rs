@@ -1,5 +1,5 @@
-//! Dictionaries as a browser meets them: offered, brought back, answered with a delta, kept over
-//! a restart; and everything that must not become or use one.
+//! Dictionaries as a browser sees them: offered, returned, used for a delta, kept over a restart.
+//! Also everything that must not become or use one.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use eyelet_compress::Coding;
 use super::*;
 use crate::compress::hash::hash;
 
-/// One effort: what is chosen must not depend on how busy the machine is.
+/// A fixed effort: the choice must not depend on how busy the machine is.
 const TERMS: &str = "compress_effort = \"small\"\ndictionary = [\"/assets/app.*.js\"]\n\
     [dictionary]\npath = \"store\"";
 const FRESH: (&str, &str) = ("cache-control", "public, max-age=600");
@@ -37,7 +37,7 @@ fn get<'a>(edge: &Edge, path: &'a str, accept: &'a str, has: &'a str, body: &[u8
     edge.exchange(fields, &answer)
 }
 
-/// Waits for the thread, which is given two seconds where nothing else runs.
+/// Waits for the thread, which needs two seconds when nothing else runs.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is_so() {
@@ -73,7 +73,7 @@ fn a_returning_client_gets_a_delta_also_after_a_restart() {
     assert!(decode(&got.headers, &got.body, &[]) == one);
     until("version 1 is known", || knows(&edge, &one));
 
-    // Nobody has asked for version 2 yet: coded now, with what there is.
+    // Version 2 was not requested before: it is coded now, with what there is.
     let has = available(&one);
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &two);
     assert_eq!(got.told.coding, Some("dcz"));
@@ -115,7 +115,7 @@ fn a_large_delta_is_made_beside_the_path() {
     assert!(decode(&got.headers, &got.body, &one) == two);
     assert!(got.body.len() < 3_000, "{}", got.body.len());
 
-    // A delta in the one coding is none in the other.
+    // A delta in one coding does not help in the other.
     let dcb = "gzip, dcb";
     let got = get(&edge, "/assets/app.2.js", dcb, &has, &two);
     assert_eq!(got.told.coding, Some("gzip"), "too large to make while the client waits");
@@ -137,7 +137,7 @@ fn a_large_delta_is_made_beside_the_path() {
     assert!(decode(&got.headers, &got.body, &one) == other);
 }
 
-/// The stored delta of a body to itself once lost its history: both were one buffer.
+/// A stored delta of a body to itself once lost its history, because both were one buffer.
 #[test]
 fn an_unchanged_body_stays_small_when_its_delta_is_stored() {
     let scratch = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ fn an_unchanged_body_stays_small_when_its_delta_is_stored() {
 }
 
 #[test]
-fn hashes_that_nobody_has_and_broken_ones_fall_back() {
+fn unknown_and_malformed_hashes_fall_back() {
     let scratch = tempfile::tempdir().unwrap();
     let (one, two) = versions(50_000);
     let edge = Edge::new(TERMS, scratch.path());
@@ -169,7 +169,7 @@ fn hashes_that_nobody_has_and_broken_ones_fall_back() {
         assert!(!["dcz", "dcb"].map(Some).contains(&got.told.coding), "{has}");
         assert!(decode(&got.headers, &got.body, &[]) == two);
     }
-    // Another path of the rule, another origin, and a client that takes no dictionary coding.
+    // Another path of the rule, another origin, and a client that accepts no dictionary coding.
     let got = get(&edge, "/other.js", ALL, &good, &two);
     assert_ne!(got.told.coding, Some("dcz"));
     assert_eq!(got.asked["available-dictionary"], *good, "not ours: the upstream may know it");
@@ -178,7 +178,7 @@ fn hashes_that_nobody_has_and_broken_ones_fall_back() {
 }
 
 #[test]
-fn what_is_personal_never_becomes_a_dictionary() {
+fn personal_responses_never_become_dictionaries() {
     let scratch = tempfile::tempdir().unwrap();
     let edge = Edge::new(TERMS, scratch.path());
     let path = (":path", "/assets/app.1.js");
@@ -236,7 +236,7 @@ fn other_sites_are_not_answered_with_dictionaries() {
     }
 }
 
-/// What is kept of two versions: each, and the delta.
+/// The files of two versions: each, and the delta.
 fn files(scratch: &tempfile::TempDir, one: &[u8], two: &[u8]) -> [PathBuf; 3] {
     let (from, to) = (hash(one), hash(two));
     let names = [format!("{from}.version"), format!("{to}.version"), format!("{from}-{to}.dcz")];
@@ -266,7 +266,7 @@ fn broken_files_are_left_out_at_start() {
     assert!(!file.exists() && !scratch.path().join("store/half.version.new").exists());
 }
 
-/// Someone lowered `bytes_max`, or copied files into the folder.
+/// `bytes_max` was lowered, or files were copied into the folder.
 #[test]
 fn a_folder_with_more_than_the_bound_is_thinned_at_start() {
     let scratch = tempfile::tempdir().unwrap();
@@ -363,7 +363,7 @@ fn the_terms_of_a_rule_are_as_written() {
     assert_eq!(edge.terminate.compression, wanted);
 }
 
-/// HEAD and 304 vary by what GET varies by (RFC 9110 9.3.2 and 15.4.5).
+/// HEAD and 304 have the Vary of GET (RFC 9110 9.3.2 and 15.4.5).
 #[test]
 fn responses_without_a_body_vary_by_the_dictionary_too() {
     let scratch = tempfile::tempdir().unwrap();
@@ -391,7 +391,7 @@ fn responses_without_a_body_vary_by_the_dictionary_too() {
     assert_eq!(got.asked["accept-encoding"], head.asked["accept-encoding"]);
 }
 
-/// Whatever the BREACH rule says of a 200, its 206 and its 304 vary by the same.
+/// Whatever the BREACH rule says about a 200, its 206 and 304 have the same Vary.
 #[test]
 fn parts_and_304_vary_as_their_200() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Responses and clients, each with each: coded at most once, decodable, and with the fields that
-//! caches and conditions need.
+//! Every response with every client: coded at most once, decodable, and with the fields that caches
+//! and conditions need.
 
 use super::*;
 
@@ -123,8 +123,8 @@ fn check(case: &str, got: &Got, answer: &Answer<'_>, body: &[u8], may: bool, acc
         assert_eq!(got.headers.get("etag"), sent.get("etag"), "{case}");
     }
     let varies = field("vary").unwrap_or_default().to_ascii_lowercase();
-    // A known length below 512 is never coded for anybody; an unknown one may be. A part has the
-    // Vary of its whole (RFC 9110 15.3.7).
+    // A body with a known length below 512 is never coded; one of unknown length may be. A part has
+    // the Vary of its whole (RFC 9110 15.3.7).
     if may || answer.status == 206 {
         assert!(varies.contains("accept-encoding"), "{case}: {varies:?}");
     }
@@ -132,7 +132,7 @@ fn check(case: &str, got: &Got, answer: &Answer<'_>, body: &[u8], may: bool, acc
     assert!(varies.starts_with(&theirs.unwrap_or_default()), "{case}: {varies}");
 }
 
-/// The same through the programs that people have, where they are installed.
+/// The same with the usual programs, if they are installed.
 #[test]
 fn foreign_decoders_agree() {
     let scratch = tempfile::tempdir().unwrap();
@@ -196,9 +196,9 @@ fn the_breach_rule_asks_for_identity_and_says_why() {
     }
 }
 
-/// The upstream was asked for identity before anybody could know that its response is for all.
+/// The upstream was asked for identity before it was known that its response is public.
 #[test]
-fn a_response_that_is_for_all_is_coded_whoever_asks() {
+fn a_public_response_is_coded_for_every_client() {
     let scratch = tempfile::tempdir().unwrap();
     let body = text(20_000, 1);
     let asset = ("cache-control", "public, max-age=31536000, immutable");
@@ -219,9 +219,9 @@ fn a_response_that_is_for_all_is_coded_whoever_asks() {
     }
 }
 
-/// `compress = "off"` means hands off.
+/// `compress = "off"` changes nothing at all.
 #[test]
-fn off_changes_neither_what_is_asked_nor_what_is_answered() {
+fn off_changes_neither_requests_nor_responses() {
     let scratch = tempfile::tempdir().unwrap();
     let fields = [HTML, ("content-encoding", "gzip"), ("etag", "\"1\"")];
     let answer = Answer { status: 200, fields: &fields, pieces: &[b"as it came"], known: true };
@@ -261,7 +261,7 @@ fn conditions_reach_the_upstream_in_its_own_words() {
             assert_eq!(got.told.why_not, Some("no content"));
         }
     }
-    // Whatever the condition was, as far as the type may be one that is coded (RFC 9110 15.4.5).
+    // For any condition, if the type may be one that is coded (RFC 9110 15.4.5).
     let date = "Sun, 01 Nov 2026 00:00:00 GMT";
     for (fields, vary) in
         [(&[][..], true), (&[HTML], true), (&[("content-type", "image/png")], false)]
@@ -297,7 +297,7 @@ fn head_has_the_fields_of_get() {
 }
 
 #[test]
-fn a_pool_that_is_empty_lets_the_response_go_as_it_is() {
+fn an_exhausted_pool_leaves_the_response_uncoded() {
     let scratch = tempfile::tempdir().unwrap();
     let edge = Edge::with_budget("", scratch.path(), 3 << 20);
     let request = || {
