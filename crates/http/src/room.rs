@@ -58,8 +58,8 @@ pub fn take_response(
 }
 
 /// Waits for room for an interim response's head, as long as for a body that does not move, and
-/// counts it. Only a long one waits. It is never dropped: RFC 9110 15.2 requires a proxy to pass
-/// it on.
+/// counts it. Only a long one waits. It is never dropped: RFC 9110 15.2 requires a proxy to pass it
+/// on.
 pub async fn wait_for_interim(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
