@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::support;
 use crate::support::client::{Offer, echo};
-use crate::support::crowd::alone;
+use crate::support::crowd::permit;
 use crate::support::hello::server_flight;
 use crate::support::{Edge, End, Hello, Pki, SOON, Tls, Upstream, ending, noise, until};
 
@@ -76,7 +76,7 @@ fn undisturbed(scene: &Scene, until_done: &AtomicBool) -> Duration {
 
 #[test]
 fn ten_thousand_half_hellos_at_once() {
-    let _alone = alone();
+    let _permit = permit(10_000);
     // The queue of the kernel is shorter than this flood, and the clients are on the same
     // two cores: the timeout is long enough for all to be there at the same time.
     let scene = Scene::new("[limits]\nhello_timeout = \"15s\"");

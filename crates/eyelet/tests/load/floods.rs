@@ -15,7 +15,7 @@ use rustls::client::Resumption;
 
 use crate::support;
 use crate::support::client::{TLS13, echo};
-use crate::support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
+use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, stuff};
 use crate::support::edge::LISTENER;
 use crate::support::memory::{Memory, Watch, is_counted, mib};
 use crate::support::{Edge, Hello, Pki, SOON, Tls, until};
@@ -32,6 +32,11 @@ const SERVED_ECHOES: u32 = 200;
 const LONG_STANDING: usize = 50;
 /// Nearly `hello_bytes_max`.
 const HELLO_BYTES: usize = 60 << 10;
+/// Those who read a little come in waves of so many.
+const WAVES: usize = 4;
+const WAVE: usize = 700;
+/// Idle connections, more than the least budget has room for.
+const IDLE_MAX: usize = 15_000;
 /// Who floods: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
 
@@ -289,7 +294,7 @@ fn begun_record() -> Vec<u8> {
 /// 15,000 complete hellos whose senders read the flight and never answer it.
 #[test]
 fn half_open_handshakes() {
-    let _alone = alone();
+    let _permit = permit(sized(15_000));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").bytes();
     let flood = || scene.half_open(sized(15_000), &hello, 6);
@@ -305,7 +310,7 @@ fn half_open_handshakes() {
 /// 5,000 that begin a second flight as long as a TLS record and do not end it.
 #[test]
 fn half_open_handshakes_with_a_record_begun() {
-    let _alone = alone();
+    let _permit = permit(sized(5_000));
     let scene = Scene::new(Manner::Stalled);
     let mut bytes = Hello::named("app.test").bytes();
     bytes.extend(begun_record());
@@ -319,7 +324,7 @@ fn half_open_handshakes_with_a_record_begun() {
 /// 5,000 hellos as long as may be, without their last byte.
 #[test]
 fn hellos_without_an_end() {
-    let _alone = alone();
+    let _permit = permit(sized(5_000));
     let scene = Scene::new(Manner::Stalled);
     let mut hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
     hello.pop();
@@ -333,7 +338,7 @@ fn hellos_without_an_end() {
 /// 1,000 heads of requests as long as may be, without their end, at a listener that redirects.
 #[test]
 fn heads_without_an_end_where_all_are_redirected() {
-    let _alone = alone();
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Stalled);
     let mut head = b"GET / HTTP/1.1\r\nHost: app.test\r\nX: ".to_vec();
     head.resize(HELLO_BYTES, b'x');
@@ -347,7 +352,7 @@ fn heads_without_an_end_where_all_are_redirected() {
 /// 1,500 hellos as long as may be for an upstream that does not answer its SYN.
 #[test]
 fn long_hellos_for_an_upstream_that_does_not_answer() {
-    let _alone = alone();
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("deaf.test").padded_to(HELLO_BYTES).bytes();
     let flood = || scene.half_open(sized(1_500), &hello, 0);
@@ -360,7 +365,7 @@ fn long_hellos_for_an_upstream_that_does_not_answer() {
 /// 1,500 hellos as long as may be whose senders read the flight and never answer it.
 #[test]
 fn long_hellos_and_then_silence() {
-    let _alone = alone();
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
     let flood = || scene.half_open(sized(1_500), &hello, 6);
@@ -374,7 +379,7 @@ fn long_hellos_and_then_silence() {
 /// line keeps of it is little, and it is counted.
 #[test]
 fn protocols_that_are_a_connections_own() {
-    let _alone = alone();
+    let _permit = permit(sized(12_000));
     let scene = Scene::new(Manner::Echo);
     let begin = |n: usize| {
         // 16 names of 255 bytes that are no UTF-8, and no two connections with the same.
@@ -403,7 +408,7 @@ fn protocols_that_are_a_connections_own() {
 /// 4,000 that were terminated and parked long ago, and begin a TLS record all at once.
 #[test]
 fn parked_clients_that_begin_a_record() {
-    let _alone = alone();
+    let _permit = permit(sized(8_000));
     let scene = Scene::new(Manner::Stalled);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").unwrap();
     let flood = || {
@@ -421,7 +426,7 @@ fn parked_clients_that_begin_a_record() {
 /// 5,000 terminated clients that read nothing of what comes without end.
 #[test]
 fn clients_that_never_read() {
-    let _alone = alone();
+    let _permit = permit(sized(10_000));
     let scene = Scene::new(Manner::Endless);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
     let (held, newcomers) =
@@ -471,8 +476,8 @@ impl Scene {
     fn withstands_sippers(self, label: &str, begin: impl Fn(usize) -> Option<TcpStream> + Sync) {
         let flood = || {
             let mut sipping = Vec::new();
-            for _ in 0..4 {
-                let clients: Vec<_> = many(700, &begin).into_iter().flatten().collect();
+            for _ in 0..WAVES {
+                let clients: Vec<_> = many(WAVE, &begin).into_iter().flatten().collect();
                 sipping.push(Sipping::start(clients));
                 thread::sleep(Duration::from_millis(1_500));
             }
@@ -491,7 +496,7 @@ impl Scene {
 /// 2,800 terminated clients that read a little of what comes without end.
 #[test]
 fn clients_that_read_a_little() {
-    let _alone = alone();
+    let _permit = permit(2 * WAVES * WAVE);
     let scene = Scene::new(Manner::Endless);
     let (address, config) = (scene.edge.address(), scene.config.clone());
     scene.withstands_sippers("clients that read a little", move |n| {
@@ -504,7 +509,7 @@ fn clients_that_read_a_little() {
 /// The same without TLS of the edge's.
 #[test]
 fn spliced_clients_that_read_a_little() {
-    let _alone = alone();
+    let _permit = permit(2 * WAVES * WAVE);
     let scene = Scene::new(Manner::Endless);
     let (address, hello) = (scene.edge.address(), Hello::named("host.test").bytes());
     scene.withstands_sippers("spliced clients that read a little", move |n| {
@@ -518,7 +523,7 @@ fn spliced_clients_that_read_a_little() {
 /// 2,000 terminated clients that send to an upstream that never reads.
 #[test]
 fn uploads_to_a_stalled_upstream() {
-    let _alone = alone();
+    let _permit = permit(sized(4_000));
     let scene = Scene::new(Manner::Stalled);
     let begin = |n| {
         let client = source(n).tls(scene.edge.address(), &scene.config, "app.test").ok()?;
@@ -540,7 +545,7 @@ fn uploads_to_a_stalled_upstream() {
 /// The same without TLS of the edge's.
 #[test]
 fn spliced_uploads_to_a_stalled_upstream() {
-    let _alone = alone();
+    let _permit = permit(sized(4_000));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("host.test").bytes();
     let begin = |n| {
@@ -564,7 +569,7 @@ fn spliced_uploads_to_a_stalled_upstream() {
 /// With `shed_idle` those that are idle for longest make room for new ones, and no others.
 #[test]
 fn idle_connections_make_room_where_they_may() {
-    let _alone = alone();
+    let _permit = permit(IDLE_MAX);
     let scene = Scene::with(Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
     let begin = |n: usize| source(n).tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
     let is_idle = |line: &serde_json::Value| line["reason"] == "shed: memory_max, idle for longest";
@@ -592,7 +597,7 @@ fn idle_connections_make_room_where_they_may() {
 /// Nobody reads the access log: lines wait in a 16th of `memory_max`, and are lost beyond it.
 #[test]
 fn an_access_log_that_nobody_reads() {
-    let _alone = alone();
+    let _permit = permit(4_000);
     let folder = support::Folder::new();
     let config = format!("{LISTENER}[limits]\nmemory_max = \"16MiB\"\n");
     let (mut unread, stdout) = std::io::pipe().unwrap();
@@ -643,7 +648,7 @@ fn an_access_log_that_nobody_reads() {
 /// of others are not.
 #[test]
 fn a_greedy_source_is_shed_before_others() {
-    let _alone = alone();
+    let _permit = permit(IDLE_MAX);
     // With the least budget there is, idle connections alone fill it.
     let scene = Scene::with(Manner::Stalled, "16MiB");
     let greedy = From::loopback(2);
@@ -651,7 +656,7 @@ fn a_greedy_source_is_shed_before_others() {
     let _before = many(10, |n| scene.calm(From::loopback(3 + (n % 5) as u8)).unwrap());
     let mut held = Vec::new();
     while scene.shed() == 0 {
-        assert!(held.len() < 15_000, "{} connections fit", held.len());
+        assert!(held.len() < IDLE_MAX, "{} connections fit", held.len());
         held.extend(many(500, begin).into_iter().flatten());
     }
     let count = 20;
