@@ -580,6 +580,7 @@ fn idle_connections_make_room_where_they_may() {
         assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
         held.extend(many(500, begin).into_iter().flatten());
     }
+    eprintln!("{} connections fit, the idle ones among them", held.len());
     // The last ones settle too: from here on there are idle connections to end for each newcomer.
     thread::sleep(Duration::from_millis(2_500));
     let mut newcomers = Newcomers { came: 20, served: 0 };
@@ -659,6 +660,7 @@ fn a_greedy_source_is_shed_before_others() {
         assert!(held.len() < IDLE_MAX, "{} connections fit", held.len());
         held.extend(many(500, begin).into_iter().flatten());
     }
+    eprintln!("{} idle connections of one source fit", held.len());
     let count = 20;
     let mut served = 0;
     for n in 0..count {

@@ -25,7 +25,7 @@ const SOURCES: usize = 8;
 const PARKED: usize = 20;
 /// A client that was served later than this was not served: those that hold memory and do not
 /// move are given up after three seconds.
-const SERVED: Duration = Duration::from_secs(5);
+const SERVED: Duration = Duration::from_secs(10);
 
 /// Records without their last byte: more than are read before memory is short.
 const RECORDS: usize = 2_500;

@@ -9,6 +9,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use socket2::{Domain, Socket, Type};
+
 use super::pki::Leaf;
 use super::{SOON, edge};
 
@@ -149,8 +151,12 @@ pub fn vacant<const COUNT: usize>() -> [SocketAddr; COUNT] {
         loop {
             let number = first + NEXT.fetch_add(1, Ordering::Relaxed);
             let port = VACANT.start + u16::try_from(number % VACANT.len()).unwrap();
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            // Without listening: a child of another test may have a copy of it for a moment.
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            if socket.bind(&address.into()).is_ok() {
+                return address;
             }
         }
     })
