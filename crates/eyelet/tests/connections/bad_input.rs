@@ -12,6 +12,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::support;
 use crate::support::client::{Offer, echo};
 use crate::support::crowd::permit;
+use crate::support::edge::splice;
 use crate::support::hello::server_flight;
 use crate::support::{Edge, End, Hello, Pki, SOON, Tls, Upstream, ending, noise, until};
 
@@ -45,10 +46,7 @@ impl Scene {
     fn new(limits: &str) -> Self {
         let pki = Pki::new();
         let echo = Upstream::echo();
-        let splice = format!(
-            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-            echo.address
-        );
+        let splice = splice(echo.address, "");
         let terminate = pki.terminate(&format!("tcp://{}", echo.address), "");
         let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}{limits}"));
         Self { edge, pki, _echo: echo }
@@ -178,10 +176,7 @@ fn a_reset_by_the_upstream_in_every_phase() {
         let _ = stream.write_all(&noise(bytes, 3));
         support::reset(stream);
     });
-    let splice = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{0}\"\n",
-        upstream.address
-    );
+    let splice = splice(upstream.address, "");
     let terminate = pki.terminate(&format!("tcp://{}", upstream.address), "");
     let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}"));
     let descriptors = edge.descriptors_at_rest();
@@ -202,10 +197,7 @@ fn a_reset_by_the_upstream_in_every_phase() {
 fn a_good_hello_with_garbage_behind() {
     let pki = Pki::new();
     let upstream = Upstream::by_hand();
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"",
-        upstream.address
-    );
+    let rule = splice(upstream.address, "");
     let edge = Edge::start(&pki.folder, &rule);
     for seed in 1..20 {
         let mut client = edge.connect();

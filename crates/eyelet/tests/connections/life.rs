@@ -15,7 +15,7 @@ use rustls::client::Resumption;
 use crate::support;
 use crate::support::client::{Offer, TLS13, echo};
 use crate::support::crowd::{From, Manner, Multitude, light, many, permit};
-use crate::support::edge::{self, LISTENER};
+use crate::support::edge::{self, LISTENER, splice};
 use crate::support::{
     A_WHILE, Edge, End, Folder, Hello, Pki, SOON, Tls, Upstream, ending, need, output, until,
 };
@@ -27,10 +27,7 @@ fn eyelet() -> Command {
 fn echo_edge(limits: &str) -> (Edge, Pki, Upstream) {
     let pki = Pki::new();
     let upstream = Upstream::echo();
-    let splice = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-        upstream.address
-    );
+    let splice = splice(upstream.address, "");
     let terminate = pki.terminate(&format!("tcp://{}", upstream.address), "");
     let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}{limits}"));
     (edge, pki, upstream)
@@ -240,11 +237,7 @@ fn each_task_that_a_drain_cuts_has_its_line() {
 fn out_of_descriptors_is_survived() {
     let pki = Pki::new();
     let upstream = Upstream::echo();
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
-         [limits]\nhello_timeout = \"1s\"",
-        upstream.address
-    );
+    let rule = splice(upstream.address, "[limits]\nhello_timeout = \"1s\"");
     let file = edge::write(&pki.folder, &format!("{LISTENER}{rule}"));
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 80 && exec \"$0\" serve \"$1\"", env!("CARGO_BIN_EXE_eyelet")]);

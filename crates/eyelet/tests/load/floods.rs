@@ -101,9 +101,9 @@ impl Scene {
         from.tls(self.edge.address(), &self.config, "calm.app.test")
     }
 
-    /// Runs a flood and holds what it opened: memory stays below the bound, and whoever was there
-    /// before is served all the time. Gives what the flood holds, and newcomers who were served.
-    fn withstands<T: Send>(&self, label: &str, flood: impl FnOnce() -> T) -> (T, Newcomers) {
+    /// Runs a flood and holds what it opened: memory stays below the bound, whoever was there
+    /// before is served all the time, and so are newcomers.
+    fn withstands<T: Send>(&self, label: &str, flood: impl FnOnce() -> T) -> T {
         let mut long_standing = many(LONG_STANDING, |_| self.calm(From::loopback(1)).unwrap());
         for client in &mut long_standing {
             echo(client, b"here before the flood");
@@ -139,7 +139,8 @@ impl Scene {
             mib(anonymous),
             mib(MEMORY_MAX)
         );
-        (held, newcomers)
+        newcomers.are_served();
+        held
     }
 
     /// Access lines of those that were shed.
@@ -298,11 +299,10 @@ fn half_open_handshakes() {
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").bytes();
     let flood = || scene.half_open(sized(15_000), &hello, 6);
-    let (held, newcomers) = scene.withstands("half-open handshakes", flood);
+    let held = scene.withstands("half-open handshakes", flood);
     let answered = held.iter().filter(|(_, answered)| *answered).count();
     assert!(answered > 10_000, "only {answered} of 15000 hellos were answered");
     assert!(scene.shed() > 5_000, "only {} were shed", scene.shed());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -315,8 +315,7 @@ fn half_open_handshakes_with_a_record_begun() {
     let mut bytes = Hello::named("app.test").bytes();
     bytes.extend(begun_record());
     let flood = || scene.half_open(sized(5_000), &bytes, 6);
-    let (held, newcomers) = scene.withstands("half-open with a record begun", flood);
-    newcomers.are_served();
+    let held = scene.withstands("half-open with a record begun", flood);
     drop(held);
     scene.accounts();
 }
@@ -329,8 +328,7 @@ fn hellos_without_an_end() {
     let mut hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
     hello.pop();
     let flood = || scene.half_open(sized(5_000), &hello, 0);
-    let (held, newcomers) = scene.withstands("hellos without an end", flood);
-    newcomers.are_served();
+    let held = scene.withstands("hellos without an end", flood);
     drop(held);
     scene.accounts();
 }
@@ -343,8 +341,7 @@ fn heads_without_an_end_where_all_are_redirected() {
     let mut head = b"GET / HTTP/1.1\r\nHost: app.test\r\nX: ".to_vec();
     head.resize(HELLO_BYTES, b'x');
     let flood = || scene.half_open_at(1, sized(1_500), &head, 0);
-    let (held, newcomers) = scene.withstands("half heads to redirect", flood);
-    newcomers.are_served();
+    let held = scene.withstands("half heads to redirect", flood);
     drop(held);
     scene.accounts();
 }
@@ -356,8 +353,7 @@ fn long_hellos_for_an_upstream_that_does_not_answer() {
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("deaf.test").padded_to(HELLO_BYTES).bytes();
     let flood = || scene.half_open(sized(1_500), &hello, 0);
-    let (held, newcomers) = scene.withstands("long hellos, no answer to the SYN", flood);
-    newcomers.are_served();
+    let held = scene.withstands("long hellos, no answer to the SYN", flood);
     drop(held);
     scene.accounts();
 }
@@ -369,8 +365,7 @@ fn long_hellos_and_then_silence() {
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
     let flood = || scene.half_open(sized(1_500), &hello, 6);
-    let (held, newcomers) = scene.withstands("long hellos, then silence", flood);
-    newcomers.are_served();
+    let held = scene.withstands("long hellos, then silence", flood);
     drop(held);
     scene.accounts();
 }
@@ -398,9 +393,8 @@ fn protocols_that_are_a_connections_own() {
         Some(client)
     };
     let flood = || many(sized(6_000), begin).into_iter().flatten().collect::<Vec<_>>();
-    let (held, newcomers) = scene.withstands("protocols of their own", flood);
+    let held = scene.withstands("protocols of their own", flood);
     assert!(60 * held.len() > 59 * sized(6_000), "only {} are parked", held.len());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -417,8 +411,7 @@ fn parked_clients_that_begin_a_record() {
         each(&mut held, |client| client.sock.write_all(&bytes).unwrap());
         held
     };
-    let (held, newcomers) = scene.withstands("parked clients that begin a record", flood);
-    newcomers.are_served();
+    let held = scene.withstands("parked clients that begin a record", flood);
     drop(held);
     scene.accounts();
 }
@@ -429,11 +422,9 @@ fn clients_that_never_read() {
     let _permit = permit(sized(10_000));
     let scene = Scene::new(Manner::Endless);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
-    let (held, newcomers) =
-        scene.withstands("clients that never read", || many(sized(5_000), begin));
+    let held = scene.withstands("clients that never read", || many(sized(5_000), begin));
     let open = held.iter().flatten().count();
     eprintln!("{open} of 5000 got in");
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -483,8 +474,7 @@ impl Scene {
             }
             sipping
         };
-        let (held, newcomers) = self.withstands(label, flood);
-        newcomers.are_served();
+        let held = self.withstands(label, flood);
         let is_slow = "shed: memory_max, and what was sent was not taken";
         let given_up = self.edge.count(|line| line["reason"] == is_slow);
         assert!(given_up > 0, "{label}: none of the slow is given up");
@@ -535,9 +525,8 @@ fn uploads_to_a_stalled_upstream() {
         stuff(&mut held, &support::noise(16 << 10, 5));
         held
     };
-    let (held, newcomers) = scene.withstands("terminated uploads", flood);
+    let held = scene.withstands("terminated uploads", flood);
     eprintln!("{} of 2000 got in", held.len());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -559,9 +548,8 @@ fn spliced_uploads_to_a_stalled_upstream() {
         stuff(&mut held, &support::noise(64 << 10, 6));
         held
     };
-    let (held, newcomers) = scene.withstands("spliced uploads", flood);
+    let held = scene.withstands("spliced uploads", flood);
     eprintln!("{} of 2000 got in", held.len());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }

@@ -9,7 +9,7 @@ use rustls::client::Resumption;
 
 use crate::support::client::{TLS12, TLS13, Versions, echo};
 use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit};
-use crate::support::edge::LISTENER;
+use crate::support::edge::{LISTENER, splice};
 use crate::support::memory::Memory;
 use crate::support::web::get;
 use crate::support::{Edge, Hello, Pki};
@@ -39,10 +39,7 @@ impl Scene {
         let pki = Pki::new();
         let upstream = Multitude::start(manner);
         let terminate = pki.terminate(&format!("{scheme}://{}", upstream.address), "");
-        let splice = format!(
-            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-            upstream.address
-        );
+        let splice = splice(upstream.address, "");
         let edge = Edge::start(&pki.folder, &format!("{terminate}{splice}"));
         Self { edge, _upstream: upstream }
     }

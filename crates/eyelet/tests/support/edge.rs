@@ -255,6 +255,13 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
+/// A rule that splices host.test to an upstream, with `more` keys in it or tables behind it.
+pub fn splice(upstream: SocketAddr, more: &str) -> String {
+    format!(
+        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{upstream}\"\n{more}\n"
+    )
+}
+
 /// Writes a configuration under a name of its own.
 pub fn write(folder: &Folder, config: &str) -> std::path::PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
