@@ -11,7 +11,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::support;
 use crate::support::client::{Offer, echo};
-use crate::support::crowd::alone;
+use crate::support::crowd::permit;
+use crate::support::edge::splice;
 use crate::support::hello::server_flight;
 use crate::support::{Edge, End, Hello, Pki, SOON, Tls, Upstream, ending, noise, until};
 
@@ -45,10 +46,7 @@ impl Scene {
     fn new(limits: &str) -> Self {
         let pki = Pki::new();
         let echo = Upstream::echo();
-        let splice = format!(
-            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-            echo.address
-        );
+        let splice = splice(echo.address, "");
         let terminate = pki.terminate(&format!("tcp://{}", echo.address), "");
         let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}{limits}"));
         Self { edge, pki, _echo: echo }
@@ -76,7 +74,7 @@ fn undisturbed(scene: &Scene, until_done: &AtomicBool) -> Duration {
 
 #[test]
 fn ten_thousand_half_hellos_at_once() {
-    let _alone = alone();
+    let _permit = permit(10_000);
     // The queue of the kernel is shorter than this flood, and the clients are on the same
     // two cores: the timeout is long enough for all to be there at the same time.
     let scene = Scene::new("[limits]\nhello_timeout = \"15s\"");
@@ -178,10 +176,7 @@ fn a_reset_by_the_upstream_in_every_phase() {
         let _ = stream.write_all(&noise(bytes, 3));
         support::reset(stream);
     });
-    let splice = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{0}\"\n",
-        upstream.address
-    );
+    let splice = splice(upstream.address, "");
     let terminate = pki.terminate(&format!("tcp://{}", upstream.address), "");
     let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}"));
     let descriptors = edge.descriptors_at_rest();
@@ -202,10 +197,7 @@ fn a_reset_by_the_upstream_in_every_phase() {
 fn a_good_hello_with_garbage_behind() {
     let pki = Pki::new();
     let upstream = Upstream::by_hand();
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"",
-        upstream.address
-    );
+    let rule = splice(upstream.address, "");
     let edge = Edge::start(&pki.folder, &rule);
     for seed in 1..20 {
         let mut client = edge.connect();

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::support::client::{Offer, TLS12, TLS13};
+use crate::support::client::{Offer, TLS12, TLS13, close};
 use crate::support::web::{Web, answer, head, hear};
 use crate::support::{A_WHILE, Tls, Upstream, need};
 
@@ -69,7 +69,8 @@ fn answered(web: &Web, client: &mut Tls, says_goodbye: bool, when: When) {
     // The edge may see the end of the client before the application has answered.
     thread::sleep(A_WHILE);
     app.write_all(OK.as_bytes()).unwrap();
-    drop(app);
+    // The next POST must not go there.
+    close(app);
     assert_eq!(hear(client, "POST").text(), "ok", "{what}");
     // With close_notify: an end without it would be an error here.
     assert_eq!(client.read(&mut [0]).unwrap(), 0, "{what}");

@@ -14,8 +14,8 @@ use rustls::client::Resumption;
 
 use crate::support;
 use crate::support::client::{Offer, TLS13, echo};
-use crate::support::crowd::{From, Manner, Multitude, alone, light, many};
-use crate::support::edge::{self, LISTENER};
+use crate::support::crowd::{From, Manner, Multitude, light, many, permit};
+use crate::support::edge::{self, LISTENER, splice};
 use crate::support::{
     A_WHILE, Edge, End, Folder, Hello, Pki, SOON, Tls, Upstream, ending, need, output, until,
 };
@@ -27,10 +27,7 @@ fn eyelet() -> Command {
 fn echo_edge(limits: &str) -> (Edge, Pki, Upstream) {
     let pki = Pki::new();
     let upstream = Upstream::echo();
-    let splice = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-        upstream.address
-    );
+    let splice = splice(upstream.address, "");
     let terminate = pki.terminate(&format!("tcp://{}", upstream.address), "");
     let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}{limits}"));
     (edge, pki, upstream)
@@ -123,7 +120,7 @@ fn an_answer_is_waited_for_while_draining() {
     let pki = Pki::new();
     let application = TcpListener::bind("127.0.0.1:0").unwrap();
     let upstream = format!("tcp://{}", application.local_addr().unwrap());
-    let limits = "[limits]\ndrain_timeout = \"10s\"";
+    let limits = "[limits]\ndrain_timeout = \"60s\"";
     let rules = format!("{}{limits}", pki.terminate(&upstream, ""));
     let mut edge = Edge::start(&pki.folder, &rules);
     let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
@@ -214,7 +211,7 @@ fn accepting_does_not_resume_in_a_drain() {
 #[test]
 fn each_task_that_a_drain_cuts_has_its_line() {
     const CLIENTS: usize = 1_000;
-    let _alone = alone();
+    let _permit = permit(2 * CLIENTS);
     let pki = Pki::new();
     let upstream = Multitude::start(Manner::Stalled);
     let rule = pki.terminate(&format!("http://{}", upstream.address), "");
@@ -240,11 +237,7 @@ fn each_task_that_a_drain_cuts_has_its_line() {
 fn out_of_descriptors_is_survived() {
     let pki = Pki::new();
     let upstream = Upstream::echo();
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
-         [limits]\nhello_timeout = \"1s\"",
-        upstream.address
-    );
+    let rule = splice(upstream.address, "[limits]\nhello_timeout = \"1s\"");
     let file = edge::write(&pki.folder, &format!("{LISTENER}{rule}"));
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 80 && exec \"$0\" serve \"$1\"", env!("CARGO_BIN_EXE_eyelet")]);
@@ -438,7 +431,7 @@ fn what_the_demo_prints_can_be_tried() {
     if !need("curl") || !need("openssl") {
         return;
     }
-    let mut demo = support::Talk::start(eyelet().args(["demo", "--exit-after", "60s"]));
+    let mut demo = support::Talk::start(eyelet().args(["demo", "--exit-after", "10m"]));
     demo.hear("Ctrl-C drains");
     let text = demo.said();
     let tried = |part: &str| {

@@ -278,7 +278,10 @@ fn a_restart_turns_nobody_away_who_is_in_the_queue() {
     let upstream = Upstream::echo();
     let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
     let listener = "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nreuse_port = true\n";
-    let mut edge = Edge::start_whole(&pki.folder, &format!("{listener}{rule}"), |_| ());
+    // Fifty handshakes, one after the other, may take their time.
+    let limits = "[limits]\nhello_timeout = \"60s\"\ndrain_timeout = \"60s\"\n";
+    let config = format!("{listener}{rule}{limits}");
+    let mut edge = Edge::start_whole(&pki.folder, &config, |_| ());
     edge.signal(Signal::STOP);
     let queued: Vec<TcpStream> = (0..50).map(|_| edge.connect()).collect();
     edge.signal(Signal::TERM);

@@ -24,7 +24,7 @@ struct Scene {
 enum Came {
     /// The named server got every byte, and the client its flight.
     Spliced,
-    /// A fatal alert and a FIN, within a second.
+    /// A fatal alert and a FIN, at once.
     Alert(u8),
     /// A readable line of HTTP.
     Http400,
@@ -40,8 +40,8 @@ const UNRECOGNIZED_NAME: Came = Came::Alert(112);
 
 /// How long after its last byte a refusal may come: one that waits for more comes after
 /// [`HELLO_TIMEOUT`].
-const AT_ONCE: Duration = Duration::from_secs(10);
-const HELLO_TIMEOUT: &str = "[limits]\nhello_timeout = \"15s\"\n";
+const AT_ONCE: Duration = Duration::from_secs(40);
+const HELLO_TIMEOUT: &str = "[limits]\nhello_timeout = \"60s\"\n";
 
 impl Scene {
     fn new(limits: &str) -> Self {

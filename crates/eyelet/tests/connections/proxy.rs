@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::support;
 use crate::support::client::{Offer, TLS12, TLS13, handshake};
+use crate::support::edge::splice;
 use crate::support::{Edge, End, Folder, Hello, Pki, SOON, Upstream, ending};
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -132,11 +133,7 @@ fn a_verified_client_is_named() {
 fn a_spliced_upstream_is_told_too() {
     let folder = Folder::new();
     let upstream = Upstream::by_hand();
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
-         proxy_protocol = \"v2\"",
-        upstream.address
-    );
+    let rule = splice(upstream.address, "proxy_protocol = \"v2\"");
     let edge = Edge::start(&folder, &rule);
     let mut client = edge.connect();
     let hello = Hello::named("host.test").bytes();

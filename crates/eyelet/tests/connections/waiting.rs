@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::support::client::Offer;
+use crate::support::edge::splice;
 use crate::support::hello::server_flight;
 use crate::support::{A_WHILE, Edge, Hello, Pki, SOON, Tls, Upstream, noise};
 
@@ -25,10 +26,7 @@ impl Scene {
     fn new(scheme: &str, more: &str) -> Self {
         let pki = Pki::new();
         let upstream = Upstream::by_hand();
-        let splice = format!(
-            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-            upstream.address
-        );
+        let splice = splice(upstream.address, "");
         let terminate = pki.terminate(&format!("{scheme}://{}", upstream.address), "");
         let edge = Edge::start(&pki.folder, &format!("{splice}{terminate}{more}"));
         Self { edge, pki, upstream }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::client::{Offer, TLS13, alert_in};
+use crate::support::edge::splice;
 use crate::support::pki::Kind;
 use crate::support::{Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
 
@@ -42,12 +43,7 @@ fn compressing_hello() -> Vec<u8> {
 fn a_server_that_chooses_compression_is_seen_and_stopped() {
     let folder = Folder::new();
     let upstream = Upstream::by_hand();
-    let rule = |more: &str| {
-        format!(
-            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n{more}\n",
-            upstream.address
-        )
-    };
+    let rule = |more: &str| splice(upstream.address, more);
     for (forbid, chosen, told) in
         [(true, 1, "chosen"), (true, 0, "offered"), (false, 1, "chosen"), (false, 0, "offered")]
     {
@@ -127,11 +123,7 @@ fn compression_is_forbidden_where_no_matcher_asks_for_the_hello() {
 fn a_server_that_has_asked_for_a_second_hello_is_still_watched() {
     let folder = Folder::new();
     let upstream = Upstream::by_hand();
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
-         forbid_tls_compression = true\n",
-        upstream.address
-    );
+    let rule = splice(upstream.address, "forbid_tls_compression = true");
     let edge = Edge::start(&folder, &rule);
     let hello = Hello::named("host.test").bytes();
     for (then, reason) in [
@@ -171,10 +163,7 @@ fn a_server_that_has_asked_for_a_second_hello_is_still_watched() {
 fn a_second_hello_has_the_name_of_the_first() {
     let folder = Folder::new();
     let upstream = Upstream::by_hand();
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-        upstream.address
-    );
+    let rule = splice(upstream.address, "");
     let edge = Edge::start(&folder, &rule);
     let ccs = [20, 3, 3, 0, 1, 1];
     let early = [&[23, 3, 3, 0, 32][..], &[7; 32]].concat();
@@ -260,11 +249,7 @@ fn a_real_retry_passes() {
         let _ = tls.write_all(b"fine");
         let _ = tls.flush();
     });
-    let rule = format!(
-        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n\
-         forbid_tls_compression = true\n",
-        origin.address
-    );
+    let rule = splice(origin.address, "forbid_tls_compression = true");
     let edge = Edge::start(&pki.folder, &rule);
     let mut tls = Offer::new(&pki).connect(edge.address(), "host.test");
     tls.write_all(b"?").unwrap();

@@ -2,7 +2,7 @@
 //! comes back for the next version. Must not know the engine.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::support::client::Offer;
 use crate::support::edge::LISTENER;
+use crate::support::upstream::vacant;
 use crate::support::web::{Heard, ask, head};
 use crate::support::{Edge, Pki, Upstream, need, noise, output, until};
 
@@ -331,10 +332,8 @@ fn a_browser_gets_the_next_version_as_a_delta_also_after_a_restart() {
     let (pki, app) = (Pki::new(), Upstream::serve(application));
     trust(pki.folder.path(), &pki.file("ca.pem"));
     // An origin has its port: the edge must come back at the same one.
-    let port = {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.local_addr().unwrap().port()
-    };
+    let [address] = vacant();
+    let port = address.port();
     let visit = |edge: &Edge, version: u32| {
         let browser = Browser::open(&pki, &format!("https://localhost:{port}/{version}"));
         let line = asked(edge, &format!("/assets/app.{version}.js"));

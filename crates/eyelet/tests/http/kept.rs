@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::Upstream;
-use crate::support::client::Offer;
+use crate::support::client::{Offer, close};
 use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, next};
 use crate::support::web::{Web, answer, ask, get, head};
 
@@ -90,6 +90,7 @@ fn a_connection_that_was_closed_at_rest_is_not_asked() {
             let mut app = web.app.take();
             answer(&mut app, OK);
             thread::sleep(Duration::from_millis(600));
+            close(app);
         });
         assert_eq!(get(&mut client, "/").status, 200);
         app.join().unwrap();

@@ -322,23 +322,18 @@ fn a_flood_of_resets_costs_the_connection_and_no_other() {
         let mut good = web.connect_two().await;
         assert_eq!(good.get("/").await.unwrap().0, 200);
         let mut flood = web.connect_two().await;
-        let mut ended = false;
         for _ in 0..20_000 {
-            let Ok(ready) = flood.send.clone().ready().await else {
-                ended = true;
-                break;
-            };
+            let Ok(ready) = flood.send.clone().ready().await else { break };
             flood.send = ready;
-            let Ok((response, mut send)) = flood.send.send_request(get("/"), false) else {
-                ended = true;
-                break;
-            };
+            let Ok((response, mut send)) = flood.send.send_request(get("/"), false) else { break };
             // The request goes out, and then its reset.
             tokio::task::yield_now().await;
             send.send_reset(h2::Reason::CANCEL);
             drop(response);
         }
-        assert!(ended || flood.driven.is_finished(), "the flood goes on for ever");
+        // All of it may be on its way before the edge has read the first of it.
+        let ended = tokio::time::timeout(SOON, flood.driven).await;
+        assert!(ended.is_ok(), "the flood goes on for ever");
         assert_eq!(good.get("/").await.unwrap().0, 200);
     });
 }
@@ -348,8 +343,9 @@ fn an_idle_connection_is_sent_away() {
     let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"500ms\"\n");
     run(async {
         let mut two = web.connect_two().await;
-        assert_eq!(two.get("/").await.unwrap().0, 200);
+        // Before the answer: the edge counts from when it has sent it.
         let began = std::time::Instant::now();
+        assert_eq!(two.get("/").await.unwrap().0, 200);
         let ended = two.driven.await.unwrap();
         assert!(ended.is_ok(), "{ended:?}");
         assert!(began.elapsed() >= Duration::from_millis(400));

@@ -15,7 +15,7 @@ use rustls::client::Resumption;
 
 use crate::support;
 use crate::support::client::{TLS13, echo};
-use crate::support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
+use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, stuff};
 use crate::support::edge::LISTENER;
 use crate::support::memory::{Memory, Watch, is_counted, mib};
 use crate::support::{Edge, Hello, Pki, SOON, Tls, until};
@@ -32,6 +32,11 @@ const SERVED_ECHOES: u32 = 200;
 const LONG_STANDING: usize = 50;
 /// Nearly `hello_bytes_max`.
 const HELLO_BYTES: usize = 60 << 10;
+/// Those who read a little come in waves of so many.
+const WAVES: usize = 4;
+const WAVE: usize = 700;
+/// Idle connections, more than the least budget has room for.
+const IDLE_MAX: usize = 15_000;
 /// Who floods: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
 
@@ -96,9 +101,9 @@ impl Scene {
         from.tls(self.edge.address(), &self.config, "calm.app.test")
     }
 
-    /// Runs a flood and holds what it opened: memory stays below the bound, and whoever was there
-    /// before is served all the time. Gives what the flood holds, and newcomers who were served.
-    fn withstands<T: Send>(&self, label: &str, flood: impl FnOnce() -> T) -> (T, Newcomers) {
+    /// Runs a flood and holds what it opened: memory stays below the bound, whoever was there
+    /// before is served all the time, and so are newcomers.
+    fn withstands<T: Send>(&self, label: &str, flood: impl FnOnce() -> T) -> T {
         let mut long_standing = many(LONG_STANDING, |_| self.calm(From::loopback(1)).unwrap());
         for client in &mut long_standing {
             echo(client, b"here before the flood");
@@ -134,7 +139,8 @@ impl Scene {
             mib(anonymous),
             mib(MEMORY_MAX)
         );
-        (held, newcomers)
+        newcomers.are_served();
+        held
     }
 
     /// Access lines of those that were shed.
@@ -289,15 +295,14 @@ fn begun_record() -> Vec<u8> {
 /// 15,000 complete hellos whose senders read the flight and never answer it.
 #[test]
 fn half_open_handshakes() {
-    let _alone = alone();
+    let _permit = permit(sized(15_000));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").bytes();
     let flood = || scene.half_open(sized(15_000), &hello, 6);
-    let (held, newcomers) = scene.withstands("half-open handshakes", flood);
+    let held = scene.withstands("half-open handshakes", flood);
     let answered = held.iter().filter(|(_, answered)| *answered).count();
     assert!(answered > 10_000, "only {answered} of 15000 hellos were answered");
     assert!(scene.shed() > 5_000, "only {} were shed", scene.shed());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -305,13 +310,12 @@ fn half_open_handshakes() {
 /// 5,000 that begin a second flight as long as a TLS record and do not end it.
 #[test]
 fn half_open_handshakes_with_a_record_begun() {
-    let _alone = alone();
+    let _permit = permit(sized(5_000));
     let scene = Scene::new(Manner::Stalled);
     let mut bytes = Hello::named("app.test").bytes();
     bytes.extend(begun_record());
     let flood = || scene.half_open(sized(5_000), &bytes, 6);
-    let (held, newcomers) = scene.withstands("half-open with a record begun", flood);
-    newcomers.are_served();
+    let held = scene.withstands("half-open with a record begun", flood);
     drop(held);
     scene.accounts();
 }
@@ -319,13 +323,12 @@ fn half_open_handshakes_with_a_record_begun() {
 /// 5,000 hellos as long as may be, without their last byte.
 #[test]
 fn hellos_without_an_end() {
-    let _alone = alone();
+    let _permit = permit(sized(5_000));
     let scene = Scene::new(Manner::Stalled);
     let mut hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
     hello.pop();
     let flood = || scene.half_open(sized(5_000), &hello, 0);
-    let (held, newcomers) = scene.withstands("hellos without an end", flood);
-    newcomers.are_served();
+    let held = scene.withstands("hellos without an end", flood);
     drop(held);
     scene.accounts();
 }
@@ -333,13 +336,12 @@ fn hellos_without_an_end() {
 /// 1,000 heads of requests as long as may be, without their end, at a listener that redirects.
 #[test]
 fn heads_without_an_end_where_all_are_redirected() {
-    let _alone = alone();
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Stalled);
     let mut head = b"GET / HTTP/1.1\r\nHost: app.test\r\nX: ".to_vec();
     head.resize(HELLO_BYTES, b'x');
     let flood = || scene.half_open_at(1, sized(1_500), &head, 0);
-    let (held, newcomers) = scene.withstands("half heads to redirect", flood);
-    newcomers.are_served();
+    let held = scene.withstands("half heads to redirect", flood);
     drop(held);
     scene.accounts();
 }
@@ -347,12 +349,11 @@ fn heads_without_an_end_where_all_are_redirected() {
 /// 1,500 hellos as long as may be for an upstream that does not answer its SYN.
 #[test]
 fn long_hellos_for_an_upstream_that_does_not_answer() {
-    let _alone = alone();
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("deaf.test").padded_to(HELLO_BYTES).bytes();
     let flood = || scene.half_open(sized(1_500), &hello, 0);
-    let (held, newcomers) = scene.withstands("long hellos, no answer to the SYN", flood);
-    newcomers.are_served();
+    let held = scene.withstands("long hellos, no answer to the SYN", flood);
     drop(held);
     scene.accounts();
 }
@@ -360,12 +361,11 @@ fn long_hellos_for_an_upstream_that_does_not_answer() {
 /// 1,500 hellos as long as may be whose senders read the flight and never answer it.
 #[test]
 fn long_hellos_and_then_silence() {
-    let _alone = alone();
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("app.test").padded_to(HELLO_BYTES).bytes();
     let flood = || scene.half_open(sized(1_500), &hello, 6);
-    let (held, newcomers) = scene.withstands("long hellos, then silence", flood);
-    newcomers.are_served();
+    let held = scene.withstands("long hellos, then silence", flood);
     drop(held);
     scene.accounts();
 }
@@ -374,7 +374,7 @@ fn long_hellos_and_then_silence() {
 /// line keeps of it is little, and it is counted.
 #[test]
 fn protocols_that_are_a_connections_own() {
-    let _alone = alone();
+    let _permit = permit(sized(12_000));
     let scene = Scene::new(Manner::Echo);
     let begin = |n: usize| {
         // 16 names of 255 bytes that are no UTF-8, and no two connections with the same.
@@ -393,9 +393,8 @@ fn protocols_that_are_a_connections_own() {
         Some(client)
     };
     let flood = || many(sized(6_000), begin).into_iter().flatten().collect::<Vec<_>>();
-    let (held, newcomers) = scene.withstands("protocols of their own", flood);
+    let held = scene.withstands("protocols of their own", flood);
     assert!(60 * held.len() > 59 * sized(6_000), "only {} are parked", held.len());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -403,7 +402,7 @@ fn protocols_that_are_a_connections_own() {
 /// 4,000 that were terminated and parked long ago, and begin a TLS record all at once.
 #[test]
 fn parked_clients_that_begin_a_record() {
-    let _alone = alone();
+    let _permit = permit(sized(8_000));
     let scene = Scene::new(Manner::Stalled);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").unwrap();
     let flood = || {
@@ -412,8 +411,7 @@ fn parked_clients_that_begin_a_record() {
         each(&mut held, |client| client.sock.write_all(&bytes).unwrap());
         held
     };
-    let (held, newcomers) = scene.withstands("parked clients that begin a record", flood);
-    newcomers.are_served();
+    let held = scene.withstands("parked clients that begin a record", flood);
     drop(held);
     scene.accounts();
 }
@@ -421,14 +419,12 @@ fn parked_clients_that_begin_a_record() {
 /// 5,000 terminated clients that read nothing of what comes without end.
 #[test]
 fn clients_that_never_read() {
-    let _alone = alone();
+    let _permit = permit(sized(10_000));
     let scene = Scene::new(Manner::Endless);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
-    let (held, newcomers) =
-        scene.withstands("clients that never read", || many(sized(5_000), begin));
+    let held = scene.withstands("clients that never read", || many(sized(5_000), begin));
     let open = held.iter().flatten().count();
     eprintln!("{open} of 5000 got in");
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -471,15 +467,14 @@ impl Scene {
     fn withstands_sippers(self, label: &str, begin: impl Fn(usize) -> Option<TcpStream> + Sync) {
         let flood = || {
             let mut sipping = Vec::new();
-            for _ in 0..4 {
-                let clients: Vec<_> = many(700, &begin).into_iter().flatten().collect();
+            for _ in 0..WAVES {
+                let clients: Vec<_> = many(WAVE, &begin).into_iter().flatten().collect();
                 sipping.push(Sipping::start(clients));
                 thread::sleep(Duration::from_millis(1_500));
             }
             sipping
         };
-        let (held, newcomers) = self.withstands(label, flood);
-        newcomers.are_served();
+        let held = self.withstands(label, flood);
         let is_slow = "shed: memory_max, and what was sent was not taken";
         let given_up = self.edge.count(|line| line["reason"] == is_slow);
         assert!(given_up > 0, "{label}: none of the slow is given up");
@@ -491,7 +486,7 @@ impl Scene {
 /// 2,800 terminated clients that read a little of what comes without end.
 #[test]
 fn clients_that_read_a_little() {
-    let _alone = alone();
+    let _permit = permit(2 * WAVES * WAVE);
     let scene = Scene::new(Manner::Endless);
     let (address, config) = (scene.edge.address(), scene.config.clone());
     scene.withstands_sippers("clients that read a little", move |n| {
@@ -504,7 +499,7 @@ fn clients_that_read_a_little() {
 /// The same without TLS of the edge's.
 #[test]
 fn spliced_clients_that_read_a_little() {
-    let _alone = alone();
+    let _permit = permit(2 * WAVES * WAVE);
     let scene = Scene::new(Manner::Endless);
     let (address, hello) = (scene.edge.address(), Hello::named("host.test").bytes());
     scene.withstands_sippers("spliced clients that read a little", move |n| {
@@ -518,7 +513,7 @@ fn spliced_clients_that_read_a_little() {
 /// 2,000 terminated clients that send to an upstream that never reads.
 #[test]
 fn uploads_to_a_stalled_upstream() {
-    let _alone = alone();
+    let _permit = permit(sized(4_000));
     let scene = Scene::new(Manner::Stalled);
     let begin = |n| {
         let client = source(n).tls(scene.edge.address(), &scene.config, "app.test").ok()?;
@@ -530,9 +525,8 @@ fn uploads_to_a_stalled_upstream() {
         stuff(&mut held, &support::noise(16 << 10, 5));
         held
     };
-    let (held, newcomers) = scene.withstands("terminated uploads", flood);
+    let held = scene.withstands("terminated uploads", flood);
     eprintln!("{} of 2000 got in", held.len());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -540,7 +534,7 @@ fn uploads_to_a_stalled_upstream() {
 /// The same without TLS of the edge's.
 #[test]
 fn spliced_uploads_to_a_stalled_upstream() {
-    let _alone = alone();
+    let _permit = permit(sized(4_000));
     let scene = Scene::new(Manner::Stalled);
     let hello = Hello::named("host.test").bytes();
     let begin = |n| {
@@ -554,9 +548,8 @@ fn spliced_uploads_to_a_stalled_upstream() {
         stuff(&mut held, &support::noise(64 << 10, 6));
         held
     };
-    let (held, newcomers) = scene.withstands("spliced uploads", flood);
+    let held = scene.withstands("spliced uploads", flood);
     eprintln!("{} of 2000 got in", held.len());
-    newcomers.are_served();
     drop(held);
     scene.accounts();
 }
@@ -564,7 +557,7 @@ fn spliced_uploads_to_a_stalled_upstream() {
 /// With `shed_idle` those that are idle for longest make room for new ones, and no others.
 #[test]
 fn idle_connections_make_room_where_they_may() {
-    let _alone = alone();
+    let _permit = permit(IDLE_MAX);
     let scene = Scene::with(Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
     let begin = |n: usize| source(n).tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
     let is_idle = |line: &serde_json::Value| line["reason"] == "shed: memory_max, idle for longest";
@@ -575,6 +568,7 @@ fn idle_connections_make_room_where_they_may() {
         assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
         held.extend(many(500, begin).into_iter().flatten());
     }
+    eprintln!("{} connections fit, the idle ones among them", held.len());
     // The last ones settle too: from here on there are idle connections to end for each newcomer.
     thread::sleep(Duration::from_millis(2_500));
     let mut newcomers = Newcomers { came: 20, served: 0 };
@@ -592,7 +586,7 @@ fn idle_connections_make_room_where_they_may() {
 /// Nobody reads the access log: lines wait in a 16th of `memory_max`, and are lost beyond it.
 #[test]
 fn an_access_log_that_nobody_reads() {
-    let _alone = alone();
+    let _permit = permit(4_000);
     let folder = support::Folder::new();
     let config = format!("{LISTENER}[limits]\nmemory_max = \"16MiB\"\n");
     let (mut unread, stdout) = std::io::pipe().unwrap();
@@ -643,7 +637,7 @@ fn an_access_log_that_nobody_reads() {
 /// of others are not.
 #[test]
 fn a_greedy_source_is_shed_before_others() {
-    let _alone = alone();
+    let _permit = permit(IDLE_MAX);
     // With the least budget there is, idle connections alone fill it.
     let scene = Scene::with(Manner::Stalled, "16MiB");
     let greedy = From::loopback(2);
@@ -651,9 +645,10 @@ fn a_greedy_source_is_shed_before_others() {
     let _before = many(10, |n| scene.calm(From::loopback(3 + (n % 5) as u8)).unwrap());
     let mut held = Vec::new();
     while scene.shed() == 0 {
-        assert!(held.len() < 15_000, "{} connections fit", held.len());
+        assert!(held.len() < IDLE_MAX, "{} connections fit", held.len());
         held.extend(many(500, begin).into_iter().flatten());
     }
+    eprintln!("{} idle connections of one source fit", held.len());
     let count = 20;
     let mut served = 0;
     for n in 0..count {

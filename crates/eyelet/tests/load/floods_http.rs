@@ -13,7 +13,7 @@ use rustls::client::Resumption;
 use serde_json::Value;
 
 use crate::support::client::{TLS13, handshake};
-use crate::support::crowd::{From, Manner, Multitude, alone, each, light, many, stuff};
+use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, stuff};
 use crate::support::memory::{Memory, Watch, is_counted, mib};
 use crate::support::{A_WHILE, Edge, Pki, Tls, noise};
 
@@ -25,12 +25,15 @@ const SOURCES: usize = 8;
 const PARKED: usize = 20;
 /// A client that was served later than this was not served: those that hold memory and do not
 /// move are given up after three seconds.
-const SERVED: Duration = Duration::from_secs(5);
+const SERVED: Duration = Duration::from_secs(10);
 
 /// Records without their last byte: more than are read before memory is short.
 const RECORDS: usize = 2_500;
 /// Clients that are slow, more than the last eighth has room for: 16 KiB each.
 const SLOW: usize = 500;
+/// What a test has open at most: a download of 50 clients with a hundred streams each has an
+/// upstream connection for each stream.
+const DESCRIPTORS: usize = 6_000;
 /// Clients that say nothing, more than the whole budget has room for.
 const SILENT: usize = 3_000;
 /// 127.0.0.50 to 127.0.0.249.
@@ -304,7 +307,7 @@ const END_STREAM: u8 = 1;
 /// Clients that send half a head and no more, each as long as half of what may be.
 #[test]
 fn half_a_head() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(Manner::Page);
     let mut says = b"GET / HTTP/1.1\r\nHost: app.test\r\nX-Long: ".to_vec();
     says.resize(32 << 10, b'x');
@@ -316,7 +319,7 @@ fn half_a_head() {
 /// fill the budget, but what they have of it is wanted when many come who are slow.
 #[test]
 fn half_a_record() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(Manner::Page);
     let flood = || {
         let mut held = scene.open(&scene.one, RECORDS, &[]);
@@ -340,7 +343,7 @@ fn half_a_record() {
 /// The same by HTTP/2: HEADERS without END_HEADERS.
 #[test]
 fn half_a_head_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(Manner::Page);
     let mut says = preface(65_535);
     let fields = [&[GET, 0x87, 0x84, 0x41, 8][..], b"app.test\x00\x01x\x7f\x81\x7f"].concat();
@@ -353,7 +356,7 @@ fn half_a_head_by_http2() {
 /// Clients that ask for what has no end and never read.
 #[test]
 fn downloads_that_nobody_reads() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(ENDLESS);
     let says = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";
     let held = scene.withstands("downloads", || scene.open(&scene.one, sized(500), says));
@@ -363,7 +366,7 @@ fn downloads_that_nobody_reads() {
 /// The same by HTTP/2, a hundred streams each.
 #[test]
 fn downloads_that_nobody_reads_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(ENDLESS);
     let flood = || scene.open(&scene.two, sized(50), &gets(100));
     let held = scene.withstands("downloads by h2", flood);
@@ -380,7 +383,7 @@ fn gets(count: u32) -> Vec<u8> {
 /// Responses that are whole in the edge, in the library, while their clients do not read them.
 #[test]
 fn pages_that_nobody_reads_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let mut page = b"HTTP/1.1 200 OK\r\nContent-Length: 16384\r\n\r\n".to_vec();
     page.extend(PAGE);
     let scene = Scene::strict(Manner::Say(page.leak()));
@@ -391,7 +394,7 @@ fn pages_that_nobody_reads_by_http2() {
 /// The same with heads of 60 kB.
 #[test]
 fn long_heads_that_nobody_reads_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let mut page = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n".to_owned();
     (0..15).for_each(|n| page.push_str(&format!("X-Long-{n}: {}\r\n", "x".repeat(4_000))));
     page.push_str("\r\nyes");
@@ -403,7 +406,7 @@ fn long_heads_that_nobody_reads_by_http2() {
 /// The same with interim heads: nobody has read the one when the final head comes.
 #[test]
 fn long_interim_heads_that_nobody_reads_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let mut page = "HTTP/1.1 103 Early Hints\r\n".to_owned();
     (0..15).for_each(|n| page.push_str(&format!("X-Long-{n}: {}\r\n", "x".repeat(4_000))));
     page.push_str("\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes");
@@ -416,7 +419,7 @@ fn long_interim_heads_that_nobody_reads_by_http2() {
 /// 9110 15.2 has a proxy pass them on, and a client may wait for its 100.
 #[test]
 fn interim_heads_are_passed_on_while_memory_is_short() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let page = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n\
                  HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes";
     let scene = Scene::between(Manner::Say(page), Manner::Stalled);
@@ -516,7 +519,7 @@ fn bombs() -> Vec<u8> {
 /// Requests that are long only when they are decoded, to an upstream that does not answer.
 #[test]
 fn heads_out_of_the_table_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::strict(Manner::Stalled);
     let flood = || scene.open_at(PAUSE, &scene.two, sized(30), &bombs());
     drop(scene.withstands("bombs of fields by h2", flood));
@@ -525,7 +528,7 @@ fn heads_out_of_the_table_by_http2() {
 /// The same on a few connections of one client: it has no more than its share.
 #[test]
 fn a_few_connections_with_heads_out_of_the_table() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::strict(Manner::Stalled);
     let connect = || From::loopback(2).small().tls(scene.edge.address(), &scene.two, "app.test");
     let flood = || {
@@ -541,7 +544,7 @@ fn a_few_connections_with_heads_out_of_the_table() {
 #[test]
 fn trailers_that_nobody_has_taken() {
     const TRACE: &[u8] = b"\x02\x05TRACE\x87\x84\x41\x08app.test";
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::strict(Manner::Stalled);
     // Literals without indexing, each with a name of its own (RFC 7541 6.2.2).
     let letters = || b'a'..=b'z';
@@ -560,7 +563,7 @@ fn trailers_that_nobody_has_taken() {
 /// Uploads that the upstream does not take.
 #[test]
 fn uploads_to_a_stalled_upstream() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(Manner::Stalled);
     let says = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000000\r\n\r\n";
     let flood = || {
@@ -575,14 +578,14 @@ fn uploads_to_a_stalled_upstream() {
 /// The same by HTTP/2, as much as the windows allow on twenty streams each, in small frames.
 #[test]
 fn uploads_to_a_stalled_upstream_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     uploads_by_http2("uploads by h2", Manner::Stalled);
 }
 
 /// The same while the upstream is being dialled.
 #[test]
 fn uploads_to_an_upstream_that_does_not_accept_by_http2() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     uploads_by_http2("uploads to nobody by h2", Manner::Deaf);
 }
 
@@ -621,7 +624,7 @@ fn uploads_by_http2(label: &str, manner: Manner) {
 /// Many who are sent what compresses well, without end, and read it; and who do not.
 #[test]
 fn bombs_from_the_upstream() {
-    let _alone = alone();
+    let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(BOMB);
     let says = b"GET / HTTP/1.1\r\nHost: app.test\r\nAccept-Encoding: br, zstd, gzip\r\n\r\n";
     let flood = || {

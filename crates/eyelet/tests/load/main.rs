@@ -1,5 +1,5 @@
-//! Load end to end: floods, parked connections, memory that must come back. Its tests run one after
-//! the other (`alone`), because they measure the program. Knows it only by its sockets and logs.
+//! Load end to end: floods, parked connections, memory that must come back. Two of its tests run at
+//! a time (`crowd::permit`). Must not know the engine, only the program's sockets and logs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

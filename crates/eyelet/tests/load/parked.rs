@@ -8,8 +8,8 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 
 use crate::support::client::{TLS12, TLS13, Versions, echo};
-use crate::support::crowd::{From, Manner, Multitude, alone, each, light, many};
-use crate::support::edge::LISTENER;
+use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit};
+use crate::support::edge::{LISTENER, splice};
 use crate::support::memory::Memory;
 use crate::support::web::get;
 use crate::support::{Edge, Hello, Pki};
@@ -17,6 +17,8 @@ use crate::support::{Edge, Hello, Pki};
 /// The slope is taken from one to two and three times as many, so that the program's own memory,
 /// and what the first connections touch of it, is not counted.
 const STEP: usize = 2_000;
+/// The same for HTTP/2, where each costs a hundred times as much.
+const HTTP2_STEP: usize = 200;
 
 /// Connections of one address would take ports that a minute ago were those of other tests.
 fn from(n: usize) -> From {
@@ -37,10 +39,7 @@ impl Scene {
         let pki = Pki::new();
         let upstream = Multitude::start(manner);
         let terminate = pki.terminate(&format!("{scheme}://{}", upstream.address), "");
-        let splice = format!(
-            "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
-            upstream.address
-        );
+        let splice = splice(upstream.address, "");
         let edge = Edge::start(&pki.folder, &format!("{terminate}{splice}"));
         Self { edge, _upstream: upstream }
     }
@@ -81,7 +80,7 @@ impl Scene {
 /// An entry of the lot, two secrets with their numbers among it, and the slab's share.
 #[test]
 fn a_terminated_connection_costs_320_bytes() {
-    let _alone = alone();
+    let _permit = permit(6 * STEP);
     let scene = Scene::new("http");
     let each = scene.terminated("terminated, TLS 1.3, http://", TLS13, b"");
     assert!(each <= 320, "{each} bytes");
@@ -90,7 +89,7 @@ fn a_terminated_connection_costs_320_bytes() {
 /// The same entry, with the upstream's descriptor in it.
 #[test]
 fn a_terminated_pair_costs_450_bytes_after_an_echo() {
-    let _alone = alone();
+    let _permit = permit(6 * STEP);
     let scene = Scene::new("tcp");
     let each = scene.terminated("terminated, TLS 1.2, pair, after an echo", TLS12, b"hello");
     assert!(each <= 450, "{each} bytes");
@@ -98,7 +97,7 @@ fn a_terminated_pair_costs_450_bytes_after_an_echo() {
 
 #[test]
 fn a_spliced_pair_costs_300_bytes() {
-    let _alone = alone();
+    let _permit = permit(6 * STEP);
     let scene = Scene::new("tcp");
     let hello = Hello::named("host.test").bytes();
     let each = scene.slope("spliced pair, after an echo", |n| {
@@ -114,7 +113,7 @@ fn a_spliced_pair_costs_300_bytes() {
 /// handshakes leave. What a first handshake sets up is there before it: each worker has done one.
 #[test]
 fn the_first_two_hundred_clients_cost_200_kib() {
-    let _alone = alone();
+    let _permit = permit(400);
     let pki = Pki::new();
     let upstream = Multitude::start(Manner::Echo);
     let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
@@ -140,7 +139,7 @@ fn the_first_two_hundred_clients_cost_200_kib() {
 /// The same entry again: no task, no buffer, no upstream.
 #[test]
 fn an_http_connection_costs_320_bytes_after_a_request() {
-    let _alone = alone();
+    let _permit = permit(6 * STEP);
     let scene = Scene::with("http", Manner::Page);
     let config = light(TLS13, Resumption::disabled());
     let each = scene.slope("HTTP/1.1, after a request", |n| {
@@ -155,7 +154,7 @@ fn an_http_connection_costs_320_bytes_after_a_request() {
 /// set. It is why one without a stream does not stay, and is sent away when memory is short.
 #[test]
 fn an_http2_connection_costs_32_kib_after_a_request() {
-    let _alone = alone();
+    let _permit = permit(6 * HTTP2_STEP);
     let scene = Scene::with("http", Manner::Page);
     let mut config = ClientConfig::clone(&light(TLS13, Resumption::disabled()));
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -163,7 +162,7 @@ fn an_http2_connection_costs_32_kib_after_a_request() {
     // The preface, SETTINGS, and HEADERS of GET / by HPACK's static table.
     let mut says = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     says.extend(b"\0\0\x0d\x01\x05\0\0\0\x01\x82\x87\x84\x41\x08app.test");
-    let each = scene.slope_of("HTTP/2, after a request", 200, |n| {
+    let each = scene.slope_of("HTTP/2, after a request", HTTP2_STEP, |n| {
         let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
         tls.write_all(&says).unwrap();
         let (mut heard, mut piece) = (Vec::new(), [0; 512]);

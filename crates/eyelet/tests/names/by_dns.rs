@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::crowd::{From, alone};
+use crate::support::crowd::{From, permit};
 use crate::support::dns::{ANY, Data, Dns, Says};
 use crate::support::pki::Kind;
 use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, until};
@@ -143,7 +143,7 @@ fn thousands_of_names_that_are_dialled_do_not_grow_the_edge() {
     // One that was asked for lately is not asked for again.
     let last = "name-of-a-usual-length-5999.flood.test";
     ask(&edge, edge.connect(), last);
-    assert_eq!(dns.asked(last), 2, "one question a family");
+    assert_eq!(dns.questions(last), 2, "one question a family");
     let all: Vec<Value> = edge.lines();
     let spliced = all.iter().filter(|line| line["outcome"] == "spliced").count();
     assert_eq!(spliced, all.len());
@@ -281,7 +281,7 @@ fn honest_among_greedy(
     why: &str,
 ) {
     // Its descriptors are the test's too.
-    let _alone = alone();
+    let _permit = permit(HELD_MAX);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -80,7 +80,8 @@ fn the_hello_is_peeked_inside() {
 #[test]
 fn bytes_behind_the_head_are_the_beginning_of_the_hello_however_they_are_cut() {
     let (folder, origin) = (Folder::new(), Upstream::by_hand());
-    let edge = edge(&folder, NAMED);
+    // Hundreds of writes may take their time.
+    let edge = edge(&folder, &format!("{NAMED}[limits]\nhello_timeout = \"60s\"\n"));
     let hello = Hello::named("host.test").bytes();
     let head = head(origin.address);
     let all = [&head[..], &hello, b"early"].concat();
@@ -181,7 +182,7 @@ fn a_target_that_is_not_tls_is_spliced_by_rule_only() {
          action = \"splice\"\nupstream = \"destination\"\nupstream_allow = \"127.0.0.1\"\n",
         closed.port()
     );
-    let edge = edge(&folder, &format!("[limits]\nhello_timeout = \"500ms\"\n{blind}{NAMED}"));
+    let edge = edge(&folder, &format!("[limits]\nhello_timeout = \"2s\"\n{blind}{NAMED}"));
     let mut client = edge.connect();
     client.write_all(&[head(origin.address), b"SSH-2.0-c\r\n".to_vec()].concat()).unwrap();
     let mut server = origin.take();
@@ -212,7 +213,7 @@ fn a_target_that_is_not_tls_is_spliced_by_rule_only() {
 #[test]
 fn silence_and_a_dripped_head_are_cut_by_the_clock() {
     let folder = Folder::new();
-    let edge = edge(&folder, &format!("[limits]\nhello_timeout = \"400ms\"\n{NAMED}"));
+    let edge = edge(&folder, &format!("[limits]\nhello_timeout = \"1s\"\n{NAMED}"));
     let mut silent = edge.connect();
     let mut drip = edge.connect();
     for byte in head("host.test:443") {
@@ -329,7 +330,7 @@ fn a_destination_that_cannot_be_resolved_fails_closed() {
     let folder = Folder::new();
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let empty = dns(&[]);
-    let rules = "[limits]\nconnect_timeout = \"500ms\"\nhello_timeout = \"200ms\"\n\
+    let rules = "[limits]\nconnect_timeout = \"3s\"\nhello_timeout = \"2s\"\n\
                  [[rule]]\nname = \"inside\"\ndestination = \"10.0.0.0/8\"\naction = \"refuse\"\n\
                  [[rule]]\naction = \"splice\"\nupstream = \"destination\"\n";
     for (server, why) in [

@@ -5,11 +5,12 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::process::Command;
+use std::time::Instant;
 
 use crate::support::edge::connect;
 use crate::support::hello::server_flight;
 use crate::support::namespaces::{CLIENT, GATEWAY, GATEWAY_OUT, SERVER, socket_address};
-use crate::support::upstream::{dns, nobody};
+use crate::support::upstream::{dns, vacant};
 use crate::support::{
     A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, Upstream, alert_of, ending, expect,
     output, reset, until,
@@ -205,7 +206,7 @@ fn a_gateway_that_redirects_itself_notices() {
 #[test]
 fn two_listeners_that_lead_to_each_other_notice() {
     let folder = Folder::new();
-    let [one, other] = [nobody(), nobody()].map(|(_, address)| address);
+    let [one, other] = vacant();
     let listener = |name: &str, address: SocketAddr| {
         format!("[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\n")
     };
@@ -240,7 +241,7 @@ fn two_listeners_that_lead_to_each_other_notice() {
 #[test]
 fn a_loop_ends_with_its_client() {
     let folder = Folder::new();
-    let [one, other] = [nobody(), nobody()].map(|(_, address)| address);
+    let [one, other] = vacant();
     let mut config = String::from("workers = 1\n");
     for (name, address, upstream) in [("one", one, other), ("other", other, one)] {
         config += &format!(
@@ -267,7 +268,7 @@ fn a_loop_ends_with_its_client() {
 #[test]
 fn one_listener_may_lead_to_another() {
     let folder = Folder::new();
-    let [one, other] = [nobody(), nobody()].map(|(_, address)| address);
+    let [one, other] = vacant();
     let origin = Upstream::by_hand();
     let config = format!(
         "[[listener]]\nname = \"one\"\naddress = \"{one}\"\n\
@@ -305,7 +306,7 @@ fn connect_again(from: SocketAddr, to: SocketAddr) -> Option<TcpStream> {
 #[test]
 fn a_client_with_a_port_that_was_ours_is_served() {
     let folder = Folder::new();
-    let [one, other, third] = [nobody(), nobody(), nobody()].map(|(_, address)| address);
+    let [one, other, third] = vacant();
     let origin = Upstream::by_hand();
     // One worker: a dial and its own arrival do not race.
     let mut config = String::from("workers = 1\n");
@@ -319,16 +320,34 @@ fn a_client_with_a_port_that_was_ours_is_served() {
     }
     let edge = Edge::start_whole(&folder, &config, |_| ());
     // By the first listener it is one listener too many.
-    let mut client = connect(one);
-    client.write_all(b"hello").unwrap();
-    assert_eq!(ending(&mut client, SOON).0, b"");
-    let looped = edge.line("the loop", |line| line["outcome"] == "refused");
-    let port_of_ours: SocketAddr = looped["client"].as_str().unwrap().parse().unwrap();
-    let own = client.local_addr().unwrap();
-    drop(client);
-    edge.line_of(own);
-    // The same port, the same listener. That the old connection is forgotten may take a moment.
-    let mut client = until("the port", || connect_again(port_of_ours, other));
+    let mut loops = 0;
+    let mut port_of_ours = || -> SocketAddr {
+        let mut client = connect(one);
+        client.write_all(b"hello").unwrap();
+        assert_eq!(ending(&mut client, SOON).0, b"");
+        let own = client.local_addr().unwrap();
+        drop(client);
+        edge.line_of(own);
+        loops += 1;
+        let looped = until("the loop's line", || {
+            let lines = edge.lines();
+            lines.into_iter().filter(|line| line["outcome"] == "refused").nth(loops - 1)
+        });
+        looped["client"].as_str().unwrap().parse().unwrap()
+    };
+    // The same port, the same listener. That the old connection is forgotten may take a moment,
+    // and a socket of another test may have the port for longer.
+    let mut client = until("a port that was ours", || {
+        let port = port_of_ours();
+        let began = Instant::now();
+        while began.elapsed() < 10 * A_WHILE {
+            if let Some(client) = connect_again(port, other) {
+                return Some(client);
+            }
+            std::thread::sleep(A_WHILE / 30);
+        }
+        None
+    });
     client.write_all(b"hello").unwrap();
     let mut origin = origin.take();
     expect(&mut origin, b"hello");

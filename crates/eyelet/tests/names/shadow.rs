@@ -151,7 +151,7 @@ fn a_rule_in_shadow_logs_and_does_nothing() {
     let line = evidence_of("good.test");
     assert_eq!(line["shadow"], Value::Null, "{line}");
     assert_eq!(line["evidence"]["dns_agrees"], true, "{line}");
-    assert_eq!((dns.asked("lie.test"), dns.asked("good.test")), (1, 1));
+    assert_eq!((dns.questions("lie.test"), dns.questions("good.test")), (1, 1));
 }
 
 /// Nobody waits for what only a rule in shadow asks, and no other rule's reason speaks of it.
@@ -185,7 +185,7 @@ fn a_rule_in_shadow_waits_for_no_evidence() {
         }
     }
     // One flight a name, which sends its question once more when no answer comes.
-    assert!(dns.asked("mute.test") <= 2 && dns.asked("evil.test") <= 2);
+    assert!(dns.questions("mute.test") <= 2 && dns.questions("evil.test") <= 2);
 }
 
 /// What a rule that acts has asked for is there for one in shadow too, whatever came of it.

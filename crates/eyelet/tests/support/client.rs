@@ -2,7 +2,7 @@
 //! Must not know of the engine; what a client sees is all there is.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,13 @@ pub fn alert_of(bytes: &[u8]) -> Option<u8> {
 pub fn reset(stream: TcpStream) {
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     drop(stream);
+}
+
+/// Closes so that the FIN goes out now. Dropping alone may send it later: a child process of
+/// another test has a copy of each descriptor until it executes its program, on a busy machine for
+/// long.
+pub fn close(stream: TcpStream) {
+    let _ = stream.shutdown(Shutdown::Both);
 }
 
 /// A TLS client's stream.

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -33,14 +33,57 @@ const SEGMENT: u32 = 536;
 /// What an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
 
-/// Allows one test of a binary at a time to hold thousands of connections: descriptors belong to
-/// the process, and so does what is measured. Raises the limit of descriptors as far as it goes.
-pub fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+/// Tests of a program that may have a crowd at the same time: each waits most of its time, and
+/// the edges of two still serve who behaves in time.
+const CROWDS_MAX: usize = 2;
+/// Descriptors that tests without a crowd may have open meanwhile.
+const SPARE_DESCRIPTORS: usize = 2_000;
+
+/// The permission to hold thousands of connections, which is given back when dropped.
+pub struct Permit {
+    descriptors: usize,
+}
+
+/// What there is of permits: crowds, and descriptors, which belong to the process.
+struct Room {
+    crowds: usize,
+    descriptors: usize,
+}
+
+static ROOM: LazyLock<Mutex<Room>> = LazyLock::new(|| {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
-    guard
+    let descriptors = maximum.map_or(usize::MAX, |maximum| usize::try_from(maximum).unwrap());
+    Mutex::new(Room {
+        crowds: CROWDS_MAX,
+        descriptors: descriptors.saturating_sub(SPARE_DESCRIPTORS),
+    })
+});
+static GIVEN_BACK: Condvar = Condvar::new();
+
+/// Waits for the permission to have so many descriptors open: those of the clients, and of their
+/// upstreams' ends. Who wants more than there are has the only crowd.
+pub fn permit(descriptors: usize) -> Permit {
+    let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let is_alone = room.crowds == CROWDS_MAX;
+        if is_alone || (room.crowds > 0 && room.descriptors >= descriptors) {
+            let descriptors = descriptors.min(room.descriptors);
+            room.crowds -= 1;
+            room.descriptors -= descriptors;
+            return Permit { descriptors };
+        }
+        room = GIVEN_BACK.wait(room).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
+        room.crowds += 1;
+        room.descriptors += self.descriptors;
+        GIVEN_BACK.notify_all();
+    }
 }
 
 /// Where a client connects from, and with which buffers.

@@ -16,6 +16,10 @@ use super::{Folder, SOON, until};
 /// A listener on a port of the kernel's choice.
 pub const LISTENER: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
 
+/// What a client of a test needs for its hello or its handshake on a busy machine, where the
+/// defaults are five and ten seconds.
+const LONG_DEADLINES: &str = "\n[limits]\nhello_timeout = \"1m\"\nhandshake_timeout = \"1m\"\n";
+
 pub struct Edge {
     child: Child,
     addresses: Vec<SocketAddr>,
@@ -30,9 +34,11 @@ impl Edge {
         Self::start_whole(folder, &format!("{LISTENER}{rules}"), |_| ())
     }
 
-    /// Starts with a whole configuration; `change` may wrap or alter the command.
+    /// Starts with a whole configuration; `change` may wrap or alter the command. A test that sets
+    /// no limits has long deadlines.
     pub fn start_whole(folder: &Folder, config: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let file = write(folder, config);
+        let limits = if config.contains("[limits]") { "" } else { LONG_DEADLINES };
+        let file = write(folder, &format!("{config}{limits}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
         command.arg("serve").arg(file);
         change(&mut command);
@@ -247,6 +253,13 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream.set_read_timeout(Some(SOON)).unwrap();
     stream.set_write_timeout(Some(SOON)).unwrap();
     stream
+}
+
+/// A rule that splices host.test to an upstream, with `more` keys in it or tables behind it.
+pub fn splice(upstream: SocketAddr, more: &str) -> String {
+    format!(
+        "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{upstream}\"\n{more}\n"
+    )
 }
 
 /// Writes a configuration under a name of its own.

@@ -66,7 +66,13 @@ pub fn sink() -> Upstream {
     })
 }
 
+/// What is to be answered has time for it on a busy machine.
 pub const LIES_REFUSED: &str = "[[rule]]\nname = \"lies\"\nsni_verified = false\n\
     evidence = \"dns\"\naction = \"refuse\"\n\
     [[rule]]\nname = \"truths\"\naction = \"splice\"\nupstream = \"destination\"\n\
-    [evidence]\ntimeout = \"1s\"\n";
+    [evidence]\ntimeout = \"20s\"\n";
+
+/// The same where an answer does not come, and is waited for.
+pub fn lies_refused_soon() -> String {
+    LIES_REFUSED.replace("timeout = \"20s\"", "timeout = \"1s\"")
+}

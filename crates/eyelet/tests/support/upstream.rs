@@ -3,10 +3,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
+
+use socket2::{Domain, Socket, Type};
 
 use super::pki::Leaf;
 use super::{SOON, edge};
@@ -22,7 +25,7 @@ impl Upstream {
     /// Hands each connection to whoever takes it.
     pub fn by_hand() -> Self {
         let (give, take) = mpsc::channel();
-        let mut upstream = Self::serve(move |stream| {
+        let mut upstream = Self::accepting(move |stream| {
             let _ = give.send(stream);
         });
         upstream.taken = Some(Mutex::new(take));
@@ -31,11 +34,20 @@ impl Upstream {
 
     /// Answers each connection on a thread of its own.
     pub fn serve(answer: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+        let answer = Arc::new(answer);
+        Self::accepting(move |stream| {
+            let answer = answer.clone();
+            thread::spawn(move || answer(stream));
+        })
+    }
+
+    /// Does this with each connection, one after the other, in the order in which they came.
+    fn accepting(take: impl Fn(TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let accepted = Arc::<AtomicUsize>::default();
         let stopped = Arc::<AtomicBool>::default();
-        let (count, stop, answer) = (accepted.clone(), stopped.clone(), Arc::new(answer));
+        let (count, stop) = (accepted.clone(), stopped.clone());
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if stop.load(Ordering::SeqCst) {
@@ -46,8 +58,7 @@ impl Upstream {
                 let _ = stream.set_nodelay(true);
                 let _ = stream.set_read_timeout(Some(SOON));
                 let _ = stream.set_write_timeout(Some(SOON));
-                let answer = answer.clone();
-                thread::spawn(move || answer(stream));
+                take(stream);
             }
         });
         Self { address, accepted, stopped, taken: None }
@@ -126,6 +137,31 @@ pub fn nobody() -> (rustix::fd::OwnedFd, SocketAddr) {
     let address = getsockname(&socket).unwrap().try_into().unwrap();
     (socket, address)
 }
+
+/// Addresses where nobody listens yet, for listeners that must be known before they are made.
+///
+/// The kernel gives such ports to nobody by itself: they are below its range for that
+/// (`net.ipv4.ip_local_port_range`, 32768 and more). A port that was bound and given back, on the
+/// other hand, may be another test's by the time it is wanted.
+pub fn vacant<const COUNT: usize>() -> [SocketAddr; COUNT] {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Programs that run at the same time begin at different places.
+    let first = std::process::id() as usize * 64;
+    std::array::from_fn(|_| {
+        loop {
+            let number = first + NEXT.fetch_add(1, Ordering::Relaxed);
+            let port = VACANT.start + u16::try_from(number % VACANT.len()).unwrap();
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            // Without listening: a child of another test may have a copy of it for a moment.
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            if socket.bind(&address.into()).is_ok() {
+                return address;
+            }
+        }
+    })
+}
+const VACANT: Range<u16> = 20_000..32_000;
 
 fn server_config(leaf: Leaf) -> Arc<rustls::ServerConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
