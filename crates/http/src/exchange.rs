@@ -244,8 +244,9 @@ async fn serve(
         }
         // Not while the request's body is on its way: the response's may wait for it.
         length => {
-            let wait = upload.done && compressors.wants_first(&wanted, &parts, known(length));
-            let here = first(front, stream, &mut download, &mut upstream, wait).await?;
+            let may_wait =
+                || upload.done && compressors.wants_first(&wanted, &parts, known(length));
+            let here = first(front, stream, &mut download, &mut upstream, may_wait).await?;
             begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
