@@ -101,7 +101,7 @@ async fn fail(
             return Done { gone: true, ..Done::default() };
         }
     };
-    if record.told.status.is_some() {
+    if record.status.is_some() {
         stream.cut();
         return Done { gone: true, ..Done::default() };
     }
@@ -150,7 +150,7 @@ fn respond(
 ) -> Result<(), Trouble> {
     let status = head.status.as_u16();
     stream.respond(head, length)?;
-    record.told.status = Some(status);
+    record.status = Some(status);
     Ok(())
 }
 
@@ -254,7 +254,7 @@ async fn serve(
     others_first().await;
     respond(stream, parts, length, record)?;
     let passed = pass_down(front, stream, &mut upstream, &mut upload, &mut download).await;
-    record.told.coded = download.told();
+    record.coded = download.told();
     let passed = passed?;
     if upload.done {
         front.keep(upstream);
@@ -308,7 +308,7 @@ async fn answer_own(
     };
     respond(stream, head, length, record)?;
     if length != Length::Empty {
-        record.told.coded.bytes_sent = body.len() as u64;
+        record.coded.bytes_sent = body.len() as u64;
         stream.push(body);
         stream.finish(None);
     }
@@ -490,8 +490,8 @@ async fn wait_for_head(
         if !response.parts.status.is_informational()
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {
-            let logs = front.worker.engine.logs();
-            record.told.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
+            let logs = front.worker.is_logging();
+            record.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
         if stream.takes_interim() {
@@ -641,7 +641,7 @@ async fn switched(
     let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
         return Err(ResponseFault::Unasked.into());
     };
-    record.told.status = Some(head.status.as_u16());
+    record.status = Some(head.status.as_u16());
     record.reason = Reason::SwitchedProtocols;
     let Some(one) = stream.as_one() else {
         return over_two(front, stream, head, upstream, record, written).await;

@@ -170,9 +170,8 @@ async fn step(client: &mut Client, front: &Front, request: Request) -> Step {
 /// Answers what is no request.
 async fn refuse(client: &mut Client, front: &Front, fault: RequestFault) {
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
-    let mut telling = Telling::new(front, Record::of(front, &Method::GET, ""), stream.sent());
+    let mut telling = Telling::new(front, Record::unread(front), stream.sent());
     let record = &mut telling.record;
-    record.told.method = "".into();
     record.failed = true;
     record.reason = fault.into();
     // A client that does not read its answer has no other.

@@ -4,17 +4,20 @@
 use serde::Serialize;
 
 /// What the access line tells of a request.
-#[derive(Clone, Debug, Serialize)]
-pub struct RequestInfo {
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RequestInfo<'a> {
     /// The method.
-    pub method: Box<str>,
+    pub method: &'a str,
     /// The path with its query.
-    pub path: Box<str>,
+    pub path: &'a str,
     /// The status that the client got; none if it got none.
     pub status: Option<u16>,
     /// From the request's last byte, or its head's where the upstream was faster, to the
     /// response's head.
     pub upstream_ms: Option<u64>,
+    /// Who was asked. A connection's requests may go to different upstreams.
+    #[serde(skip)]
+    pub upstream: Option<&'a str>,
     /// What became of the response's body.
     #[serde(skip)]
     pub coded: Coded,
