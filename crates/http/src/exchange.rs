@@ -467,7 +467,6 @@ async fn wait_for_head(
 ) -> Result<Response, NoHead> {
     let upstream_timeout = front.worker.shared.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
-    stream.due_in(front.patience());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
@@ -476,7 +475,7 @@ async fn wait_for_head(
             }
             // Most requests are written at once, and to look at the clock costs.
             let again = std::mem::replace(&mut was_polled, true);
-            if upload.written > before || upload.done && !was_done {
+            if !again || upload.written > before || upload.done && !was_done {
                 began = if again { Instant::now() } else { began };
                 stream.due_in(if upload.done { upstream_timeout } else { front.patience() });
             }
@@ -593,7 +592,6 @@ async fn pass_down(
 ) -> Result<Passed, Failure> {
     // Most responses are here already, and to look at the clock costs.
     let mut moved = None;
-    stream.due_in(front.patience());
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
         // A request whose end does not come any more costs only itself.
@@ -616,6 +614,8 @@ async fn pass_down(
         }
         if before != (download.taken, stream.queued(), upload.written) {
             moved = None;
+        }
+        if moved.is_none() {
             stream.due_in(front.patience());
         }
         if let Poll::Ready(trouble) = stream.poll_gone(task) {
