@@ -253,8 +253,7 @@ impl Worker {
             Waits::No => {}
             // Not at once: this may be asked for while another's future runs.
             Waits::Here(_) => {
-                self.ending.borrow_mut().push(key);
-                self.has_again.notify_one();
+                self.end_later(key);
             }
             Waits::Task(waker) => waker.wake_by_ref(),
         }

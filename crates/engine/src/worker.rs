@@ -9,12 +9,11 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use eyelet_sys::waker;
 use foldhash::fast::RandomState;
-use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::connection_table::{ConnectionTable, Entry};
@@ -171,8 +170,8 @@ pub struct Worker {
     /// Connections that were shed, whose futures are in their slots and free what they hold when
     /// they are resumed: before the next connection is, so that its need does not shed others.
     pub(crate) ending: RefCell<Vec<Key>>,
-    /// Has that turn come.
-    pub(crate) has_again: Notify,
+    /// Wakes the event loop for these two.
+    loop_waker: Cell<Option<Waker>>,
     /// Connections whose future lies in their entry, and whose wait is over.
     pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
@@ -201,7 +200,7 @@ impl Worker {
             counters,
             again: RefCell::default(),
             ending: RefCell::default(),
-            has_again: Notify::new(),
+            loop_waker: Cell::default(),
             to_resume: RefCell::default(),
             later: RefCell::default(),
             sources: Sources::default(),
@@ -342,7 +341,29 @@ impl Worker {
     /// Has a connection go on in the next turn, which then comes without an event.
     pub fn go_on_later(&self, key: Key) {
         self.again.borrow_mut().push(key);
-        self.has_again.notify_one();
+        self.wake_loop();
+    }
+
+    /// Has the event loop end a connection that was shed, before it resumes another.
+    pub(crate) fn end_later(&self, key: Key) {
+        self.ending.borrow_mut().push(key);
+        self.wake_loop();
+    }
+
+    fn wake_loop(&self) {
+        if let Some(waker) = self.loop_waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Ready when connections go on, or end, without an event.
+    pub(crate) fn poll_later(&self, task: &mut Context<'_>) -> Poll<()> {
+        if !self.again.borrow().is_empty() || !self.ending.borrow().is_empty() {
+            return Poll::Ready(());
+        }
+        let known = self.loop_waker.take().filter(|known| known.will_wake(task.waker()));
+        self.loop_waker.set(known.or_else(|| Some(task.waker().clone())));
+        Poll::Pending
     }
 }
 
