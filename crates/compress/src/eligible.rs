@@ -1,10 +1,10 @@
 //! Which responses are compressed, by their heads and first bytes, and why the others are not.
 
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
-use http::{HeaderMap, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::breach::Breach;
-use crate::fields::{DIGESTS, lists};
+use crate::fields::{DIGESTS, has_element};
 
 /// Why a response is not compressed. [`WhyNot::text`] is its text in the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,25 +99,29 @@ pub fn by_head(
     length_min: u64,
     event_streams: bool,
 ) -> Result<ContentKind, WhyNot> {
-    if headers.contains_key(CONTENT_ENCODING) {
+    let read = Read::of(headers);
+    if read.is_coded {
         return Err(WhyNot::Coded);
     }
-    let range = headers.contains_key(CONTENT_RANGE);
-    if status == StatusCode::PARTIAL_CONTENT || range || status == StatusCode::RANGE_NOT_SATISFIABLE
+    if read.is_range
+        || status == StatusCode::PARTIAL_CONTENT
+        || status == StatusCode::RANGE_NOT_SATISFIABLE
     {
         return Err(WhyNot::Range);
     }
-    by_fields(headers, length, length_min, event_streams)
+    by_fields(&read, length, length_min, event_streams)
 }
 
 /// Whether the 200 response of which this 206 is a part may be coded: both then have the same Vary
 /// (RFC 9110 section 15.3.7). The part's own length does not count.
 #[must_use]
 pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: bool) -> bool {
-    if status != StatusCode::PARTIAL_CONTENT || headers.contains_key(CONTENT_ENCODING) {
+    if status != StatusCode::PARTIAL_CONTENT {
         return false;
     }
-    match by_fields(headers, None, 0, event_streams) {
+    let read = Read::of(headers);
+    match by_fields(&read, None, 0, event_streams) {
+        _ if read.is_coded => false,
         Ok(_) => true,
         // Each of several parts has its own type (RFC 9110 section 14.6).
         Err(WhyNot::TypeCompressed) => headers
@@ -127,19 +131,56 @@ pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: 
     }
 }
 
+/// The fields that decide, read in one pass: each look-up would hash its name.
+#[derive(Default)]
+struct Read<'a> {
+    is_coded: bool,
+    is_range: bool,
+    has_digest: bool,
+    no_transform: bool,
+    content_type: Option<&'a HeaderValue>,
+    content_types: usize,
+}
+
+impl<'a> Read<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let mut read = Self::default();
+        for (name, value) in headers {
+            match name.as_str() {
+                "content-encoding" => read.is_coded = true,
+                "content-range" => read.is_range = true,
+                "cache-control" => read.no_transform |= has_element(value, "no-transform"),
+                "content-type" => {
+                    read.content_type = Some(value);
+                    read.content_types += 1;
+                }
+                _ => read.has_digest |= DIGESTS.contains(name),
+            }
+        }
+        read
+    }
+
+    fn kind(&self) -> ContentKind {
+        match self.content_type {
+            Some(value) if self.content_types == 1 => kind(value),
+            _ => ContentKind::Unknown,
+        }
+    }
+}
+
 fn by_fields(
-    headers: &HeaderMap,
+    read: &Read<'_>,
     length: Option<u64>,
     length_min: u64,
     event_streams: bool,
 ) -> Result<ContentKind, WhyNot> {
-    if lists(headers, &CACHE_CONTROL, "no-transform") {
+    if read.no_transform {
         return Err(WhyNot::NoTransform);
     }
-    if DIGESTS.iter().any(|name| headers.contains_key(name)) {
+    if read.has_digest {
         return Err(WhyNot::Digest);
     }
-    let kind = kind(headers);
+    let kind = read.kind();
     match kind {
         ContentKind::EventStream if !event_streams => return Err(WhyNot::EventStream),
         ContentKind::Grpc => return Err(WhyNot::Grpc),
@@ -192,9 +233,7 @@ pub enum ContentKind {
     Unknown,
 }
 
-fn kind(headers: &HeaderMap) -> ContentKind {
-    let mut values = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return ContentKind::Unknown };
+fn kind(value: &HeaderValue) -> ContentKind {
     let text = value.to_str().unwrap_or_default();
     let essence = text.split(';').next().unwrap_or_default().trim_matches([' ', '\t']);
     match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {

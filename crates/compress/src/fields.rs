@@ -1,9 +1,10 @@
 //! Header fields that several decisions read: elements of lists, and digests of the body.
 
-use http::header::{HeaderMap, HeaderName};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Fields with a digest of the upstream's bytes.
-pub(crate) const DIGESTS: [HeaderName; 4] = [
+/// Fields with a digest of the bytes as the upstream sends them. A static: a constant would be made
+/// anew for each message.
+pub(crate) static DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("content-md5"),
     HeaderName::from_static("digest"),
@@ -26,7 +27,13 @@ pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str)
 /// Whether a list-valued field contains an element, compared without case.
 #[must_use]
 pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
-    headers.get_all(field).iter().filter_map(|line| line.to_str().ok()).any(|line| {
-        line.split(',').any(|found| found.trim_matches([' ', '\t']).eq_ignore_ascii_case(element))
+    headers.get_all(field).iter().any(|line| has_element(line, element))
+}
+
+/// Whether one line of a list-valued field has an element.
+pub(crate) fn has_element(line: &HeaderValue, element: &str) -> bool {
+    line.to_str().is_ok_and(|line| {
+        let mut elements = line.split(',').map(|found| found.trim_matches([' ', '\t']));
+        elements.any(|found| found.eq_ignore_ascii_case(element))
     })
 }

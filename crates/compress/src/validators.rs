@@ -69,6 +69,9 @@ pub fn restore(headers: &mut HeaderMap, is_upstreams: impl Fn(&[u8]) -> bool) ->
     let mut changed = false;
     for name in [IF_NONE_MATCH, IF_MATCH] {
         let lines: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();
+        if lines.is_empty() {
+            continue;
+        }
         let mut restored = Vec::with_capacity(lines.len());
         for line in &lines {
             restored.push(match restore_line(line.as_bytes(), &is_upstreams) {
@@ -79,7 +82,7 @@ pub fn restore(headers: &mut HeaderMap, is_upstreams: impl Fn(&[u8]) -> bool) ->
                 None => line.clone(),
             });
         }
-        if changed && !lines.is_empty() {
+        if changed {
             headers.remove(&name);
             for line in restored {
                 headers.append(&name, line);

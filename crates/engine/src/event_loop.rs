@@ -3,7 +3,8 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +14,7 @@ use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
 use eyelet_sys::epoll::Events;
 use eyelet_sys::waker;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::watch;
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME, ListenerSocket};
@@ -379,6 +380,24 @@ async fn cut_all(worker: &Rc<Worker>) {
     }
 }
 
+/// Registers the table's epoll with the runtime.
+fn register_epoll(worker: &Worker) -> io::Result<AsyncFd<OwnedFd>> {
+    let descriptor = worker.table.borrow().epoll.as_fd().try_clone_to_owned()?;
+    // Deprecated for types that do not own their descriptor; an OwnedFd does. What replaces it is
+    // unsafe, for which this crate has no room.
+    #[allow(deprecated)]
+    AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)
+}
+
+/// Why the event loop goes on.
+enum Wake<'a> {
+    Tick,
+    Events(AsyncFdReadyGuard<'a, OwnedFd>),
+    /// Connections go on, or end, without an event.
+    Later,
+    Drain,
+}
+
 /// Runs a worker until it has drained.
 pub async fn run(
     worker: Rc<Worker>,
@@ -387,24 +406,34 @@ pub async fn run(
 ) -> io::Result<()> {
     worker.listen(&sockets)?;
     let mut accepting = Accepting::new(sockets);
-    let descriptor = {
-        use std::os::fd::AsFd;
-        worker.table.borrow().epoll.as_fd().try_clone_to_owned()?
-    };
-    // Deprecated because a type might not own its descriptor; an OwnedFd does. The replacement is
-    // unsafe, which this crate forbids.
-    #[allow(deprecated)]
-    let shared_socket = AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)?;
+    let readiness = register_epoll(&worker)?;
     let mut events = Events::with_capacity(EVENTS);
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut draining = pin!(drain.changed());
     let mut end = None;
     loop {
-        tokio::select! {
-            biased;
-            _ = ticks.tick() => worker.tick(&mut accepting, worker.clock.elapsed()),
-            ready = shared_socket.readable() => {
-                let mut ready = ready?;
+        // By hand: it is polled twice an iteration, and a future for each wait would be made and
+        // dropped each time, which takes the locks of their lists.
+        let wake = poll_fn(|task| {
+            if ticks.poll_tick(task).is_ready() {
+                return Poll::Ready(Ok(Wake::Tick));
+            }
+            if let Poll::Ready(ready) = readiness.poll_read_ready(task) {
+                return Poll::Ready(ready.map(Wake::Events));
+            }
+            if worker.poll_later(task).is_ready() {
+                return Poll::Ready(Ok(Wake::Later));
+            }
+            match end {
+                // The sender is gone only when the process is going.
+                None => draining.as_mut().poll(task).map(|_| Ok(Wake::Drain)),
+                Some(_) => Poll::Pending,
+            }
+        });
+        match wake.await? {
+            Wake::Tick => worker.tick(&mut accepting, worker.clock.elapsed()),
+            Wake::Events(mut ready) => {
                 let more = worker.iteration(&mut events, &mut accepting)?;
                 if !more {
                     ready.clear_ready();
@@ -415,12 +444,8 @@ pub async fn run(
                     until_written().await;
                 }
             }
-            () = worker.has_again.notified() => {
-                worker.iteration(&mut events, &mut accepting)?;
-            }
-            changed = drain.changed(), if end.is_none() => {
-                // An error means that the sender is gone: then the process is ending, too.
-                let _ = changed;
+            Wake::Later => _ = worker.iteration(&mut events, &mut accepting)?,
+            Wake::Drain => {
                 let now = Instant::now();
                 end = Some(now + worker.process.settings.drain_timeout);
                 worker.accept_last(&mut accepting, now + LAST_ACCEPT_TIME);

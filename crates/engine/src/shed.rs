@@ -257,8 +257,7 @@ impl Worker {
             Waits::No => {}
             // Not at once: another connection's future may be running now.
             Waits::Here(_) => {
-                self.ending.borrow_mut().push(key);
-                self.has_again.notify_one();
+                self.end_later(key);
             }
             Waits::Task(waker) => waker.wake_by_ref(),
         }

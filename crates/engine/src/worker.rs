@@ -9,12 +9,11 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use eyelet_sys::waker;
 use foldhash::fast::RandomState;
-use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::connection_table::{ConnectionTable, Slot};
@@ -171,7 +170,7 @@ pub struct Worker {
     /// before the next connection runs: its need for memory must not shed others.
     pub(crate) ending: RefCell<Vec<Key>>,
     /// Starts an iteration for `again` or `ending`.
-    pub(crate) has_again: Notify,
+    loop_waker: Cell<Option<Waker>>,
     /// Connections whose future is stored in its slot and whose wait is over.
     pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
@@ -200,7 +199,7 @@ impl Worker {
             counters,
             again: RefCell::default(),
             ending: RefCell::default(),
-            has_again: Notify::new(),
+            loop_waker: Cell::default(),
             to_resume: RefCell::default(),
             later: RefCell::default(),
             sources: Sources::default(),
@@ -341,7 +340,29 @@ impl Worker {
     /// Resumes a connection in the next iteration, which then starts without an event.
     pub fn go_on_later(&self, key: Key) {
         self.again.borrow_mut().push(key);
-        self.has_again.notify_one();
+        self.wake_loop();
+    }
+
+    /// Has the event loop end a connection that was shed, before it resumes another.
+    pub(crate) fn end_later(&self, key: Key) {
+        self.ending.borrow_mut().push(key);
+        self.wake_loop();
+    }
+
+    fn wake_loop(&self) {
+        if let Some(waker) = self.loop_waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Ready when connections go on, or end, without an event.
+    pub(crate) fn poll_later(&self, task: &mut Context<'_>) -> Poll<()> {
+        if !self.again.borrow().is_empty() || !self.ending.borrow().is_empty() {
+            return Poll::Ready(());
+        }
+        let known = self.loop_waker.take().filter(|known| known.will_wake(task.waker()));
+        self.loop_waker.set(known.or_else(|| Some(task.waker().clone())));
+        Poll::Pending
     }
 }
 

@@ -27,16 +27,6 @@ pub enum Piece {
     End(Option<HeaderMap>),
 }
 
-impl Piece {
-    /// Bytes of data in it.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Data(data) => data.len(),
-            Self::End(_) => 0,
-        }
-    }
-}
-
 /// The framing is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFraming;

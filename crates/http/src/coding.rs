@@ -21,26 +21,35 @@ use eyelet_engine::handle::WaitError;
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// What of a body there is to choose its coding by. With `wait` its first bytes have a moment to
-/// come; a head that comes long before its body is passed on alone.
+/// What of a body there is to choose its coding by. Where nothing of it is here and it `may_wait`,
+/// its first bytes have a moment to come; a head that comes long before its body is passed on
+/// alone.
 pub async fn first(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     download: &mut Download,
     upstream: &mut Upstream,
-    mut wait: bool,
+    may_wait: impl Fn() -> bool,
 ) -> Result<(Bytes, bool), Failure> {
-    stream.due_in(FIRST_WAIT.min(served.worker.shared.config.http.body_timeout));
+    let mut wait = None;
     poll_fn(|task| {
         loop {
-            if let Poll::Ready(first) = download.poll_first(task, upstream, wait) {
+            if let Poll::Ready(first) = download.poll_first(task, upstream) {
                 return Poll::Ready(first.map_err(Failure::from));
+            }
+            // Asked here, for most bodies have come by now.
+            if wait.is_none() && may_wait() {
+                stream.due_in(FIRST_WAIT.min(served.worker.shared.config.http.body_timeout));
+                wait = Some(true);
+            }
+            if wait != Some(true) {
+                return Poll::Ready(Ok((Bytes::new(), false)));
             }
             if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
                 return Poll::Ready(Err(exchange_error.into()));
             }
             match ready!(stream.poll_late(task)) {
-                WaitError::Late => wait = false,
+                WaitError::Late => wait = Some(false),
                 wait_error => {
                     return Poll::Ready(Err(ExchangeError::ClientLost(ClientLost::Wait(
                         wait_error,

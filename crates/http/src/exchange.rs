@@ -101,7 +101,7 @@ async fn fail(
             return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
         }
     };
-    if record.info.status.is_some() {
+    if record.status.is_some() {
         stream.cut();
         return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
     }
@@ -150,7 +150,7 @@ fn respond(
 ) -> Result<(), ExchangeError> {
     let status = head.status.as_u16();
     stream.respond(head, length)?;
-    record.info.status = Some(status);
+    record.status = Some(status);
     Ok(())
 }
 
@@ -245,8 +245,9 @@ async fn serve(
         }
         // Not while the request's body is on its way: the response's may wait for it.
         length => {
-            let wait = upload.done && compressors.wants_first(&wanted, &parts, known(length));
-            let here = first(served, stream, &mut download, &mut upstream, wait).await?;
+            let may_wait =
+                || upload.done && compressors.wants_first(&wanted, &parts, known(length));
+            let here = first(served, stream, &mut download, &mut upstream, may_wait).await?;
             begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
@@ -254,7 +255,7 @@ async fn serve(
     others_first().await;
     respond(stream, parts, length, record)?;
     let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
-    record.info.coded = download.coding_info();
+    record.coded = download.coding_info();
     let passed = passed?;
     if upload.done {
         served.keep(upstream);
@@ -308,7 +309,7 @@ async fn answer_own(
     };
     respond(stream, head, length, record)?;
     if length != Length::Empty {
-        record.info.coded.bytes_sent = body.len() as u64;
+        record.coded.bytes_sent = body.len() as u64;
         stream.push(body);
         stream.finish(None);
     }
@@ -467,7 +468,6 @@ async fn wait_for_head(
 ) -> Result<Response, NoHead> {
     let upstream_timeout = served.worker.shared.config.http.upstream_timeout;
     let (mut began, mut was_polled) = (Instant::now(), false);
-    stream.due_in(served.progress_wait());
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
@@ -476,7 +476,7 @@ async fn wait_for_head(
             }
             // Most requests are written at once, and to look at the clock costs.
             let again = std::mem::replace(&mut was_polled, true);
-            if upload.written > before || upload.done && !was_done {
+            if !again || upload.written > before || upload.done && !was_done {
                 began = if again { Instant::now() } else { began };
                 stream.due_in(if upload.done { upstream_timeout } else { served.progress_wait() });
             }
@@ -490,8 +490,8 @@ async fn wait_for_head(
         if !response.parts.status.is_informational()
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {
-            let logs = served.worker.engine.logs();
-            record.info.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
+            let logs = served.worker.is_logging();
+            record.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
             return Ok(response);
         }
         if stream.takes_interim() {
@@ -597,7 +597,6 @@ async fn pass_down(
 ) -> Result<Passed, Failure> {
     // Most responses are here already, and to look at the clock costs.
     let mut moved = None;
-    stream.due_in(served.progress_wait());
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
         // A request whose end does not come any more costs only itself.
@@ -622,6 +621,8 @@ async fn pass_down(
         }
         if before != (download.taken, stream.queued(), upload.written) {
             moved = None;
+        }
+        if moved.is_none() {
             stream.due_in(served.progress_wait());
         }
         if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
@@ -647,7 +648,7 @@ async fn switched(
     let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
         return Err(ResponseFault::Unasked.into());
     };
-    record.info.status = Some(head.status.as_u16());
+    record.status = Some(head.status.as_u16());
     record.reason = Reason::SwitchedProtocols;
     let Some(one) = stream.as_one() else {
         return over_two(served, stream, head, upstream, record, written).await;

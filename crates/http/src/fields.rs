@@ -124,12 +124,13 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// The protocol that a request asks to switch to, if it may: HTTP/1.1 and no body, for a body
 /// behind which another protocol begins is where readers differ.
 pub fn upgrade(request: &request::Parts, length: Length) -> Option<HeaderValue> {
+    let protocol = request.headers.get(header::UPGRADE)?;
     let asked = request.version == Version::HTTP_11
         && matches!(length, Length::Empty | Length::Known(0))
-        && lists(&request.headers, &header::CONNECTION, "upgrade");
-    // RFC 7540's h2c would give a stranger a second protocol past our reader.
-    let protocol = request.headers.get(header::UPGRADE).filter(|_| asked)?;
-    (!lists(&request.headers, &header::UPGRADE, "h2c")).then(|| protocol.clone())
+        && lists(&request.headers, &header::CONNECTION, "upgrade")
+        // RFC 7540's h2c would give a stranger a second protocol past our reader.
+        && !lists(&request.headers, &header::UPGRADE, "h2c");
+    asked.then(|| protocol.clone())
 }
 
 /// The protocol that a 101 switches to, if it is one that was asked for (RFC 9110 7.8).

@@ -208,13 +208,13 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
     if parsed.headers.iter().any(|field| is_framing_alias(field.name.as_bytes())) {
         return Err(RequestFault::Field);
     }
-    let headers = headers(&head, parsed.headers, is_rewritten).ok_or(RequestFault::Field)?;
+    let fields = read_fields(&head, parsed.headers, is_rewritten).ok_or(RequestFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
-    let uri = read_target(&method, &head, target, version, &headers)?;
-    let length = request_length(version, &headers)?;
-    let keep_alive = keep_alive(version, &headers);
+    let uri = read_target(&method, &head, target, version, &fields.map)?;
+    let length = request_length(version, &fields)?;
+    let keep_alive = keep_alive(version, &fields);
     let (mut parts, ()) = http::Request::new(()).into_parts();
-    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, headers);
+    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, fields.map);
     Ok(Request { parts, length, keep_alive })
 }
 
@@ -275,32 +275,55 @@ thread_local! {
     static SPARE: RefCell<Vec<HeaderMap>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The fields in their order, but those that are `removed` on the way last: the map fills the gap
-/// of a removed field with its last one, which would change the order of the others.
-fn headers(
+/// The fields in their order, but last those that do not go on: hop-by-hop fields, and those that
+/// are `removed` otherwise. The map fills the gap of a removed field with its last one, which would
+/// change the order of the others.
+fn read_fields(
     head: &Bytes,
     fields: &[httparse::Header<'_>],
     removed: fn(&[u8]) -> bool,
-) -> Option<HeaderMap> {
+) -> Option<Fields> {
     let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
     map.reserve(fields.len() + FIELDS_ADDED);
-    let is_removed = |field: &httparse::Header<'_>| removed(field.name.as_bytes());
-    for last in [false, true] {
-        for field in fields.iter().filter(|field| is_removed(field) == last) {
-            let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-            let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
-            map.append(name, value);
+    let mut append = |field: &httparse::Header<'_>| {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
+        map.append(name, value);
+        Some(())
+    };
+    let (mut has_removed, mut has_hop_by_hop) = (false, false);
+    for field in fields {
+        let is_hop_by_hop = is_hop_by_hop(field.name.as_bytes());
+        has_hop_by_hop |= is_hop_by_hop;
+        if is_hop_by_hop || removed(field.name.as_bytes()) {
+            has_removed = true;
+        } else {
+            append(field)?;
         }
     }
-    Some(map)
+    if has_removed {
+        let is_removed = |field: &&httparse::Header<'_>| {
+            is_hop_by_hop(field.name.as_bytes()) || removed(field.name.as_bytes())
+        };
+        fields.iter().filter(is_removed).try_for_each(append)?;
+    }
+    Some(Fields { map, has_hop_by_hop })
 }
 
-/// Names that every request loses, or gets anew.
+/// The fields of a head.
+struct Fields {
+    map: HeaderMap,
+    /// Whether any is for the next hop alone. Most heads have none, and need no look at each:
+    /// that would hash each name.
+    has_hop_by_hop: bool,
+}
+
+/// Names that every request gets anew.
 fn is_rewritten(name: &[u8]) -> bool {
     match name.len() {
         4 => name.eq_ignore_ascii_case(b"host"),
-        14 => name.eq_ignore_ascii_case(b"content-length") || is_hop_by_hop(name),
-        _ => is_hop_by_hop(name),
+        14 => name.eq_ignore_ascii_case(b"content-length"),
+        _ => false,
     }
 }
 
@@ -366,27 +389,35 @@ pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
 }
 
 fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
-    let port_fits = authority.as_str().len() == authority.host().len() || {
-        let port = &authority.as_str()[authority.host().len()..];
-        port.strip_prefix(':').is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+    let text = authority.as_str();
+    // User information does not pass either: it ends in `@`, or the port begins in it.
+    let end = if text.starts_with('[') { text.find(']').map(|at| at + 1) } else { text.find(':') };
+    let (host, port) = text.split_at(end.unwrap_or(text.len()));
+    let port_fits = match port.strip_prefix(':') {
+        None => port.is_empty(),
+        Some(digits) => {
+            digits.bytes().all(|byte| byte.is_ascii_digit())
+                && (digits.is_empty() || digits.parse::<u16>().is_ok())
+        }
     };
     // One dot at the end is the root of a full name (RFC 1034 section 3.1). No other label may be
     // empty: a reader that drops empty ones would see another name.
-    let host = authority.host();
-    let host = host.strip_suffix('.').unwrap_or(host);
-    let has_empty_label = host.is_empty() || host.starts_with('.') || host.contains("..");
-    let has_empty_label = has_empty_label || host.ends_with('.');
-    if has_empty_label || !port_fits || !authority.as_str().bytes().all(plain) {
+    let mut before = b'.';
+    let is_plain = |byte: u8| {
+        let follows = byte != b'.' || before != b'.';
+        before = byte;
+        follows && (byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte))
+    };
+    if host.is_empty() || !port_fits || !host.bytes().all(is_plain) {
         return Err(RequestFault::Host);
     }
     Ok(authority)
 }
 
 /// RFC 9112 6.3, stricter: what two readers could read in two ways is nobody's request.
-fn request_length(version: Version, headers: &HeaderMap) -> Result<Length, RequestFault> {
-    let known = content_length(headers).map_err(|NoLength| RequestFault::Length)?;
-    match coding(headers) {
+fn request_length(version: Version, fields: &Fields) -> Result<Length, RequestFault> {
+    let known = content_length(&fields.map).map_err(|NoLength| RequestFault::Length)?;
+    match coding(fields) {
         None => Ok(known.map_or(Length::Empty, Length::Known)),
         Some(_) if version == Version::HTTP_10 || known.is_some() => Err(RequestFault::Length),
         Some(Coding::Chunked) => Ok(Length::Chunked),
@@ -425,8 +456,11 @@ enum Coding {
     Malformed,
 }
 
-fn coding(headers: &HeaderMap) -> Option<Coding> {
-    let mut values = headers.get_all(header::TRANSFER_ENCODING).iter();
+fn coding(fields: &Fields) -> Option<Coding> {
+    if !fields.has_hop_by_hop {
+        return None;
+    }
+    let mut values = fields.map.get_all(header::TRANSFER_ENCODING).iter();
     Some(match (values.next()?, values.next()) {
         (value, None) if value.as_bytes().eq_ignore_ascii_case(b"chunked") => Coding::Chunked,
         (value, None) => {
@@ -448,8 +482,8 @@ fn coding(headers: &HeaderMap) -> Option<Coding> {
     })
 }
 
-fn keep_alive(version: Version, headers: &HeaderMap) -> bool {
-    let says = |option| lists(headers, &header::CONNECTION, option);
+fn keep_alive(version: Version, fields: &Fields) -> bool {
+    let says = |option| fields.has_hop_by_hop && lists(&fields.map, &header::CONNECTION, option);
     !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
 }
 
@@ -459,6 +493,9 @@ pub fn take_response(
     scanner: &mut Scanner,
     method: &Method,
 ) -> Result<Option<Response>, ResponseFault> {
+    if buffer.is_empty() {
+        return Ok(None);
+    }
     // The client gets CRLF whatever the upstream wrote: no two readers differ behind this.
     let end = scanner.lenient_end(buffer);
     if end.unwrap_or(buffer.len()) > RESPONSE_HEAD_BYTES_MAX {
@@ -500,23 +537,23 @@ fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault
         return Err(ResponseFault::Line);
     };
     let status = StatusCode::from_u16(code).map_err(|_| ResponseFault::Line)?;
-    let headers = headers(&head, parsed.headers, is_hop_by_hop).ok_or(ResponseFault::Field)?;
+    let fields = read_fields(&head, parsed.headers, |_| false).ok_or(ResponseFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
-    let length = response_length(version, status, &headers, method)?;
-    let keep_alive = keep_alive(version, &headers) && length != Length::UntilClose;
+    let length = response_length(version, status, &fields, method)?;
+    let keep_alive = keep_alive(version, &fields) && length != Length::UntilClose;
     let (mut parts, ()) = http::Response::new(()).into_parts();
-    (parts.status, parts.version, parts.headers) = (status, version, headers);
+    (parts.status, parts.version, parts.headers) = (status, version, fields.map);
     Ok(Response { parts, length, keep_alive })
 }
 
 fn response_length(
     version: Version,
     status: StatusCode,
-    headers: &HeaderMap,
+    fields: &Fields,
     method: &Method,
 ) -> Result<Length, ResponseFault> {
-    let known = content_length(headers).map_err(|NoLength| ResponseFault::Length)?;
-    let coding = coding(headers);
+    let known = content_length(&fields.map).map_err(|NoLength| ResponseFault::Length)?;
+    let coding = coding(fields);
     if coding.is_some() && (known.is_some() || version == Version::HTTP_10) {
         return Err(ResponseFault::Length);
     }

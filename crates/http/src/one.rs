@@ -170,10 +170,8 @@ async fn step(client: &mut ClientStream, served: &ServedConnection, request: Req
 /// Answers what is no request.
 async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
-    let mut log_entry =
-        RequestLogEntry::new(served, Record::of(served, &Method::GET, ""), stream.sent());
+    let mut log_entry = RequestLogEntry::new(served, Record::unread(served), stream.sent());
     let record = &mut log_entry.record;
-    record.info.method = "".into();
     record.failed = true;
     record.reason = fault.into();
     // A client that does not read its answer has no other.

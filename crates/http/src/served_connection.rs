@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eyelet_policy::{Facts, RuleId};
-use http::uri::Authority;
+use http::uri::{Authority, PathAndQuery};
 use http::{Method, request};
 
 use super::fields::{self, Requester};
@@ -15,7 +15,7 @@ use super::pool::Shelf;
 use super::upstream::Upstream;
 use crate::worker::Http;
 use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
+use eyelet_telemetry::info::{ConnectionInfo, End, Measured, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
@@ -215,25 +215,21 @@ impl ServedConnection {
     /// Writes the access line of a request, if anybody reads it.
     pub fn emit(&self, record: &Record) {
         self.worker.engine.count_shed(&record.reason);
-        if !self.worker.engine.logs() {
+        if !self.worker.is_logging() {
             return;
         }
-        let info = ConnectionInfo {
+        let now = self.worker.engine.now_unix_ms();
+        let measured = Measured {
             id: self.info.id,
             started_unix_ms: record.started_unix_ms,
+            duration_ms: now.saturating_sub(record.started_unix_ms),
             client: self.info.client,
-            connect: None,
-            owes_answer: false,
-            decided: Decided {
-                upstream: record.upstream.as_deref().map(UpstreamName::of),
-                ..self.info.decided.clone()
-            },
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
         };
         let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
         let end = End { outcome, reason: record.reason.clone() };
-        self.worker.emit_request(&info, &end, &record.info);
+        self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
 }
 
@@ -319,55 +315,88 @@ fn is_name(host: &str) -> bool {
 /// What is gathered of one request.
 pub struct Record {
     /// Its start, in milliseconds since 1970.
-    pub started_unix_ms: u64,
-    /// Method, path, status.
-    pub info: RequestInfo,
+    started_unix_ms: u64,
+    method: Option<Method>,
+    path: Option<PathAndQuery>,
+    /// The status that the client got; none if it got none.
+    pub status: Option<u16>,
+    /// From the request's last byte, or its head's where the upstream was faster, to the
+    /// response's head.
+    pub upstream_ms: Option<u64>,
+    /// What became of the response's body.
+    pub coded: Coded,
     /// Why it ended as it did.
     pub reason: Reason,
     /// It did not get a whole response of the upstream's.
     pub failed: bool,
     /// Who was asked.
     pub upstream: Option<Arc<str>>,
-    /// Bytes written to the upstream.
-    pub bytes_to_upstream: u64,
-    /// Bytes written to the client.
-    pub bytes_to_client: u64,
-    /// When the upstream had the whole head.
-    pub asked: Option<Instant>,
+    bytes_to_upstream: u64,
+    bytes_to_client: u64,
 }
 
 impl Record {
     /// The beginning of one.
     pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
-        let path = request.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
-        Self::of(served, &request.method, path)
+        let path = request.uri.path_and_query().cloned();
+        Self { method: Some(request.method.clone()), path, ..Self::unread(served) }
     }
 
     /// The same for what could not be read.
-    pub fn of(served: &ServedConnection, method: &Method, path: &str) -> Self {
-        // Nobody reads what is not logged.
-        let (method, path, started_unix_ms) = match served.worker.engine.logs() {
-            true => (method.as_str(), path, served.worker.engine.now_unix_ms()),
-            false => ("", "", 0),
-        };
+    pub fn unread(served: &ServedConnection) -> Self {
+        let logs = served.worker.is_logging();
         Self {
-            started_unix_ms,
-            info: RequestInfo {
-                method: method.into(),
-                path: match path.char_indices().nth(PATH_CHARS_MAX) {
-                    Some((end, _)) => path[..end].into(),
-                    None => path.into(),
-                },
-                status: None,
-                upstream_ms: None,
-                coded: Coded::default(),
-            },
+            // Nobody reads what is not logged.
+            started_unix_ms: if logs { served.worker.engine.now_unix_ms() } else { 0 },
+            method: None,
+            path: None,
+            status: None,
+            upstream_ms: None,
+            coded: Coded::default(),
             reason: Reason::Complete,
             failed: false,
             upstream: None,
             bytes_to_upstream: 0,
             bytes_to_client: 0,
-            asked: None,
+        }
+    }
+
+    fn info(&self) -> RequestInfo<'_> {
+        RequestInfo {
+            method: self.method.as_ref().map_or("", Method::as_str),
+            path: cut(self.path.as_ref().map_or("", PathAndQuery::as_str)),
+            status: self.status,
+            upstream_ms: self.upstream_ms,
+            upstream: self.upstream.as_deref(),
+            coded: self.coded,
+        }
+    }
+}
+
+/// As much of a path as the log has.
+fn cut(path: &str) -> &str {
+    if path.len() <= PATH_CHARS_MAX {
+        return path;
+    }
+    path.char_indices().nth(PATH_CHARS_MAX).map_or(path, |(end, _)| &path[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_cut_between_characters() {
+        for (path, chars) in [
+            ("/".to_owned(), 1),
+            ("\u{e9}".repeat(PATH_CHARS_MAX), PATH_CHARS_MAX),
+            ("\u{e9}".repeat(PATH_CHARS_MAX + 1), PATH_CHARS_MAX),
+            ("a".repeat(PATH_CHARS_MAX), PATH_CHARS_MAX),
+            ("a".repeat(PATH_CHARS_MAX + 1), PATH_CHARS_MAX),
+        ] {
+            let cut = cut(&path);
+            assert_eq!(cut.chars().count(), chars);
+            assert!(path.starts_with(cut));
         }
     }
 }

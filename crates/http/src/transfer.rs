@@ -1,7 +1,6 @@
 //! The two directions of an exchange: the request's body up, the response's body down, each
 //! bounded, both at once. It must not know heads.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,6 +10,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use eyelet_compress::CodingError;
 use eyelet_compress::validators::without_digests;
+use http::HeaderMap;
 use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
@@ -186,8 +186,9 @@ pub enum Broken {
 /// The response's body on its way down.
 pub struct Download {
     decoder: Decoder,
-    /// Read before the response was begun.
-    first: VecDeque<Piece>,
+    /// What was read of it before the response was begun, and its end if that came too.
+    first: Bytes,
+    first_end: Option<Option<HeaderMap>>,
     coder: Option<Coder>,
     /// Until when the upstream's silence is no pause yet.
     pause: Option<Pin<Box<Sleep>>>,
@@ -206,7 +207,8 @@ impl Download {
     pub fn new(worker: &Rc<Http>, length: Length) -> Self {
         Self {
             decoder: Decoder::new(length),
-            first: VecDeque::new(),
+            first: Bytes::new(),
+            first_end: None,
             coder: None,
             pause: None,
             unflushed: None,
@@ -231,40 +233,33 @@ impl Download {
     }
 
     /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
-    /// With `wait` for its first piece.
+    /// Pending as long as there is nothing.
     pub fn poll_first(
         &mut self,
         task: &mut Context<'_>,
         upstream: &mut Upstream,
-        wait: bool,
     ) -> Poll<Result<(Bytes, bool), ResponseFault>> {
-        let complete = loop {
-            let bytes: usize = self.first.iter().map(Piece::bytes).sum();
-            if bytes >= FIRST_BYTES {
-                break false;
-            }
+        while self.first_end.is_none() && self.first.len() < FIRST_BYTES {
             match self.poll_upstream(task, upstream, FIRST_BYTES) {
-                Poll::Pending if wait && bytes == 0 => return Poll::Pending,
-                Poll::Pending => break false,
-                Poll::Ready(piece) => self.first.push_back(piece?),
+                Poll::Pending if self.first.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+                Poll::Ready(Err(fault)) => return Poll::Ready(Err(fault)),
+                Poll::Ready(Ok(Piece::End(trailers))) => self.first_end = Some(trailers),
+                Poll::Ready(Ok(Piece::Data(data))) if self.first.is_empty() => self.first = data,
+                Poll::Ready(Ok(Piece::Data(data))) => {
+                    self.first = [&self.first[..], &data].concat().into();
+                }
             }
-            if matches!(self.first.back(), Some(Piece::End(_))) {
-                break true;
-            }
-        };
-        let mut first = self.first.iter().filter_map(|piece| match piece {
-            Piece::Data(data) => Some(data),
-            Piece::End(_) => None,
-        });
-        let bytes = match (first.next(), first.next()) {
-            (None, _) => Bytes::new(),
-            (Some(only), None) => only.clone(),
-            (Some(one), Some(two)) => {
-                let all: Vec<&[u8]> = [one, two].into_iter().chain(first).map(|b| &b[..]).collect();
-                all.concat().into()
-            }
-        };
-        Poll::Ready(Ok((bytes, complete)))
+        }
+        Poll::Ready(Ok((self.first.clone(), self.first_end.is_some())))
+    }
+
+    /// What was read before the response was begun.
+    fn take_first(&mut self) -> Option<Piece> {
+        match self.first.is_empty() {
+            true => self.first_end.take().map(Piece::End),
+            false => Some(Piece::Data(std::mem::take(&mut self.first))),
+        }
     }
 
     /// Whether all of it has come from the upstream.
@@ -311,7 +306,7 @@ impl Download {
         loop {
             let room = self.poll_room(task, stream);
             while !self.ended && stream.queued() < room && self.taken < quota {
-                let piece = match self.first.pop_front() {
+                let piece = match self.take_first() {
                     Some(piece) => Poll::Ready(Ok(piece)),
                     None => self.poll_upstream(task, upstream, room - stream.queued()),
                 };

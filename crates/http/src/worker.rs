@@ -8,7 +8,7 @@ use std::sync::Arc;
 use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::names::Names;
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::{Decided, End, Measured};
 use eyelet_telemetry::log::Log;
 use eyelet_telemetry::request::RequestInfo;
 use eyelet_tls::client::ClientConfigs;
@@ -61,10 +61,20 @@ impl Http {
         Self { shared, engine, dialler, pool: Rc::default(), compressors, log }
     }
 
+    /// Whether anybody reads the access log.
+    pub fn is_logging(&self) -> bool {
+        self.log.borrow().is_on()
+    }
+
     /// Writes the access line of a request on a connection that goes on.
-    pub fn emit_request(&self, info: &ConnectionInfo, end: &End, request: &RequestInfo) {
-        let measured = info.measured(self.engine.now_unix_ms());
+    pub fn emit_request(
+        &self,
+        decided: &Decided,
+        measured: &Measured,
+        end: &End,
+        request: &RequestInfo<'_>,
+    ) {
         let mut log = self.log.borrow_mut();
-        log.line(&self.shared.config, &info.decided, &measured, end, Some(request));
+        log.line(&self.shared.config, decided, measured, end, Some(request));
     }
 }

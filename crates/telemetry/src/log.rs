@@ -63,7 +63,7 @@ impl Log {
         decided: &Decided,
         measured: &Measured,
         end: &End,
-        http: Option<&RequestInfo>,
+        http: Option<&RequestInfo<'_>>,
     ) {
         if self.queue.is_none() {
             return;

@@ -3,17 +3,20 @@
 use serde::Serialize;
 
 /// What a log entry shows of a request.
-#[derive(Clone, Debug, Serialize)]
-pub struct RequestInfo {
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RequestInfo<'a> {
     /// The method.
-    pub method: Box<str>,
+    pub method: &'a str,
     /// The path with its query.
-    pub path: Box<str>,
+    pub path: &'a str,
     /// The status that the client got. `None` if it got none.
     pub status: Option<u16>,
     /// Milliseconds to the response's head, from the request's last byte, or from the end of its
     /// head if the upstream was faster.
     pub upstream_ms: Option<u64>,
+    /// Who was asked. A connection's requests may go to different upstreams.
+    #[serde(skip)]
+    pub upstream: Option<&'a str>,
     /// How the response's body was coded.
     #[serde(skip)]
     pub coded: Coded,

@@ -25,7 +25,7 @@ pub struct Line<'a> {
     /// How it ended.
     pub end: &'a End,
     /// The request, if the line is about one.
-    pub http: Option<&'a RequestInfo>,
+    pub http: Option<&'a RequestInfo<'a>>,
 }
 
 /// The beginning of a line, which is the same for all lines of one second.
@@ -59,7 +59,10 @@ impl Line<'_> {
         self.write_verdict(out);
         self.write_hello(out);
         out.extend_from_slice(br#","upstream":"#);
-        or_null(out, decided.upstream.as_ref(), upstream);
+        match self.http {
+            Some(request) => or_null(out, request.upstream, text),
+            None => or_null(out, decided.upstream.as_ref(), upstream),
+        }
         out.extend_from_slice(br#","bytes_to_upstream":"#);
         number(out, measured.bytes_to_upstream);
         out.extend_from_slice(br#","bytes_to_client":"#);
@@ -84,7 +87,10 @@ impl Line<'_> {
         out.extend_from_slice(br#","rule":"#);
         or_null(out, self.decided.rule.map(|rule| self.config.rules.at(rule).name), text);
         out.extend_from_slice(br#","reason":"#);
-        display(out, &self.end.reason);
+        match self.end.reason.fixed_text() {
+            Some(fixed) => text(out, fixed),
+            None => display(out, &self.end.reason),
+        }
     }
 
     fn write_hello(&self, out: &mut Vec<u8>) {
@@ -123,9 +129,9 @@ impl Line<'_> {
 const NO_REQUEST: &[u8] =
     br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
 
-fn request(out: &mut Vec<u8>, info: &RequestInfo) {
-    let RequestInfo { method, path, status, upstream_ms, coded } = info;
-    let Coded { coding, bytes_identity, bytes_sent, why_not } = *coded;
+fn request(out: &mut Vec<u8>, info: &RequestInfo<'_>) {
+    let RequestInfo { method, path, status, upstream_ms, upstream: _, coded } = *info;
+    let Coded { coding, bytes_identity, bytes_sent, why_not } = coded;
     out.extend_from_slice(br#","http":{"method":"#);
     text(out, method);
     out.extend_from_slice(br#","path":"#);
@@ -133,7 +139,7 @@ fn request(out: &mut Vec<u8>, info: &RequestInfo) {
     out.extend_from_slice(br#","status":"#);
     or_null(out, status.map(u64::from), number);
     out.extend_from_slice(br#","upstream_ms":"#);
-    or_null(out, *upstream_ms, number);
+    or_null(out, upstream_ms, number);
     out.extend_from_slice(br#"},"coding":"#);
     or_null(out, coding, text);
     out.extend_from_slice(br#","bytes_identity":"#);

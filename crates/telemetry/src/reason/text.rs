@@ -6,9 +6,10 @@ use eyelet_wire::alert::AlertDescription;
 
 use super::{LacksFacts, Reason};
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
+impl Reason {
+    /// Its text, where that is always the same.
+    pub fn fixed_text(&self) -> Option<&'static str> {
+        Some(match self {
             Self::Answered => "answered by Eyelet",
             Self::ClosedAfterResponse => "closed after a response",
             Self::CodingFailed => "the coding failed",
@@ -28,9 +29,17 @@ impl fmt::Display for Reason {
             Self::UpstreamReset => "upstream reset",
             Self::UpstreamUnread => "upstream: the request was not taken",
             Self::UpstreamWantsHttp1 => "upstream: it wants HTTP/1.1",
-            other => return write_detailed(other, f),
-        };
-        f.write_str(text)
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fixed_text() {
+            Some(text) => f.write_str(text),
+            None => write_detailed(self, f),
+        }
     }
 }
 

@@ -28,7 +28,7 @@ struct Serial<'a> {
     alpn: Option<Vec<Cow<'a, str>>>,
     tls_version: Option<&'static str>,
     ja4: Option<&'a str>,
-    upstream: Option<&'a UpstreamName>,
+    upstream: Option<Cow<'a, str>>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
     duration_ms: u64,
@@ -36,7 +36,7 @@ struct Serial<'a> {
     tls_compression: Option<TlsCompression>,
     evidence: Option<EvidenceLine<'a>>,
     shadow: Option<Vec<Shadow<'a>>>,
-    http: Option<&'a RequestInfo>,
+    http: Option<&'a RequestInfo<'a>>,
     coding: Option<&'static str>,
     bytes_identity: Option<u64>,
     bytes_sent: Option<u64>,
@@ -68,7 +68,12 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         alpn: decided.alpn.as_ref().map(|alpn| alpn.names().collect()),
         tls_version: decided.tls_version.and_then(version_name),
         ja4: decided.ja4.as_deref(),
-        upstream: decided.upstream.as_ref(),
+        upstream: match (http, &decided.upstream) {
+            (Some(request), _) => request.upstream.map(Cow::Borrowed),
+            (None, Some(UpstreamName::Address(address))) => Some(address.to_string().into()),
+            (None, Some(UpstreamName::Name(name))) => Some(Cow::Borrowed(name)),
+            (None, None) => None,
+        },
         bytes_to_upstream: measured.bytes_to_upstream,
         bytes_to_client: measured.bytes_to_client,
         duration_ms: measured.duration_ms,
@@ -205,7 +210,8 @@ fn measured() -> impl Strategy<Value = Measured> {
     )
 }
 
-fn requests() -> impl Strategy<Value = RequestInfo> {
+/// A request with its method, path and upstream, which its info borrows.
+fn requests() -> impl Strategy<Value = (Texts, RequestInfo<'static>)> {
     let word = || option::of(prop::sample::select(vec!["zstd", "a \"word\"", ""]));
     let coded = (word(), count(), count(), word()).prop_map(
         |(coding, bytes_identity, bytes_sent, why_not)| Coded {
@@ -215,16 +221,16 @@ fn requests() -> impl Strategy<Value = RequestInfo> {
             why_not,
         },
     );
-    (boxed(), boxed(), any::<Option<u16>>(), option::of(count()), coded).prop_map(
-        |(method, path, status, upstream_ms, coded)| RequestInfo {
-            method,
-            path,
-            status,
-            upstream_ms,
-            coded,
+    let texts = (string(), string(), option::of(string()));
+    (texts, any::<Option<u16>>(), option::of(count()), coded).prop_map(
+        |(texts, status, upstream_ms, coded)| {
+            let (method, path, upstream) = ("", "", None);
+            (texts, RequestInfo { method, path, status, upstream_ms, upstream, coded })
         },
     )
 }
+
+type Texts = (String, String, Option<String>);
 
 proptest! {
     /// Two lines one after the other: the second may have the same beginning as the first.
@@ -241,6 +247,9 @@ proptest! {
         let (mut written, mut expected) = (Vec::new(), Vec::new());
         let mut opening = Opening::default();
         for measured in &measured {
+            let http = http.as_ref().map(|((method, path, upstream), rest)| {
+                RequestInfo { method, path, upstream: upstream.as_deref(), ..*rest }
+            });
             let (config, http) = (&*CONFIG, http.as_ref());
             let line =
                 Line { listener: &listener, config, decided: &decided, measured, end: &end, http };
