@@ -11,6 +11,7 @@ pub mod handle;
 pub mod park;
 mod queues;
 pub mod ready;
+pub mod registration;
 pub mod relay;
 pub mod shed;
 pub mod source;

@@ -12,41 +12,25 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use eyelet_engine::connection_table::Watched;
 use eyelet_engine::ready::{READ, WRITE};
+use eyelet_engine::registration::Registration;
 use eyelet_engine::worker::Worker;
-use eyelet_memory::slab::Key;
 
 /// A connected socket.
 pub struct Plain {
-    place: Place,
-    watched: Rc<Watched>,
+    registration: Registration,
     socket: OwnedFd,
 }
 
-/// Where the table has it, as long as this lives.
-struct Place {
-    worker: Rc<Worker>,
-    key: Key,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.worker.table.borrow_mut().unwatch_shared(self.key);
-    }
-}
-
 impl Plain {
-    /// Watches a connected socket that does not block.
+    /// Registers a connected socket that does not block.
     pub fn new(worker: &Rc<Worker>, socket: OwnedFd) -> io::Result<Self> {
-        let (key, watched) = worker.table.borrow_mut().watch_shared(&socket)?;
-        Ok(Self { place: Place { worker: worker.clone(), key }, watched, socket })
+        Ok(Self { registration: Registration::new(worker, &socket)?, socket })
     }
 
     /// The socket alone, which nobody watches any more.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        self.place.worker.table.borrow().epoll.remove(&self.socket)?;
-        Ok(self.socket)
+        self.registration.end(self.socket)
     }
 
     /// Reads at most `max` bytes, through the worker's buffer, and appends them; how many came. 0
@@ -62,7 +46,7 @@ impl Plain {
 
     /// Forgets the task that waited for it.
     pub fn rest(&self) {
-        self.watched.forget();
+        self.registration.watched.forget();
     }
 
     /// Bytes that the other machine has not acknowledged. The process behind a Unix socket is on
@@ -74,7 +58,7 @@ impl Plain {
 
     /// Whether epoll has told of something that was not read.
     pub fn has_event(&self) -> bool {
-        self.watched.is_ready(READ)
+        self.registration.watched.is_ready(READ)
     }
 
     /// Whether nothing has come: neither a byte nor an end. With `look` the kernel is asked also
@@ -94,20 +78,20 @@ impl Plain {
     ) -> Poll<io::Result<usize>> {
         let share = ready!(coop::poll_proceed(task));
         loop {
-            ready!(self.watched.poll_ready(task, READ));
-            let room = &mut self.place.worker.buffers.borrow_mut().input;
+            ready!(self.registration.watched.poll_ready(task, READ));
+            let room = &mut self.registration.worker.buffers.borrow_mut().input;
             let max = max.min(room.len());
             match socket::recv(&self.socket, &mut room[..max]) {
                 Ok(read) => {
                     if read < max {
-                        self.watched.all_read();
+                        self.registration.watched.all_read();
                     }
                     take(&room[..read]);
                     share.made_progress();
                     return Poll::Ready(Ok(read));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.watched.clear(READ);
+                    self.registration.watched.clear(READ);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -149,7 +133,7 @@ impl AsyncWrite for Plain {
     ) -> Poll<io::Result<usize>> {
         let share = ready!(coop::poll_proceed(task));
         loop {
-            ready!(self.watched.poll_ready(task, WRITE));
+            ready!(self.registration.watched.poll_ready(task, WRITE));
             let sent = match slices {
                 // A fiftieth of a small request is what the kernel takes to look at a vector.
                 [only] => socket::send(&self.socket, only),
@@ -157,7 +141,7 @@ impl AsyncWrite for Plain {
             };
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.watched.clear(WRITE);
+                    self.registration.watched.clear(WRITE);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 sent => {
