@@ -11,7 +11,7 @@ use crate::action::refuse::Answer;
 use crate::active::Active;
 use crate::connect;
 use crate::fingerprint;
-use crate::upstream;
+use eyelet_resolve::dial;
 use eyelet_resolve::evidence::{Attempt, ByDns};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
@@ -56,7 +56,10 @@ impl FactSource {
     pub async fn fetch(&mut self, active: &Active, info: &mut ConnectionInfo, fact: Fact) {
         if fact == Fact::Destination {
             let found = match connect::host_port(info) {
-                Some(host_port) => upstream::destination(active, info, &host_port).await,
+                Some(host_port) => {
+                    active.due_in(active.worker.edge.config.limits.connect_timeout);
+                    dial::destination(&active.worker.names, info, &host_port).await
+                }
                 None => active.local_address().ok_or(Reason::ClientReset(None)),
             };
             match found {

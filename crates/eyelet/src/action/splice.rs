@@ -5,13 +5,15 @@ use crate::action::refuse::{self, Answer};
 use crate::active::Active;
 use crate::connect;
 use crate::proxy_protocol;
-use crate::upstream::{self, Guard, Manner, Target};
+use crate::upstream;
 use eyelet_config::{Host, HostPort, Source, Splice, SpliceUpstream};
 use eyelet_engine::park;
 use eyelet_engine::ready::{CLIENT, UPSTREAM};
 use eyelet_engine::relay::splice::Spliced;
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_resolve::connect::Options;
+use eyelet_resolve::dial::{Guard, Target};
 use eyelet_resolve::loops::Trace;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, TlsCompression};
 use eyelet_telemetry::reason::Reason;
@@ -51,8 +53,8 @@ pub async fn splice(
             Trace::Hello(hello, info.decided.turns)
         }
     };
-    let mut manner = Manner { source, first: peeked, fast_open, trace };
-    let sent = match upstream::dial_so(active, info, &target, &mut manner).await {
+    let options = Options { source, first: peeked, fast_open, trace };
+    let sent = match upstream::dial(active, info, &target, &options).await {
         Ok(sent) => sent,
         Err(end) => {
             info.bytes_to_upstream = 0;

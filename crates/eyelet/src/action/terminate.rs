@@ -9,12 +9,14 @@ use crate::action::refuse;
 use crate::active::Active;
 use crate::handshake::{Handshaken, handshake};
 use crate::proxy_protocol::{self, Tls};
-use crate::upstream::{self, Target};
+use crate::upstream;
 use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::{Terminated, final_alert};
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::{Counted, CountedBuffer};
+use eyelet_resolve::connect::Options;
+use eyelet_resolve::dial::Target;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, Reason};
 
@@ -131,7 +133,7 @@ async fn dial(
             return Err(End::failed(Reason::Internal("requests are dialled for")));
         }
     };
-    if let Err(end) = upstream::dial(active, info, &target).await {
+    if let Err(end) = upstream::dial(active, info, &target, &Options::default()).await {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;
         park::close_with(active, &final_alert(terminated, alert.code()));
         return Err(end);
