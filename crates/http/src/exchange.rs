@@ -22,7 +22,7 @@ use super::page::page;
 use super::room;
 use super::stream::{Stream, Trouble};
 use super::transfer::{Broken, Download, Upload};
-use super::upstream::dial::{Dialled, dial, spoken};
+use super::upstream::dial::{self, Dialled, spoken};
 use super::upstream::question::{NoAnswer, Question};
 use super::upstream::{Upstream, one};
 use super::websocket;
@@ -444,7 +444,8 @@ async fn reach(
     // The dial has its own bounds.
     stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
     let dialling = (spoken != Spoken::One).then(|| front.shelf.dials());
-    let dialled = dial(&front.worker.dialler, to, spoken, patience, &front.preface);
+    let begins = (spoken, &*front.preface);
+    let dialled = dial::reach(&front.worker.dialler, to, begins, patience, &front.info);
     let dialled = while_here(stream, dialled).await?;
     if let Some(dialling) = dialling {
         dialling.over(dialled.as_ref().ok());

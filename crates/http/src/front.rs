@@ -66,6 +66,9 @@ impl Front {
         let Action::Terminate(terminate) = &*action else { return None };
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
         let shelf = match terminate.proxy_protocol {
+            // A connection that came from this edge dials for itself, so that the dial is checked:
+            // what others dialled may lead to a listener of this edge, and its request round again.
+            None if info.decided.is_handed => Rc::default(),
             None => worker.pool.shelf(upstream),
             // The upstream was told whose the connection is: it is this client's alone.
             Some(_) => Rc::default(),

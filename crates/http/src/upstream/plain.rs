@@ -15,6 +15,7 @@ use tokio::task::coop;
 use eyelet_engine::ready::{READ, WRITE};
 use eyelet_engine::registration::Registration;
 use eyelet_engine::worker::Worker;
+use eyelet_resolve::connect::Connected;
 
 /// A connected socket.
 pub struct Plain {
@@ -23,9 +24,14 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Registers a connected socket that does not block.
-    pub fn new(worker: &Rc<Worker>, socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { registration: Registration::new(worker, &socket)?, socket })
+    /// Takes a connected socket, which it registers if nobody has.
+    pub fn new(worker: &Rc<Worker>, connected: Connected<Registration>) -> io::Result<Self> {
+        let Connected { socket, registration, .. } = connected;
+        let registration = match registration {
+            Some(registration) => registration,
+            None => Registration::new(worker, &socket)?,
+        };
+        Ok(Self { registration, socket })
     }
 
     /// The socket alone, which nobody watches any more.
@@ -209,7 +215,9 @@ pub mod tests {
         let (upstream, socket) = UnixStream::pair().unwrap();
         upstream.set_nonblocking(true).unwrap();
         socket.set_nonblocking(true).unwrap();
-        (upstream, Plain::new(worker, socket.into()).unwrap())
+        let socket = socket.into();
+        let connected = Connected { address: None, socket, registration: None, sent: 0 };
+        (upstream, Plain::new(worker, connected).unwrap())
     }
 
     /// Notes what epoll tells.
