@@ -17,7 +17,7 @@ use crate::socket;
 use crate::timer_wheel::TICK_MS;
 use crate::worker::Handle;
 use crate::worker::Worker;
-use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
@@ -74,8 +74,9 @@ fn watch(worker: &Rc<Worker>, key: Key) {
     }
 }
 
-/// The shortest request in a TLS record: header, `GET / HTTP/1.1` with its two line ends, tag.
-const REQUEST_BYTES_MIN: usize = 5 + 18 + 16;
+/// Bytes of a TLS record with the shortest message that a program can answer: header, 18 bytes of
+/// text, tag. A close_notify, which needs no answer, has 24 in TLS 1.3.
+const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// How long a parked connection may be idle until it is looked at: to settle, or to be closed.
 fn idle_for(worker: &Worker, settled: bool) -> Duration {
@@ -150,21 +151,21 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((info, mut relay)) = unpark(worker, key, Role::active(Phase::Busy)) else { return };
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
-    // The others of this turn are woken before its task has run and counted what it holds.
-    let library = if info.decided.http2 { HTTP2_BYTES } else { 0 };
-    let counted = Counted::new(&worker.process.budget, library + relay.flow().held_bytes());
     let Some(program) = worker.program() else { return };
     let handle = Handle::new(worker.clone(), key);
+    // The others of this turn are woken before its task has run and counted what it holds.
+    let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes();
+    let counted = Counted::new(&worker.process.budget, bytes);
     tokio::task::spawn_local(program.woken(handle, info, relay, counted));
 }
 
 /// Whether what a client says is to be left unread, because there is no room for the task that
 /// would serve it. It is looked at again in the next tick.
 fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
-    if !worker.process.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
+    if !worker.process.budget.is_filling(ACTIVE_BYTES + TASK_BYTES_MAX) {
         return false;
     }
-    let (source, http2) = {
+    let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
         let Some(Entry { client, upstream: None, ready, role, .. }) = table.entry(key) else {
             return false;
@@ -173,10 +174,11 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
             return false;
         }
-        (info.client_ip(), info.is_http2(&worker.shared.borrow()))
+        let shared = worker.shared.borrow();
+        let needs = |decided| worker.program().map(|program| program.task_bytes(decided));
+        (info.client_ip(), info.decided(&shared).and_then(needs).unwrap_or(0))
     };
-    let bytes = ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 };
-    if worker.make_room_to_wake(key, source, bytes) {
+    if worker.make_room_to_wake(key, source, ACTIVE_BYTES + task_bytes) {
         return false;
     }
     if let Some(Entry { role: Role::Parked { relay, .. }, place, .. }) =
@@ -202,10 +204,10 @@ pub fn waits(entry: &mut Entry) -> bool {
     }
 }
 
-/// Whether a client that has ended its stream said less before than a request takes: its
+/// Whether a client that has ended its stream said less before than a message takes: its
 /// close_notify at most.
 fn says_no_more(client: &impl AsFd) -> bool {
-    let mut unread = [0; REQUEST_BYTES_MIN];
+    let mut unread = [0; MESSAGE_BYTES_MIN];
     // An error is for the wake to see.
     !socket::peek(client, &mut unread).is_ok_and(|length| length == unread.len())
 }

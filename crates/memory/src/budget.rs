@@ -20,6 +20,8 @@ pub const HELLO_BYTES: usize = 2 << 10;
 /// What an HTTP/2 connection holds beside what every active one does: the library's buffers and
 /// tables. Task and all it is measured at 28 KiB after a request, and the tables may fill.
 pub const HTTP2_BYTES: usize = 40 << 10;
+/// The most that a woken connection's task is counted as, beside [`ACTIVE_BYTES`]: that of HTTP/2.
+pub const TASK_BYTES_MAX: usize = HTTP2_BYTES;
 /// What a stream of it holds while its request is served: the library's part and ours of its
 /// state, its task, the heads both ways as they mostly are (16 KiB), and what waits in the library
 /// for the stream's window (16 KiB).
