@@ -15,7 +15,7 @@ use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
 use super::framing::lists;
-use super::front::{Front, Record, Telling, Written};
+use super::front::{Front, NO_UPSTREAM, Record, Telling, Written};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::Gone;
 use super::page::page;
@@ -390,7 +390,7 @@ async fn find(
     record: &mut Record,
 ) -> Result<Upstream, Failure> {
     let Some(to) = front.upstream() else {
-        return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
+        return Err(Failure::Answer(NO_UPSTREAM));
     };
     let spoken = spoken(to, question.by_one);
     let in_vain = front.shelf.in_vain();
@@ -439,7 +439,7 @@ async fn reach(
     record: &mut Record,
 ) -> Result<Dialled, Failure> {
     let Some(to) = front.upstream() else {
-        return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
+        return Err(Failure::Answer(NO_UPSTREAM));
     };
     // The dial has its own bounds.
     stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);

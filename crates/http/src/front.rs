@@ -19,6 +19,9 @@ use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Upstream as 
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
+/// The rule of a connection or of a request is not one with an HTTP upstream.
+pub const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
+
 /// Paths are cut in the log: a line is for reading.
 const PATH_CHARS_MAX: usize = 2048;
 
@@ -53,11 +56,11 @@ pub struct Front {
 }
 
 impl Front {
-    /// `sent` counts the bytes written to the client. `None` if the rule is not one with an HTTP
-    /// upstream.
+    /// Takes the info. `sent` counts the bytes written to the client. `None`, and the info stays:
+    /// the rule is not one with an HTTP upstream, see [`NO_UPSTREAM`].
     pub fn new(
         worker: Rc<Http>,
-        info: ConnectionInfo,
+        info: &mut ConnectionInfo,
         preface: Vec<u8>,
         sent: Rc<Cell<u64>>,
     ) -> Option<Self> {
@@ -76,7 +79,7 @@ impl Front {
         Some(Self {
             worker,
             rule,
-            info,
+            info: info.take(),
             preface,
             action,
             shelf,
