@@ -26,8 +26,8 @@ pub use load::{Loaded, load, parse};
 pub use model::{
     Access, Action, Compression, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host,
     HostPort, Http, HttpAddress, HttpUpstream, Limits, Listener, ListenerKind, Log, ProxyProtocol,
-    Refuse, Source, Splice, SpliceUpstream, Terminate, TerminateUpstream, TlsVersion,
-    UpstreamHttp2, UpstreamTls,
+    Refuse, Source, Splice, SpliceUpstream, Terminate, TerminateUpstream, UpstreamHttp2,
+    UpstreamTls, Version,
 };
 pub use rules::{Rule, RuleList};
 pub use values::tls_version_code;

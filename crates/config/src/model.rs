@@ -10,6 +10,7 @@ use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_wire::alert::AlertDescription;
+pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
 /// One address that is listened on.
@@ -136,7 +137,7 @@ pub struct Terminate {
     /// How responses are compressed; for upstreams with HTTP.
     pub compression: Compression,
     /// The lowest TLS version spoken.
-    pub tls_version_min: TlsVersion,
+    pub tls_version_min: Version,
     /// Which PROXY header the upstream is sent first.
     pub proxy_protocol: Option<ProxyProtocol>,
 }
@@ -204,15 +205,6 @@ pub struct UpstreamTls {
     pub name: String,
     /// The roots; `None`: the system's.
     pub ca: Option<PathBuf>,
-}
-
-/// A TLS version that is spoken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TlsVersion {
-    /// TLS 1.2.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
 }
 
 /// A PROXY header towards an upstream.

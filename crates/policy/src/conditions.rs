@@ -2,6 +2,7 @@
 //! one rule's are as wide as another's. Knows nothing of names, or of a rule's place in its list.
 
 use eyelet_wire::hello::Hello;
+use eyelet_wire::version;
 
 use crate::connect::{ConnectPattern, ConnectSet};
 use crate::evidence::{Asked, Evidence};
@@ -327,11 +328,6 @@ impl Conditions {
 }
 
 fn version_text(version: u16) -> String {
-    match version {
-        0x0301 => "\"1.0\"".to_owned(),
-        0x0302 => "\"1.1\"".to_owned(),
-        0x0303 => "\"1.2\"".to_owned(),
-        0x0304 => "\"1.3\"".to_owned(),
-        other => format!("{other:#06x}"),
-    }
+    let number = version::number(version).map(|number| format!("\"{number}\""));
+    number.unwrap_or_else(|| format!("{version:#06x}"))
 }

@@ -1,6 +1,7 @@
 //! What a session is made of: version, cipher suite, role, and the secret of one direction.
 //! It must not know records, keys that are expanded, or how a secret came here.
 
+pub use eyelet_wire::version::Version;
 use zeroize::Zeroize;
 
 /// The AEAD and hash of the connection: those of TLS 1.3's suites, and TLS 1.2's ECDHE suites
@@ -13,15 +14,6 @@ pub enum Suite {
     Aes256Gcm,
     /// ChaCha20-Poly1305; SHA-256 in TLS 1.3.
     ChaCha20Poly1305,
-}
-
-/// The protocol version of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version {
-    /// TLS 1.2 with an AEAD suite.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
 }
 
 /// Which end of the connection this is.

@@ -8,6 +8,7 @@ use eyelet_record::{
     CONTROL_BYTES_MAX, Fault, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Session,
     alert,
 };
+use eyelet_wire::record::RecordHeader;
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::direction::ClientEnd;
@@ -216,15 +217,14 @@ pub fn whole_records(client: BorrowedFd<'_>, input: &mut [u8], filled: usize) ->
     };
     let seen = &input[..filled + peeked];
     let mut end = 0;
-    while let Some([_, _, _, high, low]) = seen.get(end..end + 5) {
-        let fragment = usize::from(u16::from_be_bytes([*high, *low]));
-        if fragment > RECORD_BYTES_MAX {
+    while let Some(header) = seen.get(end..).and_then(RecordHeader::read) {
+        if header.record_len() > RECORD_BYTES_MAX {
             return Some(seen.len());
         }
-        if end + 5 + fragment > seen.len() {
+        if end + header.record_len() > seen.len() {
             break;
         }
-        end += 5 + fragment;
+        end += header.record_len();
     }
     (end > filled).then_some(end)
 }

@@ -17,9 +17,7 @@ use eyelet_resolve::dial::{Guard, Target};
 use eyelet_resolve::loops::Trace;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, TlsCompression};
 use eyelet_telemetry::reason::Reason;
-
-/// TLS 1.3 as its code.
-const TLS13: u16 = 0x0304;
+use eyelet_wire::version::TLS13;
 
 /// Splices the connection. Of `peeked` the first `hello_bytes` are the hello, if it was read.
 pub async fn splice(
