@@ -30,6 +30,7 @@ mod open;
 mod partial;
 mod seal;
 mod session;
+mod stream;
 mod suite;
 
 use eyelet_wire::record;
@@ -38,6 +39,7 @@ pub use fault::{Fault, Whose, alert};
 pub use keys::Keys;
 pub use open::{Incoming, Opened};
 pub use session::Session;
+pub use stream::{ControlRecord, OpenFailure};
 pub use suite::{Role, Suite, Version};
 
 /// Bytes of a record header: type, version, length (RFC 8446 section 5.1).
