@@ -27,7 +27,7 @@ pub use model::{
     Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,
     Host, HostPort, HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind,
     LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
-    TlsVersion, UpstreamHttp2, UpstreamTls,
+    UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleRef};
 pub use values::tls_version_code;

@@ -9,6 +9,7 @@ use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_wire::alert::AlertDescription;
+pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
 /// An address to listen on.
@@ -136,7 +137,7 @@ pub struct Terminate {
     /// How responses are compressed, if the upstream speaks HTTP.
     pub compression: Compression,
     /// The lowest TLS version accepted.
-    pub tls_version_min: TlsVersion,
+    pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
 }
@@ -204,15 +205,6 @@ pub struct UpstreamTls {
     pub name: String,
     /// The CA certificates. `None`: the system's.
     pub ca: Option<PathBuf>,
-}
-
-/// A TLS version that we speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TlsVersion {
-    /// TLS 1.2.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
 }
 
 /// A PROXY header for an upstream.

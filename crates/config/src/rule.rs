@@ -4,13 +4,14 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use eyelet_policy::{NamePattern, Needs};
+use eyelet_wire::version::Version;
 
 use crate::files::Files;
 use crate::listeners::{Listeners, called};
 use crate::matchers::{self, Matchers};
 use crate::model::{
     Action, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Splice,
-    SpliceUpstream, Terminate, TerminateUpstream, TlsVersion,
+    SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section, Text};
 use crate::{compression, values};
@@ -273,7 +274,7 @@ fn terminate(
         alpn_select,
         client_ca,
         compression,
-        tls_version_min: version.unwrap_or(TlsVersion::Tls12),
+        tls_version_min: version.unwrap_or(Version::Tls12),
         proxy_protocol,
     })
 }

@@ -9,11 +9,12 @@ use std::time::Duration;
 use eyelet_policy::{AddressPattern, ConnectPattern};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::HostName;
+use eyelet_wire::version::{self, Version};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::{
-    Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream, TlsVersion,
-    UpstreamHttp2, UpstreamTls,
+    Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream, UpstreamHttp2,
+    UpstreamTls,
 };
 use crate::reader::nearest;
 
@@ -252,23 +253,16 @@ pub(super) fn host_port(text: &str) -> Result<HostPort, String> {
 
 /// A TLS version that a rule may ask for.
 pub fn tls_version_code(text: &str) -> Result<u16, String> {
-    match text {
-        "1.0" => Ok(0x0301),
-        "1.1" => Ok(0x0302),
-        "1.2" => Ok(0x0303),
-        "1.3" => Ok(0x0304),
-        _ => Err(format!(
-            "\"{text}\" is not a TLS version; expected \"1.0\", \"1.1\", \"1.2\" \
-            or \"1.3\""
-        )),
-    }
+    version::of_number(text).ok_or_else(|| {
+        format!("\"{text}\" is not a TLS version; expected \"1.0\", \"1.1\", \"1.2\" or \"1.3\"")
+    })
 }
 
 /// A TLS version that we speak.
-pub(super) fn tls_version(text: &str) -> Result<TlsVersion, String> {
+pub(super) fn tls_version(text: &str) -> Result<Version, String> {
     match text {
-        "1.2" => Ok(TlsVersion::Tls12),
-        "1.3" => Ok(TlsVersion::Tls13),
+        "1.2" => Ok(Version::Tls12),
+        "1.3" => Ok(Version::Tls13),
         "1.0" | "1.1" => Err(format!("TLS {text} is not spoken; expected \"1.2\" or \"1.3\"")),
         _ => Err(format!("\"{text}\" is not a TLS version; expected \"1.2\" or \"1.3\"")),
     }

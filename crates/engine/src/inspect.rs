@@ -3,15 +3,12 @@
 //! may pass out.
 
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
+use eyelet_wire::record::{HANDSHAKE, HEADER_LEN, RecordHeader};
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 
 use eyelet_telemetry::reason::{Reason, SecondHello, ServerFault};
 
-/// The header of a TLS record: type, version, length.
-const HEADER_BYTES: usize = 5;
-/// Content type (RFC 8446 section 5.1).
-const HANDSHAKE: u8 = 22;
-/// The change_cipher_spec of TLS 1.3's compatibility mode, which means nothing (RFC 8446 D.4).
+/// A change_cipher_spec that changes nothing.
 const COMPATIBILITY_RECORD: [u8; 6] = [20, 3, 3, 0, 1, 1];
 
 /// The state of the inspection, besides the bytes that are held back: the position in the client's
@@ -30,7 +27,7 @@ pub struct FlightInspection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Borders {
     left: usize,
-    header: [u8; HEADER_BYTES],
+    header: [u8; HEADER_LEN],
     header_len: usize,
 }
 
@@ -176,14 +173,12 @@ impl Borders {
             self.left -= step;
             return step;
         }
-        let step = (HEADER_BYTES - self.header_len).min(unread.len());
+        let step = (HEADER_LEN - self.header_len).min(unread.len());
         self.header[self.header_len..self.header_len + step].copy_from_slice(&unread[..step]);
         self.header_len += step;
-        if let [_, _, _, high, low] = self.header
-            && self.header_len == HEADER_BYTES
-        {
-            self.left = usize::from(u16::from_be_bytes([high, low]));
-            (self.header, self.header_len) = ([0; HEADER_BYTES], 0);
+        if self.header_len == HEADER_LEN {
+            self.left = usize::from(RecordHeader::from_bytes(self.header).len);
+            (self.header, self.header_len) = ([0; HEADER_LEN], 0);
         }
         step
     }

@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod park;
 mod queues;
 pub mod ready;
+pub mod registration;
 pub mod relay;
 pub mod shed;
 pub mod source;

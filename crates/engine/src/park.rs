@@ -17,7 +17,7 @@ use crate::socket;
 use crate::timer_wheel::TICK_MS;
 use crate::worker::Handle;
 use crate::worker::Worker;
-use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
@@ -74,9 +74,9 @@ fn register(worker: &Rc<Worker>, key: Key) {
     }
 }
 
-/// Bytes of the shortest request in a TLS record: header, `GET / HTTP/1.1` with its two line ends,
-/// tag.
-const REQUEST_BYTES_MIN: usize = 5 + 18 + 16;
+/// Bytes of a TLS record with the shortest message that a program can answer: header, 18 bytes of
+/// text, tag. A close_notify, which needs no answer, has 24 in TLS 1.3.
+const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
 fn idle_for(worker: &Worker, settled: bool) -> Duration {
@@ -155,21 +155,22 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     };
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
-    // Counted now: other connections of this iteration wake before its task has run and counted.
-    let library = if info.decided.http2 { HTTP2_BYTES } else { 0 };
-    let counted = Counted::new(&worker.process.budget, library + relay.flow().held_bytes());
-    let Some(program) = worker.program() else { return };
+    // From here on a failure drops it, and what the connection took is given back.
     let handle = Handle::new(worker.clone(), key);
+    let Some(program) = worker.program() else { return };
+    // The others of this turn are woken before its task has run and counted what it holds.
+    let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes();
+    let counted = Counted::new(&worker.process.budget, bytes);
     tokio::task::spawn_local(program.woken(handle, info, relay, counted));
 }
 
 /// Whether a client's bytes must stay unread, because there is no room for the task that would
 /// serve it. The connection is tried again at the next tick.
 fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
-    if !worker.process.budget.is_filling(ACTIVE_BYTES + HTTP2_BYTES) {
+    if !worker.process.budget.is_filling(ACTIVE_BYTES + TASK_BYTES_MAX) {
         return false;
     }
-    let (source, http2) = {
+    let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
         let Some(Slot { client, upstream: None, ready, state, .. }) = table.slot(key) else {
             return false;
@@ -178,10 +179,11 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
             return false;
         }
-        (info.client_ip(), info.is_http2(&worker.shared.borrow()))
+        let shared = worker.shared.borrow();
+        let needs = |decided| worker.program().map(|program| program.task_bytes(decided));
+        (info.client_ip(), info.decided(&shared).and_then(needs).unwrap_or(0))
     };
-    let bytes = ACTIVE_BYTES + if http2 { HTTP2_BYTES } else { 0 };
-    if worker.make_room_to_wake(key, source, bytes) {
+    if worker.make_room_to_wake(key, source, ACTIVE_BYTES + task_bytes) {
         return false;
     }
     if let Some(Slot { state: SlotState::Parked { relay, .. }, position, .. }) =
@@ -208,10 +210,10 @@ pub fn waits(slot: &mut Slot) -> bool {
     }
 }
 
-/// Whether a client that has ended its stream sent less than a request before that: a close_notify
+/// Whether a client that has ended its stream sent less than a message before that: a close_notify
 /// at most.
 fn says_no_more(client: &impl AsFd) -> bool {
-    let mut unread = [0; REQUEST_BYTES_MIN];
+    let mut unread = [0; MESSAGE_BYTES_MIN];
     // The wake's own read reports an error.
     !socket::peek(client, &mut unread).is_ok_and(|length| length == unread.len())
 }
@@ -488,17 +490,122 @@ pub fn drain_idle(worker: &Rc<Worker>) {
 pub fn cut_all(worker: &Rc<Worker>) -> usize {
     let keys = worker.table.borrow().keys();
     for key in &keys {
-        close(worker, *key, Reason::Drained(None));
-        worker.late(*key);
+        worker.guarded(*key, || {
+            close(worker, *key, Reason::Drained(None));
+            worker.late(*key);
+        });
     }
     keys.len()
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
     use crate::relay::terminate::Terminated;
-    use eyelet_telemetry::info::Parked;
+    use crate::worker::{Process, Program, Settings, Task};
+    use eyelet_memory::budget::Budget;
+    use eyelet_record::{Role as End13, Session, Suite};
+    use eyelet_telemetry::info::{Decided, Parked};
+
+    /// A program with a fault in its log.
+    struct Faulty;
+
+    impl Program for Faulty {
+        fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
+            Box::pin(std::future::ready(()))
+        }
+
+        fn woken(self: Rc<Self>, _: Handle, _: ConnectionInfo, _: Relay, _: Counted) -> Task {
+            Box::pin(std::future::ready(()))
+        }
+
+        fn task_bytes(&self, _: &Decided) -> usize {
+            0
+        }
+
+        fn is_logging(&self) -> bool {
+            true
+        }
+
+        fn log(&self, _: &ConnectionInfo, _: &End) {
+            panic!("a fault of the test");
+        }
+
+        fn flush_log(&self, _: i64) {}
+        fn tick(&self) {}
+        fn release_caches(&self) {}
+        fn close(&self) {}
+
+        fn is_resting(&self) -> bool {
+            true
+        }
+    }
+
+    fn worker() -> Rc<Worker> {
+        let settings = Settings {
+            idle_timeout: Duration::from_secs(60),
+            shed_idle: false,
+            drain_timeout: Duration::from_secs(1),
+        };
+        let process = Process {
+            settings,
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(64 << 20, 0)),
+            descriptors: AtomicUsize::new(0),
+            connections_max: 10,
+            descriptors_max: 10,
+        };
+        // Not the first worker, which unmaps what of the program's code is not needed any more.
+        Rc::new(Worker::new(1, Arc::new(process), Arc::default()).unwrap())
+    }
+
+    /// Parks a terminated connection that has no upstream yet.
+    fn terminated(worker: &Rc<Worker>) -> Key {
+        let (client, _) = eyelet_sys::socket::pair().unwrap();
+        let key = worker.table.borrow_mut().insert(client, false);
+        worker.process.open.fetch_add(1, Relaxed);
+        worker.uses_descriptors(2);
+        worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
+        worker.counters.connections.up();
+        let secrets = ([1; 32], [2; 32]);
+        let suite = Suite::Aes128Gcm;
+        let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
+        let relay = Relay::Terminate(Terminated { session, flow: relay::Flow::default() });
+        let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+        park(&Handle::new(worker.clone(), key), &mut info, relay);
+        key
+    }
+
+    #[test]
+    fn a_wake_that_fails_gives_back_what_it_took() {
+        let worker = worker();
+        let key = terminated(&worker);
+        let parked = worker.process.budget.used_by(Account::Connections);
+        // It has no program: the task cannot be made.
+        dial(&worker, key);
+        assert!(worker.table.borrow().is_empty());
+        assert_eq!(worker.process.open.load(Relaxed), 0);
+        assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+        assert!(worker.process.budget.used_by(Account::Connections) <= parked);
+    }
+
+    #[test]
+    fn a_fault_at_the_end_of_a_drain_costs_one_connection() {
+        let worker = worker();
+        let program = Rc::new(Faulty);
+        worker.serve(&program);
+        for _ in 0..3 {
+            terminated(&worker);
+        }
+        assert_eq!(cut_all(&worker), 3);
+        assert!(worker.table.borrow().is_empty(), "all were cut, and none was forgotten");
+        assert_eq!(worker.process.open.load(Relaxed), 0);
+        assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+    }
 
     /// What an idle connection costs in this process: its slot, and four bytes for the slot's
     /// generation. The slot holds two descriptors (4 + 4), readiness of eight sides (4), links of

@@ -91,7 +91,11 @@ pub trait Program {
         counted: Counted,
     ) -> Task;
 
-    /// Whether the access log is written at all.
+    /// Bytes that the task of a woken connection will hold beside what every active connection
+    /// is counted as; at most [`eyelet_memory::budget::TASK_BYTES_MAX`].
+    fn task_bytes(&self, decided: &Decided) -> usize;
+
+    /// Whether anybody reads what [`Program::log`] writes.
     fn is_logging(&self) -> bool;
 
     /// Writes the access-log entry of a connection that has ended.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::{ConnectPeek, ConnectReader, TargetHost};
+use eyelet_wire::record::HANDSHAKE;
 
 use crate::action::refuse::{self, RefusalMessage};
 use crate::connection_handle::ConnectionHandle;
@@ -18,9 +19,6 @@ use eyelet_telemetry::reason::{Class, Limit, NotConnect, Reason, Stage, When};
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
-
-/// The first byte of a TLS handshake record.
-const TLS_HANDSHAKE: u8 = 22;
 
 /// Reads the head; what came behind it stays in `raw`, and is the first that is peeked at.
 pub async fn read_head(
@@ -60,7 +58,7 @@ fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> 
             let status = "405 Method Not Allowed\r\nAllow: CONNECT";
             (http(status, said), Reason::NotConnect(NotConnect::Method))
         }
-        _ if raw.first() == Some(&TLS_HANDSHAKE) => {
+        _ if raw.first() == Some(&HANDSHAKE) => {
             let alert = AlertDescription::UnexpectedMessage.fatal_record();
             (alert.into(), Reason::NotConnect(NotConnect::Tls))
         }

@@ -14,6 +14,7 @@ use eyelet_policy::{
 };
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
+use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
     self, Action, Config, Depth, Diagnostic, Host, HostPort, HttpAddress, Listener, ListenerKind,
@@ -351,12 +352,10 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
             Some(Sni::Malformed(fault)) => format!("a malformed name ({fault})"),
             Some(Sni::Absent) | None => "a hello without a name".to_owned(),
         },
-        Matcher::TlsVersionMax => match hello.map_or(0, Hello::version_max) {
-            0x0301 => "TLS 1.0".to_owned(),
-            0x0302 => "TLS 1.1".to_owned(),
-            0x0303 => "TLS 1.2".to_owned(),
-            _ => "TLS 1.3".to_owned(),
-        },
+        Matcher::TlsVersionMax => {
+            let number = version::number(hello.map_or(0, Hello::version_max));
+            format!("TLS {}", number.unwrap_or("1.3"))
+        }
         Matcher::Ech => match hello.is_some_and(Hello::has_ech) {
             true => "a hello with ECH".to_owned(),
             false => "a hello without ECH".to_owned(),
@@ -440,9 +439,6 @@ fn version(text: &str) -> Result<u16, String> {
 
 /// Rules before the verdict that are explained; a list may have 100,000.
 const MISSES_SHOWN: usize = 20;
-
-/// As its code.
-const TLS12: u16 = 0x0303;
 
 mod evidence;
 #[cfg(test)]

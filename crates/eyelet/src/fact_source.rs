@@ -11,7 +11,7 @@ use crate::action::refuse::RefusalMessage;
 use crate::connect;
 use crate::connection_handle::ConnectionHandle;
 use crate::fingerprint;
-use crate::upstream;
+use eyelet_resolve::dial;
 use eyelet_resolve::evidence::{Attempt, ByDns};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
@@ -61,7 +61,10 @@ impl FactSource {
     ) {
         if fact == Fact::Destination {
             let found = match connect::host_port(info) {
-                Some(host_port) => upstream::destination(connection, info, &host_port).await,
+                Some(host_port) => {
+                    connection.due_in(connection.worker.edge.config.limits.connect_timeout);
+                    dial::destination(&connection.worker.names, info, &host_port).await
+                }
                 None => connection.local_address().ok_or(Reason::ClientReset(None)),
             };
             match found {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use eyelet_record::{Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::version::{TLS12, TLS13};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
@@ -315,8 +316,8 @@ impl Machine {
             .and_then(<[CertificateDer<'_>]>::first)
             .map(|certificate| certificate.clone().into_owned());
         let (version, session) = match tls.protocol_version() {
-            Some(ProtocolVersion::TLSv1_2) => (0x0303, session12(tls)),
-            Some(ProtocolVersion::TLSv1_3) => (0x0304, session13(tls, &secrets, next_seq)),
+            Some(ProtocolVersion::TLSv1_2) => (TLS12, session12(tls)),
+            Some(ProtocolVersion::TLSv1_3) => (TLS13, session13(tls, &secrets, next_seq)),
             _ => return Err(fault("no version")),
         };
         let session = session.ok_or_else(|| fault("handover"))?;

@@ -1,8 +1,6 @@
 //! Connections that were meant for somebody else: where to, and whether they would come back to
 //! this very process. It must not know what a rule makes of a destination.
 
-use std::net::SocketAddr;
-
 use eyelet_sys::interfaces;
 
 use crate::action::refuse::{self, RefusalMessage};
@@ -47,25 +45,6 @@ pub async fn arrive(
 /// The listener that accepted a connection.
 pub fn listener_of<'a>(connection: &'a ConnectionHandle, info: &ConnectionInfo) -> &'a Listener {
     &connection.worker.edge.config.listeners[usize::from(info.decided.listener)]
-}
-
-/// Fails where dialling `address` would come to a listener of this edge. What the administrator
-/// wrote may lead from one listener to another, once; what a client says may not. Whether it does.
-pub fn check_loop(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-    address: SocketAddr,
-    configured: bool,
-) -> Result<bool, End> {
-    let Some(listener) = connection.worker.edge.names.loops.listener_at(address) else {
-        return Ok(false);
-    };
-    let is_itself = !configured || listener == usize::from(info.decided.listener);
-    if !is_itself && !info.decided.is_handed {
-        return Ok(true);
-    }
-    let how = if is_itself { Loop::Listener } else { Loop::Handed };
-    Err(looped(how(Box::new(address))))
 }
 
 /// Fails where a hello is one that this edge sent where a client wanted to go, and that would be

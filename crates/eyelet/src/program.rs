@@ -6,8 +6,8 @@ use std::rc::Rc;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::worker::{Handle, Program, Task};
 use eyelet_http::head;
-use eyelet_memory::budget::Counted;
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_memory::budget::{Counted, HTTP2_BYTES};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 
 use crate::action::terminate;
 use crate::connection::connection;
@@ -27,6 +27,10 @@ impl Program for Worker {
         counted: Counted,
     ) -> Task {
         Box::pin(terminate::dial_later(ConnectionHandle::new(self, handle), info, relay, counted))
+    }
+
+    fn task_bytes(&self, decided: &Decided) -> usize {
+        if decided.http2 { HTTP2_BYTES } else { 0 }
     }
 
     fn is_logging(&self) -> bool {

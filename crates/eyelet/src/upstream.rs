@@ -1,395 +1,48 @@
-//! Dialling an upstream: a name's addresses, if a client may be led there, to one connected socket
-//! (RFC 8305). It must not know how names are looked up, or what will be sent.
+//! Dials the upstream of a connection, and notes in its info who was dialled. It must not know
+//! how an upstream is dialled.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use eyelet_sys::epoll::{FAILED, WRITABLE};
-use eyelet_sys::{interfaces, socket, transparent};
-use ipnet::IpNet;
+use eyelet_resolve::connect::{Connected, DialOptions};
+use eyelet_resolve::dial::{self, DialTarget};
+use eyelet_telemetry::info::{ConnectionInfo, End, UpstreamName};
+use eyelet_telemetry::reason::Reason;
 
-use crate::connection_handle::{ConnectionHandle, WaitError};
-use crate::intercept;
-use eyelet_config::{Host, HostPort};
-use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
-use eyelet_resolve::dialled;
-use eyelet_resolve::guard::is_guarded;
-use eyelet_resolve::loops::DialMark;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, UpstreamName};
-use eyelet_telemetry::reason::{Detail, Guarded, Limit, Peer, Reason, Shed, Stage, When};
+use crate::connection_handle::ConnectionHandle;
 
-/// Connection Attempt Delay (RFC 8305 section 8).
-const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// Addresses of one name that are tried: as many as an entry has sides for.
-const ATTEMPTS_MAX: usize = (SIDES - UPSTREAM) as usize;
-/// How often a Unix socket whose backlog is full is tried again, and a dial for which there was no
-/// descriptor.
-const RETRY_DELAY: Duration = Duration::from_millis(20);
-
-/// A name was not resolved in time.
-const SLOW_DNS: Reason = Reason::Timeout(Limit::Connect, Some(When::During(Stage::Dns)));
-
-/// Whom to dial.
-#[derive(Debug)]
-pub enum DialTarget<'a> {
-    /// The destination of an intercepted connection.
-    Address(SocketAddr),
-    /// An address that the client chose freely.
-    Chosen(SocketAddr, Guard<'a>),
-    /// What the administrator wrote.
-    Configured(&'a HostPort),
-    /// A name that the client chose.
-    Named(HostPort, Guard<'a>),
-    /// A Unix socket.
-    Unix(&'a Path),
-}
-
-/// What a client's name may not resolve to.
-#[derive(Clone, Copy, Debug)]
-pub struct Guard<'a> {
-    /// Networks that are allowed although they are guarded.
-    pub allow: &'a [IpNet],
-}
-
-/// How an upstream is dialled.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DialOptions<'a> {
-    /// From this address, which need not be this host's.
-    pub source: Option<IpAddr>,
-    /// What is written as soon as it can be. TCP_NODELAY is then left to who writes the next: the
-    /// first bytes are sent at once anyway, and many connections have no others.
-    pub first: &'a [u8],
-    /// The first bytes go with the SYN; there are some.
-    pub fast_open: bool,
-    /// How it is known if it comes back.
-    pub mark: DialMark<'a>,
-}
-
-/// Dials and makes the connected socket the connection's upstream. The info names who was
-/// dialled, also when nobody answered.
+/// Dials and makes the connected socket the connection's upstream; how many of the first bytes
+/// were written. The info names who was dialled, also when nobody answered.
 pub async fn dial(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     target: &DialTarget<'_>,
-) -> Result<(), End> {
-    dial_so(connection, info, target, &mut DialOptions::default()).await.map(drop)
-}
-
-/// The same with these options; how many of the first bytes were taken.
-pub async fn dial_so(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    target: &DialTarget<'_>,
-    options: &mut DialOptions<'_>,
+    options: &DialOptions<'_>,
 ) -> Result<usize, End> {
     connection.due_in(connection.worker.edge.config.limits.connect_timeout);
-    let (one, found);
-    // What most connections do not need is boxed, so that their tasks stay small.
-    let addresses = match target {
-        DialTarget::Unix(path) => {
-            let name = format!("unix:{}", path.display());
-            info.decided.upstream = Some(UpstreamName::Name(name.into()));
-            return Box::pin(dial_unix(connection, path)).await.map(|()| 0).map_err(failed);
-        }
-        DialTarget::Address(address) => std::slice::from_ref(address),
-        DialTarget::Chosen(address, guard) => {
-            info.decided.upstream = Some(UpstreamName::Address(*address));
-            check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
-            std::slice::from_ref(address)
-        }
-        DialTarget::Configured(HostPort { host: Host::Ip(ip), port }) => {
-            one = SocketAddr::new(*ip, *port);
-            std::slice::from_ref(&one)
-        }
-        DialTarget::Configured(host_port) => {
-            found = Box::pin(resolve(connection, info, host_port, None)).await?;
-            &found
-        }
-        DialTarget::Named(host_port, guard) => {
-            found = Box::pin(resolve(connection, info, host_port, Some(*guard))).await?;
-            &found
+    if let Some(upstream) = target.upstream() {
+        info.decided.upstream = Some(upstream);
+    }
+    let dialled =
+        dial::dial(&connection.worker.names, &connection.handle, info, target, options).await;
+    let Connected { address, socket, registration, sent } = match dialled {
+        Ok(connected) => connected,
+        Err(undialled) => {
+            note(info, undialled.address);
+            return Err(undialled.end);
         }
     };
-    let configured = matches!(target, DialTarget::Configured(_));
-    for address in addresses {
-        if intercept::check_loop(connection, info, *address, configured)? {
-            options.mark = DialMark::Ends;
-        }
+    match registration {
+        None => connection.set_connected(socket),
+        Some(side) => connection
+            .set_upstream(socket, side)
+            .map_err(|error| End::failed(Reason::Unregistered((&error).into())))?,
     }
-    let dialled = match addresses {
-        [] => Err(End::failed(Reason::NoAddress)),
-        _ if is_of_other_family(addresses, options) => Err(End::failed(Reason::MixedFamilies)),
-        [address] => dial_one(connection, *address, options).await.map_err(failed),
-        // By fast open the first of them would seem to answer, whether it does or not.
-        _ => Box::pin(dial_any(connection, addresses, options)).await.map_err(failed),
-    };
-    match dialled {
-        Ok((address, sent)) => {
-            info.decided.upstream = Some(UpstreamName::Address(address));
-            Ok(sent)
-        }
-        Err(end) => {
-            // Of several addresses the last reason is told, and the first address for them all.
-            if let Some(address) = addresses.first() {
-                info.decided.upstream = Some(UpstreamName::Address(*address));
-            }
-            Err(end)
-        }
-    }
+    note(info, address);
+    Ok(sent)
 }
 
-/// Whether no address can be dialled from the client's.
-fn is_of_other_family(addresses: &[SocketAddr], options: &DialOptions<'_>) -> bool {
-    options
-        .source
-        .is_some_and(|client| addresses.iter().all(|address| address.is_ipv4() != client.is_ipv4()))
-}
-
-fn failed(wait_error: WaitError) -> End {
-    let when = When::During(Stage::Dial);
-    End::failed(match wait_error {
-        WaitError::Drained => Reason::Drained(Some(when)),
-        WaitError::Shed => Reason::Shed(Shed::Unfinished(when)),
-        WaitError::Late => Reason::Timeout(Limit::Connect, None),
-        WaitError::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),
-        WaitError::Unregistered(error) => Reason::Unregistered((&error).into()),
-    })
-}
-
-async fn resolve(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    host_port: &HostPort,
-    guard: Option<Guard<'_>>,
-) -> Result<Vec<SocketAddr>, End> {
-    let port = host_port.port;
-    let name = match &host_port.host {
-        // What the administrator wrote as an address is not a client's lie.
-        Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, port)]),
-        Host::Name(name) => name,
-    };
-    info.decided.upstream = Some(UpstreamName::Name(format!("{name}:{port}").into()));
-    let wait = connection.worker.edge.config.limits.connect_timeout;
-    let client_ip = guard.map(|_| info.client.ip());
-    let lookup = dialled::addresses(&connection.worker.names, client_ip, name);
-    let mut found = match tokio::time::timeout(wait, lookup).await {
-        Err(_) => return Err(End::failed(SLOW_DNS)),
-        Ok(Err(error)) => return Err(End::failed(Reason::Dns(Detail::of(error)))),
-        Ok(Ok(found)) => found,
-    };
-    // What is not tried need not be looked at: a name may have thousands.
-    found.truncate(ATTEMPTS_MAX);
-    if let Some(guard) = guard {
-        check_guard(name, &found, guard)?;
+fn note(info: &mut ConnectionInfo, address: Option<SocketAddr>) {
+    if let Some(address) = address {
+        info.decided.upstream = Some(UpstreamName::Address(address));
     }
-    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
-}
-
-/// One guarded address is enough: a name that mixes them is the rebinding attack.
-fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End> {
-    let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow)) else { return Ok(()) };
-    let name = (name != ip.to_string()).then(|| name.into());
-    let reason = Reason::Guarded(Box::new(Guarded { ip: *ip, name }));
-    Err(End { outcome: Outcome::Refused, reason })
-}
-
-/// The address of a CONNECT's host that rules are asked about, and that is then the only one to
-/// be dialled: the first to which there is a route.
-///
-/// # Errors
-/// Why there is none.
-pub async fn destination(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-    host_port: &HostPort,
-) -> Result<SocketAddr, Reason> {
-    let name = match &host_port.host {
-        Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
-        Host::Name(name) => name,
-    };
-    let wait = connection.worker.edge.config.limits.connect_timeout;
-    connection.due_in(wait);
-    let lookup = dialled::addresses(&connection.worker.names, Some(info.client.ip()), name);
-    let found = match tokio::time::timeout(wait, lookup).await {
-        Err(_) => return Err(SLOW_DNS),
-        Ok(found) => found.map_err(|error| Reason::Dns(Detail::of(error)))?,
-    };
-    let routed = found.iter().take(ATTEMPTS_MAX).find(|ip| interfaces::has_route(**ip));
-    let ip = routed.or(found.first()).ok_or(Reason::NoAddress)?;
-    Ok(SocketAddr::new(*ip, host_port.port))
-}
-
-async fn dial_unix(connection: &ConnectionHandle, path: &Path) -> Result<(), WaitError> {
-    loop {
-        match socket::connect_unix(path) {
-            Ok(upstream) => {
-                connection.set_connected(upstream);
-                return Ok(());
-            }
-            // The backlog is full, and no edge will tell when it is not: the deadline bounds it.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                connection.in_time()?;
-                tokio::time::sleep(RETRY_DELAY).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-async fn dial_one(
-    connection: &ConnectionHandle,
-    address: SocketAddr,
-    options: &DialOptions<'_>,
-) -> Result<(SocketAddr, usize), WaitError> {
-    let (upstream, at_once) = loop {
-        match start(connection, address, options) {
-            // Others will give descriptors back, and no edge will tell: the deadline bounds it.
-            Err(error) if is_out_of_descriptors(&error) => {
-                connection.in_time()?;
-                Box::pin(tokio::time::sleep(RETRY_DELAY)).await;
-            }
-            started => break started?,
-        }
-    };
-    // Within this host the handshake is over when the connect returns.
-    if (at_once || address.ip().is_loopback())
-        && let Some(sent) = send_first(&upstream, options.first)?
-    {
-        connection.set_connected(upstream);
-        return Ok((address, sent));
-    }
-    connection.register_attempt(&upstream, UPSTREAM)?;
-    connection.ready(&[UPSTREAM], WRITABLE).await?;
-    if connection.has(UPSTREAM, FAILED) {
-        socket::pending_error(&upstream)?;
-    }
-    let sent = send_first(&upstream, options.first)?;
-    connection.set_upstream(upstream, UPSTREAM)?;
-    Ok((address, sent.unwrap_or(0)))
-}
-
-/// Writes the first bytes, as many as the socket takes. `None`: it is not connected yet.
-fn send_first(upstream: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
-    if first.is_empty() {
-        return Ok(socket::is_connected(upstream).then_some(0));
-    }
-    match socket::send(upstream, first) {
-        Ok(sent) => Ok(Some(sent)),
-        Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-            // It was there. That it has gone is for the relay, which passes a reset on.
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(Some(0)),
-            _ => Err(error),
-        },
-    }
-}
-
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
-}
-
-fn start(
-    connection: &ConnectionHandle,
-    address: SocketAddr,
-    options: &DialOptions<'_>,
-) -> io::Result<(OwnedFd, bool)> {
-    let upstream = socket::tcp(address)?;
-    if options.first.is_empty() {
-        socket::no_delay(&upstream)?;
-    } else {
-        socket::ack_with_first(&upstream)?;
-    }
-    if options.fast_open {
-        socket::fast_open(&upstream)?;
-    }
-    if let Some(client) = options.source {
-        if client.is_ipv4() != address.is_ipv4() {
-            return Err(io::Error::other("it is not of the client's address family"));
-        }
-        transparent::bind_to_client(&upstream, client)?;
-    }
-    let at_once = socket::connect(&upstream, address)?;
-    connection.worker.edge.names.loops.dialled(&upstream, address, options.mark);
-    Ok((upstream, at_once))
-}
-
-/// Tries the addresses in turn, a new one each time the last has failed or
-/// [`ATTEMPT_DELAY`] has passed; the first that connects wins.
-async fn dial_any(
-    connection: &ConnectionHandle,
-    addresses: &[SocketAddr],
-    options: &DialOptions<'_>,
-) -> Result<(SocketAddr, usize), WaitError> {
-    let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(UPSTREAM..);
-    let options = &DialOptions { fast_open: false, ..*options };
-    let mut attempts: Vec<(Side, SocketAddr, OwnedFd)> = Vec::new();
-    let mut last = io::Error::from(io::ErrorKind::NotConnected);
-    loop {
-        let mut exhausted = false;
-        match waiting.next() {
-            None => exhausted = true,
-            Some((address, side)) => match attempt(connection, address, options, side) {
-                Ok(upstream) => attempts.push((side, address, upstream)),
-                Err(error) => last = error,
-            },
-        }
-        if attempts.is_empty() {
-            if exhausted {
-                return Err(last.into());
-            }
-            continue;
-        }
-        let sides: Vec<Side> = attempts.iter().map(|(side, ..)| *side).collect();
-        let ready = connection.ready(&sides, WRITABLE);
-        if exhausted {
-            ready.await?;
-        } else if let Ok(ready) = tokio::time::timeout(ATTEMPT_DELAY, ready).await {
-            ready?;
-        }
-        if let Some(won) = settle(connection, &mut attempts, &mut last) {
-            let (side, address, upstream) = won;
-            let sent = send_first(&upstream, options.first)?;
-            connection.set_upstream(upstream, side)?;
-            return Ok((address, sent.unwrap_or(0)));
-        }
-    }
-}
-
-fn attempt(
-    connection: &ConnectionHandle,
-    address: SocketAddr,
-    options: &DialOptions<'_>,
-    side: Side,
-) -> io::Result<OwnedFd> {
-    let (upstream, _) = start(connection, address, options)?;
-    connection.register_attempt(&upstream, side)?;
-    Ok(upstream)
-}
-
-/// Drops the attempts that have failed and takes the first that has connected.
-fn settle(
-    connection: &ConnectionHandle,
-    attempts: &mut Vec<(Side, SocketAddr, OwnedFd)>,
-    last: &mut io::Error,
-) -> Option<(Side, SocketAddr, OwnedFd)> {
-    let mut at = 0;
-    while let Some((side, _, upstream)) = attempts.get(at) {
-        if !connection.has(*side, WRITABLE) {
-            at += 1;
-            continue;
-        }
-        match socket::pending_error(upstream) {
-            Ok(()) => return Some(attempts.swap_remove(at)),
-            Err(error) => {
-                *last = error;
-                attempts.remove(at);
-            }
-        }
-    }
-    None
 }

@@ -89,7 +89,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/compress",
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
     ),
-    ("crates/record", Some(&["aws-lc-rs", "ring", "thiserror", "zeroize"])),
+    ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["libc", "rustix"])),
     (
         "crates/config",

@@ -19,10 +19,10 @@ use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::page::page;
 use super::room;
-use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
+use super::served_connection::{NO_UPSTREAM, Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::{ExchangeError, Stream};
 use super::transfer::{Broken, Download, Upload};
-use super::upstream::dial::{Dialled, dial, spoken};
+use super::upstream::dial::{self, Dialled, spoken};
 use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
@@ -245,9 +245,8 @@ async fn serve(
         }
         // Not while the request's body is on its way: the response's may wait for it.
         length => {
-            let may_wait =
-                || upload.done && compressors.wants_first(&wanted, &parts, known(length));
-            let here = first(served, stream, &mut download, &mut upstream, may_wait).await?;
+            let wait = || upload.done && compressors.wants_first(&wanted, &parts, known(length));
+            let here = first(served, stream, &mut download, &mut upstream, wait).await?;
             begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
@@ -392,7 +391,7 @@ async fn find(
     record: &mut Record,
 ) -> Result<Upstream, Failure> {
     let Some(to) = served.upstream() else {
-        return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
+        return Err(Failure::Answer(NO_UPSTREAM));
     };
     let spoken = spoken(to, upstream_request.by_one);
     let in_vain = served.shelf.in_vain();
@@ -441,12 +440,13 @@ async fn reach(
     record: &mut Record,
 ) -> Result<Dialled, Failure> {
     let Some(to) = served.upstream() else {
-        return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
+        return Err(Failure::Answer(NO_UPSTREAM));
     };
     // The dial has its own bounds.
     stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
     let dialling = (spoken != Spoken::One).then(|| served.shelf.dials());
-    let dialled = dial(&served.worker.dialler, to, spoken, give_up_at, &served.preface);
+    let begins = (spoken, &*served.preface);
+    let dialled = dial::reach(&served.worker.dialler, to, begins, give_up_at, &served.info);
     let dialled = while_here(stream, dialled).await?;
     if let Some(dialling) = dialling {
         dialling.over(dialled.as_ref().ok());

@@ -11,9 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
-use eyelet_record::{
-    CONTROL_BYTES_MAX, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RecordFault, Session, alert,
-};
+use eyelet_record::{Keys, OpenFailure, PAYLOAD_BYTES_MAX, RecordFault, Session, alert};
 use eyelet_sys::epoll::FAILED;
 use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -65,6 +63,15 @@ impl From<io::Error> for ClientLost {
 impl From<RecordFault> for ClientLost {
     fn from(fault: RecordFault) -> Self {
         Self::Fault(fault)
+    }
+}
+
+impl From<OpenFailure> for ClientLost {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Alert(code) => Self::Alert(code),
+            OpenFailure::Fault(fault) => Self::Fault(fault),
+        }
     }
 }
 
@@ -395,21 +402,13 @@ impl ClientStream {
                 Some(read) => filled += read,
             }
         }
-        let (mut at, mut opened) = (0, 0);
-        while at < filled
-            && let Opened::Record { consumed, what } =
-                self.session.open(&mut self.keys, &mut input[at..filled])?
-        {
-            match what {
-                Incoming::Data(data) => {
-                    opened += data.len();
-                    self.plain.extend_from_slice(&input[at + data.start..at + data.end]);
-                }
-                Incoming::Reply => self.seal_control()?,
-                Incoming::PeerAlert(code) => return Err(ClientLost::Alert(code)),
-                Incoming::CloseNotify | Incoming::Nothing => {}
-            }
-            at += consumed;
+        let (before, plain) = (self.plain.len(), &mut self.plain);
+        let at = self.session.open_all(&mut self.keys, &mut input[..filled], |input, data| {
+            plain.extend_from_slice(&input[data]);
+        })?;
+        let opened = self.plain.len() - before;
+        if self.session.control_due() {
+            self.seal_control()?;
         }
         self.ended |= self.session.read_closed();
         self.partial = input[at..filled].to_vec();
@@ -417,18 +416,15 @@ impl ClientStream {
     }
 
     fn seal_control(&mut self) -> Result<(), RecordFault> {
-        let mut record = [0; CONTROL_BYTES_MAX];
-        let sealed = self.session.seal_control(&mut self.keys, &mut record)?;
-        self.sealed.extend_from_slice(&record[..sealed]);
+        let record = self.session.control(&mut self.keys)?;
+        self.sealed.extend_from_slice(&record);
         Ok(())
     }
 
     /// Seals an alert, which may be close_notify, after what was written.
     pub fn seal_alert(&mut self, description: u8) {
-        let mut record = [0; CONTROL_BYTES_MAX];
-        // A session that has failed or is closed has no alert to send.
-        let sealed = self.session.seal_alert(&mut self.keys, description, &mut record);
-        self.sealed.extend_from_slice(&record[..sealed.unwrap_or(0)]);
+        let record = self.session.alert(&mut self.keys, description);
+        self.sealed.extend_from_slice(&record);
     }
 
     /// The sealed bytes that were not sent, and a close_notify after them.

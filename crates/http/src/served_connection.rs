@@ -19,6 +19,9 @@ use eyelet_telemetry::info::{ConnectionInfo, End, Measured, Outcome, UpstreamNam
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
+/// The rule of a connection or of a request is not one with an HTTP upstream.
+pub const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
+
 /// Paths are cut in the log: a line is for reading.
 const PATH_CHARS_MAX: usize = 2048;
 
@@ -53,11 +56,11 @@ pub struct ServedConnection {
 }
 
 impl ServedConnection {
-    /// `sent` counts the bytes written to the client. `None` if the rule is not one with an HTTP
-    /// upstream.
+    /// Takes the info. `sent` counts the bytes written to the client. `None`, and the info stays:
+    /// the rule is not one with an HTTP upstream, see [`NO_UPSTREAM`].
     pub fn new(
         worker: Rc<Http>,
-        info: ConnectionInfo,
+        info: &mut ConnectionInfo,
         preface: Vec<u8>,
         sent: Rc<Cell<u64>>,
     ) -> Option<Self> {
@@ -66,6 +69,9 @@ impl ServedConnection {
         let Action::Terminate(terminate) = &*action else { return None };
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
         let shelf = match terminate.proxy_protocol {
+            // A connection that came from this edge dials for itself, so that the dial is checked:
+            // what others dialled may lead to a listener of this edge, and its request round again.
+            None if info.decided.is_handed => Rc::default(),
             None => worker.pool.shelf(upstream),
             // The upstream was told whose the connection is: it is this client's alone.
             Some(_) => Rc::default(),
@@ -73,7 +79,7 @@ impl ServedConnection {
         Some(Self {
             worker,
             rule,
-            info,
+            info: info.take(),
             preface,
             action,
             shelf,

@@ -20,6 +20,8 @@ pub const HELLO_BYTES: usize = 2 << 10;
 /// Bytes that an HTTP/2 connection counts besides [`ACTIVE_BYTES`]: the library's buffers and
 /// tables. Measured at 28 KiB after a request, task included; the tables may fill.
 pub const HTTP2_BYTES: usize = 40 << 10;
+/// The most that a woken connection's task is counted as, beside [`ACTIVE_BYTES`]: that of HTTP/2.
+pub const TASK_BYTES_MAX: usize = HTTP2_BYTES;
 /// Bytes that an HTTP/2 stream counts while its request is served: its state in the library and
 /// here, its task, typical heads both ways (16 KiB), and bytes that wait in the library for the
 /// stream's window (16 KiB).

@@ -2,6 +2,7 @@
 //! rule's matchers cover another's.
 
 use eyelet_wire::hello::Hello;
+use eyelet_wire::version;
 
 use crate::connect::{ConnectPattern, ConnectSet};
 use crate::evidence::{Asked, EvidenceKind};
@@ -328,11 +329,6 @@ impl Conditions {
 }
 
 fn version_text(version: u16) -> String {
-    match version {
-        0x0301 => "\"1.0\"".to_owned(),
-        0x0302 => "\"1.1\"".to_owned(),
-        0x0303 => "\"1.2\"".to_owned(),
-        0x0304 => "\"1.3\"".to_owned(),
-        other => format!("{other:#06x}"),
-    }
+    let number = version::number(version).map(|number| format!("\"{number}\""));
+    number.unwrap_or_else(|| format!("{version:#06x}"))
 }

@@ -1,6 +1,9 @@
 //! Writes a ClientHello from the facts that rules ask about, for `explain`, tests and benches. They
 //! read it by the same reader as a peeked one. No handshake could use it.
 
+use eyelet_wire::record::{HANDSHAKE, PLAINTEXT_BYTES_MAX, RecordHeader};
+use eyelet_wire::version::{TLS10, TLS12, TLS13};
+
 /// What the hello says.
 #[derive(Clone, Copy, Debug)]
 pub struct HelloSketch<'a> {
@@ -32,8 +35,12 @@ impl HelloSketch<'_> {
     /// The hello in TLS records, as a client would send it.
     pub fn to_records(&self) -> Vec<u8> {
         let message = [&[CLIENT_HELLO][..], &vector(3, &self.body())].concat();
-        let record = |part: &[u8]| [&[HANDSHAKE, 3, 1][..], &vector(2, part)].concat();
-        message.chunks(RECORD_BYTES_MAX).flat_map(record).collect()
+        let record = |part: &[u8]| {
+            let len = part.len() as u16;
+            let header = RecordHeader { content_type: HANDSHAKE, version: TLS10, len };
+            [&header.to_bytes(), part].concat()
+        };
+        message.chunks(PLAINTEXT_BYTES_MAX).flat_map(record).collect()
     }
 
     fn body(&self) -> Vec<u8> {
@@ -82,13 +89,7 @@ fn vector(width: usize, items: &[u8]) -> Vec<u8> {
     [len, items].concat()
 }
 
-/// TLS 1.2 and 1.3 as codes.
-const TLS12: u16 = 0x0303;
-const TLS13: u16 = 0x0304;
-
-/// RFC 8446 section 5.1.
-const RECORD_BYTES_MAX: usize = 1 << 14;
-const HANDSHAKE: u8 = 22;
+/// RFC 8446 section 4.
 const CLIENT_HELLO: u8 = 1;
 
 /// RFC 3749 section 2.

@@ -30,20 +30,23 @@ mod open;
 mod partial;
 mod seal;
 mod session;
+mod stream;
 mod suite;
+
+use eyelet_wire::record;
 
 pub use fault::{RecordFault, Whose, alert};
 pub use keys::Keys;
 pub use open::{Incoming, Opened};
 pub use session::Session;
+pub use stream::{ControlRecord, OpenFailure};
 pub use suite::{Role, Suite, Version};
 
 /// Bytes of a record header: type, version, length (RFC 8446 section 5.1).
-pub const HEADER_BYTES: usize = 5;
+pub const HEADER_BYTES: usize = record::HEADER_LEN;
 
-/// Most bytes of content in one record, in both directions: 2^14 (RFC 8446 section 5.1, RFC 5246
-/// 6.2.1).
-pub const PAYLOAD_BYTES_MAX: usize = 1 << 14;
+/// Most bytes of content in one record, either way: 2^14 (RFC 8446 section 5.1, RFC 5246 6.2.1).
+pub const PAYLOAD_BYTES_MAX: usize = record::PLAINTEXT_BYTES_MAX;
 
 /// Most bytes before the payload in any suite: header and the explicit nonce of TLS 1.2's GCM.
 pub const PREFIX_BYTES_MAX: usize = HEADER_BYTES + 8;
@@ -61,7 +64,7 @@ pub const CONTROL_BYTES_MAX: usize = 31;
 
 /// Longest record that a peer may send, header included: 2^14 + 2048 bytes in TLS 1.2 (RFC 5246
 /// section 6.2.3; TLS 1.3 allows 2^14 + 256). A buffer of this size always makes progress.
-pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX + 2048;
+pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + record::CIPHERTEXT_TLS12_BYTES_MAX;
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,9 @@
 
 use std::ops::Range;
 
+use eyelet_wire::record::{CIPHERTEXT_TLS12_BYTES_MAX, CIPHERTEXT_TLS13_BYTES_MAX, RecordHeader};
+use eyelet_wire::version::TLS12;
+
 use crate::fault::{RecordFault, alert};
 use crate::keys::{DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, records_max};
 use crate::session::{Session, flag};
@@ -10,19 +13,10 @@ use crate::suite::{Suite, Version};
 use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 
 /// Content types (RFC 8446 section 5.1, RFC 5246 section 6.2.1).
-pub(crate) mod content {
-    pub(crate) const ALERT: u8 = 21;
-    pub(crate) const HANDSHAKE: u8 = 22;
-    pub(crate) const APPLICATION_DATA: u8 = 23;
-}
+pub(crate) use eyelet_wire::record as content;
 
 /// The legacy_record_version of every record that we seal, and of every TLS 1.2 record.
-pub(crate) const RECORD_VERSION: [u8; 2] = [3, 3];
-
-/// Bytes by which a ciphertext may exceed its plaintext in TLS 1.3 and TLS 1.2 (RFC 8446 5.2, RFC
-/// 5246 6.2.3).
-const TLS13_EXPANSION_MAX: usize = 256;
-const TLS12_EXPANSION_MAX: usize = 2048;
+pub(crate) const RECORD_VERSION: u16 = TLS12;
 
 /// Most empty records without application data between them, as in rustls and BoringSSL. They are
 /// legal but cost an AEAD operation each, so a stream of them is an attack.
@@ -116,8 +110,9 @@ impl Session {
 
     /// Checks what the header alone decides. Returns the length of the fragment.
     fn check_header(&self, header: [u8; HEADER_BYTES]) -> Result<usize, RecordFault> {
-        let [outer_type, major, minor, hi, lo] = header;
-        let expansion_max = match self.version {
+        let RecordHeader { content_type: outer_type, version, len } =
+            RecordHeader::from_bytes(header);
+        let fragment_max = match self.version {
             // All records are encrypted, with the outer type application data. A plaintext alert or
             // a ChangeCipherSpec can only be forged (RFC 8446 section 5). The version is ignored,
             // as section 5.1 requires, but the AEAD covers it.
@@ -125,7 +120,7 @@ impl Session {
                 if outer_type != content::APPLICATION_DATA {
                     return Err(RecordFault::RecordType(outer_type));
                 }
-                TLS13_EXPANSION_MAX
+                CIPHERTEXT_TLS13_BYTES_MAX
             }
             Version::Tls12 => {
                 if !matches!(
@@ -134,14 +129,14 @@ impl Session {
                 ) {
                     return Err(RecordFault::RecordType(outer_type));
                 }
-                if [major, minor] != RECORD_VERSION {
-                    return Err(RecordFault::RecordVersion(u16::from_be_bytes([major, minor])));
+                if version != RECORD_VERSION {
+                    return Err(RecordFault::RecordVersion(version));
                 }
-                TLS12_EXPANSION_MAX
+                CIPHERTEXT_TLS12_BYTES_MAX
             }
         };
-        let fragment_len = usize::from(u16::from_be_bytes([hi, lo]));
-        if fragment_len > PAYLOAD_BYTES_MAX + expansion_max {
+        let fragment_len = usize::from(len);
+        if fragment_len > fragment_max {
             return Err(RecordFault::RecordOverflow);
         }
         Ok(fragment_len)
@@ -285,7 +280,7 @@ pub(crate) fn tls12_aad(seq: u64, content_type: u8, plain_len: usize) -> [u8; 13
     let mut aad = [0; 13];
     aad[..8].copy_from_slice(&seq.to_be_bytes());
     aad[8] = content_type;
-    aad[9..11].copy_from_slice(&RECORD_VERSION);
+    aad[9..11].copy_from_slice(&RECORD_VERSION.to_be_bytes());
     aad[11..].copy_from_slice(&(plain_len as u16).to_be_bytes());
     aad
 }

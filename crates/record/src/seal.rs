@@ -1,5 +1,7 @@
 //! Sealing records: application data, alerts and KeyUpdates, in place, in a caller's slot.
 
+use eyelet_wire::record::RecordHeader;
+
 use crate::fault::{RecordFault, alert};
 use crate::handshake::{KEY_UPDATE, KEY_UPDATE_REQUESTED};
 use crate::keys::{
@@ -221,6 +223,6 @@ fn encrypt_tls12(
 }
 
 fn header(content_type: u8, record_len: usize) -> [u8; HEADER_BYTES] {
-    let [hi, lo] = ((record_len - HEADER_BYTES) as u16).to_be_bytes();
-    [content_type, RECORD_VERSION[0], RECORD_VERSION[1], hi, lo]
+    let len = (record_len - HEADER_BYTES) as u16;
+    RecordHeader { content_type, version: RECORD_VERSION, len }.to_bytes()
 }

@@ -1,5 +1,6 @@
 //! Parts of a session: version, cipher suite, role, and the secret of one direction.
 
+pub use eyelet_wire::version::Version;
 use zeroize::Zeroize;
 
 /// The AEAD and hash of the connection: those of TLS 1.3's suites. TLS 1.2's ECDHE suites count by
@@ -12,15 +13,6 @@ pub enum Suite {
     Aes256Gcm,
     /// ChaCha20-Poly1305; SHA-256 in TLS 1.3.
     ChaCha20Poly1305,
-}
-
-/// The protocol version of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version {
-    /// TLS 1.2 with an AEAD suite.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
 }
 
 /// Which end of the connection this is.

@@ -6,6 +6,8 @@
 pub mod answer;
 pub mod cache;
 pub mod certificate;
+pub mod connect;
+pub mod dial;
 pub mod dialled;
 pub mod evidence;
 pub mod gather;

@@ -293,9 +293,9 @@ impl Parked {
         IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical()
     }
 
-    /// Whether it speaks HTTP/2.
-    pub fn is_http2(&self, shared: &SharedInfo) -> bool {
-        shared.decided.get(self.decided).is_some_and(|decided| decided.http2)
+    /// What was decided of it, but for what each connection keeps of its own.
+    pub fn decided<'a>(&self, shared: &'a SharedInfo) -> Option<&'a Decided> {
+        shared.decided.get(self.decided)
     }
 
     /// Bytes moved so far, both ways.

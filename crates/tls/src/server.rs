@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 use crate::client_chain;
 use crate::provider::PROVIDER;
 use eyelet_config::certificate::{self, CertificateError};
-use eyelet_config::{Action, Config, RuleList, Terminate, TlsVersion};
+use eyelet_config::{Action, Config, RuleList, Terminate, Version};
 
 /// Up to so many sets of certificates are loaded at the start, so that a bad file is found then.
 /// Loading more would take too long; `eyelet check` reads them all.
@@ -258,8 +258,8 @@ fn make(
     tickets: &Arc<dyn ProducesTickets>,
 ) -> Result<ServerConfig, TlsError> {
     let versions: &[&SupportedProtocolVersion] = match terminate.tls_version_min {
-        TlsVersion::Tls12 => &[&version::TLS13, &version::TLS12],
-        TlsVersion::Tls13 => &[&version::TLS13],
+        Version::Tls12 => &[&version::TLS13, &version::TLS12],
+        Version::Tls13 => &[&version::TLS13],
     };
     let builder =
         ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(versions)?;

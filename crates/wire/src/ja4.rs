@@ -3,6 +3,7 @@
 
 use crate::hello::parts::{ALPN, SERVER_NAME};
 use crate::hello::{Hello, Sni, is_grease};
+use crate::version::{SSL30, TLS10, TLS11, TLS12, TLS13};
 use core::fmt;
 
 /// Characters of a fingerprint: 10, `_`, 12, `_`, 12.
@@ -94,11 +95,11 @@ fn plain(values: impl Iterator<Item = u16>) -> impl Iterator<Item = u16> {
 /// extension."
 fn version(hello: &Hello<'_>) -> &'static [u8] {
     match plain(hello.versions()).max() {
-        Some(0x0304) => b"13",
-        Some(0x0303) => b"12",
-        Some(0x0302) => b"11",
-        Some(0x0301) => b"10",
-        Some(0x0300) => b"s3",
+        Some(TLS13) => b"13",
+        Some(TLS12) => b"12",
+        Some(TLS11) => b"11",
+        Some(TLS10) => b"10",
+        Some(SSL30) => b"s3",
         Some(0x0002) => b"s2",
         Some(0xfeff) => b"d1",
         Some(0xfefd) => b"d2",

@@ -37,15 +37,22 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Reads the header at the start of `raw`; `None` if `raw` has fewer than [`HEADER_LEN`] bytes.
+    /// The header in five bytes of the wire.
+    #[inline]
+    pub const fn from_bytes([content_type, v0, v1, l0, l1]: [u8; HEADER_LEN]) -> Self {
+        Self {
+            content_type,
+            version: u16::from_be_bytes([v0, v1]),
+            len: u16::from_be_bytes([l0, l1]),
+        }
+    }
+
+    /// Reads the header at the start of `raw`; `None` if it has fewer than [`HEADER_LEN`] bytes.
+    #[inline]
     pub const fn read(raw: &[u8]) -> Option<Self> {
-        match raw {
-            [content_type, v0, v1, l0, l1, ..] => Some(Self {
-                content_type: *content_type,
-                version: u16::from_be_bytes([*v0, *v1]),
-                len: u16::from_be_bytes([*l0, *l1]),
-            }),
-            _ => None,
+        match raw.first_chunk() {
+            Some(bytes) => Some(Self::from_bytes(*bytes)),
+            None => None,
         }
     }
 
@@ -58,6 +65,7 @@ impl RecordHeader {
     }
 
     /// The five bytes on the wire.
+    #[inline]
     pub const fn to_bytes(self) -> [u8; HEADER_LEN] {
         let [v0, v1] = self.version.to_be_bytes();
         let [l0, l1] = self.len.to_be_bytes();
@@ -65,6 +73,7 @@ impl RecordHeader {
     }
 
     /// Bytes of the whole record, header included.
+    #[inline]
     pub const fn record_len(self) -> usize {
         HEADER_LEN + self.len as usize
     }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use eyelet_wire::version::Version;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
 use super::*;
@@ -98,7 +99,7 @@ fn a_terminate_rule() {
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
         compression: Compression::default(),
-        tls_version_min: TlsVersion::Tls13,
+        tls_version_min: Version::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),
     };
     let rule = loaded.config.rules.at(0);

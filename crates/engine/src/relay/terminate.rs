@@ -4,9 +4,9 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use eyelet_record::{
-    CONTROL_BYTES_MAX, Incoming, Keys, Opened, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RecordFault,
-    Session, alert,
+    Keys, OpenFailure, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RecordFault, Session, alert,
 };
+use eyelet_wire::record::RecordHeader;
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::direction::ClientEnd;
@@ -44,6 +44,15 @@ impl From<Failed> for Broken {
 impl From<RecordFault> for Broken {
     fn from(fault: RecordFault) -> Self {
         Self::Client(fault)
+    }
+}
+
+impl From<OpenFailure> for Broken {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Alert(code) => Self::Alert(code),
+            OpenFailure::Fault(fault) => Self::Client(fault),
+        }
     }
 }
 
@@ -93,20 +102,13 @@ fn ended_badly(
         }
         Broken::Client(fault) => {
             let flow = &mut terminated.flow;
-            seal_alert(&mut terminated.session, keys, fault.alert(), flow);
+            flow.hold(CLIENT, &terminated.session.alert(keys, fault.alert()));
             // If the client does not read, the alert is lost with the connection.
             let _ = sockets.flush(flow, CLIENT, buffers);
             let reason = Reason::Record(fault);
             Progress::Cut(End { outcome: Outcome::Terminated, reason })
         }
     }
-}
-
-fn seal_alert(session: &mut Session, keys: &mut Keys, description: u8, flow: &mut Flow) {
-    let mut record = [0; CONTROL_BYTES_MAX];
-    // A session that has failed or is closed has no alert to send.
-    let sealed = session.seal_alert(keys, description, &mut record).unwrap_or(0);
-    flow.hold(CLIENT, &record[..sealed]);
 }
 
 /// Seals the last record for a client: an alert, which may be close_notify. Empty if the session
@@ -116,10 +118,7 @@ pub fn final_alert(terminated: &mut Terminated, description: u8) -> Vec<u8> {
     if flow.held(CLIENT).is_some() {
         return Vec::new();
     }
-    let mut record = vec![0; CONTROL_BYTES_MAX];
-    let sealed = session.seal_alert(&mut Keys::new(), description, &mut record).unwrap_or(0);
-    record.truncate(sealed);
-    record
+    session.alert(&mut Keys::new(), description).to_vec()
 }
 
 /// Client to upstream: read, open, write.
@@ -215,15 +214,14 @@ pub fn whole_records(client: BorrowedFd<'_>, input: &mut [u8], filled: usize) ->
     };
     let seen = &input[..filled + peeked];
     let mut end = 0;
-    while let Some([_, _, _, high, low]) = seen.get(end..end + 5) {
-        let fragment = usize::from(u16::from_be_bytes([*high, *low]));
-        if fragment > RECORD_BYTES_MAX {
+    while let Some(header) = seen.get(end..).and_then(RecordHeader::read) {
+        if header.record_len() > RECORD_BYTES_MAX {
             return Some(seen.len());
         }
-        if end + 5 + fragment > seen.len() {
+        if end + header.record_len() > seen.len() {
             break;
         }
-        end += 5 + fragment;
+        end += header.record_len();
     }
     (end > filled).then_some(end)
 }
@@ -235,28 +233,17 @@ fn open(
     keys: &mut Keys,
     input: &mut [u8],
 ) -> Result<(usize, std::ops::Range<usize>), Broken> {
-    let session = &mut terminated.session;
-    let mut at = 0;
     let mut plain = 0..0;
-    while let Opened::Record { consumed, what } = session.open(keys, &mut input[at..])? {
-        match what {
+    let rest = terminated.session.open_all(keys, input, |input, data| {
+        if plain.is_empty() {
             // The first stays in place, so a single record is never moved.
-            Incoming::Data(data) if plain.is_empty() => plain = at + data.start..at + data.end,
-            Incoming::Data(data) => {
-                input.copy_within(at + data.start..at + data.end, plain.end);
-                plain.end += data.len();
-            }
-            Incoming::PeerAlert(code) => return Err(Broken::Alert(code)),
-            // The caller asks the session about close_notify when all is read. A reply stays due
-            // until it is sealed: one answers several requests (RFC 8446 4.6.3).
-            Incoming::CloseNotify | Incoming::Nothing | Incoming::Reply => {}
+            plain = data;
+        } else {
+            plain.end += data.len();
+            input.copy_within(data.clone(), plain.end - data.len());
         }
-        at += consumed;
-        if at == input.len() {
-            break;
-        }
-    }
-    Ok((at, plain))
+    })?;
+    Ok((rest, plain))
 }
 
 /// Seals and sends the control record that is due, if any, once all earlier records are sent. So at
@@ -271,9 +258,7 @@ fn reply(
     if !session.control_due() || !sockets.flush(flow, CLIENT, buffers)? {
         return Ok(());
     }
-    let mut record = [0; CONTROL_BYTES_MAX];
-    let sealed = session.seal_control(keys, &mut record)?;
-    flow.hold(CLIENT, &record[..sealed]);
+    flow.hold(CLIENT, &session.control(keys)?);
     sockets.flush(flow, CLIENT, buffers)?;
     Ok(())
 }
@@ -331,7 +316,7 @@ fn finish_client(
     let Terminated { session, flow } = terminated;
     if !flow.is_open(UPSTREAM) && flow.held(CLIENT).is_none() {
         if !session.write_closed() {
-            seal_alert(session, keys, alert::CLOSE_NOTIFY, flow);
+            flow.hold(CLIENT, &session.alert(keys, alert::CLOSE_NOTIFY));
             sockets.flush(flow, CLIENT, buffers)?;
         }
         sockets.pass_end(flow, CLIENT)?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_record::Session;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 use fastrand::Rng;
 
@@ -221,6 +221,10 @@ impl Program for Simulated {
             }
             drop(counted);
         })
+    }
+
+    fn task_bytes(&self, _: &Decided) -> usize {
+        0
     }
 
     fn is_logging(&self) -> bool {

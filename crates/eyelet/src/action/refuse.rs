@@ -4,15 +4,13 @@
 use eyelet_policy::Refusal;
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{Hello, NotTls, Peek};
+use eyelet_wire::version::TLS12;
 
 use crate::connection_handle::ConnectionHandle;
 use eyelet_config::Action;
 use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::Reason;
-
-/// TLS 1.2, the highest version of a client that does not know `missing_extension`.
-const TLS12: u16 = 0x0303;
 
 /// What a browser shows that came by http:// to a TLS port.
 const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
@@ -39,6 +37,7 @@ pub fn by_rule(
     refusal: Refusal,
     hello: Option<&Hello<'_>>,
 ) -> (RefusalMessage, End) {
+    // Such a client does not know missing_extension.
     let tls12_client = hello.is_some_and(|hello| hello.version_max() <= TLS12);
     let given = match action {
         Some(Action::Refuse(refuse)) => refuse.alert,

@@ -5,19 +5,19 @@ use crate::action::refuse::{self, RefusalMessage};
 use crate::connect;
 use crate::connection_handle::ConnectionHandle;
 use crate::proxy_protocol;
-use crate::upstream::{self, DialOptions, DialTarget, Guard};
+use crate::upstream;
 use eyelet_config::{DialSource, Host, HostPort, Splice, SpliceUpstream};
 use eyelet_engine::park;
 use eyelet_engine::ready::{CLIENT, UPSTREAM};
 use eyelet_engine::relay::splice::Spliced;
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_resolve::connect::DialOptions;
+use eyelet_resolve::dial::{DialTarget, Guard};
 use eyelet_resolve::loops::DialMark;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, TlsCompression};
 use eyelet_telemetry::reason::Reason;
-
-/// TLS 1.3 as its code.
-const TLS13: u16 = 0x0304;
+use eyelet_wire::version::TLS13;
 
 /// Splices the connection. Of `peeked` the first `hello_bytes` are the hello, if it was read.
 pub async fn splice(
@@ -51,8 +51,8 @@ pub async fn splice(
             DialMark::Hello(hello, info.decided.hop_count)
         }
     };
-    let mut options = DialOptions { source, first: peeked, fast_open, mark };
-    let sent = match upstream::dial_so(connection, info, &target, &mut options).await {
+    let options = DialOptions { source, first: peeked, fast_open, mark };
+    let sent = match upstream::dial(connection, info, &target, &options).await {
         Ok(sent) => sent,
         Err(end) => {
             info.bytes_to_upstream = 0;

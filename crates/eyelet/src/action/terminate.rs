@@ -3,18 +3,21 @@
 
 use eyelet_policy::Refusal;
 use eyelet_wire::hello::Hello;
+use eyelet_wire::version::SSL30;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::action::refuse;
 use crate::connection_handle::ConnectionHandle;
 use crate::handshake::{Handshaken, handshake};
 use crate::proxy_protocol::{self, Tls};
-use crate::upstream::{self, DialTarget};
-use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
+use crate::upstream;
+use eyelet_config::{Terminate, TerminateUpstream};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::{Terminated, final_alert};
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::{Counted, CountedBuffer};
+use eyelet_resolve::connect::DialOptions;
+use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, Reason};
 
@@ -35,9 +38,6 @@ impl Offer {
     }
 }
 
-/// SSL 3.0 as on the wire.
-const SSL30: u16 = 0x0300;
-
 /// Terminates the connection. `peeked` is the hello.
 pub async fn terminate(
     connection: &ConnectionHandle,
@@ -56,7 +56,7 @@ pub async fn terminate(
     };
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
     // protocol_version alert". rustls does not.
-    if offer.is_ssl30 || info.decided.tls_version < Some(version_min(terminate)) {
+    if offer.is_ssl30 || info.decided.tls_version < Some(terminate.tls_version_min.code()) {
         // rustls would say handshake_failure of a client that has no word for what it lacks.
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(connection, &answer, end);
@@ -86,13 +86,6 @@ pub async fn terminate(
     }
     park::park(connection, info, Relay::Terminate(terminated));
     Ok(())
-}
-
-fn version_min(terminate: &Terminate) -> u16 {
-    match terminate.tls_version_min {
-        TlsVersion::Tls12 => 0x0303,
-        TlsVersion::Tls13 => 0x0304,
-    }
 }
 
 /// Goes on with a parked connection whose client has sent its first bytes.
@@ -136,7 +129,7 @@ async fn dial(
             return Err(End::failed(Reason::Internal("requests are dialled for")));
         }
     };
-    if let Err(end) = upstream::dial(connection, info, &target).await {
+    if let Err(end) = upstream::dial(connection, info, &target, &DialOptions::default()).await {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;
         park::close_with(connection, &final_alert(terminated, alert.code()));
         return Err(end);

@@ -2,23 +2,16 @@
 //! early data to be skipped.
 //! It must not know the handshake's state, but for whether our side of TLS 1.3 is sealed.
 
-use eyelet_record::{HEADER_BYTES, Keys, PAYLOAD_BYTES_MAX, RecordFault, Role, Session, Suite};
+use eyelet_record::{HEADER_BYTES, Keys, RecordFault, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::Hello;
+use eyelet_wire::record::{
+    ALERT, APPLICATION_DATA, CHANGE_CIPHER_SPEC, CIPHERTEXT_TLS12_BYTES_MAX,
+    CIPHERTEXT_TLS13_BYTES_MAX, HANDSHAKE, RecordHeader,
+};
+use eyelet_wire::version::TLS13;
 
-/// The outer content types (RFC 8446 section 5.1).
-const CHANGE_CIPHER_SPEC: u8 = 20;
-const ALERT: u8 = 21;
-const HANDSHAKE: u8 = 22;
-/// Application data from outside.
-const APPLICATION_DATA: u8 = 23;
-
-/// The most that may follow a header (RFC 5246 section 6.2.3, RFC 8446 section 5.2).
-const FRAGMENT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 2048;
-const FRAGMENT_BYTES_MAX_TLS13: usize = PAYLOAD_BYTES_MAX + 256;
-
-/// TLS 1.3 as on the wire, and its extensions that a hello must have.
-const TLS13: u16 = 0x0304;
+/// Extensions that a hello of TLS 1.3 must have.
 const SUPPORTED_GROUPS: u16 = 10;
 const SIGNATURE_ALGORITHMS: u16 = 13;
 const KEY_SHARE: u16 = 51;
@@ -46,15 +39,16 @@ pub fn is_lacking(hello: &Hello<'_>) -> bool {
 /// Judges the record that begins at `at`. `sealed`: our TLS 1.3 flight is out, so that what the
 /// client sends is application data from outside, but for alerts and one kind of CCS.
 pub fn next_record(incoming: &[u8], at: usize, sealed: bool) -> Next {
-    let Some(&[content_type, _, _, high, low]) = incoming.get(at..at + HEADER_BYTES) else {
+    let Some(header) = incoming.get(at..).and_then(RecordHeader::read) else {
         return Next::NeedMore;
     };
-    let fragment_len = usize::from(u16::from_be_bytes([high, low]));
+    let RecordHeader { content_type, len, .. } = header;
+    let fragment_len = usize::from(len);
     let fragment_max = match content_type {
-        CHANGE_CIPHER_SPEC | ALERT => FRAGMENT_BYTES_MAX,
-        HANDSHAKE if !sealed => FRAGMENT_BYTES_MAX,
-        APPLICATION_DATA if sealed => FRAGMENT_BYTES_MAX_TLS13,
-        APPLICATION_DATA => FRAGMENT_BYTES_MAX,
+        CHANGE_CIPHER_SPEC | ALERT => CIPHERTEXT_TLS12_BYTES_MAX,
+        HANDSHAKE if !sealed => CIPHERTEXT_TLS12_BYTES_MAX,
+        APPLICATION_DATA if sealed => CIPHERTEXT_TLS13_BYTES_MAX,
+        APPLICATION_DATA => CIPHERTEXT_TLS12_BYTES_MAX,
         // RFC 8446 section 5, RFC 5246 section 6.
         _ => return Next::Refused(AlertDescription::UnexpectedMessage, "a record of another type"),
     };

@@ -12,6 +12,7 @@ mod early;
 mod far;
 mod flushes;
 mod kept;
+mod loops;
 mod requests;
 mod strict;
 mod two;

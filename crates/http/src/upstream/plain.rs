@@ -12,41 +12,31 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use eyelet_engine::connection_table::SharedSocket;
 use eyelet_engine::ready::{READ, WRITE};
+use eyelet_engine::registration::Registration;
 use eyelet_engine::worker::Worker;
-use eyelet_memory::slab::Key;
+use eyelet_resolve::connect::Connected;
 
 /// A connected socket.
 pub struct Plain {
-    place: TableKey,
-    watched: Rc<SharedSocket>,
+    registration: Registration,
     socket: OwnedFd,
 }
 
-/// Where the table has it, as long as this lives.
-struct TableKey {
-    worker: Rc<Worker>,
-    key: Key,
-}
-
-impl Drop for TableKey {
-    fn drop(&mut self) {
-        self.worker.table.borrow_mut().unwatch_shared(self.key);
-    }
-}
-
 impl Plain {
-    /// Watches a connected socket that does not block.
-    pub fn new(worker: &Rc<Worker>, socket: OwnedFd) -> io::Result<Self> {
-        let (key, watched) = worker.table.borrow_mut().register_shared(&socket)?;
-        Ok(Self { place: TableKey { worker: worker.clone(), key }, watched, socket })
+    /// Takes a connected socket, which it registers if nobody has.
+    pub fn new(worker: &Rc<Worker>, connected: Connected<Registration>) -> io::Result<Self> {
+        let Connected { socket, registration, .. } = connected;
+        let registration = match registration {
+            Some(registration) => registration,
+            None => Registration::new(worker, &socket)?,
+        };
+        Ok(Self { registration, socket })
     }
 
     /// The socket alone, which nobody watches any more.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        self.place.worker.table.borrow().epoll.remove(&self.socket)?;
-        Ok(self.socket)
+        self.registration.end(self.socket)
     }
 
     /// Reads at most `max` bytes, through the worker's buffer, and appends them; how many came. 0
@@ -62,7 +52,7 @@ impl Plain {
 
     /// Forgets the task that waited for it.
     pub fn rest(&self) {
-        self.watched.forget();
+        self.registration.socket_state.forget();
     }
 
     /// Bytes that the other machine has not acknowledged. The process behind a Unix socket is on
@@ -74,7 +64,7 @@ impl Plain {
 
     /// Whether epoll has told of something that was not read.
     pub fn has_event(&self) -> bool {
-        self.watched.is_ready(READ)
+        self.registration.socket_state.is_ready(READ)
     }
 
     /// Whether nothing has come: neither a byte nor an end. With `look` the kernel is asked also
@@ -94,20 +84,20 @@ impl Plain {
     ) -> Poll<io::Result<usize>> {
         let share = ready!(coop::poll_proceed(task));
         loop {
-            ready!(self.watched.poll_ready(task, READ));
-            let room = &mut self.place.worker.buffers.borrow_mut().input;
+            ready!(self.registration.socket_state.poll_ready(task, READ));
+            let room = &mut self.registration.worker.buffers.borrow_mut().input;
             let max = max.min(room.len());
             match socket::recv(&self.socket, &mut room[..max]) {
                 Ok(read) => {
                     if read < max {
-                        self.watched.all_read();
+                        self.registration.socket_state.all_read();
                     }
                     take(&room[..read]);
                     share.made_progress();
                     return Poll::Ready(Ok(read));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.watched.clear(READ);
+                    self.registration.socket_state.clear(READ);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -149,7 +139,7 @@ impl AsyncWrite for Plain {
     ) -> Poll<io::Result<usize>> {
         let share = ready!(coop::poll_proceed(task));
         loop {
-            ready!(self.watched.poll_ready(task, WRITE));
+            ready!(self.registration.socket_state.poll_ready(task, WRITE));
             let sent = match slices {
                 // A fiftieth of a small request is what the kernel takes to look at a vector.
                 [only] => socket::send(&self.socket, only),
@@ -157,7 +147,7 @@ impl AsyncWrite for Plain {
             };
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.watched.clear(WRITE);
+                    self.registration.socket_state.clear(WRITE);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 sent => {
@@ -225,7 +215,9 @@ pub mod tests {
         let (upstream, socket) = UnixStream::pair().unwrap();
         upstream.set_nonblocking(true).unwrap();
         socket.set_nonblocking(true).unwrap();
-        (upstream, Plain::new(worker, socket.into()).unwrap())
+        let socket = socket.into();
+        let connected = Connected { address: None, socket, registration: None, sent: 0 };
+        (upstream, Plain::new(worker, connected).unwrap())
     }
 
     /// Notes what epoll tells.

@@ -10,6 +10,7 @@ use crate::info::Measured;
 use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, UpstreamName};
 use crate::request::{Coded, RequestInfo};
 use eyelet_config::Config;
+use eyelet_wire::version;
 
 /// The contents of one line. Tests compare its form with serde's, field by field. Every connection
 /// pays for its line, and serde costs ten times as much.
@@ -309,12 +310,8 @@ fn compression_name(compression: TlsCompression) -> &'static str {
 
 fn version_name(version: u16) -> Option<&'static str> {
     match version {
-        0x0300 => Some("ssl3"),
-        0x0301 => Some("1.0"),
-        0x0302 => Some("1.1"),
-        0x0303 => Some("1.2"),
-        0x0304 => Some("1.3"),
-        _ => None,
+        version::SSL30 => Some("ssl3"),
+        code => version::number(code),
     }
 }
 

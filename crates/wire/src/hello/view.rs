@@ -4,13 +4,10 @@ use super::sni::{self, Sni};
 use super::spans::{ALPN, KEY_SHARE, Parts, RANDOM_LEN};
 use crate::cursor::Span;
 use crate::fault::Field;
+use crate::version::{SSL30, TLS12};
 use alloc::borrow::Cow;
 use core::fmt;
 
-/// TLS 1.2, the highest version that `legacy_version` alone can offer (RFC 8446 4.2.1).
-const TLS12: u16 = 0x0303;
-/// The first version with this form of hello.
-const SSL30: u16 = 0x0300;
 /// DTLS versions count downwards (RFC 9147 5.3). They cannot be spoken over a stream.
 const DTLS10: u16 = 0xfeff;
 const DTLS12: u16 = 0xfefd;

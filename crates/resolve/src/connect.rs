@@ -1,0 +1,320 @@
+//! Connects to the first of several addresses that answers (RFC 8305). It must not know where the
+//! addresses come from, or what will be sent.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use eyelet_engine::handle::WaitError;
+use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
+use eyelet_engine::registration::Registration;
+use eyelet_engine::worker::{Handle, Worker};
+use eyelet_sys::epoll::{FAILED, WRITABLE};
+use eyelet_sys::{socket, transparent};
+use tokio::time::{sleep, timeout};
+
+use crate::loops::{DialMark, Loops};
+
+/// Connection Attempt Delay (RFC 8305 section 8).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// Addresses of one name that are tried: a connection has so many sides for attempts.
+pub const ATTEMPTS_MAX: usize = (SIDES - UPSTREAM) as usize;
+/// Pause before a connect is repeated that found no descriptor, or a full backlog of a Unix socket:
+/// no event reports that either has changed.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+
+/// How an upstream is dialled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DialOptions<'a> {
+    /// From this address, which need not be this host's.
+    pub source: Option<IpAddr>,
+    /// Written as soon as the socket is connected. The socket then has no TCP_NODELAY: the first
+    /// bytes are sent at once anyway, and many connections have no others.
+    pub first: &'a [u8],
+    /// The first bytes go with the SYN; there are some.
+    pub fast_open: bool,
+    /// By what the dial is recognised if it comes back.
+    pub mark: DialMark<'a>,
+}
+
+/// Owner of the sockets of one dial: it registers them, and bounds the waits for them.
+pub trait Owner {
+    /// A registered socket.
+    type Registration;
+
+    /// Registers the socket of an attempt; attempts count from 0.
+    ///
+    /// # Errors
+    /// The kernel's: it takes no more descriptors to watch.
+    fn register(&self, socket: &OwnedFd, attempt: Side) -> io::Result<Self::Registration>;
+
+    /// Waits until the connect of a socket has ended, well or not.
+    fn poll_ended(
+        &self,
+        task: &mut Context<'_>,
+        registration: &Self::Registration,
+    ) -> Poll<Result<(), WaitError>>;
+
+    /// Whether an ended connect has failed, as far as its event says.
+    fn has_failed(&self, registration: &Self::Registration) -> bool;
+
+    /// Fails once the owner's deadline has passed.
+    ///
+    /// # Errors
+    /// Why the owner must not wait any more.
+    fn in_time(&self) -> Result<(), WaitError>;
+}
+
+/// A connection: each attempt is one of its sides, and its deadline bounds them.
+impl Owner for Handle {
+    type Registration = Side;
+
+    fn register(&self, socket: &OwnedFd, attempt: Side) -> io::Result<Side> {
+        let side = UPSTREAM + attempt;
+        self.register_attempt(socket, side)?;
+        Ok(side)
+    }
+
+    fn poll_ended(&self, task: &mut Context<'_>, side: &Side) -> Poll<Result<(), WaitError>> {
+        self.poll_ready(task, &[*side], WRITABLE)
+    }
+
+    fn has_failed(&self, side: &Side) -> bool {
+        self.has(*side, FAILED)
+    }
+
+    fn in_time(&self) -> Result<(), WaitError> {
+        Handle::in_time(self)
+    }
+}
+
+/// A worker, for upstreams that many connections share. The caller bounds the dial.
+impl Owner for Rc<Worker> {
+    type Registration = Registration;
+
+    fn register(&self, socket: &OwnedFd, _: Side) -> io::Result<Registration> {
+        let registration = Registration::new(self, socket.as_fd())?;
+        // It is not connected yet: its event will say when it is.
+        registration.socket_state.clear(WRITABLE);
+        Ok(registration)
+    }
+
+    fn poll_ended(&self, task: &mut Context<'_>, to: &Registration) -> Poll<Result<(), WaitError>> {
+        to.socket_state.poll_ready(task, WRITABLE).map(Ok)
+    }
+
+    fn has_failed(&self, registration: &Registration) -> bool {
+        registration.socket_state.is_ready(FAILED)
+    }
+
+    fn in_time(&self) -> Result<(), WaitError> {
+        Ok(())
+    }
+}
+
+/// A connected socket.
+pub struct Connected<R> {
+    /// Where it leads. `None`: a Unix socket.
+    pub address: Option<SocketAddr>,
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Its registration. `None`: it was connected at once, and was not registered.
+    pub registration: Option<R>,
+    /// How many of [`DialOptions::first`] were written.
+    pub sent: usize,
+}
+
+/// Connects to a Unix socket.
+///
+/// # Errors
+/// The kernel's, or why the owner waits no more.
+pub async fn connect_unix<O: Owner>(
+    owner: &O,
+    path: &Path,
+) -> Result<Connected<O::Registration>, WaitError> {
+    loop {
+        match socket::connect_unix(path) {
+            Ok(socket) => {
+                return Ok(Connected { address: None, socket, registration: None, sent: 0 });
+            }
+            // The backlog is full; the deadline bounds the retries.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                owner.in_time()?;
+                sleep(RETRY_DELAY).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A dial of one or several addresses, which are tried in their order.
+pub struct Dial<'a, O> {
+    /// The owner of its sockets.
+    pub owner: &'a O,
+    /// Notes each attempt.
+    pub loops: &'a Loops,
+    /// How the attempts are made.
+    pub options: &'a DialOptions<'a>,
+    /// It leads to a listener of this edge, which will recognise it by both its ends.
+    pub to_listener: bool,
+}
+
+impl<O: Owner> Dial<'_, O> {
+    /// Connects to the only address.
+    ///
+    /// # Errors
+    /// Why it failed, or why the owner waits no more.
+    pub async fn one(&self, address: &SocketAddr) -> Result<Connected<O::Registration>, WaitError> {
+        let (socket, at_once) = loop {
+            match self.start(*address, self.options.fast_open) {
+                // Others will close descriptors; the deadline bounds the retries.
+                Err(error) if is_out_of_descriptors(&error) => {
+                    self.owner.in_time()?;
+                    Box::pin(sleep(RETRY_DELAY)).await;
+                }
+                started => break started?,
+            }
+        };
+        // Within this host the handshake is over when the connect returns.
+        if (at_once || address.ip().is_loopback())
+            && let Some(sent) = send_first(&socket, self.options.first)?
+        {
+            return Ok(Connected { address: Some(*address), socket, registration: None, sent });
+        }
+        let registration = self.owner.register(&socket, 0)?;
+        poll_fn(|task| self.owner.poll_ended(task, &registration)).await?;
+        Ok(self.finish(Attempt { address: *address, socket, registration })?)
+    }
+
+    /// Connects to one of several. Begins an attempt each time the last has failed or
+    /// [`ATTEMPT_DELAY`] has passed; the first that connects wins.
+    ///
+    /// # Errors
+    /// Why the last attempt failed, or why the owner waits no more.
+    pub async fn any(
+        &self,
+        addresses: &[SocketAddr],
+    ) -> Result<Connected<O::Registration>, WaitError> {
+        let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(0..);
+        let mut attempts = Vec::new();
+        let mut last = io::Error::from(io::ErrorKind::NotConnected);
+        loop {
+            let next = waiting.next();
+            let exhausted = next.is_none();
+            match next.map(|(address, number)| self.begin(address, number)) {
+                Some(Ok(attempt)) => attempts.push(attempt),
+                Some(Err(error)) => last = error,
+                None => {}
+            }
+            if attempts.is_empty() {
+                if exhausted {
+                    return Err(last.into());
+                }
+                continue;
+            }
+            let ended = poll_fn(|task| self.poll_any(task, &attempts));
+            let at = if exhausted {
+                ended.await?
+            } else {
+                match timeout(ATTEMPT_DELAY, ended).await {
+                    Ok(ended) => ended?,
+                    Err(_) => continue,
+                }
+            };
+            match self.finish(attempts.remove(at)) {
+                Ok(connected) => return Ok(connected),
+                Err(error) => last = error,
+            }
+        }
+    }
+
+    fn start(&self, address: SocketAddr, fast_open: bool) -> io::Result<(OwnedFd, bool)> {
+        let options = self.options;
+        let socket = socket::tcp(address)?;
+        if options.first.is_empty() {
+            socket::no_delay(&socket)?;
+        } else {
+            socket::ack_with_first(&socket)?;
+        }
+        if fast_open {
+            socket::fast_open(&socket)?;
+        }
+        if let Some(client) = options.source {
+            if client.is_ipv4() != address.is_ipv4() {
+                return Err(io::Error::other("it is not of the client's address family"));
+            }
+            transparent::bind_to_client(&socket, client)?;
+        }
+        let at_once = socket::connect(&socket, address)?;
+        let mark = if self.to_listener { DialMark::Ends } else { options.mark };
+        self.loops.dialled(&socket, address, mark);
+        Ok((socket, at_once))
+    }
+
+    /// Begins one of several attempts. By fast open the first would seem to answer, whether it
+    /// does or not.
+    fn begin(&self, address: SocketAddr, number: Side) -> io::Result<Attempt<O::Registration>> {
+        let (socket, _) = self.start(address, false)?;
+        let registration = self.owner.register(&socket, number)?;
+        Ok(Attempt { address, socket, registration })
+    }
+
+    /// Waits until one of the attempts has ended: which.
+    fn poll_any(
+        &self,
+        task: &mut Context<'_>,
+        attempts: &[Attempt<O::Registration>],
+    ) -> Poll<Result<usize, WaitError>> {
+        for (at, attempt) in attempts.iter().enumerate() {
+            if let Poll::Ready(ended) = self.owner.poll_ended(task, &attempt.registration) {
+                return Poll::Ready(ended.map(|()| at));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Takes the result of an attempt that has ended.
+    fn finish(&self, attempt: Attempt<O::Registration>) -> io::Result<Connected<O::Registration>> {
+        let Attempt { address, socket, registration } = attempt;
+        if self.owner.has_failed(&registration) {
+            socket::pending_error(&socket)?;
+        }
+        let sent = send_first(&socket, self.options.first)?.unwrap_or(0);
+        let registration = Some(registration);
+        Ok(Connected { address: Some(address), socket, registration, sent })
+    }
+}
+
+/// A connect that is under way.
+struct Attempt<R> {
+    address: SocketAddr,
+    socket: OwnedFd,
+    registration: R,
+}
+
+/// Writes the first bytes, as many as the socket takes. `None`: it is not connected yet.
+fn send_first(socket: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
+    if first.is_empty() {
+        return Ok(socket::is_connected(socket).then_some(0));
+    }
+    match socket::send(socket, first) {
+        Ok(sent) => Ok(Some(sent)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            // It was there. That it has gone is for the relay, which passes a reset on.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(Some(0)),
+            _ => Err(error),
+        },
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+}

@@ -1,0 +1,230 @@
+//! Dials an upstream: a name's addresses, if a client may be led there and they are no loop, to one
+//! connected socket. It must not know how names are looked up, or what will be sent.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::rc::Rc;
+
+use eyelet_config::{Host, HostPort};
+use eyelet_engine::handle::WaitError;
+use eyelet_sys::interfaces;
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, UpstreamName};
+use eyelet_telemetry::reason::{Detail, Guarded, Limit, Loop, Peer, Reason, Shed, Stage, When};
+use ipnet::IpNet;
+use tokio::time::timeout;
+
+use crate::connect::{ATTEMPTS_MAX, Connected, Dial, DialOptions, Owner, connect_unix};
+use crate::dialled;
+use crate::guard::is_guarded;
+use crate::names::Names;
+
+/// A name was not resolved in time.
+const SLOW_DNS: Reason = Reason::Timeout(Limit::Connect, Some(When::During(Stage::Dns)));
+
+/// Whom to dial.
+#[derive(Debug)]
+pub enum DialTarget<'a> {
+    /// The destination of an intercepted connection.
+    Address(SocketAddr),
+    /// An address that the client chose freely.
+    Chosen(SocketAddr, Guard<'a>),
+    /// What the administrator wrote.
+    Configured(&'a HostPort),
+    /// A name that the client chose.
+    Named(HostPort, Guard<'a>),
+    /// A Unix socket.
+    Unix(&'a Path),
+}
+
+/// What a client's name may not resolve to.
+#[derive(Clone, Copy, Debug)]
+pub struct Guard<'a> {
+    /// Networks that are allowed although they are guarded.
+    pub allow: &'a [IpNet],
+}
+
+/// Why an upstream could not be dialled.
+#[derive(Debug)]
+pub struct Undialled {
+    /// The end of the connection that asked.
+    pub end: End,
+    /// The first address that was tried.
+    pub address: Option<SocketAddr>,
+}
+
+impl From<End> for Undialled {
+    fn from(end: End) -> Self {
+        Self { end, address: None }
+    }
+}
+
+impl DialTarget<'_> {
+    /// What the access log shows until there is a connection. `None`: nothing before a dial.
+    pub fn upstream(&self) -> Option<UpstreamName> {
+        let host_port = match self {
+            Self::Unix(path) => {
+                return Some(UpstreamName::Name(format!("unix:{}", path.display()).into()));
+            }
+            Self::Chosen(address, _) => return Some(UpstreamName::Address(*address)),
+            Self::Address(_) => return None,
+            Self::Configured(host_port) => host_port,
+            Self::Named(host_port, _) => host_port,
+        };
+        let HostPort { host: Host::Name(name), port } = host_port else { return None };
+        Some(UpstreamName::Name(format!("{name}:{port}").into()))
+    }
+}
+
+/// Dials for a connection. The caller bounds it by `connect_timeout`.
+///
+/// # Errors
+/// Why there is no connection.
+pub async fn dial<O: Owner>(
+    names: &Rc<Names>,
+    owner: &O,
+    info: &ConnectionInfo,
+    target: &DialTarget<'_>,
+    options: &DialOptions<'_>,
+) -> Result<Connected<O::Registration>, Undialled> {
+    let (one, found);
+    // What most connections do not need is boxed, so that their tasks stay small.
+    let addresses = match target {
+        DialTarget::Unix(path) => {
+            let connected = Box::pin(connect_unix(owner, path)).await;
+            return connected.map_err(|wait_error| failed(wait_error).into());
+        }
+        DialTarget::Address(address) => std::slice::from_ref(address),
+        DialTarget::Chosen(address, guard) => {
+            check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
+            std::slice::from_ref(address)
+        }
+        DialTarget::Configured(HostPort { host: Host::Ip(ip), port }) => {
+            one = SocketAddr::new(*ip, *port);
+            std::slice::from_ref(&one)
+        }
+        DialTarget::Configured(host_port) => {
+            found = Box::pin(resolve(names, info, host_port, None)).await?;
+            &found
+        }
+        DialTarget::Named(host_port, guard) => {
+            found = Box::pin(resolve(names, info, host_port, Some(*guard))).await?;
+            &found
+        }
+    };
+    let mut to_listener = false;
+    for address in addresses {
+        let configured = matches!(target, DialTarget::Configured(_));
+        to_listener |= check_loop(names, info, *address, configured)?;
+    }
+    let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
+    let connected = match addresses {
+        [] => Err(End::failed(Reason::NoAddress)),
+        _ if is_of_other_family(addresses, options) => Err(End::failed(Reason::MixedFamilies)),
+        [address] => dial.one(address).await.map_err(failed),
+        _ => Box::pin(dial.any(addresses)).await.map_err(failed),
+    };
+    // Of several addresses the last reason is logged, and the first address for them all.
+    connected.map_err(|end| Undialled { end, address: addresses.first().copied() })
+}
+
+/// The address of a CONNECT's host that rules are asked about, and that is then the only one to
+/// be dialled: the first to which there is a route.
+///
+/// # Errors
+/// Why there is none.
+pub async fn destination(
+    names: &Rc<Names>,
+    info: &ConnectionInfo,
+    host_port: &HostPort,
+) -> Result<SocketAddr, Reason> {
+    let name = match &host_port.host {
+        Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
+        Host::Name(name) => name,
+    };
+    let found = look_up(names, Some(info.client.ip()), name).await?;
+    let routed = found.iter().find(|ip| interfaces::has_route(**ip));
+    let ip = routed.or(found.first()).ok_or(Reason::NoAddress)?;
+    Ok(SocketAddr::new(*ip, host_port.port))
+}
+
+/// Whether no address can be dialled from the client's.
+fn is_of_other_family(addresses: &[SocketAddr], options: &DialOptions<'_>) -> bool {
+    options
+        .source
+        .is_some_and(|client| addresses.iter().all(|address| address.is_ipv4() != client.is_ipv4()))
+}
+
+fn failed(wait_error: WaitError) -> End {
+    let when = When::During(Stage::Dial);
+    End::failed(match wait_error {
+        WaitError::Drained => Reason::Drained(Some(when)),
+        WaitError::Shed => Reason::Shed(Shed::Unfinished(when)),
+        WaitError::Late => Reason::Timeout(Limit::Connect, None),
+        WaitError::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),
+        WaitError::Unregistered(error) => Reason::Unregistered((&error).into()),
+    })
+}
+
+async fn resolve(
+    names: &Rc<Names>,
+    info: &ConnectionInfo,
+    host_port: &HostPort,
+    guard: Option<Guard<'_>>,
+) -> Result<Vec<SocketAddr>, End> {
+    let port = host_port.port;
+    let name = match &host_port.host {
+        // What the administrator wrote as an address is not a client's lie.
+        Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, port)]),
+        Host::Name(name) => name,
+    };
+    let client = guard.map(|_| info.client.ip());
+    let found = look_up(names, client, name).await.map_err(End::failed)?;
+    if let Some(guard) = guard {
+        check_guard(name, &found, guard)?;
+    }
+    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+/// The addresses that are tried of a name, which `client` chose or the administrator wrote.
+async fn look_up(
+    names: &Rc<Names>,
+    client: Option<IpAddr>,
+    name: &str,
+) -> Result<Vec<IpAddr>, Reason> {
+    let wait = names.shared.config.limits.connect_timeout;
+    let mut found = match timeout(wait, dialled::addresses(names, client, name)).await {
+        Err(_) => return Err(SLOW_DNS),
+        Ok(found) => found.map_err(|error| Reason::Dns(Detail::of(error)))?,
+    };
+    // What is not tried need not be looked at: a name may have thousands.
+    found.truncate(ATTEMPTS_MAX);
+    Ok(found)
+}
+
+/// One guarded address is enough: a name that mixes them is the rebinding attack.
+fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End> {
+    let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow)) else { return Ok(()) };
+    let name = (name != ip.to_string()).then(|| name.into());
+    Err(refused(Reason::Guarded(Box::new(Guarded { ip: *ip, name }))))
+}
+
+/// Fails where dialling `address` would come to a listener of this edge. What the administrator
+/// wrote may lead from one listener to another, once; what a client says may not. Whether it does.
+fn check_loop(
+    names: &Names,
+    info: &ConnectionInfo,
+    address: SocketAddr,
+    configured: bool,
+) -> Result<bool, End> {
+    let Some(listener) = names.shared.loops.listener_at(address) else { return Ok(false) };
+    let is_itself = !configured || listener == usize::from(info.decided.listener);
+    if !is_itself && !info.decided.is_handed {
+        return Ok(true);
+    }
+    let how = if is_itself { Loop::Listener } else { Loop::Handed };
+    Err(refused(Reason::Loop(how(Box::new(address)))))
+}
+
+fn refused(reason: Reason) -> End {
+    End { outcome: Outcome::Refused, reason }
+}
