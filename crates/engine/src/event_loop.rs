@@ -230,8 +230,17 @@ impl Worker {
         }
     }
 
-    /// Resumes the futures of connections that were shed, which end and free their memory.
+    /// Resumes the futures of connections that were shed, which end and free their memory. This is
+    /// called after each wake, and mostly there are none.
+    #[inline]
     fn end_shed(self: &Rc<Self>) {
+        if !self.ending.borrow().is_empty() {
+            self.end_all_shed();
+        }
+    }
+
+    #[cold]
+    fn end_all_shed(self: &Rc<Self>) {
         loop {
             let shed = self.ending.borrow_mut().pop();
             let Some(key) = shed else { break };
