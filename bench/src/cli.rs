@@ -30,6 +30,9 @@ pub struct Cli {
     /// The eyelet binary [default: beside this program, else built]
     #[arg(long, global = true, value_name = "FILE")]
     pub eyelet: Option<PathBuf>,
+    /// An older eyelet binary: each row of Eyelet gets a second one with it, in the same rounds
+    #[arg(long, global = true, value_name = "FILE")]
+    pub before: Option<PathBuf>,
     /// Core of the server under test
     #[arg(long, global = true, default_value_t = 0, value_name = "N")]
     pub server_core: usize,

@@ -18,6 +18,7 @@ pub struct Lab {
     server_core: usize,
     client_core: usize,
     eyelet: Option<PathBuf>,
+    before: Option<PathBuf>,
     count: AtomicU16,
 }
 
@@ -40,6 +41,7 @@ impl Lab {
         server_core: usize,
         client_core: usize,
         eyelet: Option<PathBuf>,
+        before: Option<PathBuf>,
     ) -> io::Result<Self> {
         let folder = Folder::create()?;
         let signed = rcgen::generate_simple_self_signed([WILDCARD, LOCALHOST].map(str::to_owned));
@@ -48,7 +50,8 @@ impl Lab {
         fs::write(folder.0.join(CERTIFICATE), &chain)?;
         fs::write(folder.0.join(KEY), &key)?;
         fs::write(folder.0.join(BOTH), key + &chain)?;
-        let lab = Self { folder, server_core, client_core, eyelet, count: AtomicU16::new(0) };
+        let count = AtomicU16::new(0);
+        let lab = Self { folder, server_core, client_core, eyelet, before, count };
         child::pin(client_core)?;
         child::raise_descriptors()?;
         Ok(lab)
@@ -62,6 +65,11 @@ impl Lab {
     /// The program under test, if it was found.
     pub fn eyelet(&self) -> Option<&Path> {
         self.eyelet.as_deref()
+    }
+
+    /// An older build of it to compare with, if one was named.
+    pub fn before(&self) -> Option<&Path> {
+        self.before.as_deref()
     }
 
     /// Starts a server under test, and waits until it listens at `address`.

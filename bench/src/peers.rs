@@ -51,20 +51,23 @@ pub fn choose(rows: &[Row], against: &[String], lab: &Lab) -> io::Result<Vec<Row
         names => names.iter().any(|name| named(row, name)),
     });
     let (there, missing): (Vec<Row>, Vec<Row>) =
-        wanted.partition(|row| program(row.kind, lab).is_some());
+        wanted.partition(|row| program(row, lab).is_some());
     for row in missing {
         eprintln!("not installed: {} (its row is left out)", row.kind.name());
     }
-    match there.is_empty() {
-        true => Err(io::Error::other("no server to measure")),
-        false => Ok(there),
+    if there.is_empty() {
+        return Err(io::Error::other("no server to measure"));
     }
+    let older =
+        |row: Row| (row.kind == ServerKind::Eyelet && lab.before().is_some()).then(|| row.before());
+    Ok(there.into_iter().flat_map(|row| [Some(row), older(row)]).flatten().collect())
 }
 
 /// The first line that each installed program says of its version.
 pub fn versions(lab: &Lab) -> Vec<(&'static str, String)> {
     let ask = |kind: ServerKind, flag: &str| {
-        let output = std::process::Command::new(program(kind, lab)?).arg(flag).output().ok()?;
+        let row = Row::usual(kind.name(), kind, ServerMode::Http);
+        let output = std::process::Command::new(program(&row, lab)?).arg(flag).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
         let line = text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit()))?;
@@ -98,7 +101,7 @@ pub fn start_at(
     address: SocketAddr,
     shared: bool,
 ) -> io::Result<Server> {
-    let program = program(row.kind, lab).ok_or_else(|| {
+    let program = program(row, lab).ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("{} is not installed", row.kind.name()))
     })?;
     let folder = lab.folder();
@@ -148,8 +151,9 @@ fn command(plan: &ConfigurationPlan<'_>, program: PathBuf, file: &Path) -> Vec<O
 }
 
 /// Where the program is; None where it is not installed.
-fn program(kind: ServerKind, lab: &Lab) -> Option<PathBuf> {
-    match kind {
+fn program(row: &Row, lab: &Lab) -> Option<PathBuf> {
+    match row.kind {
+        ServerKind::Eyelet if row.before => lab.before().map(Path::to_owned),
         ServerKind::Eyelet => lab.eyelet().map(Path::to_owned),
         ServerKind::RustTls
         | ServerKind::RustProxy

@@ -65,22 +65,30 @@ pub struct Row {
     pub tls12: bool,
     /// Measured when `--against` names the program or nothing at all.
     pub usual: bool,
+    /// Eyelet's older build.
+    pub before: bool,
 }
 
 impl Row {
     /// A row that is measured unless `--against` leaves it out.
     pub const fn usual(label: &'static str, kind: ServerKind, front: ServerMode) -> Self {
-        Self { label, kind, front, access_log: false, tls12: false, usual: true }
+        Self { label, kind, front, access_log: false, tls12: false, usual: true, before: false }
     }
 
     /// A row that is measured only when `--against` names it.
     pub const fn asked(label: &'static str, kind: ServerKind, front: ServerMode) -> Self {
-        Self { label, kind, front, access_log: false, tls12: false, usual: false }
+        Self { usual: false, ..Self::usual(label, kind, front) }
     }
 
     /// The row in front of an origin that speaks TLS 1.2.
     pub const fn tls12(self) -> Self {
         Self { tls12: true, ..self }
+    }
+
+    /// The row with Eyelet's older build.
+    pub fn before(self) -> Self {
+        // A few dozen bytes for each row: labels are static texts everywhere else.
+        Self { label: format!("{}-before", self.label).leak(), before: true, ..self }
     }
 
     /// The row with the access log on.

@@ -111,8 +111,10 @@ fn pairs(rows: &[Row], boards: &[Board]) -> Vec<String> {
             ServerMode::ByDns | ServerMode::ByCertificate => ServerMode::BlindTowards,
             _ => continue,
         };
-        let partner =
-            |row: &&Row| (row.front, row.kind, row.tls12) == (blind, peek.kind, peek.tls12);
+        let partner = |row: &&Row| {
+            (row.front, row.kind, row.tls12, row.before)
+                == (blind, peek.kind, peek.tls12, peek.before)
+        };
         let Some(blind) = rows.iter().find(partner) else { continue };
         let ratios = Shape::ALL.iter().zip(boards).map(|(shape, board)| {
             let over = board.figures(blind.label, "cpu_us").into_iter();

@@ -237,8 +237,17 @@ impl Worker {
         }
     }
 
-    /// Resumes the futures of connections that were shed. They end and free their memory.
+    /// Resumes the futures of connections that were shed. They end and free their memory. Each wake
+    /// calls this, and mostly none were shed.
+    #[inline]
     fn end_shed(self: &Rc<Self>) {
+        if !self.ending.borrow().is_empty() {
+            self.end_all_shed();
+        }
+    }
+
+    #[cold]
+    fn end_all_shed(self: &Rc<Self>) {
         loop {
             let shed = self.ending.borrow_mut().pop();
             let Some(key) = shed else { break };

@@ -112,8 +112,11 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             buffers.piece = worker.process.budget.piece();
             let progress = relay::run(relay, &mut sockets, info, buffers);
             let holds = relay.held_bytes();
-            worker.keeps(held, holds);
-            worker.sources.update(info.client_ip(), held, holds);
+            // Most wakes leave nothing behind.
+            if holds != held {
+                worker.keeps(held, holds);
+                worker.sources.update(info.client_ip(), held, holds);
+            }
             if let Some(since) = relay.flow().note_holding(now)
                 && upstream.is_some()
                 && relay.flow().begins_to_hold()
