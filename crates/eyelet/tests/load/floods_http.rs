@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::support::client::{TLS13, handshake};
 use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, stuff};
 use crate::support::memory::{Memory, Watch, is_counted, mib};
-use crate::support::{A_WHILE, Edge, Pki, Tls, noise};
+use crate::support::{A_WHILE, Edge, Pki, SOON, Tls, noise};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
@@ -26,6 +26,9 @@ const PARKED: usize = 20;
 /// A client that was served later than this was not served: those that hold memory and do not
 /// move are given up after three seconds.
 const SERVED: Duration = Duration::from_secs(10);
+/// The same as a multiple of a new client's handshake and request before the flood: a machine that
+/// is busy with other things makes all of it slow.
+const SERVED_ASKS: u32 = 200;
 
 /// Records without their last byte: more than are read before memory is short.
 const RECORDS: usize = 2_500;
@@ -75,6 +78,8 @@ struct Scene {
     two: Arc<ClientConfig>,
     /// Of a hundred newcomers so many are served at the least.
     newcomers_percent: usize,
+    /// How long a client that behaves waits at most.
+    served: Duration,
 }
 
 impl Scene {
@@ -105,7 +110,11 @@ impl Scene {
         let mut two = ClientConfig::clone(&one);
         two.alpn_protocols = vec![b"h2".to_vec()];
         let (_pki, _calm, _flooded, two) = (pki, calm, flooded, Arc::new(two));
-        Self { _pki, _calm, _flooded, edge, one, two, newcomers_percent: 75 }
+        let (newcomers_percent, served) = (75, SOON);
+        let scene = Self { _pki, _calm, _flooded, edge, one, two, newcomers_percent, served };
+        let began = Instant::now();
+        assert!(scene.ask_from(1).is_some(), "before the flood");
+        Self { served: SERVED.max(SERVED_ASKS * began.elapsed()), ..scene }
     }
 
     /// Opens so many connections that say this. One that was shed may not take it all.
@@ -146,8 +155,8 @@ impl Scene {
         let mut slow: Vec<_> = silent.into_iter().map(|socket| (socket.ok(), None)).collect();
         each(&mut slow, |(socket, served)| {
             let shake = |socket| handshake(self.one.clone(), socket, "calm.app.test").ok();
-            let in_time = socket.take().filter(|_| began.elapsed() < SERVED);
-            *served = in_time.and_then(shake).and_then(ask);
+            let in_time = socket.take().filter(|_| began.elapsed() < self.served);
+            *served = in_time.and_then(shake).and_then(|client| ask(client, self.served));
         });
         slow.iter().filter(|(_, served)| served.is_some()).count()
     }
@@ -165,7 +174,9 @@ impl Scene {
         thread::sleep(Duration::from_secs(4));
         let Memory { resident, resident_peak, anonymous } = watch.finish();
         let (steady, newcomers) = (steady.finish(), newcomers.finish());
-        each(&mut parked, |client| *client = client.take().and_then(ask));
+        each(&mut parked, |client| {
+            *client = client.take().and_then(|client| ask(client, self.served))
+        });
         let parked = parked.into_iter().flatten().count();
         let shed = self.edge.count(|line| line["reason"].as_str().unwrap().starts_with("shed"));
         eprintln!(
@@ -188,7 +199,7 @@ impl Scene {
     /// A new connection from 127.0.0.n that has asked once.
     fn ask_from(&self, n: u8) -> Option<Tls> {
         let client = From::loopback(n).tls(self.edge.address(), &self.one, "calm.app.test");
-        client.ok().and_then(ask)
+        client.ok().and_then(|client| ask(client, self.served))
     }
 
     /// How often which connections and requests ended how: of those who behave, and of the flood.
@@ -224,6 +235,7 @@ struct Asking {
 impl Asking {
     fn start(scene: &Scene, anew: bool) -> Self {
         let (address, config) = (scene.edge.address(), scene.one.clone());
+        let in_time = scene.served;
         let connect = move || From::loopback(1).tls(address, &config, "calm.app.test");
         let mut kept = if anew { None } else { connect().ok() };
         let stop = Arc::<AtomicBool>::default();
@@ -233,7 +245,7 @@ impl Asking {
             while !stopped.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 let client = if anew { connect().ok() } else { kept.take() };
-                kept = client.and_then(ask);
+                kept = client.and_then(|client| ask(client, in_time));
                 seen.asked += 1;
                 seen.served += usize::from(kept.is_some());
                 seen.slowest_ms = seen.slowest_ms.max(began.elapsed().as_millis());
@@ -251,8 +263,8 @@ impl Asking {
 }
 
 /// Asks for a page; the connection, if it came.
-fn ask(mut client: Tls) -> Option<Tls> {
-    client.sock.set_read_timeout(Some(SERVED)).unwrap();
+fn ask(mut client: Tls, in_time: Duration) -> Option<Tls> {
+    client.sock.set_read_timeout(Some(in_time)).unwrap();
     client.write_all(b"GET / HTTP/1.1\r\nHost: calm.app.test\r\n\r\n").ok()?;
     let mut got = Vec::new();
     let mut piece = [0; 512];
@@ -442,6 +454,7 @@ struct Hinted {
 impl Hinted {
     fn start(scene: &Scene) -> Self {
         let (address, config) = (scene.edge.address(), scene.two.clone());
+        let in_time = scene.served;
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -451,7 +464,7 @@ impl Hinted {
                 else {
                     continue;
                 };
-                let _ = client.sock.set_read_timeout(Some(SERVED));
+                let _ = client.sock.set_read_timeout(Some(in_time));
                 let mut says = preface(1 << 20);
                 // One that is refused or shed comes again.
                 for stream in (1..).step_by(2) {
