@@ -29,5 +29,5 @@ pub use model::{
     Refuse, Source, Splice, SpliceUpstream, Terminate, TerminateUpstream, TlsVersion,
     UpstreamHttp2, UpstreamTls,
 };
-pub use rules::{Rule, RuleList};
+pub use rules::{Rule, RuleList, RuleNames};
 pub use values::tls_version_code;

@@ -215,6 +215,16 @@ pub enum TlsVersion {
     Tls13,
 }
 
+impl TlsVersion {
+    /// As on the wire.
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::Tls12 => 0x0303,
+            Self::Tls13 => 0x0304,
+        }
+    }
+}
+
 /// A PROXY header towards an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyProtocol {

@@ -5,13 +5,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use eyelet_sys::socket;
 
 use crate::ready::Token;
-use crate::worker::Worker;
+use crate::worker::{ListenerSocket, Settings, Worker};
 
 /// Connections that the kernel holds while accepting is busy; it caps this at
 /// net.core.somaxconn.
@@ -35,20 +36,11 @@ const EMFILE: i32 = 24;
 const EPROTO: i32 = 71;
 const ECONNABORTED: i32 = 103;
 
-/// A listening socket of one worker.
-pub struct ListenerSocket {
-    /// Index of the listener in the configuration.
-    pub listener: u16,
-    /// The socket.
-    pub socket: OwnedFd,
-    /// The kernel's count of dropped connections at the last look.
-    pub drops: u32,
-}
-
 /// What a worker takes in, and how far it is with that.
 pub struct Accepting {
-    /// Where it listens.
-    pub sockets: Vec<ListenerSocket>,
+    /// Where it listens. A position that an epoll token names is never another socket's while that
+    /// one is registered; `None`: free.
+    pub sockets: Vec<Option<ListenerSocket>>,
     /// Whether at the limit or out of descriptors; looked at again each tick.
     pub paused: bool,
     /// Taken in and not begun yet, at most [`ACCEPTS`] of each listener.
@@ -71,6 +63,7 @@ pub struct Accepted {
 impl Accepting {
     /// Nothing taken in yet.
     pub fn new(sockets: Vec<ListenerSocket>) -> Self {
+        let sockets = sockets.into_iter().map(Some).collect();
         Self { sockets, paused: false, waiting: Vec::new(), guess: 1 }
     }
 }
@@ -84,7 +77,7 @@ impl Worker {
                 self.pause(accepting, "at its connection limit");
                 return false;
             }
-            let Some(from) = accepting.sockets.get(usize::from(index)) else { return false };
+            let Some(Some(from)) = accepting.sockets.get(usize::from(index)) else { return false };
             let listener = from.listener;
             match socket::accept(&from.socket) {
                 Ok((client, peer)) => {
@@ -114,8 +107,9 @@ impl Worker {
     }
 
     fn is_full(&self) -> bool {
-        self.process.open.load(Relaxed) >= self.process.connections_max
-            || self.process.descriptors.load(Relaxed) + 2 > self.process.descriptors_max
+        let Settings { connections_max, descriptors_max, .. } = self.settings.get();
+        self.process.open.load(Relaxed) >= connections_max
+            || self.process.descriptors.load(Relaxed) + 2 > descriptors_max
     }
 
     fn pause(&self, accepting: &mut Accepting, why: &str) {
@@ -125,7 +119,7 @@ impl Worker {
         self.counters.accept_pauses.up();
         let open = self.process.open.load(Relaxed);
         tracing::warn!("accepting pauses: {why}, {open} connections are open");
-        for from in &accepting.sockets {
+        for from in accepting.sockets.iter().flatten() {
             // It was registered at the start; if it is not any more there is nothing to pause.
             let _ = self.table.borrow().epoll.remove(&from.socket);
         }
@@ -137,7 +131,7 @@ impl Worker {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
             tracing::warn!("accepting resumes (worker {}, pause {pauses})", self.index);
-            if let Err(error) = self.listen(&accepting.sockets) {
+            if let Err(error) = self.listen(accepting) {
                 tracing::error!("cannot accept connections any more: {error}");
             }
         }
@@ -149,24 +143,79 @@ impl Worker {
     pub fn accept_last(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
         self.count_drops(accepting);
         for index in 0..accepting.sockets.len() {
-            accepting.guess = ACCEPTS;
-            // A queue is not longer than the backlog, and new connections may come as fast.
-            for _ in 0..LAST_ACCEPTS {
-                let may_be_more = self.accept(accepting, index as u16);
-                self.begin_all(accepting);
-                if !may_be_more || Instant::now() >= end {
-                    break;
-                }
-            }
+            self.accept_rest(accepting, index as u16, end);
         }
         accepting.sockets.clear();
         // No listener is left that could accept again.
         accepting.paused = false;
     }
 
+    /// Takes in what one listener's queue holds.
+    fn accept_rest(self: &Rc<Self>, accepting: &mut Accepting, index: u16, end: Instant) {
+        accepting.guess = ACCEPTS;
+        // A queue is not longer than the backlog, and new connections may come as fast.
+        for _ in 0..LAST_ACCEPTS {
+            let may_be_more = self.accept(accepting, index);
+            self.begin_all(accepting);
+            if !may_be_more || Instant::now() >= end {
+                break;
+            }
+        }
+    }
+
+    /// Closes the listeners that are not among `wanted`. First it takes in what they have queued,
+    /// as [`Worker::accept_last`] does.
+    pub(crate) fn unlisten(
+        self: &Rc<Self>,
+        accepting: &mut Accepting,
+        wanted: &[ListenerSocket],
+        end: Instant,
+    ) -> io::Result<()> {
+        self.count_drops(accepting);
+        for index in 0..accepting.sockets.len() {
+            let Some(Some(known)) = accepting.sockets.get(index) else { continue };
+            if wanted.iter().any(|wanted| Arc::ptr_eq(&wanted.socket, &known.socket)) {
+                continue;
+            }
+            self.accept_rest(accepting, index as u16, end);
+            let removed = accepting.sockets.get_mut(index).and_then(Option::take);
+            if let Some(removed) = removed.filter(|_| !accepting.paused) {
+                // The process may hold the socket for a moment longer.
+                self.table.borrow().epoll.remove(&removed.socket)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Listens at those of `wanted` that are new, and has the others known by their new index.
+    pub(crate) fn relisten(
+        &self,
+        accepting: &mut Accepting,
+        wanted: Vec<ListenerSocket>,
+    ) -> io::Result<()> {
+        for new in wanted {
+            let known = accepting.sockets.iter_mut().flatten();
+            let mut same = known.filter(|known| Arc::ptr_eq(&known.socket, &new.socket));
+            if let Some(same) = same.next() {
+                same.listener = new.listener;
+                continue;
+            }
+            let free = accepting.sockets.iter().position(Option::is_none);
+            let index = free.unwrap_or(accepting.sockets.len());
+            if !accepting.paused {
+                self.listen_at(index, &new)?;
+            }
+            match accepting.sockets.get_mut(index) {
+                Some(place) => *place = Some(new),
+                None => accepting.sockets.push(Some(new)),
+            }
+        }
+        Ok(())
+    }
+
     /// Adds to the counters what the kernel has dropped at this worker's listeners.
     pub fn count_drops(&self, accepting: &mut Accepting) {
-        for listener in &mut accepting.sockets {
+        for listener in accepting.sockets.iter_mut().flatten() {
             let now = socket::drops(&listener.socket).unwrap_or(listener.drops);
             let new = now.wrapping_sub(std::mem::replace(&mut listener.drops, now));
             if new > 0 {
@@ -176,12 +225,18 @@ impl Worker {
     }
 
     /// Has the kernel tell of the listeners.
-    pub fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
-        for (index, from) in sockets.iter().enumerate() {
-            let token = Token::Listener(index as u16).encode();
-            self.table.borrow().epoll.add_listener(&from.socket, token)?;
+    pub fn listen(&self, accepting: &Accepting) -> io::Result<()> {
+        for (index, from) in accepting.sockets.iter().enumerate() {
+            if let Some(from) = from {
+                self.listen_at(index, from)?;
+            }
         }
         Ok(())
+    }
+
+    fn listen_at(&self, index: usize, from: &ListenerSocket) -> io::Result<()> {
+        let token = Token::Listener(index as u16).encode();
+        self.table.borrow().epoll.add_listener(&from.socket, token)
     }
 }
 
@@ -214,7 +269,7 @@ mod tests {
             let clients: Vec<_> =
                 (0..QUEUED).map(|_| TcpStream::connect(address).unwrap()).collect();
             let worker = worker();
-            let listener = ListenerSocket { listener: 0, socket, drops: 0 };
+            let listener = ListenerSocket { listener: 0, socket: Arc::new(socket), drops: 0 };
             let mut accepting = Accepting::new(vec![listener]);
             worker.accept_last(&mut accepting, end);
             assert_eq!(worker.counters.accepted.value(), expected as u64);

@@ -16,13 +16,13 @@ use eyelet_sys::waker;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME, ListenerSocket};
+use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
 use crate::connection_table::{Role, Waiting, Waits};
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
 use crate::timer_wheel::TICK_MS;
-use crate::worker::{Handle, Program, Worker};
+use crate::worker::{Handle, ListenerSocket, Order, Program, Update, Worker};
 
 /// Events taken in one turn before deadlines and the log have their turn.
 const EVENTS: usize = 512;
@@ -308,6 +308,19 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Has the program take over the newest configuration, and listens where that says. What was
+    /// queued at a listener that goes is begun by the configuration that still has it.
+    fn reload(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) -> io::Result<()> {
+        let Some(program) = self.program() else { return Ok(()) };
+        let Some(Update { settings, sockets }) = program.update() else { return Ok(()) };
+        self.unlisten(accepting, &sockets, end)?;
+        program.take_over();
+        self.settings.set(settings);
+        self.relisten(accepting, sockets)
+    }
+}
+
 /// Drops the futures that wait in the table when a worker ends, however it does: each holds the
 /// worker that holds it, and their sockets would stay open.
 pub struct LetGo(pub Rc<Worker>);
@@ -377,10 +390,10 @@ async fn cut_all(worker: &Rc<Worker>) {
 pub async fn run(
     worker: Rc<Worker>,
     sockets: Vec<ListenerSocket>,
-    mut drain: watch::Receiver<bool>,
+    mut orders: watch::Receiver<Order>,
 ) -> io::Result<()> {
-    worker.listen(&sockets)?;
     let mut accepting = Accepting::new(sockets);
+    worker.listen(&accepting)?;
     let descriptor = {
         use std::os::fd::AsFd;
         worker.table.borrow().epoll.as_fd().try_clone_to_owned()?
@@ -411,14 +424,21 @@ pub async fn run(
             () = worker.has_again.notified() => {
                 worker.turn(&mut events, &mut accepting)?;
             }
-            changed = drain.changed(), if end.is_none() => {
-                // The sender is gone only when the process is going.
-                let _ = changed;
+            changed = orders.changed(), if end.is_none() => {
+                let order = *orders.borrow_and_update();
                 let now = Instant::now();
-                end = Some(now + worker.process.settings.drain_timeout);
-                worker.accept_last(&mut accepting, now + LAST_ACCEPT_TIME);
-                worker.draining.set(true);
-                park::drain_idle(&worker);
+                match order {
+                    Order::Serve | Order::Reload(_) if changed.is_ok() => {
+                        worker.reload(&mut accepting, now + LAST_ACCEPT_TIME)?;
+                    }
+                    // The sender is gone only when the process is going.
+                    Order::Serve | Order::Reload(_) | Order::Drain => {
+                        end = Some(now + worker.settings.get().drain_timeout);
+                        worker.accept_last(&mut accepting, now + LAST_ACCEPT_TIME);
+                        worker.draining.set(true);
+                        park::drain_idle(&worker);
+                    }
+                }
             }
         }
         if let Some(end) = end {

@@ -79,7 +79,7 @@ const REQUEST_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// How long a parked connection may be idle until it is looked at: to settle, or to be closed.
 fn idle_for(worker: &Worker, settled: bool) -> Duration {
-    let idle_timeout = worker.process.settings.idle_timeout;
+    let idle_timeout = worker.settings.get().idle_timeout;
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
@@ -351,14 +351,14 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             worker.closed(removed);
         }
         Some(Role::Parked { info, .. })
-            if !info.is_settled() && worker.process.settings.idle_timeout > SETTLE =>
+            if !info.is_settled() && worker.settings.get().idle_timeout > SETTLE =>
         {
             info.settle();
             if let Some(Entry { upstream: Some(upstream), .. }) = table.entry(key) {
                 // The accepted socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
-            table.due_in(key, worker.process.settings.idle_timeout - SETTLE);
+            table.due_in(key, worker.settings.get().idle_timeout - SETTLE);
         }
         Some(Role::Parked { .. }) => {
             drop(table);

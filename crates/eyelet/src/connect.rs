@@ -76,7 +76,7 @@ pub async fn establish(active: &Active, info: &mut ConnectionInfo) -> Result<(),
         return Ok(());
     }
     // What the client had no reason to send before has a time of its own.
-    active.due_in(active.worker.edge.config.limits.hello_timeout);
+    active.due_in(active.worker.snapshot.config.limits.hello_timeout);
     let sent = active.send_all(CLIENT, ESTABLISHED).await;
     let when = When::During(Stage::ConnectAnswer);
     sent.map_err(|stop| End::failed(stop.reason(Limit::Hello, when)))

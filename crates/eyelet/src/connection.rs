@@ -37,13 +37,13 @@ pub fn connection(active: Active, mut info: ConnectionInfo) -> impl Future<Outpu
 }
 
 async fn serve(active: &Active, info: &mut ConnectionInfo) -> Result<(), End> {
-    let edge = &active.worker.edge;
-    active.due_in(edge.config.limits.hello_timeout);
+    let snapshot = &active.worker.snapshot;
+    active.due_in(snapshot.config.limits.hello_timeout);
     let local = || active.local_address();
     info.decided.is_handed =
-        edge.names.loops.is_handed(info.client, local, || active.is_connected());
+        snapshot.names.loops.is_handed(info.client, local, || active.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
-    let mut peeked = CountedBuffer::of(&edge.budget, Account::Received);
+    let mut peeked = CountedBuffer::of(&snapshot.budget, Account::Received);
     if peek::must_name_client(active, info) {
         // Boxed, as the handshake below: few connections come this way, and every task would be
         // as large as the largest of its branches.
@@ -52,7 +52,7 @@ async fn serve(active: &Active, info: &mut ConnectionInfo) -> Result<(), End> {
     match intercept::listener_of(active, info).kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(redirect(active, &edge.config.http, info, peeked)).await;
+            return Box::pin(redirect(active, &snapshot.config.http, info, peeked)).await;
         }
         _ => Box::pin(intercept::arrive(active, info, &mut peeked)).await?,
     }
@@ -60,7 +60,7 @@ async fn serve(active: &Active, info: &mut ConnectionInfo) -> Result<(), End> {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
         Ruling::Refuse(answer, end) => return connect::end(active, info, &answer, end),
     };
-    let action = edge.config.rules.at(rule).action;
+    let action = snapshot.config.rules.at(rule).action;
     let hello = peeked.get(..hello_bytes).unwrap_or_default();
     if let Err(end) = intercept::check_return(active, info, hello, action) {
         return action::refuse::refuse(active, &Answer::of(&end.reason), end);
@@ -111,7 +111,7 @@ async fn decide(
                 continue;
             }
         };
-        if active.worker.edge.config.policy.has_shadows() {
+        if active.worker.snapshot.config.policy.has_shadows() {
             Box::pin(shadow::look(active, info, &mut known, peeked)).await?;
         }
         return Ok(match ruling {
@@ -125,8 +125,8 @@ async fn decide(
     if info.owes_answer {
         Box::pin(connect::establish(active, info)).await?;
     }
-    let edge = &active.worker.edge;
-    let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
+    let snapshot = &active.worker.snapshot;
+    let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
     let mut is_told = false;
     loop {
         // Nothing of what was read is held over a wait: a waiting task stays small.
@@ -174,7 +174,7 @@ fn judge(
     known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> Judged {
-    let policy = &active.worker.edge.config.policy;
+    let policy = &active.worker.snapshot.config.policy;
     loop {
         match (policy.decide(&known.facts(info, hello)), hello) {
             (Decision::Verdict(verdict), _) => {

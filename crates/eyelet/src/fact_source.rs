@@ -180,7 +180,7 @@ impl FactSource {
         if info.decided.destination.is_none() {
             self.fetch(active, info, Fact::Destination).await;
         }
-        active.due_in(EVIDENCE_TIMEOUTS * active.worker.edge.config.evidence.timeout);
+        active.due_in(EVIDENCE_TIMEOUTS * active.worker.snapshot.config.evidence.timeout);
     }
 }
 
@@ -203,7 +203,7 @@ fn rule_on(
         (Some(rule), None) => Ok(rule.0),
         (None, None) => Err(action::refuse::by_rule(None, Refusal::Unlisted, hello)),
         (rule, Some(refusal)) => {
-            let rules = &active.worker.edge.config.rules;
+            let rules = &active.worker.snapshot.config.rules;
             let action = rule.map(|rule| rules.at(rule.0).action);
             Err(action::refuse::by_rule(action, refusal, hello))
         }

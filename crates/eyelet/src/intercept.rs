@@ -34,7 +34,7 @@ pub async fn arrive(
     let Some(destination) = destination else {
         return refused(active, Loop::Dialled);
     };
-    let loops = &active.worker.edge.names.loops;
+    let loops = &active.worker.snapshot.names.loops;
     if loops.listener_at(destination).is_some() {
         return refused(active, Loop::ToListener);
     }
@@ -46,7 +46,7 @@ pub async fn arrive(
 
 /// The listener that accepted a connection.
 pub fn listener_of<'a>(active: &'a Active, info: &ConnectionInfo) -> &'a Listener {
-    &active.worker.edge.config.listeners[usize::from(info.decided.listener)]
+    &active.worker.snapshot.config.listeners[usize::from(info.decided.listener)]
 }
 
 /// Fails where dialling `address` would come to a listener of this edge. What the administrator
@@ -57,7 +57,7 @@ pub fn check_loop(
     address: SocketAddr,
     configured: bool,
 ) -> Result<bool, End> {
-    let Some(listener) = active.worker.edge.names.loops.listener_at(address) else {
+    let Some(listener) = active.worker.snapshot.names.loops.listener_at(address) else {
         return Ok(false);
     };
     let is_itself = !configured || listener == usize::from(info.decided.listener);
@@ -76,7 +76,7 @@ pub fn check_return(
     hello: &[u8],
     action: &Action,
 ) -> Result<(), End> {
-    let Some(turns) = active.worker.edge.names.loops.turns(info.client, hello) else {
+    let Some(turns) = active.worker.snapshot.names.loops.turns(info.client, hello) else {
         return Ok(());
     };
     info.decided.turns = turns.saturating_add(1);

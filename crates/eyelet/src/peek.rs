@@ -27,7 +27,7 @@ const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Whether the client is a source that must send a PROXY header.
 pub fn must_name_client(active: &Active, info: &ConnectionInfo) -> bool {
-    let listener = &active.worker.edge.config.listeners[usize::from(info.decided.listener)];
+    let listener = &active.worker.snapshot.config.listeners[usize::from(info.decided.listener)];
     let client = info.client.ip();
     listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
 }
@@ -121,6 +121,7 @@ pub fn note_hello(active: &Active, info: &mut ConnectionInfo, hello: &Hello<'_>)
     if let Sni::Name(name) = hello.sni() {
         decided.sni = Some((&**name).into());
     }
+    decided.ech = hello.has_ech();
     decided.tls_version = Some(hello.version_max());
     decided.tls_compression = Some(match hello.offers_compression() {
         true => TlsCompression::Offered,
@@ -130,7 +131,7 @@ pub fn note_hello(active: &Active, info: &mut ConnectionInfo, hello: &Hello<'_>)
         return;
     }
     decided.alpn = Alpn::new(hello.alpn());
-    if active.worker.edge.config.log.ja4 {
+    if active.worker.snapshot.config.log.ja4 {
         decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }
 }

@@ -85,7 +85,7 @@ pub async fn dial_so(
     target: &Target<'_>,
     manner: &mut Manner<'_>,
 ) -> Result<usize, End> {
-    active.due_in(active.worker.edge.config.limits.connect_timeout);
+    active.due_in(active.worker.snapshot.config.limits.connect_timeout);
     let (one, found);
     // What most connections do not need is boxed, so that their tasks stay small.
     let addresses = match target {
@@ -172,7 +172,7 @@ async fn resolve(
         Host::Name(name) => name,
     };
     info.decided.upstream = Some(Upstream::Name(format!("{name}:{port}").into()));
-    let wait = active.worker.edge.config.limits.connect_timeout;
+    let wait = active.worker.snapshot.config.limits.connect_timeout;
     let asker = guard.map(|_| info.client.ip());
     let lookup = dialled::addresses(&active.worker.names, asker, name);
     let mut found = match tokio::time::timeout(wait, lookup).await {
@@ -210,7 +210,7 @@ pub async fn destination(
         Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
     };
-    let wait = active.worker.edge.config.limits.connect_timeout;
+    let wait = active.worker.snapshot.config.limits.connect_timeout;
     active.due_in(wait);
     let lookup = dialled::addresses(&active.worker.names, Some(info.client.ip()), name);
     let found = match tokio::time::timeout(wait, lookup).await {
@@ -310,7 +310,7 @@ fn start(active: &Active, address: SocketAddr, manner: &Manner<'_>) -> io::Resul
         transparent::bind_to_client(&upstream, client)?;
     }
     let at_once = socket::connect(&upstream, address)?;
-    active.worker.edge.names.loops.dialled(&upstream, address, manner.trace);
+    active.worker.snapshot.names.loops.dialled(&upstream, address, manner.trace);
     Ok((upstream, at_once))
 }
 

@@ -199,9 +199,10 @@ async fn serve(
     record: &mut Record,
     written: &Written<'_>,
 ) -> Result<Done, Failure> {
+    let route = front.route().map_err(Failure::Answer)?;
     let host = check(front, request)?;
     let host = host.as_str();
-    let own = front.worker.compressors.answer(front.rule, request);
+    let own = front.worker.compressors.answer(route.rule, request);
     if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
         return Box::pin(answer_own(front, stream, &request.method, own, record)).await;
     }
@@ -213,9 +214,9 @@ async fn serve(
     let trailers = lists(&request.headers, &header::TE, "trailers");
     let length = to_upstream(stream, request, length, switch.clone());
     let told = front.tell_asker(host, request);
-    let Some(terminate) = front.terminate() else { return Ok(Done::default()) };
+    let Some(terminate) = route.terminate() else { return Ok(Done::default()) };
     let compressors = &front.worker.compressors;
-    let wanted = compressors.request(front.rule, terminate, host, request);
+    let wanted = compressors.request(route.rule, terminate, host, request);
     let by_one = switch.is_some();
     let again = may_be_sent_again(request, length) && !by_one;
     let question = Question { parts: request, host, told: &told, length, trailers, again, by_one };
@@ -389,22 +390,23 @@ async fn find(
     idle: bool,
     record: &mut Record,
 ) -> Result<Upstream, Failure> {
-    let Some(to) = front.upstream() else {
+    let route = front.route().map_err(Failure::Answer)?;
+    let Some(to) = route.upstream() else {
         return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
     };
-    let spoken = spoken(to, question.by_one);
-    let in_vain = front.shelf.in_vain();
+    let (shelf, spoken) = (&route.shelf, spoken(to, question.by_one));
+    let in_vain = shelf.in_vain();
     let mut began = None;
     loop {
-        if let Some(kept) = front.shelf.take(question, idle) {
+        if let Some(kept) = shelf.take(question, idle) {
             return Ok(kept);
         }
         // One wait, for others' dials and for its own.
         let patience = *began.get_or_insert_with(Instant::now) + to.wait;
-        if spoken != Spoken::One && front.shelf.is_dialled(in_vain) {
+        if spoken != Spoken::One && shelf.is_dialled(in_vain) {
             // A dial has its own bounds.
             stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
-            Box::pin(while_here(stream, front.shelf.settled())).await?;
+            Box::pin(while_here(stream, shelf.settled())).await?;
             continue;
         }
         match Box::pin(reach(front, stream, spoken, patience, record)).await? {
@@ -438,12 +440,13 @@ async fn reach(
     patience: Instant,
     record: &mut Record,
 ) -> Result<Dialled, Failure> {
-    let Some(to) = front.upstream() else {
+    let route = front.route().map_err(Failure::Answer)?;
+    let Some(to) = route.upstream() else {
         return Err(Failure::Answer(Reason::Internal("no HTTP upstream")));
     };
     // The dial has its own bounds.
     stream.due_in(front.worker.shared.config.limits.connect_timeout + to.wait);
-    let dialling = (spoken != Spoken::One).then(|| front.shelf.dials());
+    let dialling = (spoken != Spoken::One).then(|| route.shelf.dials());
     let dialled = dial(&front.worker.dialler, to, spoken, patience, &front.preface);
     let dialled = while_here(stream, dialled).await?;
     if let Some(dialling) = dialling {

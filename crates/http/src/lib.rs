@@ -25,6 +25,7 @@ mod properties;
 pub mod reason;
 pub mod redirect;
 mod room;
+mod route;
 mod stream;
 mod transfer;
 mod two;
@@ -63,15 +64,12 @@ pub fn serve(
     // The first bytes were counted as the upstream's when they were opened.
     let first = client.plain.len() as u64;
     info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
-    let told = info.id;
     let serving = worker.engine.serves(info.client.ip());
-    match Front::new(worker, info, preface, client.bytes_to_client.clone()) {
-        Some(front) if http2 => Box::pin(two::serve(client, front, counted, serving)),
-        Some(front) => Box::pin(one::serve(client, front, serving)),
-        None => {
-            tracing::error!("connection {told} has no HTTP upstream");
-            Box::pin(std::future::ready(()))
-        }
+    let local = || client.handle.local_address();
+    let front = Front::new(worker, info, preface, client.bytes_to_client.clone(), local);
+    match http2 {
+        true => Box::pin(two::serve(client, front, counted, serving)),
+        false => Box::pin(one::serve(client, front, serving)),
     }
 }
 

@@ -53,10 +53,13 @@ enum Last {
 }
 
 /// Serves a connection until it is at rest, or has ended.
-pub async fn serve(mut client: Client, front: Front, _serving: Serving) {
+pub async fn serve(mut client: Client, mut front: Front, _serving: Serving) {
     let (reason, last) = loop {
         match next(&mut client, &front).await {
             Next::Request(request) => {
+                if let Some(newer) = front.reloaded(|| client.handle.local_address()) {
+                    front = newer;
+                }
                 let Step { close, done } = step(&mut client, &front, request).await;
                 if let Some(upstream) = done.switched {
                     return upgrade::switch(client, front, upstream).await;
@@ -66,6 +69,7 @@ pub async fn serve(mut client: Client, front: Front, _serving: Serving) {
                     (false, true) if front.worker.engine.is_draining() => {
                         break (Reason::Drained(None), Last::Close);
                     }
+                    (false, true) if front.is_gone() => break (Reason::RuleGone, Last::Close),
                     (false, true) => break (Reason::ClosedAfterResponse, Last::Close),
                     (false, false) => {}
                 }
@@ -158,7 +162,7 @@ struct Step {
 
 async fn step(client: &mut Client, front: &Front, request: Request) -> Step {
     let Request { parts, length, keep_alive } = request;
-    let close = !keep_alive || front.worker.engine.is_draining();
+    let close = !keep_alive || front.worker.engine.is_draining() || front.is_gone();
     let mut stream = Stream::one(client, length, parts.version, close);
     // Not boxed: it is larger than what the allocator has at hand, and a box a request costs more
     // than the memory while the connection is awake.

@@ -60,7 +60,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// Serves a connection to its end.
 pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving: Serving) {
     let handle = client.handle.clone();
-    let front = Rc::new(front);
+    let mut front = Rc::new(front);
     front.worker.engine.enters(handle.key(), Phase::HalfOpen);
     let http = &front.worker.shared.config.http;
     let load = Load::new(counted, http.head_bytes_max);
@@ -87,7 +87,7 @@ pub async fn serve(mut client: Client, front: Front, counted: Counted, _serving:
         None | Some(Err(Stop::Late)) => Reason::Timeout(Limit::Head, None),
         Some(Err(stop)) => Gone::Stop(stop).reason(),
         Some(Ok(Err(error))) => http2(Peer::Client, &error),
-        Some(Ok(Ok(connection))) => run(connection, &handle, &front, &load).await,
+        Some(Ok(Ok(connection))) => run(connection, &handle, &mut front, &load).await,
     };
     load.closes();
     // What was sealed last is sent, or the client does not read.
@@ -123,17 +123,15 @@ impl Event {
 async fn run(
     mut connection: Box<Connection<Client, Bytes>>,
     handle: &Handle,
-    front: &Rc<Front>,
+    front: &mut Rc<Front>,
     load: &Rc<Load>,
 ) -> Reason {
     let idle = front.worker.shared.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
     // were dropped.
     let alive = Rc::new(Cell::new(0));
-    let mut goodbye: Option<Reason> = None;
-    let mut is_ending = false;
-    let mut was_busy = true;
-    let mut has_served = false;
+    let (mut goodbye, mut is_ending) = (None, false);
+    let (mut was_busy, mut has_served) = (true, false);
     loop {
         let event = poll_fn(|task| {
             let accepted = poll_accept(&mut connection, load, task);
@@ -141,8 +139,10 @@ async fn run(
                 load.settles();
             }
             let busy = Rc::strong_count(&alive) > 1;
-            if front.worker.engine.is_draining() && goodbye.is_none() {
-                goodbye = Some(Reason::Drained(None));
+            if goodbye.is_none()
+                && let Some(why) = ends(front)
+            {
+                goodbye = Some(why);
                 connection.graceful_shutdown();
                 task.waker().wake_by_ref();
             }
@@ -167,6 +167,7 @@ async fn run(
         match event.await {
             Event::Stream(stream) => {
                 has_served = true;
+                follow(front, handle);
                 if !begin(front, handle, *stream, &alive, load) {
                     return send_away(connection, front, load).await;
                 }
@@ -188,6 +189,21 @@ async fn run(
             }
         }
     }
+}
+
+/// Has new streams served by the newest configuration.
+fn follow(front: &mut Rc<Front>, handle: &Handle) {
+    if let Some(newer) = front.reloaded(|| handle.local_address()) {
+        *front = Rc::new(newer);
+    }
+}
+
+/// Why a connection serves no streams beyond those that have begun.
+fn ends(front: &Front) -> Option<Reason> {
+    if front.worker.engine.is_draining() {
+        return Some(Reason::Drained(None));
+    }
+    front.is_gone().then_some(Reason::RuleGone)
 }
 
 /// Why a connection ends whose client drops its streams, if it does.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use eyelet_wire::hello::{Hello, Sni};
 
@@ -14,7 +14,7 @@ use crate::names::{Found, NameIndex, NamePattern, index_u32};
 use crate::refusal::Refusal;
 
 /// A rule as it is written. An empty `sni` and `Conditions::default()` match everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Whether its action is to refuse.
     pub refuse: bool,
@@ -29,7 +29,7 @@ pub struct Rule {
 }
 
 /// What of the hello a rule's action cannot do without, whatever its matchers ask.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Needs {
     /// Nothing: bytes are passed on unread, or refused.
     #[default]
@@ -89,6 +89,7 @@ pub struct Rules {
     asks_certificate: bool,
     asks_dns: bool,
     asks_names: bool,
+    fingerprint: u64,
 }
 
 /// A rule without its names.
@@ -139,6 +140,7 @@ impl Rules {
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
             asks_names: deciding().any(|entry| entry.named || entry.needs_name),
+            fingerprint: fingerprint(rules),
             rules: rule_entries.into(),
             entries: entries.into(),
             conditions,
@@ -186,6 +188,12 @@ impl Rules {
             }
         }
         false
+    }
+
+    /// Equal for equal lists: a verdict of one holds for the other. Different lists have the same
+    /// one by chance only (2^-64), and nobody but the administrator writes them.
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// Whether any rule that decides asks for the hello; if none does, the list is blind.
@@ -436,6 +444,12 @@ impl fmt::Display for RuleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule {}", u64::from(self.0) + 1)
     }
+}
+
+fn fingerprint(rules: &[Rule]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    rules.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Each distinct item once, and for each item the index of its like.

@@ -4,8 +4,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use eyelet_config::{Listener, ListenerKind};
@@ -14,8 +14,14 @@ use eyelet_sys::{interfaces, socket};
 /// What this process knows of itself, to notice loops: where it listens, and whom it dialled.
 pub struct Loops {
     listeners: Box<[SocketAddr]>,
+    dials: Arc<Dials>,
+}
+
+/// Whom this process dialled. It is the same for all its configurations.
+#[derive(Default)]
+struct Dials {
     /// Everybody, where a listener takes what was sent to others.
-    dialled: Option<Dialled>,
+    all: OnceLock<Dialled>,
     /// Those dials that may come back to a listener of any kind, made at the first of them.
     suspects: OnceLock<Dialled>,
 }
@@ -64,13 +70,16 @@ enum Kind {
 }
 
 impl Loops {
-    /// `addresses` are those of `listeners`, as they were bound.
-    pub fn new(listeners: &[Listener], addresses: &[SocketAddr]) -> Self {
+    /// `addresses` are those of `listeners`, as they were bound. What `earlier` knows is kept.
+    pub fn new(listeners: &[Listener], addresses: &[SocketAddr], earlier: Option<&Self>) -> Self {
         let takes_others = |listener: &Listener| {
             matches!(listener.kind, ListenerKind::Redirect | ListenerKind::Tproxy)
         };
-        let dialled = listeners.iter().any(takes_others).then(Dialled::new);
-        Self { listeners: addresses.into(), dialled, suspects: OnceLock::new() }
+        let dials = earlier.map_or_else(Arc::default, |earlier| earlier.dials.clone());
+        if listeners.iter().any(takes_others) {
+            dials.all.get_or_init(Dialled::new);
+        }
+        Self { listeners: addresses.into(), dials }
     }
 
     /// The index of the listener that a connection to `address` would come to.
@@ -88,15 +97,16 @@ impl Loops {
 
     /// Remembers a socket of ours that was told to connect.
     pub fn dialled(&self, upstream: impl AsFd, to: SocketAddr, trace: Trace<'_>) {
-        if self.dialled.is_none() && matches!(trace, Trace::None) {
+        let all = self.dials.all.get();
+        if all.is_none() && matches!(trace, Trace::None) {
             return;
         }
         let upstream = upstream.as_fd();
         let Ok(from) = socket::local_address(upstream) else { return };
-        if let Some(dialled) = &self.dialled {
+        if let Some(dialled) = all {
             dialled.note_ends(from, to, upstream.as_raw_fd());
         }
-        let suspects = || self.suspects.get_or_init(Dialled::new);
+        let suspects = || self.dials.suspects.get_or_init(Dialled::new);
         match trace {
             Trace::None => {}
             Trace::Ends => suspects().note_ends(from, to, upstream.as_raw_fd()),
@@ -117,7 +127,7 @@ impl Loops {
         is_connected: impl FnOnce() -> bool,
     ) -> bool {
         let to = || Some(destination);
-        self.dialled.as_ref().is_some_and(|dialled| dialled.is_ours(client, to, is_connected))
+        self.dials.all.get().is_some_and(|dialled| dialled.is_ours(client, to, is_connected))
     }
 
     /// Whether a connection that was accepted from `client` comes from a listener of ours. Costs
@@ -128,13 +138,16 @@ impl Loops {
         local: impl FnOnce() -> Option<SocketAddr>,
         is_connected: impl FnOnce() -> bool,
     ) -> bool {
-        self.suspects.get().is_some_and(|suspects| suspects.is_ours(client, local, is_connected))
+        self.dials
+            .suspects
+            .get()
+            .is_some_and(|suspects| suspects.is_ours(client, local, is_connected))
     }
 
     /// Whether this hello was sent from a port like `client`'s to where a client wanted to go: how
     /// often it had come back before.
     pub fn turns(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
-        self.suspects.get()?.turns(client, hello)
+        self.dials.suspects.get()?.turns(client, hello)
     }
 }
 
@@ -232,7 +245,10 @@ mod tests {
 
     fn loops(addresses: &[&str]) -> Loops {
         let listeners = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        Loops { listeners, dialled: Some(Dialled::new()), suspects: OnceLock::new() }
+        Loops {
+            listeners,
+            dials: Arc::new(Dials { all: Dialled::new().into(), ..Dials::default() }),
+        }
     }
 
     #[test]
@@ -291,7 +307,7 @@ mod tests {
         let [client, other]: [SocketAddr; 2] =
             ["192.0.2.1:50000", "192.0.2.1:50001"].map(|a| a.parse().unwrap());
         assert_eq!(own.turns(client, b"hello"), None);
-        let suspects = own.suspects.get_or_init(Dialled::new);
+        let suspects = own.dials.suspects.get_or_init(Dialled::new);
         for turns in [0, 7, u8::MAX] {
             suspects.note_hello(client, b"hello", turns);
             assert_eq!(own.turns(client, b"hello"), Some(turns));

@@ -10,6 +10,7 @@ use eyelet_wire::connect::Target;
 use serde::Serialize;
 
 use crate::evidence::Evidence;
+use crate::labels::Labels;
 use crate::reason::Reason;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
@@ -50,6 +51,8 @@ impl End {
 /// share through [`Shared`] what of it is not kept by each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
+    /// What the configuration that decided calls its listeners and rules.
+    pub labels: Labels,
     /// Index of the listener.
     pub listener: u16,
     /// What it asked for by CONNECT, as `host:port`.
@@ -66,8 +69,12 @@ pub struct Decided {
     pub alpn: Option<Alpn>,
     /// The fingerprint of the hello.
     pub ja4: Option<Box<str>>,
+    /// Whether the hello has the ECH extension.
+    pub ech: bool,
     /// The highest version offered, or the one in force where TLS ends here.
     pub tls_version: Option<u16>,
+    /// Which authorities have vouched for the client's certificate; 0: none was asked for.
+    pub client_roots: u32,
     /// Whether HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// Index of the rule.
@@ -126,12 +133,17 @@ impl Alpn {
 
     /// The names, with U+FFFD for what is no UTF-8.
     pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.raw_names().map(String::from_utf8_lossy)
+    }
+
+    /// The names as they were offered.
+    pub fn raw_names(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.0[..];
         std::iter::from_fn(move || {
             let (length, behind) = rest.split_first()?;
             let (name, behind) = behind.split_at_checked(usize::from(*length))?;
             rest = behind;
-            Some(String::from_utf8_lossy(name))
+            Some(name)
         })
     }
 }

@@ -82,6 +82,8 @@ pub enum Reason {
     Record(Fault),
     /// The client was sent on to https://.
     Redirected,
+    /// The newest configuration has no rule that serves the connection.
+    RuleGone,
     /// A rule refused it, or none matched: the rule's matcher.
     Refused(&'static str),
     /// The request is broken: the status that says so, and how.
@@ -196,6 +198,7 @@ impl Reason {
             | Self::Loop(_)
             | Self::Misdirected(_)
             | Self::Refused(_)
+            | Self::RuleGone
             | Self::Server(_)
             | Self::Trace => Class::Refused,
             Self::LacksFacts(lacks) => lacks.refusal.class(),
@@ -270,7 +273,7 @@ impl Reason {
     /// The status of a request that ended so before it had one.
     pub fn status(&self) -> u16 {
         match self {
-            Self::Misdirected(_) => 421,
+            Self::Misdirected(_) | Self::RuleGone => 421,
             Self::Request(status, _) => *status,
             Self::Trace => 405,
             Self::Timeout(Limit::Head | Limit::RequestBody, _) => 408,

@@ -10,11 +10,11 @@ use crate::active::Active;
 use crate::handshake::{Handshaken, handshake};
 use crate::proxy_protocol::{self, Tls};
 use crate::upstream::{self, Target};
-use eyelet_config::{Terminate, TerminateUpstream, TlsVersion};
+use eyelet_config::{Terminate, TerminateUpstream};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::{Terminated, final_alert};
 use eyelet_engine::relay::{Flow, Relay};
-use eyelet_memory::budget::{Counted, CountedBuffer};
+use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, Reason};
 
@@ -46,22 +46,22 @@ pub async fn terminate(
     terminate: &Terminate,
     (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
-    let edge = &active.worker.edge;
-    let config = match edge.tls.of(&edge.config.rules, rule) {
+    let snapshot = &active.worker.snapshot;
+    let config = match snapshot.tls.of(&snapshot.config.rules, rule) {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!("rule {:?}: {error}", edge.config.rules.at(rule).name);
+            tracing::error!("rule {:?}: {error}", snapshot.config.rules.at(rule).name);
             return refuse::fail(active, End::failed(Reason::Configuration(Detail::of(error))));
         }
     };
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
     // protocol_version alert". rustls does not.
-    if offer.is_ssl30 || info.decided.tls_version < Some(version_min(terminate)) {
+    if offer.is_ssl30 || info.decided.tls_version < Some(terminate.tls_version_min.code()) {
         // rustls would say handshake_failure of a client that has no word for what it lacks.
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(active, &answer, end);
     }
-    active.due_in(edge.config.limits.handshake_timeout);
+    active.due_in(snapshot.config.limits.handshake_timeout);
     let asks_client = terminate.client_ca.is_some();
     let done = match handshake(active, config, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
@@ -70,6 +70,7 @@ pub async fn terminate(
             return Err(failure.end);
         }
     };
+    info.decided.client_roots = snapshot.tls.client_roots(&snapshot.config.rules, rule);
     info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(active, info, Some(&told(&done))),
@@ -86,36 +87,6 @@ pub async fn terminate(
     }
     park::park(active, info, Relay::Terminate(terminated));
     Ok(())
-}
-
-fn version_min(terminate: &Terminate) -> u16 {
-    match terminate.tls_version_min {
-        TlsVersion::Tls12 => 0x0303,
-        TlsVersion::Tls13 => 0x0304,
-    }
-}
-
-/// Goes on with a parked connection whose client has sent its first bytes.
-///
-/// `counted` is what it holds, and what it is about to.
-pub async fn dial_later(active: Active, mut info: ConnectionInfo, relay: Relay, counted: Counted) {
-    let edge = active.worker.edge.clone();
-    let rule = info.decided.rule.unwrap_or(u32::MAX);
-    let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
-    let (Some(eyelet_config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
-        (action, relay)
-    else {
-        let reason = Reason::Internal("only terminated connections dial late");
-        return active.worker.emit(&info, &End::failed(reason));
-    };
-    if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
-        let Active { worker, handle } = active;
-        return eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted).await;
-    }
-    match dial(&active, &mut info, &terminate.upstream, &mut terminated).await {
-        Ok(()) => park::park(&active, &mut info, Relay::Terminate(terminated)),
-        Err(end) => active.worker.emit(&info, &end),
-    }
 }
 
 async fn dial(

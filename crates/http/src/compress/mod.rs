@@ -23,4 +23,4 @@ pub mod trained;
 pub use coder::Coder;
 pub use compressors::{Body, Compressors, Told};
 pub use request::Asked;
-pub use shared::Shared;
+pub use shared::{RuleNames, Shared};

@@ -9,15 +9,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::info::Measured;
 use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, Upstream};
 use crate::request::{Coded, RequestInfo};
-use eyelet_config::Config;
 
 /// What one line is made of. The tests hold it to the form that serde would give it, field by
 /// field: every connection pays for its line, and serde's way costs ten times as much.
 pub struct Line<'a> {
-    /// The listener's name.
-    pub listener: &'a str,
-    /// Where the rules have their names.
-    pub config: &'a Config,
     /// What was decided of the connection.
     pub decided: &'a Decided,
     /// What was measured of it.
@@ -51,7 +46,7 @@ impl Line<'_> {
         out.push(b'-');
         number(out, measured.id & ((1 << 48) - 1));
         out.extend_from_slice(br#"","listener":"#);
-        text(out, self.listener);
+        text(out, decided.labels.listener(decided.listener));
         out.extend_from_slice(br#","client":"#);
         address(out, measured.client);
         out.extend_from_slice(br#","destination":"#);
@@ -82,7 +77,7 @@ impl Line<'_> {
         out.extend_from_slice(br#","outcome":"#);
         plain(out, outcome_name(self.end.outcome));
         out.extend_from_slice(br#","rule":"#);
-        or_null(out, self.decided.rule.map(|rule| self.config.rules.at(rule).name), text);
+        or_null(out, self.decided.rule.map(|rule| self.decided.labels.rule(rule)), text);
         out.extend_from_slice(br#","reason":"#);
         display(out, &self.end.reason);
     }
@@ -109,7 +104,7 @@ impl Line<'_> {
         or_null(out, (!shadow.is_empty()).then_some(shadow), |out, shadow| {
             list(out, shadow, |out, (rule, outcome)| {
                 out.extend_from_slice(br#"{"rule":"#);
-                text(out, self.config.rules.at(*rule).name);
+                text(out, self.decided.labels.rule(*rule));
                 out.extend_from_slice(br#","outcome":"#);
                 plain(out, outcome_name(*outcome));
                 out.push(b'}');

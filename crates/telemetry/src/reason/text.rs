@@ -20,6 +20,7 @@ impl fmt::Display for Reason {
             Self::NoProxyHeader => "no PROXY header",
             Self::Redirected => "http_redirect",
             Self::Refused(by) => by,
+            Self::RuleGone => "no rule serves this connection since a reload",
             Self::StreamReset => "client: reset before the request was served",
             Self::SwitchedProtocols => "switched protocols",
             Self::Trace => "TRACE is not passed on",
