@@ -72,6 +72,7 @@ pub fn parse(
         dns: settings::dns(&mut report, &document),
         evidence: settings::evidence(&mut report, &document, &mut files),
         workers: settings::workers(&mut report, &document),
+        reload_ends_removed: document.flag(&mut report, "reload_ends_removed").unwrap_or(false),
     };
     let (diagnostics, fatal) = report.finish();
     if fatal { Err(diagnostics) } else { Ok(Loaded { config, warnings: diagnostics }) }

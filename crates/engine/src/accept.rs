@@ -250,26 +250,69 @@ mod tests {
     use super::*;
     use crate::shed::tests::worker;
 
-    /// A queue is taken in to its end while there is time, and behind that one batch at most: new
-    /// connections may come as fast as they are taken in.
-    #[test]
-    fn the_last_look_at_a_queue_ends_with_its_time() {
-        const QUEUED: usize = 3 * ACCEPTS;
-        let how = || Listen {
+    fn socket() -> Arc<OwnedFd> {
+        let how = Listen {
             reuse_port: false,
             keepalive_idle: KEEPALIVE_IDLE,
             transparent: false,
             defer: None,
         };
+        let socket = socket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), how).unwrap();
+        socket::listen(&socket, BACKLOG).unwrap();
+        Arc::new(socket)
+    }
+
+    /// One listener stays under another index, one goes, one comes.
+    #[test]
+    fn a_listener_that_goes_gives_what_it_has_queued() {
+        let [stays, goes, comes] = [socket(), socket(), socket()];
+        let address = |socket: &Arc<OwnedFd>| socket::local_address(socket).unwrap();
+        let left = address(&goes);
+        let at = |listener, socket: &Arc<OwnedFd>| ListenerSocket {
+            listener,
+            socket: socket.clone(),
+            drops: 0,
+        };
+        let worker = worker();
+        let mut accepting = Accepting::new(vec![at(0, &goes), at(1, &stays)]);
+        worker.listen(&accepting).unwrap();
+        let queued: Vec<_> = (0..3).map(|_| TcpStream::connect(left).unwrap()).collect();
+        let wanted = vec![at(0, &stays), at(1, &comes)];
+        let end = Instant::now() + Duration::from_secs(600);
+        worker.unlisten(&mut accepting, &wanted, end).unwrap();
+        assert_eq!(worker.counters.accepted.value(), queued.len() as u64);
+        worker.relisten(&mut accepting, wanted).unwrap();
+        drop(goes);
+        assert!(TcpStream::connect(left).is_err(), "nobody listens any more");
+        let indexes = |accepting: &Accepting| -> Vec<_> {
+            let sockets = accepting.sockets.iter().flatten();
+            sockets.map(|from| (from.listener, address(&from.socket))).collect()
+        };
+        assert_eq!(indexes(&accepting), [(1, address(&comes)), (0, address(&stays))]);
+        for socket in [&stays, &comes] {
+            let _client = TcpStream::connect(address(socket)).unwrap();
+            let place = accepting.sockets.iter().position(|known| {
+                known.as_ref().is_some_and(|known| Arc::ptr_eq(&known.socket, socket))
+            });
+            accepting.guess = 1;
+            worker.accept(&mut accepting, place.unwrap() as u16);
+            assert_eq!(accepting.waiting.drain(..).count(), 1);
+        }
+    }
+
+    /// A queue is taken in to its end while there is time, and behind that one batch at most: new
+    /// connections may come as fast as they are taken in.
+    #[test]
+    fn the_last_look_at_a_queue_ends_with_its_time() {
+        const QUEUED: usize = 3 * ACCEPTS;
         let now = Instant::now();
         for (end, expected) in [(now, ACCEPTS), (now + Duration::from_secs(600), QUEUED)] {
-            let socket = socket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), how()).unwrap();
-            socket::listen(&socket, BACKLOG).unwrap();
+            let socket = socket();
             let address = socket::local_address(&socket).unwrap();
             let clients: Vec<_> =
                 (0..QUEUED).map(|_| TcpStream::connect(address).unwrap()).collect();
             let worker = worker();
-            let listener = ListenerSocket { listener: 0, socket: Arc::new(socket), drops: 0 };
+            let listener = ListenerSocket { listener: 0, socket, drops: 0 };
             let mut accepting = Accepting::new(vec![listener]);
             worker.accept_last(&mut accepting, end);
             assert_eq!(worker.counters.accepted.value(), expected as u64);

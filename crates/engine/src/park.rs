@@ -20,6 +20,7 @@ use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, HTTP2_BYTES};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
+use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
 
 /// How long a client may take to read the last words and close.
@@ -417,6 +418,27 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     }
     close(worker, key, Reason::Shed(Shed::Idle));
     true
+}
+
+/// Ends the parked connections for which `is_gone` is true by their labels and their rule.
+pub fn end_where(
+    worker: &Rc<Worker>,
+    reason: &Reason,
+    mut is_gone: impl FnMut(&Labels, Option<u32>) -> bool,
+) {
+    let keys = worker.table.borrow().keys();
+    for key in keys {
+        let ends = match worker.table.borrow_mut().entry(key).map(|entry| &entry.role) {
+            Some(Role::Parked { info, .. }) => {
+                let (labels, rule) = info.rule(&worker.shared.borrow());
+                is_gone(&labels, rule)
+            }
+            _ => false,
+        };
+        if ends {
+            close(worker, key, reason.clone());
+        }
+    }
 }
 
 /// Ends a parked connection from our side, politely.

@@ -42,6 +42,13 @@ pub struct Bound {
     asked: Asked,
 }
 
+/// The same sockets.
+impl PartialEq for Bound {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.sockets, &other.sockets)
+    }
+}
+
 /// What a socket was bound for. A listener that asks for the same keeps its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
@@ -82,7 +89,8 @@ pub fn bind_all(
     Ok(bound.into())
 }
 
-/// Keys of listeners that stay where they are and would have to be bound again at the same address.
+/// A listener that stays where it is and asks for sockets of another kind, which could be bound
+/// only behind the end of the first.
 pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
     let address = |listener: &Listener| {
         let asked = Asked::of(listener);

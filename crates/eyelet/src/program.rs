@@ -2,9 +2,11 @@
 //! reload, an end. It must not know how a connection is served.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::worker::{Handle, Program, Task, Update};
 use eyelet_http::head;
@@ -36,6 +38,15 @@ impl Service {
     fn worker(&self) -> Rc<Worker> {
         self.worker.borrow().clone()
     }
+}
+
+/// Ends the parked connections whose rule the configuration does not have. One that is served ends
+/// with its next request.
+fn end_removed(worker: &Worker) {
+    let rules: HashSet<&str> = worker.snapshot.config.rules.iter().map(|rule| rule.name).collect();
+    park::end_where(worker.engine(), &Reason::RuleGone, |labels, rule| {
+        rule.is_some_and(|rule| !rules.contains(labels.rule(rule)))
+    });
 }
 
 impl Program for Service {
@@ -78,7 +89,11 @@ impl Program for Service {
         let generation = snapshot.generation;
         let worker = self.worker().reloaded(snapshot);
         worker.log.borrow_mut().write_to(lines);
-        *self.worker.borrow_mut() = Rc::new(worker);
+        let worker = Rc::new(worker);
+        *self.worker.borrow_mut() = worker.clone();
+        if worker.snapshot.config.reload_ends_removed {
+            end_removed(&worker);
+        }
         self.published.note_served(self.index, generation);
     }
 

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::listen::{ListenError, bind_all};
+use crate::listen::{ListenError, bind_all, rebound};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, Prepared, Snapshot, SnapshotError};
@@ -39,6 +39,12 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// A listener would have to be bound again where it is bound.
+    #[error(
+        "the listener on {0}: `reuse_port`, `defer_accept` and kind \"tproxy\" need a restart to \
+         change"
+    )]
+    Rebound(SocketAddr),
     /// A file that the configuration names cannot be used.
     #[error("{0}")]
     Snapshot(#[from] SnapshotError),
@@ -53,7 +59,18 @@ pub struct Running {
     orders: watch::Sender<Order>,
     workers: Vec<JoinHandle<()>>,
     writer: Writer,
+    /// The log of the configuration before, until no worker writes to it.
+    earlier_writer: Option<Writer>,
     budget: Arc<Budget>,
+}
+
+/// What a reload has changed.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// The number of the new configuration.
+    pub generation: u64,
+    /// Keys that need a restart and stay as they were.
+    pub unchanged: Vec<&'static str>,
 }
 
 /// Binds, then starts the workers.
@@ -75,8 +92,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let snapshot = Arc::new(prepared.first(count, &addresses, &budget)?);
     let published = Published::new(snapshot, listeners, writer.lines(), count);
     let (orders, ordered) = watch::channel(Order::default());
-    let mut running =
-        Running { published: Arc::new(published), orders, workers: Vec::new(), writer, budget };
+    let (published, workers) = (Arc::new(published), Vec::new());
+    let mut running = Running { published, orders, workers, writer, earlier_writer: None, budget };
     // Of memory and of the program, what only the start has needed until here. What comes now is
     // what connections need.
     eyelet_sys::memory::trim();
@@ -152,6 +169,53 @@ impl Running {
             return Err(io::Error::other("internal error"));
         }
         Ok(())
+    }
+
+    /// Has the workers serve by another configuration, each from its next iteration on:
+    /// [`Running::is_served`].
+    ///
+    /// # Errors
+    /// [`StartError`]. Nothing has changed then.
+    pub fn reload(&mut self, mut config: Config) -> Result<Reloaded, StartError> {
+        let (earlier, count) = (self.published.snapshot(), self.workers.len());
+        let unchanged = config.keep_until_restart(&earlier.config);
+        let known = self.published.listeners();
+        if let Some(address) = rebound(&config, &known) {
+            return Err(StartError::Rebound(address));
+        }
+        let prepared = Prepared::new(config, Some(&earlier))?;
+        let config = prepared.config();
+        let listeners = bind_all(config, count, &known)?;
+        let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
+        let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
+        let snapshot = Arc::new(prepared.next(count, &addresses, &earlier)?);
+        for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
+            tracing::info!("listening on {}", bound.address);
+        }
+        for bound in known.iter().filter(|bound| !listeners.contains(bound)) {
+            tracing::info!("{} is no listener any more", bound.address);
+        }
+        if let Some(writer) = writer {
+            self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));
+        }
+        let generation = snapshot.generation;
+        self.published.publish(snapshot, listeners, self.writer.lines());
+        // Without a worker left nobody has to know.
+        let _ = self.orders.send(Order::Reload(generation));
+        Ok(Reloaded { generation, unchanged })
+    }
+
+    /// Whether all workers serve by this configuration, or a newer one.
+    pub fn is_served(&self, generation: u64) -> bool {
+        self.published.is_served(generation)
+    }
+
+    /// Gives up what the configuration before has left.
+    pub fn tidy(&mut self) {
+        if let Some(writer) = self.earlier_writer.take() {
+            writer.finish();
+        }
+        eyelet_sys::memory::trim();
     }
 
     /// The addresses listened on, in the order of the configuration; port 0 is resolved.

@@ -305,6 +305,12 @@ impl Parked {
         IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical()
     }
 
+    /// Its rule, and the names of the configuration that the rule is of.
+    pub fn rule(&self, shared: &Shared) -> (Labels, Option<u32>) {
+        let labels = shared.decided.get(self.decided).map(|decided| decided.labels.clone());
+        (labels.unwrap_or_default(), self.rule.map(|rule| rule.get() - 1))
+    }
+
     /// Whether it speaks HTTP/2.
     pub fn is_http2(&self, shared: &Shared) -> bool {
         shared.decided.get(self.decided).is_some_and(|decided| decided.http2)

@@ -33,7 +33,7 @@ impl Edge {
     /// Starts with a whole configuration; `change` may wrap or alter the command.
     pub fn start_whole(folder: &Folder, config: &str, change: impl FnOnce(&mut Command)) -> Self {
         let file = write(folder, config);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+        let mut command = eyelet(folder);
         command.arg("serve").arg(file);
         change(&mut command);
         let listeners = config.matches("[[listener]]").count();
@@ -238,6 +238,13 @@ impl Drop for Edge {
             assert!(!log.contains("panicked at"), "the edge panicked:\n{log}");
         }
     }
+}
+
+/// The program, with a runtime folder of its own for control sockets.
+pub fn eyelet(folder: &Folder) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    command
 }
 
 /// A plain socket with deadlines, so that no test hangs in a read.
