@@ -597,6 +597,13 @@ fn what_needs_a_restart_stays_and_is_named() {
     let mut other = config(&format!("{limits}\ndictionary = {{ bytes_max = \"1MiB\" }}"));
     let kept = other.keep_until_restart(&served);
     assert_eq!(kept, ["workers", "limits.memory_max", "dictionary"]);
+    for (text, keys) in [
+        ("workers = 2", vec!["workers"]),
+        ("[limits]\nmemory_max = \"64MiB\"", vec!["limits.memory_max"]),
+        ("[dictionary]\n[limits]\nidle_timeout = \"1m\"", vec!["dictionary"]),
+    ] {
+        assert_eq!(read(&format!("{text}\n{LISTENER}")).unwrap().restart_keys, keys);
+    }
     assert_eq!(other.workers, served.workers);
     assert_eq!(other.limits.memory_max, served.limits.memory_max);
     assert_eq!(other.limits.idle_timeout, Duration::from_mins(1));

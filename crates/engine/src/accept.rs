@@ -170,7 +170,7 @@ impl Worker {
         accepting: &mut Accepting,
         wanted: &[ListenerSocket],
         end: Instant,
-    ) -> io::Result<()> {
+    ) {
         self.count_drops(accepting);
         for index in 0..accepting.sockets.len() {
             let Some(Some(known)) = accepting.sockets.get(index) else { continue };
@@ -180,19 +180,15 @@ impl Worker {
             self.accept_rest(accepting, index as u16, end);
             let removed = accepting.sockets.get_mut(index).and_then(Option::take);
             if let Some(removed) = removed.filter(|_| !accepting.paused) {
-                // The process may hold the socket for a moment longer.
-                self.table.borrow().epoll.remove(&removed.socket)?;
+                // The process may hold the socket for a moment longer. One that is not registered
+                // tells of nothing anyway.
+                let _ = self.table.borrow().epoll.remove(&removed.socket);
             }
         }
-        Ok(())
     }
 
     /// Listens at those of `wanted` that are new, and has the others known by their new index.
-    pub(crate) fn relisten(
-        &self,
-        accepting: &mut Accepting,
-        wanted: Vec<ListenerSocket>,
-    ) -> io::Result<()> {
+    pub(crate) fn relisten(&self, accepting: &mut Accepting, wanted: Vec<ListenerSocket>) {
         for new in wanted {
             let known = accepting.sockets.iter_mut().flatten();
             let mut same = known.filter(|known| Arc::ptr_eq(&known.socket, &new.socket));
@@ -202,15 +198,16 @@ impl Worker {
             }
             let free = accepting.sockets.iter().position(Option::is_none);
             let index = free.unwrap_or(accepting.sockets.len());
-            if !accepting.paused {
-                self.listen_at(index, &new)?;
+            if !accepting.paused
+                && let Err(error) = self.listen_at(index, &new)
+            {
+                tracing::error!("cannot accept connections at a new listener: {error}");
             }
             match accepting.sockets.get_mut(index) {
                 Some(place) => *place = Some(new),
                 None => accepting.sockets.push(Some(new)),
             }
         }
-        Ok(())
     }
 
     /// Adds to the counters what the kernel has dropped at this worker's listeners.
@@ -279,9 +276,9 @@ mod tests {
         let queued: Vec<_> = (0..3).map(|_| TcpStream::connect(left).unwrap()).collect();
         let wanted = vec![at(0, &stays), at(1, &comes)];
         let end = Instant::now() + Duration::from_secs(600);
-        worker.unlisten(&mut accepting, &wanted, end).unwrap();
+        worker.unlisten(&mut accepting, &wanted, end);
         assert_eq!(worker.counters.accepted.value(), queued.len() as u64);
-        worker.relisten(&mut accepting, wanted).unwrap();
+        worker.relisten(&mut accepting, wanted);
         drop(goes);
         assert!(TcpStream::connect(left).is_err(), "nobody listens any more");
         let indexes = |accepting: &Accepting| -> Vec<_> {

@@ -311,13 +311,13 @@ impl Worker {
 impl Worker {
     /// Has the program take over the newest configuration, and listens where that says. What was
     /// queued at a listener that goes is begun by the configuration that still has it.
-    fn reload(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) -> io::Result<()> {
-        let Some(program) = self.program() else { return Ok(()) };
-        let Some(Update { settings, sockets }) = program.update() else { return Ok(()) };
-        self.unlisten(accepting, &sockets, end)?;
+    fn reload(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
+        let Some(program) = self.program() else { return };
+        let Some(Update { settings, sockets }) = program.update() else { return };
+        self.unlisten(accepting, &sockets, end);
         program.take_over();
         self.settings.set(settings);
-        self.relisten(accepting, sockets)
+        self.relisten(accepting, sockets);
     }
 }
 
@@ -429,7 +429,7 @@ pub async fn run(
                 let now = Instant::now();
                 match order {
                     Order::Serve | Order::Reload(_) if changed.is_ok() => {
-                        worker.reload(&mut accepting, now + LAST_ACCEPT_TIME)?;
+                        worker.reload(&mut accepting, now + LAST_ACCEPT_TIME);
                     }
                     // The sender is gone only when the process is going.
                     Order::Serve | Order::Reload(_) | Order::Drain => {

@@ -101,10 +101,10 @@ impl Front {
 
     /// Keeps the upstream of a response that has ended.
     pub fn keep(&self, upstream: Upstream) {
-        if !self.worker.engine.process.budget.is_tight(0) {
-            if let Some(route) = &self.route {
-                route.shelf.keep(upstream);
-            }
+        if let Some(route) = &self.route
+            && !self.worker.engine.process.budget.is_tight(0)
+        {
+            route.shelf.keep(upstream);
         }
     }
 

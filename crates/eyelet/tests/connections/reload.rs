@@ -304,6 +304,8 @@ fn a_mistake_changes_nothing() {
     let said = scene.reload();
     assert_eq!(said.status.code(), Some(0));
     assert!(said.text.contains("`workers` needs a restart"), "{}", said.text);
+    let said = output(scene.command().arg("check").arg(&scene.file));
+    assert!(said.text.contains("a reload does not change workers"), "{}", said.text);
     assert_eq!(get(&mut held.http, "/").text(), "other");
 }
 
