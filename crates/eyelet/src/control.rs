@@ -182,13 +182,16 @@ fn live(folder: &Path, name: &str) -> Result<Vec<(u32, StdStream)>, String> {
     Ok(found)
 }
 
-/// Removes the sockets of processes that were killed.
+/// Removes the sockets of processes that were killed. (One that refuses a connection may be
+/// another process's that has not begun to listen.)
 fn remove_dead(folder: &Path) {
+    let is_dead = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let pid = name.strip_suffix(".sock").and_then(|name| name.rsplit_once('.'));
+        pid.is_some_and(|(_, pid)| !Path::new("/proc").join(pid).exists())
+    };
     for path in entries(folder) {
-        let is_dead = path.extension().is_some_and(|extension| extension == "sock")
-            && StdStream::connect(&path)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-        if is_dead {
+        if is_dead(&path) {
             // Another process may have removed it.
             let _ = fs::remove_file(&path);
         }

@@ -489,6 +489,7 @@ fn many_reloads_under_load_leave_nothing_behind() {
         }
         grown
     });
+    eprintln!("{grown} bytes more after {reloads} reloads");
     assert!(grown <= GROWN_BYTES_MAX, "{grown} bytes more after {reloads} reloads");
     echo(&mut held.tcp, b"to the end");
     get(&mut held.http, "/last");
