@@ -28,4 +28,26 @@ pub struct Config {
     pub evidence: EvidenceSettings,
     /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
+    /// Whether a reload ends the connections whose rule it removes.
+    pub reload_ends_removed: bool,
+}
+
+impl Config {
+    /// Takes from the configuration that is served what only a restart can change. Gives the keys
+    /// that differ.
+    pub fn keep_until_restart(&mut self, served: &Self) -> Vec<&'static str> {
+        let mut differ = Vec::new();
+        if std::mem::replace(&mut self.workers, served.workers) != served.workers {
+            differ.push("workers");
+        }
+        let memory_max = served.limits.memory_max;
+        if std::mem::replace(&mut self.limits.memory_max, memory_max) != memory_max {
+            differ.push("limits.memory_max");
+        }
+        let dictionaries = served.dictionaries.clone();
+        if std::mem::replace(&mut self.dictionaries, dictionaries) != served.dictionaries {
+            differ.push("dictionary");
+        }
+        differ
+    }
 }

@@ -29,5 +29,5 @@ pub use model::{
     LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
     UpstreamHttp2, UpstreamTls, Version,
 };
-pub use rules::{RuleList, RuleRef};
+pub use rules::{RuleList, RuleNames, RuleRef};
 pub use values::tls_version_code;

@@ -26,6 +26,8 @@ pub struct Loaded {
     pub config: Config,
     /// Only of severity `Warning`, in the order of the file.
     pub warnings: Vec<Diagnostic>,
+    /// The keys in it that only a restart can change: [`Config::keep_until_restart`].
+    pub restart_keys: Vec<&'static str>,
 }
 
 /// Reads a file.
@@ -72,9 +74,23 @@ pub fn parse(
         dns: settings::dns(&mut report, &document),
         evidence: settings::evidence(&mut report, &document, &mut files),
         workers: settings::workers(&mut report, &document),
+        reload_ends_removed: document.flag(&mut report, "reload_ends_removed").unwrap_or(false),
     };
     let (diagnostics, fatal) = report.finish();
-    if fatal { Err(diagnostics) } else { Ok(Loaded { config, warnings: diagnostics }) }
+    if fatal {
+        return Err(diagnostics);
+    }
+    Ok(Loaded { config, warnings: diagnostics, restart_keys: restart_keys(&document) })
+}
+
+fn restart_keys(document: &Section<'_, '_>) -> Vec<&'static str> {
+    let limits = document.value("limits").and_then(|limits| limits.get_ref().as_table());
+    let keys = [
+        ("workers", document.value("workers").is_some()),
+        ("limits.memory_max", limits.is_some_and(|limits| limits.get("memory_max").is_some())),
+        ("dictionary", document.value("dictionary").is_some()),
+    ];
+    keys.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
 }
 
 fn read_rules<'t>(

@@ -13,7 +13,7 @@ use crate::model::Action;
 /// certificates. Otherwise each of their files costs its path and 4 bytes.
 #[derive(Debug)]
 pub struct RuleList {
-    names: Texts,
+    names: Arc<RuleNames>,
     rows: Box<[Row]>,
     actions: Box<[Arc<Action>]>,
     /// A certificate, its key, the next certificate, and so on: as written, relative to `folder`.
@@ -21,6 +21,22 @@ pub struct RuleList {
     /// Where each set of certificates ends in `files`.
     sets: Box<[u32]>,
     folder: PathBuf,
+}
+
+/// What the rules are called, in their order. Access lines need it after the configuration is gone.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RuleNames(Texts);
+
+impl RuleNames {
+    /// The name of a rule; empty if there is no such rule.
+    pub fn get(&self, rule: u32) -> &str {
+        self.0.get(rule)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.0.len()).map(|rule| self.0.get(rule))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +94,18 @@ impl RuleList {
         (0..self.len() as u32).map(|rule| self.at(rule))
     }
 
+    /// The names, for callers that outlive the list.
+    pub fn shared_names(&self) -> Arc<RuleNames> {
+        self.names.clone()
+    }
+
+    /// Shares the names with an earlier list if they are the same: most reloads change none.
+    pub fn share_names(&mut self, earlier: &Self) {
+        if self.names == earlier.names {
+            self.names = earlier.names.clone();
+        }
+    }
+
     /// The action of a rule, for callers that outlive the list.
     pub fn shared_action(&self, rule: u32) -> Option<Arc<Action>> {
         let row = self.rows.get(rule as usize)?;
@@ -117,7 +145,7 @@ impl RuleList {
     #[cfg(test)]
     fn heap_bytes(&self) -> usize {
         let lists = size_of_val(&*self.rows) + size_of_val(&*self.sets);
-        self.names.heap_bytes() + self.files.heap_bytes() + lists
+        self.names.0.heap_bytes() + self.files.heap_bytes() + lists
     }
 }
 
@@ -164,7 +192,7 @@ impl<'t> Reading<'t> {
         self.names.shrink();
         self.files.shrink();
         RuleList {
-            names: self.names,
+            names: Arc::new(RuleNames(self.names)),
             rows: self.rows.into(),
             actions: self.actions.into(),
             files: self.files,
@@ -175,7 +203,7 @@ impl<'t> Reading<'t> {
 }
 
 /// Texts one after the other. Their file has at most 256 MiB, so 32 bits are enough for an offset.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Texts {
     text: String,
     ends: Vec<u32>,

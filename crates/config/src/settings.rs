@@ -172,8 +172,18 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 9] =
-    ["dictionary", "dns", "evidence", "http", "limits", "listener", "log", "rule", "workers"];
+pub(super) const DOCUMENT_KEYS: [&str; 10] = [
+    "dictionary",
+    "dns",
+    "evidence",
+    "http",
+    "limits",
+    "listener",
+    "log",
+    "reload_ends_removed",
+    "rule",
+    "workers",
+];
 
 const LIMIT_KEYS: [&str; 9] = [
     "connect_timeout",

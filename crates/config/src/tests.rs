@@ -588,3 +588,44 @@ servers = ["9.9.9.9", "[::1]:5353"]
 
 mod certificates;
 mod intercept;
+
+#[test]
+fn what_needs_a_restart_stays_and_is_named() {
+    let config = |text: &str| read(&format!("{text}\n{LISTENER}")).unwrap().config;
+    let served = config("workers = 2");
+    let mut same = config("workers = 2\nreload_ends_removed = true");
+    assert!(same.keep_until_restart(&served).is_empty());
+    assert!(same.reload_ends_removed && !served.reload_ends_removed);
+    let limits = "limits = { memory_max = \"64MiB\", idle_timeout = \"1m\" }";
+    let mut other = config(&format!("{limits}\ndictionary = {{ bytes_max = \"1MiB\" }}"));
+    let kept = other.keep_until_restart(&served);
+    assert_eq!(kept, ["workers", "limits.memory_max", "dictionary"]);
+    for (text, keys) in [
+        ("workers = 2", vec!["workers"]),
+        ("[limits]\nmemory_max = \"64MiB\"", vec!["limits.memory_max"]),
+        ("[dictionary]\n[limits]\nidle_timeout = \"1m\"", vec!["dictionary"]),
+    ] {
+        assert_eq!(read(&format!("{text}\n{LISTENER}")).unwrap().restart_keys, keys);
+    }
+    assert_eq!(other.workers, served.workers);
+    assert_eq!(other.limits.memory_max, served.limits.memory_max);
+    assert_eq!(other.limits.idle_timeout, Duration::from_mins(1));
+    assert_eq!(other.dictionaries, served.dictionaries);
+}
+
+#[test]
+fn equal_names_are_shared_by_two_configurations() {
+    let config = |name: &str| {
+        read(&format!("{LISTENER}[[rule]]\nname = \"{name}\"\naction = \"refuse\"\n"))
+            .unwrap()
+            .config
+    };
+    let first = config("a");
+    for (name, is_shared) in [("a", true), ("b", false)] {
+        let mut next = config(name);
+        next.rules.share_names(&first.rules);
+        let (one, other) = (first.rules.shared_names(), next.rules.shared_names());
+        assert_eq!(std::sync::Arc::ptr_eq(&one, &other), is_shared, "{name}");
+        assert_eq!(next.rules.at(0).name, name);
+    }
+}

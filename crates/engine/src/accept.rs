@@ -4,13 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use eyelet_sys::socket;
 
 use crate::ready::Token;
-use crate::worker::Worker;
+use crate::worker::{ListenerSocket, Settings, Worker};
 
 /// Connections that the kernel queues while accepting is busy. It caps this at net.core.somaxconn.
 pub const BACKLOG: i32 = 65_535;
@@ -34,20 +35,11 @@ const EMFILE: i32 = 24;
 const EPROTO: i32 = 71;
 const ECONNABORTED: i32 = 103;
 
-/// A listening socket of one worker.
-pub struct ListenerSocket {
-    /// Index of the listener in the configuration.
-    pub listener: u16,
-    /// The socket.
-    pub socket: OwnedFd,
-    /// The kernel's count of dropped connections at the last look.
-    pub drops: u32,
-}
-
 /// The listeners of a worker and the connections that were accepted but not begun.
 pub struct Accepting {
-    /// The listening sockets.
-    pub sockets: Vec<ListenerSocket>,
+    /// The listening sockets. A position that an epoll token names is never another socket's while
+    /// that one is registered; `None`: free.
+    pub sockets: Vec<Option<ListenerSocket>>,
     /// Whether accepting pauses, at the connection limit or out of descriptors. Checked at each
     /// tick.
     pub paused: bool,
@@ -71,6 +63,7 @@ pub struct Accepted {
 impl Accepting {
     /// Nothing accepted yet.
     pub fn new(sockets: Vec<ListenerSocket>) -> Self {
+        let sockets = sockets.into_iter().map(Some).collect();
         Self { sockets, paused: false, waiting: Vec::new(), guess: 1 }
     }
 }
@@ -84,7 +77,7 @@ impl Worker {
                 self.pause(accepting, "at its connection limit");
                 return false;
             }
-            let Some(from) = accepting.sockets.get(usize::from(index)) else { return false };
+            let Some(Some(from)) = accepting.sockets.get(usize::from(index)) else { return false };
             let listener = from.listener;
             match socket::accept(&from.socket) {
                 Ok((client, peer)) => {
@@ -114,8 +107,9 @@ impl Worker {
     }
 
     fn is_full(&self) -> bool {
-        self.process.open.load(Relaxed) >= self.process.connections_max
-            || self.process.descriptors.load(Relaxed) + 2 > self.process.descriptors_max
+        let Settings { connections_max, descriptors_max, .. } = self.settings.get();
+        self.process.open.load(Relaxed) >= connections_max
+            || self.process.descriptors.load(Relaxed) + 2 > descriptors_max
     }
 
     fn pause(&self, accepting: &mut Accepting, why: &str) {
@@ -125,7 +119,7 @@ impl Worker {
         self.counters.accept_pauses.up();
         let open = self.process.open.load(Relaxed);
         tracing::warn!("accepting pauses: {why}; {open} connections are open");
-        for from in &accepting.sockets {
+        for from in accepting.sockets.iter().flatten() {
             // An error means that it is not registered, which is the aim.
             let _ = self.table.borrow().epoll.remove(&from.socket);
         }
@@ -137,7 +131,7 @@ impl Worker {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
             tracing::warn!("accepting resumes (worker {}, pause {pauses})", self.index);
-            if let Err(error) = self.listen(&accepting.sockets) {
+            if let Err(error) = self.listen(accepting) {
                 tracing::error!("cannot accept connections any more: {error}");
             }
         }
@@ -149,24 +143,76 @@ impl Worker {
     pub fn accept_last(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
         self.count_drops(accepting);
         for index in 0..accepting.sockets.len() {
-            accepting.guess = ACCEPTS;
-            // Bounded by the backlog: new connections may come as fast as they are accepted.
-            for _ in 0..LAST_ACCEPTS {
-                let may_be_more = self.accept(accepting, index as u16);
-                self.begin_all(accepting);
-                if !may_be_more || Instant::now() >= end {
-                    break;
-                }
-            }
+            self.accept_rest(accepting, index as u16, end);
         }
         accepting.sockets.clear();
         // No listener is left to resume.
         accepting.paused = false;
     }
 
+    /// Accepts what one listener's queue holds.
+    fn accept_rest(self: &Rc<Self>, accepting: &mut Accepting, index: u16, end: Instant) {
+        accepting.guess = ACCEPTS;
+        // Bounded by the backlog: new connections may come as fast as they are accepted.
+        for _ in 0..LAST_ACCEPTS {
+            let may_be_more = self.accept(accepting, index);
+            self.begin_all(accepting);
+            if !may_be_more || Instant::now() >= end {
+                break;
+            }
+        }
+    }
+
+    /// Closes the listeners that are not among `wanted`. First it accepts what they have queued, as
+    /// [`Worker::accept_last`] does.
+    pub(crate) fn unlisten(
+        self: &Rc<Self>,
+        accepting: &mut Accepting,
+        wanted: &[ListenerSocket],
+        end: Instant,
+    ) {
+        self.count_drops(accepting);
+        for index in 0..accepting.sockets.len() {
+            let Some(Some(known)) = accepting.sockets.get(index) else { continue };
+            if wanted.iter().any(|wanted| Arc::ptr_eq(&wanted.socket, &known.socket)) {
+                continue;
+            }
+            self.accept_rest(accepting, index as u16, end);
+            let removed = accepting.sockets.get_mut(index).and_then(Option::take);
+            if let Some(removed) = removed.filter(|_| !accepting.paused) {
+                // The process may hold the socket for a moment longer. An error means that it is
+                // not registered, which is the aim.
+                let _ = self.table.borrow().epoll.remove(&removed.socket);
+            }
+        }
+    }
+
+    /// Listens on the sockets of `wanted` that are new, and gives the others their new index.
+    pub(crate) fn relisten(&self, accepting: &mut Accepting, wanted: Vec<ListenerSocket>) {
+        for new in wanted {
+            let known = accepting.sockets.iter_mut().flatten();
+            let mut same = known.filter(|known| Arc::ptr_eq(&known.socket, &new.socket));
+            if let Some(same) = same.next() {
+                same.listener = new.listener;
+                continue;
+            }
+            let free = accepting.sockets.iter().position(Option::is_none);
+            let index = free.unwrap_or(accepting.sockets.len());
+            if !accepting.paused
+                && let Err(error) = self.listen_at(index, &new)
+            {
+                tracing::error!("cannot accept connections at a new listener: {error}");
+            }
+            match accepting.sockets.get_mut(index) {
+                Some(position) => *position = Some(new),
+                None => accepting.sockets.push(Some(new)),
+            }
+        }
+    }
+
     /// Adds the kernel's drops at this worker's listeners to the counters.
     pub fn count_drops(&self, accepting: &mut Accepting) {
-        for listener in &mut accepting.sockets {
+        for listener in accepting.sockets.iter_mut().flatten() {
             let now = socket::drops(&listener.socket).unwrap_or(listener.drops);
             let new = now.wrapping_sub(std::mem::replace(&mut listener.drops, now));
             if new > 0 {
@@ -176,12 +222,18 @@ impl Worker {
     }
 
     /// Registers the listeners in epoll.
-    pub fn listen(&self, sockets: &[ListenerSocket]) -> io::Result<()> {
-        for (index, from) in sockets.iter().enumerate() {
-            let token = Token::Listener(index as u16).encode();
-            self.table.borrow().epoll.add_listener(&from.socket, token)?;
+    pub fn listen(&self, accepting: &Accepting) -> io::Result<()> {
+        for (index, from) in accepting.sockets.iter().enumerate() {
+            if let Some(from) = from {
+                self.listen_at(index, from)?;
+            }
         }
         Ok(())
+    }
+
+    fn listen_at(&self, index: usize, from: &ListenerSocket) -> io::Result<()> {
+        let token = Token::Listener(index as u16).encode();
+        self.table.borrow().epoll.add_listener(&from.socket, token)
     }
 }
 
@@ -195,21 +247,64 @@ mod tests {
     use super::*;
     use crate::shed::tests::worker;
 
-    /// The queue is accepted to its end while there is time, and after that at most one more batch:
-    /// new connections may come as fast as they are accepted.
-    #[test]
-    fn the_last_accept_ends_with_its_time() {
-        const QUEUED: usize = 3 * ACCEPTS;
-        let how = || Listen {
+    fn socket() -> Arc<OwnedFd> {
+        let how = Listen {
             reuse_port: false,
             keepalive_idle: KEEPALIVE_IDLE,
             transparent: false,
             defer: None,
         };
+        let socket = socket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), how).unwrap();
+        socket::listen(&socket, BACKLOG).unwrap();
+        Arc::new(socket)
+    }
+
+    /// One listener stays under another index, one goes, one comes.
+    #[test]
+    fn a_listener_that_goes_gives_what_it_has_queued() {
+        let [stays, goes, comes] = [socket(), socket(), socket()];
+        let address = |socket: &Arc<OwnedFd>| socket::local_address(socket).unwrap();
+        let left = address(&goes);
+        let at = |listener, socket: &Arc<OwnedFd>| ListenerSocket {
+            listener,
+            socket: socket.clone(),
+            drops: 0,
+        };
+        let worker = worker();
+        let mut accepting = Accepting::new(vec![at(0, &goes), at(1, &stays)]);
+        worker.listen(&accepting).unwrap();
+        let queued: Vec<_> = (0..3).map(|_| TcpStream::connect(left).unwrap()).collect();
+        let wanted = vec![at(0, &stays), at(1, &comes)];
+        let end = Instant::now() + Duration::from_secs(600);
+        worker.unlisten(&mut accepting, &wanted, end);
+        assert_eq!(worker.counters.accepted.value(), queued.len() as u64);
+        worker.relisten(&mut accepting, wanted);
+        drop(goes);
+        assert!(TcpStream::connect(left).is_err(), "nobody listens any more");
+        let indexes = |accepting: &Accepting| -> Vec<_> {
+            let sockets = accepting.sockets.iter().flatten();
+            sockets.map(|from| (from.listener, address(&from.socket))).collect()
+        };
+        assert_eq!(indexes(&accepting), [(1, address(&comes)), (0, address(&stays))]);
+        for socket in [&stays, &comes] {
+            let _client = TcpStream::connect(address(socket)).unwrap();
+            let position = accepting.sockets.iter().position(|known| {
+                known.as_ref().is_some_and(|known| Arc::ptr_eq(&known.socket, socket))
+            });
+            accepting.guess = 1;
+            worker.accept(&mut accepting, position.unwrap() as u16);
+            assert_eq!(accepting.waiting.drain(..).count(), 1);
+        }
+    }
+
+    /// A queue is taken in to its end while there is time, and behind that one batch at most: new
+    /// connections may come as fast as they are taken in.
+    #[test]
+    fn the_last_look_at_a_queue_ends_with_its_time() {
+        const QUEUED: usize = 3 * ACCEPTS;
         let now = Instant::now();
         for (end, expected) in [(now, ACCEPTS), (now + Duration::from_secs(600), QUEUED)] {
-            let socket = socket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), how()).unwrap();
-            socket::listen(&socket, BACKLOG).unwrap();
+            let socket = socket();
             let address = socket::local_address(&socket).unwrap();
             let clients: Vec<_> =
                 (0..QUEUED).map(|_| TcpStream::connect(address).unwrap()).collect();

@@ -1,7 +1,7 @@
 //! The event loop of a worker. An iteration takes events, wakes or resumes their connections, and
 //! accepts new ones. A tick handles deadlines, the log and returned memory.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
@@ -16,14 +16,15 @@ use eyelet_sys::epoll::Events;
 use eyelet_sys::waker;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior};
 
-use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME, ListenerSocket};
+use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
 use crate::timer_wheel::TICK_MS;
-use crate::worker::{Handle, Program, Worker};
+use crate::worker::{Handle, ListenerSocket, Order, Program, Update, Worker};
 
 /// Events taken in one iteration, so that a tick is never far away.
 const EVENTS: usize = 512;
@@ -324,6 +325,19 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Has the program take over the newest configuration, and listens where it says. Connections
+    /// that are queued at a removed listener begin under the configuration that still has it.
+    fn reload(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
+        let Some(program) = self.program() else { return };
+        let Some(Update { settings, sockets }) = program.update() else { return };
+        self.unlisten(accepting, &sockets, end);
+        program.take_over();
+        self.settings.set(settings);
+        self.relisten(accepting, sockets);
+    }
+}
+
 /// Drops the futures stored in the table when a worker ends, however it ends. Each future holds the
 /// worker, and the worker holds it: without this their sockets would stay open.
 pub struct LetGo(pub Rc<Worker>);
@@ -399,29 +413,40 @@ fn register_epoll(worker: &Worker) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 /// Why the event loop goes on.
-enum Wake<'a> {
+enum Wake<'a, T> {
     Tick,
     Events(AsyncFdReadyGuard<'a, OwnedFd>),
     /// Connections go on, or end, without an event.
     Later,
-    Drain,
+    Order(T),
 }
 
-/// Runs a worker until it has drained.
-pub async fn run(
+/// What a worker's iterations use.
+struct Iterations {
     worker: Rc<Worker>,
-    sockets: Vec<ListenerSocket>,
-    mut drain: watch::Receiver<bool>,
-) -> io::Result<()> {
-    worker.listen(&sockets)?;
-    let mut accepting = Accepting::new(sockets);
-    let readiness = register_epoll(&worker)?;
-    let mut events = Events::with_capacity(EVENTS);
-    let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let mut draining = pin!(drain.changed());
-    let mut end = None;
-    loop {
+    accepting: Accepting,
+    readiness: AsyncFd<OwnedFd>,
+    events: Events,
+    ticks: Interval,
+}
+
+impl Iterations {
+    fn new(worker: Rc<Worker>, sockets: Vec<ListenerSocket>) -> io::Result<Self> {
+        let accepting = Accepting::new(sockets);
+        worker.listen(&accepting)?;
+        let readiness = register_epoll(&worker)?;
+        let events = Events::with_capacity(EVENTS);
+        let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        Ok(Self { worker, accepting, readiness, events, ticks })
+    }
+
+    /// One iteration, unless `order` is ready: its output.
+    async fn next<T>(
+        &mut self,
+        mut order: Pin<&mut impl Future<Output = T>>,
+    ) -> io::Result<Option<T>> {
+        let Self { worker, accepting, readiness, events, ticks } = self;
         // By hand: it is polled twice an iteration, and a future for each wait would be made and
         // dropped each time, which takes the locks of their lists.
         let wake = poll_fn(|task| {
@@ -434,16 +459,12 @@ pub async fn run(
             if worker.poll_later(task).is_ready() {
                 return Poll::Ready(Ok(Wake::Later));
             }
-            match end {
-                // The sender is gone only when the process is going.
-                None => draining.as_mut().poll(task).map(|_| Ok(Wake::Drain)),
-                Some(_) => Poll::Pending,
-            }
+            order.as_mut().poll(task).map(|order| Ok(Wake::Order(order)))
         });
         match wake.await? {
-            Wake::Tick => worker.tick(&mut accepting, worker.clock.elapsed()),
+            Wake::Tick => worker.tick(accepting, worker.clock.elapsed()),
             Wake::Events(mut ready) => {
-                let more = worker.iteration(&mut events, &mut accepting)?;
+                let more = worker.iteration(events, accepting)?;
                 if !more {
                     ready.clear_ready();
                 }
@@ -453,25 +474,55 @@ pub async fn run(
                     until_written().await;
                 }
             }
-            Wake::Later => _ = worker.iteration(&mut events, &mut accepting)?,
-            Wake::Drain => {
-                let now = Instant::now();
-                end = Some(now + worker.process.settings.drain_timeout);
-                worker.accept_last(&mut accepting, now + LAST_ACCEPT_TIME);
-                worker.draining.set(true);
-                park::drain_idle(&worker);
-            }
+            Wake::Later => _ = worker.iteration(events, accepting)?,
+            Wake::Order(order) => return Ok(Some(order)),
         }
-        if let Some(end) = end {
-            if worker.table.borrow().is_empty() {
-                break;
-            }
-            if Instant::now() >= end {
-                cut_all(&worker).await;
-                break;
+        Ok(None)
+    }
+
+    /// Iterations until an order comes.
+    async fn until<T>(&mut self, order: impl Future<Output = T>) -> io::Result<T> {
+        let mut order = pin!(order);
+        loop {
+            if let Some(order) = self.next(order.as_mut()).await? {
+                return Ok(order);
             }
         }
     }
+
+    /// Accepts what is queued, ends what is idle, and serves the rest until its time is over.
+    async fn drain(mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let end = now + self.worker.settings.get().drain_timeout;
+        self.worker.accept_last(&mut self.accepting, now + LAST_ACCEPT_TIME);
+        self.worker.draining.set(true);
+        park::drain_idle(&self.worker);
+        let mut nothing = pin!(pending::<()>());
+        while !self.worker.table.borrow().is_empty() {
+            if Instant::now() >= end {
+                cut_all(&self.worker).await;
+                break;
+            }
+            self.next(nothing.as_mut()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a worker until it has drained.
+pub async fn run(
+    worker: Rc<Worker>,
+    sockets: Vec<ListenerSocket>,
+    mut orders: watch::Receiver<Order>,
+) -> io::Result<()> {
+    let mut iterations = Iterations::new(worker.clone(), sockets)?;
+    // The sender is gone only when the process is going.
+    while iterations.until(orders.changed()).await?.is_ok()
+        && *orders.borrow_and_update() != Order::Drain
+    {
+        worker.reload(&mut iterations.accepting, Instant::now() + LAST_ACCEPT_TIME);
+    }
+    iterations.drain().await?;
     if let Some(program) = worker.program() {
         program.flush_log(worker.clock.look());
         program.close();

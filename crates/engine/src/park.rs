@@ -20,6 +20,7 @@ use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
+use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
 
 /// How long a lingering client may take to read the last bytes and close.
@@ -80,7 +81,7 @@ const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
 fn idle_for(worker: &Worker, settled: bool) -> Duration {
-    let idle_timeout = worker.process.settings.idle_timeout;
+    let idle_timeout = worker.settings.get().idle_timeout;
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
@@ -362,7 +363,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             worker.closed(removed);
         }
         Some(SlotState::Parked { info, .. })
-            if !info.is_settled() && worker.process.settings.idle_timeout > SETTLE =>
+            if !info.is_settled() && worker.settings.get().idle_timeout > SETTLE =>
         {
             info.settle();
             if let Some(Slot { upstream: Some(upstream), .. }) = table.slot(key) {
@@ -370,7 +371,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
                 // none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
-            table.due_in(key, worker.process.settings.idle_timeout - SETTLE);
+            table.due_in(key, worker.settings.get().idle_timeout - SETTLE);
         }
         Some(SlotState::Parked { .. }) => {
             drop(table);
@@ -429,6 +430,27 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     }
     close(worker, key, Reason::Shed(Shed::Idle));
     true
+}
+
+/// Ends the parked connections for which `is_gone` is true by their labels and their rule.
+pub fn end_where(
+    worker: &Rc<Worker>,
+    reason: &Reason,
+    mut is_gone: impl FnMut(&Labels, Option<u32>) -> bool,
+) {
+    let keys = worker.table.borrow().keys();
+    for key in keys {
+        let ends = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
+            Some(SlotState::Parked { info, .. }) => {
+                let (labels, rule) = info.rule(&worker.shared.borrow());
+                is_gone(&labels, rule)
+            }
+            _ => false,
+        };
+        if ends {
+            close(worker, key, reason.clone());
+        }
+    }
 }
 
 /// Ends a parked connection from our side, with close_notify where TLS ends here.
@@ -509,7 +531,7 @@ mod tests {
 
     use super::*;
     use crate::relay::terminate::Terminated;
-    use crate::worker::{Process, Program, Settings, Task};
+    use crate::worker::{Process, Program, Settings, Task, Update};
     use eyelet_memory::budget::Budget;
     use eyelet_record::{Role as End13, Session, Suite};
     use eyelet_telemetry::info::{Decided, Parked};
@@ -529,6 +551,12 @@ mod tests {
         fn task_bytes(&self, _: &Decided) -> usize {
             0
         }
+
+        fn update(&self) -> Option<Update> {
+            None
+        }
+
+        fn take_over(&self) {}
 
         fn is_logging(&self) -> bool {
             true
@@ -553,17 +581,16 @@ mod tests {
             idle_timeout: Duration::from_secs(60),
             shed_idle: false,
             drain_timeout: Duration::from_secs(1),
-        };
-        let process = Process {
-            settings,
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(64 << 20, 0)),
-            descriptors: AtomicUsize::new(0),
             connections_max: 10,
             descriptors_max: 10,
         };
-        // Not the first worker, which unmaps what of the program's code is not needed any more.
-        Rc::new(Worker::new(1, Arc::new(process), Arc::default()).unwrap())
+        let process = Process {
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(64 << 20, 0)),
+            descriptors: AtomicUsize::new(0),
+        };
+        // Not the first worker, which unmaps the program's code that is not needed any more.
+        Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).unwrap())
     }
 
     /// Parks a terminated connection that has no upstream yet.

@@ -137,7 +137,7 @@ impl Worker {
 
     /// Ends the connection that is idle longest, if the configuration allows that.
     fn shed_idle(self: &Rc<Self>) -> bool {
-        if !self.process.settings.shed_idle {
+        if !self.settings.get().shed_idle {
             return false;
         }
         if self.idle.borrow().is_empty() && !self.has_looked.replace(true) {
@@ -345,19 +345,19 @@ pub(crate) mod tests {
 
     /// A worker without a program.
     pub fn worker() -> Rc<Worker> {
-        let process = Process {
-            settings: Settings {
-                idle_timeout: Duration::from_secs(300),
-                shed_idle: false,
-                drain_timeout: Duration::from_secs(1),
-            },
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(64 << 20, 0)),
-            descriptors: AtomicUsize::new(0),
+        let settings = Settings {
+            idle_timeout: Duration::from_secs(300),
+            shed_idle: false,
+            drain_timeout: Duration::from_secs(1),
             connections_max: 1_000,
             descriptors_max: 1_000,
         };
-        Rc::new(Worker::new(0, Arc::new(process), Arc::default()).unwrap())
+        let process = Process {
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(64 << 20, 0)),
+            descriptors: AtomicUsize::new(0),
+        };
+        Rc::new(Worker::new(0, settings, Arc::new(process), Arc::default()).unwrap())
     }
 
     /// A parked connection whose client does not take a byte.

@@ -5,6 +5,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -44,8 +45,8 @@ pub struct Burst {
     pub(crate) dirty: bool,
 }
 
-/// Limits that the configuration sets for the event loop.
-#[derive(Clone, Debug)]
+/// Limits that the configuration sets for the event loop. A reload may change them.
+#[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// How long a connection may move no byte.
     pub idle_timeout: Duration,
@@ -53,23 +54,51 @@ pub struct Settings {
     pub shed_idle: bool,
     /// How long a drain waits for busy connections.
     pub drain_timeout: Duration,
+    /// Connections allowed at once: the least of configuration and memory.
+    pub connections_max: usize,
+    /// Descriptors that connections may hold.
+    pub descriptors_max: usize,
+}
+
+/// What the process wants of its workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Serve by the configuration that the process was started with.
+    #[default]
+    Serve,
+    /// Serve by the newest one, which has this generation: [`Program::update`] gives it.
+    Reload(u64),
+    /// End: accept no more, and let the connections end.
+    Drain,
+}
+
+/// A listening socket of one worker.
+pub struct ListenerSocket {
+    /// Index of the listener in the configuration.
+    pub listener: u16,
+    /// The socket. The process has it too, for the next reload.
+    pub socket: Arc<OwnedFd>,
+    /// The kernel's count of dropped connections at the last look.
+    pub drops: u32,
+}
+
+/// What a reload changes in the event loop.
+pub struct Update {
+    /// Its bounds.
+    pub settings: Settings,
+    /// Where it listens from now on, those before included that stay.
+    pub sockets: Vec<ListenerSocket>,
 }
 
 /// State that the workers of a process share.
 #[derive(Debug)]
 pub struct Process {
-    /// Limits from the configuration.
-    pub settings: Settings,
     /// Connections open now, in all workers.
     pub open: AtomicUsize,
     /// Memory that connections hold, in all workers.
     pub budget: Arc<Budget>,
     /// Descriptors that connections hold now, in all workers.
     pub descriptors: AtomicUsize,
-    /// Most connections at once: the lower of the configured limit and what memory allows.
-    pub connections_max: usize,
-    /// Descriptors that connections may hold.
-    pub descriptors_max: usize,
 }
 
 /// The program's work on a connection. It ends when the connection has ended or is parked.
@@ -94,6 +123,12 @@ pub trait Program {
     /// Bytes that the task of a woken connection will hold beside what every active connection
     /// is counted as; at most [`eyelet_memory::budget::TASK_BYTES_MAX`].
     fn task_bytes(&self, decided: &Decided) -> usize;
+
+    /// What the newest configuration changes, if it is newer than the one that is served.
+    fn update(&self) -> Option<Update>;
+
+    /// Serves by the configuration that [`Program::update`] gave.
+    fn take_over(&self);
 
     /// Whether anybody reads what [`Program::log`] writes.
     fn is_logging(&self) -> bool;
@@ -132,6 +167,8 @@ pub struct Worker {
     pub index: u16,
     /// State shared with the other workers.
     pub process: Arc<Process>,
+    /// Limits from the configuration.
+    pub(crate) settings: Cell<Settings>,
     /// Weak, because the program owns this worker.
     program: OnceCell<Weak<dyn Program>>,
     /// Its connections.
@@ -190,12 +227,18 @@ pub struct Worker {
 
 impl Worker {
     /// An idle worker. [`Worker::serve`] gives it its program.
-    pub fn new(index: u16, process: Arc<Process>, counters: Arc<Counters>) -> io::Result<Self> {
+    pub fn new(
+        index: u16,
+        settings: Settings,
+        process: Arc<Process>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
         let shared = RefCell::new(SharedInfo::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget)?);
         Ok(Self {
             index,
             process,
+            settings: Cell::new(settings),
             program: OnceCell::new(),
             table,
             buffers: RefCell::default(),

@@ -45,7 +45,12 @@ fn print(
     if warnings > 0 {
         write!(out, ", {}", counted(warnings, "warning"))?;
     }
-    writeln!(out)
+    writeln!(out)?;
+    let keys = loaded.as_ref().map_or(&[][..], |loaded| &loaded.restart_keys);
+    if !keys.is_empty() {
+        writeln!(out, "{file}: a reload does not change {}: restart for that", keys.join(", "))?;
+    }
+    Ok(())
 }
 
 fn counted(number: usize, noun: &str) -> String {

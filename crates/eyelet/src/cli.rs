@@ -8,10 +8,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::sync::oneshot;
 
+use crate::control::Control;
 use crate::diagnostics::{self, Diagnostics};
 use crate::signals::{Signals, StopCause};
 use crate::train::{self, DictionaryCommand};
-use crate::{check, demo, explain, serve};
+use crate::{check, control, demo, explain, serve};
 use eyelet_config::Depth;
 use eyelet_telemetry::counters;
 
@@ -26,7 +27,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run an edge; SIGTERM drains
+    /// Run an edge; SIGTERM drains, SIGHUP reloads
     ///
     /// Access-log lines go to stdout (or where [log] says), everything else to stderr. Exit status:
     /// 0 after a drain, 1 if it cannot start or continue, 2 if FILE has mistakes.
@@ -39,6 +40,15 @@ enum Command {
     /// Prints each mistake as file:line:column, with what was expected. Exit status: 0 if there is
     /// no mistake, else 2.
     Check {
+        /// The configuration
+        file: PathBuf,
+    },
+    /// Have the process that serves FILE read it again
+    ///
+    /// The file is checked in full first; a mistake changes nothing. Exit status: 0 when the new
+    /// configuration serves, 1 if no process serves FILE, or more than one, or it cannot, 2 if FILE
+    /// has mistakes.
+    Reload {
         /// The configuration
         file: PathBuf,
     },
@@ -72,6 +82,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
     match command {
         Command::Serve { file } => serve(&file, diagnostics),
         Command::Check { file } => check::check(&file, &mut std::io::stdout()),
+        Command::Reload { file } => control::reload(&file),
         Command::Explain(args) => explain::explain(&args, &mut std::io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut std::io::stdout()),
         Command::Demo(args) => demo::run(args),
@@ -91,7 +102,7 @@ fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
     for warning in &loaded.warnings {
         eprintln!("{warning}");
     }
-    match run_edge(loaded.config) {
+    match run_edge(file, loaded.config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             diagnostics.line(&format!("eyelet: {error}"));
@@ -100,11 +111,17 @@ fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
     }
 }
 
-fn run_edge(config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
+fn run_edge(file: &Path, config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let running = serve::start(config)?;
-    let stop = runtime.block_on(signals.until_stop(&running));
+    // Before the edge says where it listens: whoever reads that may ask for a reload at once.
+    let control = runtime.block_on(async { Control::open(file) });
+    let control = control.inspect_err(|error| {
+        tracing::warn!("no control socket: {error}; only SIGHUP reloads");
+    });
+    let mut running = serve::start(config)?;
+    let stop = signals.until_stop(&mut running, file, control.ok());
+    let stop = runtime.block_on(stop);
     match stop {
         StopCause::Signal(signal) => {
             tracing::info!("{signal}: draining; a second signal ends at once")

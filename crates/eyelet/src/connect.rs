@@ -77,7 +77,7 @@ pub async fn establish(
         return Ok(());
     }
     // What the client had no reason to send before has a time of its own.
-    connection.due_in(connection.worker.edge.config.limits.hello_timeout);
+    connection.due_in(connection.worker.snapshot.config.limits.hello_timeout);
     let sent = connection.send_all(CLIENT, ESTABLISHED).await;
     let when = When::During(Stage::ConnectAnswer);
     sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))

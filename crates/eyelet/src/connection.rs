@@ -40,13 +40,13 @@ pub fn connection(
 }
 
 async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Result<(), End> {
-    let edge = &connection.worker.edge;
-    connection.due_in(edge.config.limits.hello_timeout);
+    let snapshot = &connection.worker.snapshot;
+    connection.due_in(snapshot.config.limits.hello_timeout);
     let local = || connection.local_address();
     info.decided.is_handed =
-        edge.names.loops.is_handed(info.client, local, || connection.is_connected());
+        snapshot.names.loops.is_handed(info.client, local, || connection.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
-    let mut peeked = CountedBuffer::of(&edge.budget, Account::Received);
+    let mut peeked = CountedBuffer::of(&snapshot.budget, Account::Received);
     if peek::must_name_client(connection, info) {
         // Boxed, as the handshake below: few connections come this way, and every task would be
         // as large as the largest of its branches.
@@ -55,7 +55,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     match intercept::listener_of(connection, info).kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(redirect(connection, &edge.config.http, info, peeked)).await;
+            return Box::pin(redirect(connection, &snapshot.config.http, info, peeked)).await;
         }
         _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }
@@ -63,7 +63,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
         Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
     };
-    let action = edge.config.rules.at(rule).action;
+    let action = snapshot.config.rules.at(rule).action;
     let hello = peeked.get(..hello_bytes).unwrap_or_default();
     if let Err(end) = intercept::check_return(connection, info, hello, action) {
         return action::refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
@@ -114,7 +114,7 @@ async fn decide(
                 continue;
             }
         };
-        if connection.worker.edge.config.policy.has_shadows() {
+        if connection.worker.snapshot.config.policy.has_shadows() {
             Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
         }
         return Ok(match ruling {
@@ -128,8 +128,8 @@ async fn decide(
     if info.owes_answer {
         Box::pin(connect::establish(connection, info)).await?;
     }
-    let edge = &connection.worker.edge;
-    let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
+    let snapshot = &connection.worker.snapshot;
+    let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
     let mut is_logged = false;
     loop {
         // Nothing of what was read is held over a wait: a waiting task stays small.
@@ -177,7 +177,7 @@ fn judge(
     known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> Judged {
-    let policy = &connection.worker.edge.config.policy;
+    let policy = &connection.worker.snapshot.config.policy;
     loop {
         match (policy.decide(&known.facts(info, hello)), hello) {
             (Decision::Verdict(verdict), _) => {

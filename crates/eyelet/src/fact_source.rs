@@ -62,7 +62,7 @@ impl FactSource {
         if fact == Fact::Destination {
             let found = match connect::host_port(info) {
                 Some(host_port) => {
-                    connection.due_in(connection.worker.edge.config.limits.connect_timeout);
+                    connection.due_in(connection.worker.snapshot.config.limits.connect_timeout);
                     dial::destination(&connection.worker.names, info, &host_port).await
                 }
                 None => connection.local_address().ok_or(Reason::ClientReset(None)),
@@ -211,7 +211,7 @@ impl FactSource {
         if info.decided.destination.is_none() {
             self.fetch(connection, info, Fact::Destination).await;
         }
-        connection.due_in(EVIDENCE_TIMEOUTS * connection.worker.edge.config.evidence.timeout);
+        connection.due_in(EVIDENCE_TIMEOUTS * connection.worker.snapshot.config.evidence.timeout);
     }
 }
 
@@ -234,7 +234,7 @@ fn rule_on(
         (Some(rule), None) => Ok(rule.0),
         (None, None) => Err(action::refuse::by_rule(None, Refusal::Unlisted, hello)),
         (rule, Some(refusal)) => {
-            let rules = &connection.worker.edge.config.rules;
+            let rules = &connection.worker.snapshot.config.rules;
             let action = rule.map(|rule| rules.at(rule.0).action);
             Err(action::refuse::by_rule(action, refusal, hello))
         }

@@ -83,7 +83,7 @@ pub async fn handshake(
 ) -> Result<Handshaken, HandshakeFailure> {
     let tls = UnbufferedServerConnection::new(config).map_err(|error| alerts::end(&error))?;
     let mut machine = Machine::new(tls, incoming, early_data);
-    let budget = &connection.worker.edge.budget;
+    let budget = &connection.worker.snapshot.budget;
     machine.transcript = asks_certificate.then(|| Counted::of(budget, Account::Received, 0));
     loop {
         let step = with_certificates(&certificates, || machine.step());

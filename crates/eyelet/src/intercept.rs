@@ -32,7 +32,7 @@ pub async fn arrive(
     let Some(destination) = destination else {
         return refused(connection, Loop::Dialled);
     };
-    let loops = &connection.worker.edge.names.loops;
+    let loops = &connection.worker.snapshot.names.loops;
     if loops.listener_at(destination).is_some() {
         return refused(connection, Loop::ToListener);
     }
@@ -44,7 +44,7 @@ pub async fn arrive(
 
 /// The listener that accepted a connection.
 pub fn listener_of<'a>(connection: &'a ConnectionHandle, info: &ConnectionInfo) -> &'a Listener {
-    &connection.worker.edge.config.listeners[usize::from(info.decided.listener)]
+    &connection.worker.snapshot.config.listeners[usize::from(info.decided.listener)]
 }
 
 /// Fails where a hello is one that this edge sent where a client wanted to go, and that would be
@@ -55,7 +55,8 @@ pub fn check_return(
     hello: &[u8],
     action: &Action,
 ) -> Result<(), End> {
-    let Some(hop_count) = connection.worker.edge.names.loops.hop_count(info.client, hello) else {
+    let Some(hop_count) = connection.worker.snapshot.names.loops.hop_count(info.client, hello)
+    else {
         return Ok(());
     };
     info.decided.hop_count = hop_count.saturating_add(1);

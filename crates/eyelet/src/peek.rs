@@ -27,7 +27,7 @@ const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Whether the client is a source that must send a PROXY header.
 pub fn must_name_client(connection: &ConnectionHandle, info: &ConnectionInfo) -> bool {
-    let listener = &connection.worker.edge.config.listeners[usize::from(info.decided.listener)];
+    let listener = &connection.worker.snapshot.config.listeners[usize::from(info.decided.listener)];
     let client = info.client.ip();
     listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
 }
@@ -135,6 +135,7 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
     if let Sni::Name(name) = hello.sni() {
         decided.sni = Some((&**name).into());
     }
+    decided.ech = hello.has_ech();
     decided.tls_version = Some(hello.version_max());
     decided.tls_compression = Some(match hello.offers_compression() {
         true => TlsCompression::Offered,
@@ -144,7 +145,7 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
         return;
     }
     decided.alpn = Alpn::new(hello.alpn());
-    if connection.worker.edge.config.log.ja4 {
+    if connection.worker.snapshot.config.log.ja4 {
         decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }
 }

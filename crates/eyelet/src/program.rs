@@ -1,22 +1,59 @@
-//! The program as the event loop calls it: an accepted connection, one that wakes, a tick, an end.
-//! It must not know how a connection is served.
+//! The program as the event loop calls it: an accepted connection, one that wakes, a tick, a
+//! reload, an end. It must not know how a connection is served.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
-use eyelet_engine::worker::{Handle, Program, Task};
+use eyelet_engine::worker::{Handle, Program, Task, Update};
 use eyelet_http::head;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
+use eyelet_telemetry::reason::Reason;
 
-use crate::action::terminate;
 use crate::connection::connection;
 use crate::connection_handle::ConnectionHandle;
+use crate::published::{News, Published};
 use crate::worker::Worker;
 
-impl Program for Worker {
-    fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
-        Box::pin(connection(ConnectionHandle::new(self, handle), info))
+/// What one event loop serves: each new connection by the newest configuration.
+pub struct Service {
+    index: usize,
+    worker: RefCell<Rc<Worker>>,
+    published: Arc<Published>,
+    /// Looked at, and not served by yet.
+    news: RefCell<Option<News>>,
+}
+
+impl Service {
+    /// What a worker with this index serves, which has warmed up.
+    pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
+        let worker = RefCell::new(Rc::new(worker));
+        Self { index, worker, published, news: RefCell::default() }
+    }
+
+    fn worker(&self) -> Rc<Worker> {
+        self.worker.borrow().clone()
+    }
+}
+
+/// Ends the parked connections whose rule the configuration does not have. One that is served ends
+/// with its next request.
+fn end_removed(worker: &Worker) {
+    let rules: HashSet<&str> = worker.snapshot.config.rules.iter().map(|rule| rule.name).collect();
+    park::end_where(worker.engine(), &Reason::RuleGone, |labels, rule| {
+        rule.is_some_and(|rule| !rules.contains(labels.rule(rule)))
+    });
+}
+
+impl Program for Service {
+    fn accepted(self: Rc<Self>, handle: Handle, mut info: ConnectionInfo) -> Task {
+        let worker = self.worker();
+        info.decided.labels = worker.labels().clone();
+        Box::pin(connection(ConnectionHandle::new(worker, handle), info))
     }
 
     fn woken(
@@ -26,7 +63,38 @@ impl Program for Worker {
         relay: Relay,
         counted: Counted,
     ) -> Task {
-        Box::pin(terminate::dial_later(ConnectionHandle::new(self, handle), info, relay, counted))
+        let worker = self.worker();
+        match relay {
+            Relay::Terminate(terminated) => {
+                eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted)
+            }
+            Relay::Splice(_) => {
+                let reason = Reason::Internal("only terminated connections dial late");
+                worker.emit(&info, &End::failed(reason));
+                Box::pin(std::future::ready(()))
+            }
+        }
+    }
+
+    fn update(&self) -> Option<Update> {
+        let served = self.worker.borrow().snapshot.generation;
+        let news = self.published.news(served)?;
+        let update = news.update(self.index);
+        *self.news.borrow_mut() = Some(news);
+        Some(update)
+    }
+
+    fn take_over(&self) {
+        let Some(News { snapshot, lines, .. }) = self.news.take() else { return };
+        let generation = snapshot.generation;
+        let worker = self.worker().reloaded(snapshot);
+        worker.log.borrow_mut().write_to(lines);
+        let worker = Rc::new(worker);
+        *self.worker.borrow_mut() = worker.clone();
+        if worker.snapshot.config.reload_ends_removed {
+            end_removed(&worker);
+        }
+        self.published.note_served(self.index, generation);
     }
 
     fn task_bytes(&self, decided: &Decided) -> usize {
@@ -34,35 +102,42 @@ impl Program for Worker {
     }
 
     fn is_logging(&self) -> bool {
-        self.log.borrow().is_on()
+        self.worker.borrow().log.borrow().is_on()
     }
 
     fn log(&self, info: &ConnectionInfo, end: &End) {
-        let measured = info.measured(self.now_unix_ms());
-        let mut log = self.log.borrow_mut();
-        log.line(&self.edge.config, &info.decided, &measured, end, None);
+        let worker = self.worker.borrow();
+        let measured = info.measured(worker.now_unix_ms());
+        let mut log = worker.log.borrow_mut();
+        if info.decided.labels.generation() > 0 {
+            return log.line(&info.decided, &measured, end, None);
+        }
+        // It was shed before any configuration looked at it.
+        let decided = Decided { labels: worker.labels().clone(), ..info.decided.clone() };
+        log.line(&decided, &measured, end, None);
     }
 
     fn flush_log(&self, ahead_ms: i64) {
-        let mut log = self.log.borrow_mut();
+        let worker = self.worker.borrow();
+        let mut log = worker.log.borrow_mut();
         log.follow(ahead_ms);
         log.flush();
     }
 
     fn tick(&self) {
-        self.http.compressors.recount();
+        self.worker.borrow().http.compressors.recount();
     }
 
     fn is_resting(&self) -> bool {
-        self.http.compressors.is_idle()
+        self.worker.borrow().http.compressors.is_idle()
     }
 
     fn release_caches(&self) {
-        self.http.compressors.rest();
+        self.worker.borrow().http.compressors.rest();
         head::forget_given_back();
     }
 
     fn close(&self) {
-        self.http.pool.close();
+        self.worker.borrow().http.pool.close();
     }
 }

@@ -3,55 +3,34 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-use eyelet_sys::socket::{self, Listen};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
+use crate::listen::{ListenError, bind_all, rebound};
+use crate::program::Service;
+use crate::published::{Published, sockets};
+use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use crate::warm_up;
-use crate::worker::{Edge, Worker};
-use eyelet_config::{Access, Config, Limits, Listener, ListenerKind};
-use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE, ListenerSocket};
-use eyelet_engine::connection_table::Slot;
+use crate::worker::Worker;
+use eyelet_config::{Access, Config};
 use eyelet_engine::event_loop::{LetGo, run};
-use eyelet_engine::relay::PIPES_MAX;
-use eyelet_engine::worker::{Process, Settings};
-use eyelet_http::compress;
-use eyelet_http::worker::SharedHttp;
+use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
-use eyelet_resolve::certificate::RootsError;
-use eyelet_resolve::evidence::EvidenceStore;
-use eyelet_resolve::loops::Loops;
-use eyelet_resolve::names::SharedNames;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
-use eyelet_tls::client::ClientConfigs;
-use eyelet_tls::server::{ServerConfigs, TlsError};
 
-/// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and the
-/// pooled pipes and epolls of each worker.
-const DESCRIPTORS_KEPT: usize = 64;
-/// The same for each worker: two for each pipe, and some.
-const DESCRIPTORS_A_WORKER: usize = 2 * PIPES_MAX + 32;
-
-/// Why an edge could not be started.
+/// Why an edge could not be started, or not with a new configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener's address cannot be had.
-    #[error("cannot listen on {address}: {error}{}", hint(error))]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        error: io::Error,
-    },
+    #[error("{0}")]
+    Listen(#[from] ListenError),
     /// The access log cannot be opened.
     #[error("cannot open the access log {path:?}: {error}")]
     Log {
@@ -60,40 +39,38 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
-    /// A terminate rule's files cannot be used.
+    /// A listener would have to be bound again where it is bound.
+    #[error(
+        "the listener on {0}: `reuse_port`, `defer_accept` and kind \"tproxy\" need a restart to \
+         change"
+    )]
+    Rebound(SocketAddr),
+    /// A file that the configuration names cannot be used.
     #[error("{0}")]
-    Tls(#[from] TlsError),
-    /// The roots for the certificates of destinations cannot be used.
-    #[error("[evidence] ca: {0}")]
-    Roots(#[from] RootsError),
-    /// The store of dictionaries cannot be opened.
-    #[error("cannot keep dictionaries: {0}")]
-    Dictionaries(io::Error),
+    Snapshot(#[from] SnapshotError),
     /// A thread or its epoll could not be made.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
 }
 
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            " (a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower \
-             net.ipv4.ip_unprivileged_port_start; kind \"tproxy\" needs root or CAP_NET_ADMIN)"
-        }
-        io::ErrorKind::AddrInUse => " (another process holds it; `ss -ltnp` shows which)",
-        io::ErrorKind::AddrNotAvailable => " (no interface of this host has it; `ip addr`)",
-        _ => "",
-    }
-}
-
 /// A running edge.
 pub struct Running {
-    addresses: Vec<SocketAddr>,
-    drain: watch::Sender<bool>,
+    published: Arc<Published>,
+    orders: watch::Sender<Order>,
     workers: Vec<JoinHandle<()>>,
-    compress: Arc<compress::SharedDictionaries>,
     writer: Writer,
+    /// The log of the configuration before, until no worker writes to it.
+    earlier_writer: Option<Writer>,
     budget: Arc<Budget>,
+}
+
+/// What a reload has changed.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// The number of the new configuration.
+    pub generation: u64,
+    /// Keys that need a restart and stay as they were.
+    pub unchanged: Vec<&'static str>,
 }
 
 /// Binds, then starts the workers.
@@ -103,118 +80,57 @@ pub struct Running {
 pub fn start(config: Config) -> Result<Running, StartError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
-    let tls = ServerConfigs::new(&config)?;
-    let upstream_tls = ClientConfigs::new(&config)?;
-    let evidence = EvidenceStore::new(&config)?;
-    let (addresses, sockets) = bind_all(&config, count)?;
-    let names = config.listeners.iter().zip(&addresses).map(|(listener, address)| {
-        listener.name.clone().unwrap_or_else(|| address.to_string()).into()
-    });
-    let path = match &config.log.access {
-        Access::File(path) => path.display().to_string(),
-        Access::Stdout => String::from("stdout"),
-        Access::Off => String::from("off"),
-    };
+    let prepared = PreparedSnapshot::new(config, None)?;
+    let config = prepared.config();
+    let listeners = bind_all(config, count, &[])?;
+    let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
     // What reading the configuration left behind is not to be counted as held.
     eyelet_sys::memory::trim();
     let resident = eyelet_sys::memory::resident_bytes();
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
-    let writer = Writer::start(&config, names.collect(), &budget)
-        .map_err(|error| StartError::Log { path, error })?;
-    let compress =
-        compress::SharedDictionaries::start(&config, &budget).map_err(StartError::Dictionaries)?;
-    let shared =
-        Shared { tls, upstream_tls, compress: compress.clone(), evidence, budget: budget.clone() };
-    let edge = Arc::new(edge(config, shared, count, &addresses));
-    let (drain, draining) = watch::channel(false);
-    let mut running = Running { addresses, drain, workers: Vec::new(), compress, writer, budget };
+    let writer = Writer::start(config, &budget).map_err(|error| log_error(config, error))?;
+    let snapshot = Arc::new(prepared.first(count, &addresses, &budget)?);
+    let published = Published::new(snapshot, listeners, writer.lines(), count);
+    let (orders, ordered) = watch::channel(Order::default());
+    let (published, workers) = (Arc::new(published), Vec::new());
+    let mut running = Running { published, orders, workers, writer, earlier_writer: None, budget };
     // Of memory and of the program, what only the start has needed until here. What comes now is
     // what connections need.
     eyelet_sys::memory::trim();
     eyelet_sys::memory::forget_code();
-    if let Err(error) = running.work(&edge, sockets, &draining) {
+    if let Err(error) = running.work(count, &ordered) {
         // Those that were made have little to do, if anything.
         running.drain();
         return Err(StartError::Worker(error));
     }
     eyelet_sys::memory::trim();
-    for address in &running.addresses {
+    for address in &addresses {
         tracing::info!("listening on {address}");
     }
     Ok(running)
 }
 
+fn log_error(config: &Config, error: io::Error) -> StartError {
+    let path = match &config.log.access {
+        Access::File(path) => path.display().to_string(),
+        Access::Stdout => String::from("stdout"),
+        Access::Off => String::from("off"),
+    };
+    StartError::Log { path, error }
+}
+
 /// A worker that has warmed up, and what runs it.
 fn make(
     index: u16,
-    edge: Arc<Edge>,
+    snapshot: Arc<Snapshot>,
     log: Log,
     counters: Arc<Counters>,
 ) -> io::Result<(Worker, Runtime)> {
-    let worker = Worker::new(index, edge, log, counters)?;
+    let worker = Worker::new(index, snapshot, log, counters)?;
     warm_up::warm_up(&worker);
     eyelet_sys::memory::trim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok((worker, runtime))
-}
-
-/// What was made ready for all workers.
-struct Shared {
-    tls: ServerConfigs,
-    upstream_tls: ClientConfigs,
-    compress: Arc<compress::SharedDictionaries>,
-    evidence: EvidenceStore,
-    budget: Arc<Budget>,
-}
-
-fn edge(config: Config, shared: Shared, workers: usize, addresses: &[SocketAddr]) -> Edge {
-    let descriptors = eyelet_sys::process::raise_descriptor_limit();
-    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let kept =
-        DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + EvidenceStore::descriptors_max(&config);
-    let descriptors_max = descriptors.saturating_sub(kept).max(2);
-    let by_memory = config.limits.memory_max / size_of::<Slot>();
-    let connections_max = config.limits.connections_max.min(by_memory).min(descriptors_max);
-    tracing::info!(
-        "{workers} workers, at most {connections_max} connections \
-         (connections_max {}, memory_max {by_memory}, descriptors {descriptors_max}; \
-         a pair takes two)",
-        config.limits.connections_max,
-    );
-    let limits = &config.limits;
-    let settings = Settings {
-        idle_timeout: limits.idle_timeout,
-        shed_idle: limits.shed_idle,
-        drain_timeout: limits.drain_timeout,
-    };
-    let process = Process {
-        settings,
-        open: AtomicUsize::new(0),
-        budget: shared.budget.clone(),
-        descriptors: AtomicUsize::new(0),
-        connections_max,
-        descriptors_max,
-    };
-    let config = Arc::new(config);
-    let names = SharedNames {
-        config: config.clone(),
-        loops: Loops::new(&config.listeners, addresses),
-        evidence: shared.evidence,
-        budget: shared.budget.clone(),
-    };
-    let http = SharedHttp {
-        config: config.clone(),
-        upstream_tls: Arc::new(shared.upstream_tls),
-        compress: shared.compress,
-    };
-    Edge {
-        budget: shared.budget,
-        process: Arc::new(process),
-        names: Arc::new(names),
-        config,
-        tls: shared.tls,
-        http: Arc::new(http),
-    }
 }
 
 /// One that is missing is enough: its connections are gone, and so is its share of new ones.
@@ -222,67 +138,19 @@ fn has_died(workers: &[JoinHandle<()>]) -> bool {
     workers.iter().any(JoinHandle::is_finished)
 }
 
-type Bound = (Vec<SocketAddr>, Vec<Vec<ListenerSocket>>);
-
-/// A socket of every listener for every worker.
-fn bind_all(config: &Config, workers: usize) -> Result<Bound, StartError> {
-    let Config { listeners, limits, .. } = config;
-    let mut addresses = Vec::new();
-    let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
-    for (index, listener) in listeners.iter().enumerate() {
-        let (address, bound) = bind(listener, limits, workers)
-            .map_err(|error| StartError::Listen { address: listener.address, error })?;
-        addresses.push(address);
-        for (worker, socket) in sockets.iter_mut().zip(bound) {
-            worker.push(ListenerSocket { listener: index as u16, socket, drops: 0 });
-        }
-    }
-    Ok((addresses, sockets))
-}
-
-fn bind(
-    listener: &Listener,
-    limits: &Limits,
-    workers: usize,
-) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
-    let transparent = listener.kind == ListenerKind::Tproxy;
-    let defer = listener.defer_accept.then_some(limits.hello_timeout);
-    let keepalive_idle = KEEPALIVE_IDLE;
-    let how = |reuse_port| Listen { reuse_port, keepalive_idle, transparent, defer };
-    let mut address = listener.address;
-    if workers > 1 && !listener.reuse_port {
-        // SO_REUSEPORT would share the port with any process of this user that says the same:
-        // a first socket without it finds out whether it is taken.
-        let probe = socket::bind(address, how(false))?;
-        socket::listen(&probe, 1)?;
-        address = socket::local_address(&probe)?;
-    }
-    let mut sockets = Vec::new();
-    for _ in 0..workers {
-        let bound = socket::bind(address, how(workers > 1 || listener.reuse_port))?;
-        socket::listen(&bound, BACKLOG)?;
-        address = socket::local_address(&bound)?;
-        sockets.push(bound);
-    }
-    Ok((address, sockets))
-}
-
 impl Running {
-    /// Starts a worker for each set of sockets, and waits until all have warmed up or one fails.
-    fn work(
-        &mut self,
-        edge: &Arc<Edge>,
-        sockets: Vec<Vec<ListenerSocket>>,
-        draining: &watch::Receiver<bool>,
-    ) -> io::Result<()> {
-        let count = sockets.len();
+    /// Starts the workers, and waits until all have warmed up or one fails.
+    fn work(&mut self, count: usize, ordered: &watch::Receiver<Order>) -> io::Result<()> {
         let (made, all_made) = sync_channel(count);
-        for (index, sockets) in sockets.into_iter().enumerate() {
+        for index in 0..count {
             let counters = counters::register();
             let log = self.writer.log(counters.clone());
-            let (edge, draining, made) = (edge.clone(), draining.clone(), made.clone());
+            let (published, ordered, made) =
+                (self.published.clone(), ordered.clone(), made.clone());
             let body = move || {
-                let (result, worker) = match make(index as u16, edge, log, counters) {
+                let sockets = sockets(&published.listeners(), index);
+                let (result, worker) = match make(index as u16, published.snapshot(), log, counters)
+                {
                     Ok(worker) => (Ok(()), Some(worker)),
                     Err(error) => (Err(error), None),
                 };
@@ -291,16 +159,7 @@ impl Running {
                 let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
-                let (tasks, worker) = (LocalSet::new(), Rc::new(worker));
-                let engine = worker.engine().clone();
-                engine.serve(&worker);
-                let last = LetGo(engine.clone());
-                let ended = tasks.block_on(&runtime, run(engine, sockets, draining));
-                // What the connections' ends write goes through the program's worker.
-                drop((tasks, last, worker));
-                if let Err(error) = ended {
-                    tracing::error!("worker {index} has ended: {error}");
-                }
+                serve(index, worker, &runtime, published, sockets, ordered);
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             self.workers.push(thread.spawn(body)?);
@@ -313,15 +172,66 @@ impl Running {
         Ok(())
     }
 
+    /// Has the workers serve by another configuration, each from its next iteration on:
+    /// [`Running::is_served`].
+    ///
+    /// # Errors
+    /// [`StartError`]. Nothing has changed then.
+    pub fn reload(&mut self, mut config: Config) -> Result<Reloaded, StartError> {
+        let (earlier, count) = (self.published.snapshot(), self.workers.len());
+        let unchanged = config.keep_until_restart(&earlier.config);
+        let known = self.published.listeners();
+        if let Some(address) = rebound(&config, &known) {
+            return Err(StartError::Rebound(address));
+        }
+        let prepared = PreparedSnapshot::new(config, Some(&earlier))?;
+        let config = prepared.config();
+        let listeners = bind_all(config, count, &known)?;
+        let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
+        let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
+        let snapshot = Arc::new(prepared.next(count, &addresses, &earlier)?);
+        for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
+            tracing::info!("listening on {}", bound.address);
+        }
+        for bound in known.iter().filter(|bound| !listeners.contains(bound)) {
+            tracing::info!("{} is no listener any more", bound.address);
+        }
+        if let Some(writer) = writer {
+            self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));
+        }
+        let generation = snapshot.generation;
+        self.published.publish(snapshot, listeners, self.writer.lines());
+        // Without a worker left nobody has to know.
+        let _ = self.orders.send(Order::Reload(generation));
+        Ok(Reloaded { generation, unchanged })
+    }
+
+    /// Whether all workers serve by this configuration, or a newer one.
+    pub fn is_served(&self, generation: u64) -> bool {
+        self.published.is_served(generation)
+    }
+
+    /// Gives up what the configuration before has left.
+    pub fn tidy(&mut self) {
+        if let Some(writer) = self.earlier_writer.take() {
+            writer.finish();
+        }
+        eyelet_sys::memory::trim();
+    }
+
     /// The addresses listened on, in the order of the configuration; port 0 is resolved.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.published.listeners().iter().map(|bound| bound.address).collect()
     }
 
     /// What is counted against `memory_max` now, by kind, in one line.
     pub fn accounts(&self) -> String {
         let resident = eyelet_sys::memory::resident_bytes();
-        format!("memory: {resident} bytes resident; {}", self.budget)
+        let (alive, newest) = (snapshot::alive(), self.published.snapshot().generation);
+        format!(
+            "memory: {resident} bytes resident; {}; configurations: {alive} held, {newest} read",
+            self.budget
+        )
     }
 
     /// Whether a worker has ended by itself, which only a failure makes it do.
@@ -333,13 +243,34 @@ impl Running {
     /// what was learnt and logged goes to disk.
     pub fn drain(self) {
         // Without a worker left there is nothing to drain.
-        let _ = self.drain.send(true);
+        let _ = self.orders.send(Order::Drain);
         for worker in self.workers {
             // A worker that panicked has said so.
             let _ = worker.join();
         }
-        self.compress.finish();
+        self.published.snapshot().http.compress.finish();
         self.writer.finish();
+    }
+}
+
+/// The life of a worker's thread.
+fn serve(
+    index: usize,
+    worker: Worker,
+    runtime: &Runtime,
+    published: Arc<Published>,
+    sockets: Vec<ListenerSocket>,
+    ordered: watch::Receiver<Order>,
+) {
+    let engine = worker.engine().clone();
+    let (tasks, service) = (LocalSet::new(), Rc::new(Service::new(index, worker, published)));
+    engine.serve(&service);
+    let last = LetGo(engine.clone());
+    let ended = tasks.block_on(runtime, run(engine, sockets, ordered));
+    // What the connections' ends write goes through the service.
+    drop((tasks, last, service));
+    if let Err(error) = ended {
+        tracing::error!("worker {index} has ended: {error}");
     }
 }
 

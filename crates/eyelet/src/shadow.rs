@@ -32,9 +32,9 @@ pub async fn look(
     if !note(connection, info, known, None) {
         return Ok(());
     }
-    let edge = &connection.worker.edge;
+    let snapshot = &connection.worker.snapshot;
     let until = Instant::now() + HELLO_WAIT;
-    let mut reader = HelloReader::new(edge.config.limits.hello_bytes_max);
+    let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
     loop {
         match reader.feed(peeked) {
             // Before the 200 that a CONNECT waits for there is no more than came with its head.
@@ -62,7 +62,7 @@ pub fn note(
     known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> bool {
-    let config = &connection.worker.edge.config;
+    let config = &connection.worker.snapshot.config;
     if !config.policy.has_shadows() {
         return false;
     }

@@ -2,10 +2,13 @@
 //! It must not know what a drain does.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::control::{Control, ReloadRequest};
+use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
 use eyelet_telemetry::counters;
 
@@ -43,9 +46,14 @@ impl Signals {
         }
     }
 
-    /// Waits for SIGTERM or SIGINT, or the end of a worker, and says which. SIGHUP is noted; reload
-    /// comes later. SIGUSR1 is answered by what is counted against `memory_max`.
-    pub async fn until_stop(&mut self, running: &Running) -> StopCause {
+    /// Waits for SIGTERM or SIGINT, or the end of a worker, and says which. SIGHUP and the control
+    /// socket have `file` read again. SIGUSR1 is answered by what is counted against `memory_max`.
+    pub async fn until_stop(
+        &mut self,
+        running: &mut Running,
+        file: &Path,
+        mut control: Option<Control>,
+    ) -> StopCause {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
         loop {
@@ -53,7 +61,12 @@ impl Signals {
                 _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
                 _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
                 _ = self.hangup.recv() => {
-                    tracing::warn!("SIGHUP ignored: reload does not exist yet, restart instead");
+                    log(&reload(running, file).await);
+                }
+                Some(request) = next(&mut control) => {
+                    let outcome = reload(running, file).await;
+                    log(&outcome);
+                    request.answer(&outcome).await;
                 }
                 _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),
                 _ = watch.tick() => {
@@ -74,6 +87,26 @@ pub enum StopCause {
     Signal(&'static str),
     /// A worker has ended, and the process must be started anew.
     Died,
+}
+
+/// The next request at the control socket, if there is one.
+async fn next(control: &mut Option<Control>) -> Option<ReloadRequest> {
+    match control {
+        Some(control) => control.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn log(outcome: &ReloadOutcome) {
+    for line in outcome.text.lines() {
+        match outcome.code {
+            0 => tracing::info!("reload: {line}"),
+            _ => tracing::error!("reload: {line}"),
+        }
+    }
+    if outcome.code > 0 {
+        tracing::error!("reload: nothing has changed");
+    }
 }
 
 /// Says how many connections the kernel has dropped since `known`.

@@ -18,7 +18,7 @@ pub async fn dial(
     target: &DialTarget<'_>,
     options: &DialOptions<'_>,
 ) -> Result<usize, End> {
-    connection.due_in(connection.worker.edge.config.limits.connect_timeout);
+    connection.due_in(connection.worker.snapshot.config.limits.connect_timeout);
     if let Some(upstream) = target.upstream() {
         info.decided.upstream = Some(upstream);
     }

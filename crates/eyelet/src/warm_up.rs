@@ -31,12 +31,12 @@ const WORD: &[u8] = b"hello";
 /// done where there is none. A failure is told, and is no reason not to start: clients may offer
 /// what our own does not.
 pub fn warm_up(worker: &Worker) {
-    let rules = &worker.edge.config.rules;
+    let rules = &worker.snapshot.config.rules;
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
     let warmed_up = shake(worker, rule as u32).and_then(|(done, client)| {
         let buffers = &mut *worker.buffers.borrow_mut();
-        buffers.piece = worker.edge.budget.piece();
+        buffers.piece = worker.snapshot.budget.piece();
         let shared = &mut worker.shared.borrow_mut();
         echo(shared, buffers, done.session, client).map_err(|error| error.to_string())
     });
@@ -47,10 +47,11 @@ pub fn warm_up(worker: &Worker) {
 }
 
 fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), String> {
-    let edge = &worker.edge;
-    let config = edge.tls.of(&edge.config.rules, rule).map_err(|error| error.to_string())?;
+    let snapshot = &worker.snapshot;
+    let config =
+        snapshot.tls.of(&snapshot.config.rules, rule).map_err(|error| error.to_string())?;
     let mut client = client().map_err(|error| error.to_string())?;
-    let incoming = CountedBuffer::of(&edge.budget, Account::Received);
+    let incoming = CountedBuffer::of(&snapshot.budget, Account::Received);
     Ok((handshake::warm_up(config, &mut client, incoming)?, client))
 }
 

@@ -1,5 +1,5 @@
-//! What one worker of the program owns: the event loop's part, and what serves its connections.
-//! It must not know how a connection is served.
+//! What one worker serves connections by, under one configuration. A reload makes another one of
+//! the same event loop. It must not know how a connection is served.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,36 +7,19 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use eyelet_config::Config;
 use eyelet_engine::worker as engine;
-use eyelet_memory::budget::Budget;
-use eyelet_resolve::names::{Names, SharedNames};
+use eyelet_resolve::names::Names;
 use eyelet_telemetry::counters::Counters;
+use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::log::Log;
 
-use eyelet_http::worker::{Http, SharedHttp};
-use eyelet_tls::server::ServerConfigs;
+use crate::snapshot::Snapshot;
+use eyelet_http::worker::Http;
 
-/// What all workers share.
-pub struct Edge {
-    /// The checked configuration.
-    pub config: Arc<Config>,
-    /// What looks names up and believes them.
-    pub names: Arc<SharedNames>,
-    /// TLS configurations by rule.
-    pub tls: ServerConfigs,
-    /// What HTTP shares.
-    pub http: Arc<SharedHttp>,
-    /// What connections hold in memory, in all workers.
-    pub budget: Arc<Budget>,
-    /// What the event loops share.
-    pub process: Arc<engine::Process>,
-}
-
-/// One worker.
+/// A worker under one configuration. An active connection holds it; a parked one does not.
 pub struct Worker {
-    /// What all share.
-    pub edge: Arc<Edge>,
+    /// The configuration.
+    pub snapshot: Arc<Snapshot>,
     /// Its event loop.
     engine: Rc<engine::Worker>,
     /// Its part of what looks names up.
@@ -49,13 +32,33 @@ pub struct Worker {
 
 impl Worker {
     /// A worker with nothing to do yet.
-    pub fn new(index: u16, edge: Arc<Edge>, log: Log, counters: Arc<Counters>) -> io::Result<Self> {
-        let engine = Rc::new(engine::Worker::new(index, edge.process.clone(), counters)?);
-        let names = Rc::new(Names::new(edge.names.clone(), engine.clone()));
+    pub fn new(
+        index: u16,
+        snapshot: Arc<Snapshot>,
+        log: Log,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        let (settings, process) = (snapshot.settings, snapshot.process.clone());
+        let engine = Rc::new(engine::Worker::new(index, settings, process, counters)?);
+        let names = Rc::new(Names::new(snapshot.names.clone(), engine.clone()));
         let log = Rc::new(RefCell::new(log));
-        let http =
-            Rc::new(Http::new(edge.http.clone(), engine.clone(), names.clone(), log.clone()));
-        Ok(Self { engine, edge, names, http, log })
+        let (shared, labels) = (snapshot.http.clone(), snapshot.labels());
+        let http = Http::new(shared, labels, engine.clone(), names.clone(), log.clone());
+        Ok(Self { snapshot, engine, names, http, log })
+    }
+
+    /// The same worker under a new configuration.
+    #[must_use]
+    pub fn reloaded(&self, snapshot: Arc<Snapshot>) -> Self {
+        let names = Rc::new(self.names.reloaded(snapshot.names.clone()));
+        let http = self.http.reload(snapshot.http.clone(), snapshot.labels(), names.clone());
+        let (engine, log) = (self.engine.clone(), self.log.clone());
+        Self { snapshot, engine, names, http, log }
+    }
+
+    /// What access lines call its rules and listeners.
+    pub fn labels(&self) -> &Labels {
+        &self.http.labels
     }
 
     /// Its event loop.

@@ -19,7 +19,7 @@ use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::page::page;
 use super::room;
-use super::served_connection::{NO_UPSTREAM, Record, RequestLogEntry, ServedConnection, Written};
+use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::{ExchangeError, Stream};
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::dial::{self, Dialled, spoken};
@@ -30,6 +30,9 @@ use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
 use eyelet_tls::client::Spoken;
+
+/// A route has an HTTP upstream: nothing else is served here.
+const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
 
 /// How often a request is sent, where that does no harm.
 const TRIES_MAX: u32 = 3;
@@ -199,23 +202,20 @@ async fn serve(
     record: &mut Record,
     written: &Written<'_>,
 ) -> Result<ExchangeEnd, Failure> {
+    let route = served.route().map_err(Failure::Answer)?;
     let host = check(served, request)?;
     let host = host.as_str();
-    let own = served.worker.compressors.answer(served.rule, request);
+    let own = served.worker.compressors.answer(route.rule, request);
     if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
         return Box::pin(answer_own(served, stream, &request.method, own, record)).await;
     }
-    let switch = match stream.as_one() {
-        Some(_) => fields::upgrade(request, length),
-        None if websocket::is_asked(request) => websocket::to_get(request),
-        None => None,
-    };
+    let switch = switch(stream, request, length);
     let trailers = lists(&request.headers, &header::TE, "trailers");
     let length = to_upstream(stream, request, length, switch.clone());
     let forwarded = &served.identify_requester(host, request);
-    let Some(terminate) = served.terminate() else { return Ok(ExchangeEnd::default()) };
+    let Some(terminate) = route.terminate() else { return Ok(ExchangeEnd::default()) };
     let compressors = &served.worker.compressors;
-    let wanted = compressors.request(served.rule, terminate, host, request);
+    let wanted = compressors.request(route.rule, terminate, host, request);
     let by_one = switch.is_some();
     let again = may_be_sent_again(request, length) && !by_one;
     let asked =
@@ -260,6 +260,19 @@ async fn serve(
         served.keep(upstream);
     }
     passed.end(served, stream).await
+}
+
+/// The protocol that the client asks to switch to. An extended CONNECT becomes a GET.
+fn switch(
+    stream: &mut Stream<'_>,
+    request: &mut request::Parts,
+    length: Length,
+) -> Option<http::HeaderValue> {
+    match stream.as_one() {
+        Some(_) => fields::upgrade(request, length),
+        None if websocket::is_asked(request) => websocket::to_get(request),
+        None => None,
+    }
 }
 
 /// Makes a client's request the upstream's; gives the length of its body.
@@ -390,22 +403,23 @@ async fn find(
     idle: bool,
     record: &mut Record,
 ) -> Result<Upstream, Failure> {
-    let Some(to) = served.upstream() else {
+    let route = served.route().map_err(Failure::Answer)?;
+    let Some(to) = route.upstream() else {
         return Err(Failure::Answer(NO_UPSTREAM));
     };
-    let spoken = spoken(to, upstream_request.by_one);
-    let in_vain = served.shelf.in_vain();
+    let (shelf, spoken) = (&route.shelf, spoken(to, upstream_request.by_one));
+    let in_vain = shelf.in_vain();
     let mut began = None;
     loop {
-        if let Some(kept) = served.shelf.take(upstream_request, idle) {
+        if let Some(kept) = shelf.take(upstream_request, idle) {
             return Ok(kept);
         }
         // One wait, for others' dials and for its own.
         let give_up_at = *began.get_or_insert_with(Instant::now) + to.wait;
-        if spoken != Spoken::One && served.shelf.is_dialled(in_vain) {
+        if spoken != Spoken::One && shelf.is_dialled(in_vain) {
             // A dial has its own bounds.
             stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
-            Box::pin(while_here(stream, served.shelf.settled())).await?;
+            Box::pin(while_here(stream, shelf.settled())).await?;
             continue;
         }
         match Box::pin(reach(served, stream, spoken, give_up_at, record)).await? {
@@ -439,12 +453,13 @@ async fn reach(
     give_up_at: Instant,
     record: &mut Record,
 ) -> Result<Dialled, Failure> {
-    let Some(to) = served.upstream() else {
+    let route = served.route().map_err(Failure::Answer)?;
+    let Some(to) = route.upstream() else {
         return Err(Failure::Answer(NO_UPSTREAM));
     };
     // The dial has its own bounds.
     stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
-    let dialling = (spoken != Spoken::One).then(|| served.shelf.dials());
+    let dialling = (spoken != Spoken::One).then(|| route.shelf.dials());
     let begins = (spoken, &*served.preface);
     let dialled = dial::reach(&served.worker.dialler, to, begins, give_up_at, &served.info);
     let dialled = while_here(stream, dialled).await?;

@@ -24,6 +24,7 @@ mod properties;
 pub mod reason;
 pub mod redirect;
 mod room;
+mod route;
 pub mod served_connection;
 mod stream;
 mod transfer;
@@ -36,15 +37,13 @@ pub mod worker;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use eyelet_engine::park;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
-use eyelet_telemetry::info::{ConnectionInfo, End};
-use eyelet_wire::alert::AlertDescription;
+use eyelet_telemetry::info::ConnectionInfo;
 
 use io::ClientStream;
-use served_connection::{NO_UPSTREAM, ServedConnection};
+use served_connection::ServedConnection;
 use worker::Http;
 
 /// Serves a connection whose client's first bytes are here, until it rests or has ended.
@@ -59,24 +58,19 @@ pub fn serve(
     mut counted: Counted,
 ) -> Served {
     let http2 = info.decided.http2;
-    let (mut client, preface) = ClientStream::new(handle, terminated);
+    let (client, preface) = ClientStream::new(handle, terminated);
     // What was held is the client's now.
     counted.set(if http2 { HTTP2_BYTES } else { 0 });
     // The first bytes were counted as the upstream's when they were opened.
     let first = client.plain.len() as u64;
     info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
     let serving = worker.engine.serves(info.client.ip());
-    let engine = worker.engine.clone();
-    match ServedConnection::new(worker, &mut info, preface, client.bytes_to_client.clone()) {
-        Some(served) if http2 => Box::pin(two::serve(client, served, counted, serving)),
-        Some(served) => Box::pin(one::serve(client, served, serving)),
-        None => {
-            client.seal_alert(AlertDescription::InternalError.code());
-            let alert = client.unsent();
-            park::close_with(&client.handle, &alert);
-            engine.emit(&info, &End::failed(NO_UPSTREAM));
-            Box::pin(std::future::ready(()))
-        }
+    let local = || client.handle.local_address();
+    let served =
+        ServedConnection::new(worker, info, preface, client.bytes_to_client.clone(), local);
+    match http2 {
+        true => Box::pin(two::serve(client, served, counted, serving)),
+        false => Box::pin(one::serve(client, served, serving)),
     }
 }
 

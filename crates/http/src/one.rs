@@ -53,10 +53,13 @@ enum Last {
 }
 
 /// Serves a connection until it is at rest, or has ended.
-pub async fn serve(mut client: ClientStream, served: ServedConnection, _serving: Serving) {
+pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serving: Serving) {
     let (reason, last) = loop {
         match next(&mut client, &served).await {
             Next::Request(request) => {
+                if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
+                    served = newer;
+                }
                 let Step { close, done } = step(&mut client, &served, request).await;
                 if let Some(upstream) = done.switched {
                     return upgrade::switch(client, served, upstream).await;
@@ -66,6 +69,7 @@ pub async fn serve(mut client: ClientStream, served: ServedConnection, _serving:
                     (false, true) if served.worker.engine.is_draining() => {
                         break (Reason::Drained(None), Last::Close);
                     }
+                    (false, true) if served.is_gone() => break (Reason::RuleGone, Last::Close),
                     (false, true) => break (Reason::ClosedAfterResponse, Last::Close),
                     (false, false) => {}
                 }
@@ -158,7 +162,7 @@ struct Step {
 
 async fn step(client: &mut ClientStream, served: &ServedConnection, request: Request) -> Step {
     let Request { parts, length, keep_alive } = request;
-    let close = !keep_alive || served.worker.engine.is_draining();
+    let close = !keep_alive || served.worker.engine.is_draining() || served.is_gone();
     let mut stream = Stream::one(client, length, parts.version, close);
     // Not boxed: it is larger than what the allocator has at hand, and a box a request costs more
     // than the memory while the connection is awake.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use eyelet_config::HttpUpstream;
+use eyelet_tls::client::Roots;
 
 use super::upstream::dial::Dialled;
 use super::upstream::request::UpstreamRequest;
@@ -38,18 +39,39 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The pool of a worker.
 #[derive(Default)]
 pub struct UpstreamPool {
-    shelves: RefCell<HashMap<HttpUpstream, Rc<Shelf>>>,
+    shelves: RefCell<HashMap<HttpUpstream, Verified>>,
+}
+
+/// The connections to an upstream, and who has verified it.
+struct Verified {
+    roots: Option<Roots>,
+    shelf: Rc<Shelf>,
 }
 
 impl UpstreamPool {
     /// What is kept of an upstream: rules with equal upstreams share connections, whichever
     /// configuration they are of.
-    pub fn shelf(&self, upstream: &HttpUpstream) -> Rc<Shelf> {
+    /// A file of roots that has changed makes it another upstream.
+    pub fn shelf(&self, upstream: &HttpUpstream, roots: Option<&Roots>) -> Rc<Shelf> {
         let mut shelves = self.shelves.borrow_mut();
-        if let Some(shelf) = shelves.get(upstream) {
-            return shelf.clone();
+        if let Some(known) = shelves.get(upstream)
+            && known.roots.as_ref() == roots
+        {
+            return known.shelf.clone();
         }
-        shelves.entry(upstream.clone()).or_default().clone()
+        let shelf = Rc::<Shelf>::default();
+        let verified = Verified { roots: roots.cloned(), shelf: shelf.clone() };
+        shelves.insert(upstream.clone(), verified);
+        shelf
+    }
+
+    /// Forgets upstreams to which nothing is kept and nobody asks for. Done at each reload, so that
+    /// those of all configurations together are few.
+    pub fn forget_unused(&self) {
+        let is_used = |_: &HttpUpstream, known: &mut Verified| {
+            Rc::strong_count(&known.shelf) > 1 || !known.shelf.is_empty()
+        };
+        self.shelves.borrow_mut().retain(is_used);
     }
 
     /// Closes what is kept: a worker is what its sockets are watched by, and would not go.
@@ -145,6 +167,10 @@ impl Shelf {
         }
         drop(ones);
         self.sweep_later();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ones.borrow().is_empty() && self.twos.borrow().is_empty()
     }
 
     /// Dials that brought no shared connection until now.

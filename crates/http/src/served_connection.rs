@@ -2,6 +2,7 @@
 //! It must not know which version of HTTP it came by.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,16 +12,12 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, request};
 
 use super::fields::{self, Requester};
-use super::pool::Shelf;
+use super::route::Route;
 use super::upstream::Upstream;
 use crate::worker::Http;
-use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 use eyelet_telemetry::info::{ConnectionInfo, End, Measured, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
-
-/// The rule of a connection or of a request is not one with an HTTP upstream.
-pub const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
 
 /// Paths are cut in the log: a line is for reading.
 const PATH_CHARS_MAX: usize = 2048;
@@ -35,17 +32,14 @@ const HOST_BYTES_KEPT: usize = 260;
 pub struct ServedConnection {
     /// Its worker.
     pub worker: Rc<Http>,
-    /// Index of its rule.
-    pub rule: u32,
     /// Its info as it was when it woke.
     pub info: ConnectionInfo,
     /// The PROXY header that a new upstream connection gets first; empty if none.
     pub preface: Vec<u8>,
-    action: Arc<Action>,
-    /// Upstream connections that are kept for its requests.
-    pub shelf: Rc<Shelf>,
+    /// The rule that serves its requests; `None`: a reload has left none.
+    route: Option<Route>,
     /// Bytes written to upstreams since it woke.
-    pub bytes_to_upstream: Cell<u64>,
+    pub bytes_to_upstream: Rc<Cell<u64>>,
     /// Bytes written to the client since it woke.
     sent: Rc<Cell<u64>>,
     /// Its info is written, or goes on elsewhere.
@@ -56,61 +50,62 @@ pub struct ServedConnection {
 }
 
 impl ServedConnection {
-    /// Takes the info. `sent` counts the bytes written to the client. `None`, and the info stays:
-    /// the rule is not one with an HTTP upstream, see [`NO_UPSTREAM`].
+    /// Takes the info. `sent` counts the bytes written to the client. `local` is the address that
+    /// the client connected to.
     pub fn new(
         worker: Rc<Http>,
-        info: &mut ConnectionInfo,
+        mut info: ConnectionInfo,
         preface: Vec<u8>,
         sent: Rc<Cell<u64>>,
-    ) -> Option<Self> {
-        let rule = info.decided.rule?;
-        let action = worker.shared.config.rules.shared_action(rule)?;
-        let Action::Terminate(terminate) = &*action else { return None };
-        let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
-        let shelf = match terminate.proxy_protocol {
-            // A connection that came from this edge dials for itself, so that the dial is checked:
-            // what others dialled may lead to a listener of this edge, and its request round again.
-            None if info.decided.is_handed => Rc::default(),
-            None => worker.pool.shelf(upstream),
-            // The upstream was told whose the connection is: it is this client's alone.
-            Some(_) => Rc::default(),
-        };
-        Some(Self {
+        local: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Self {
+        let route = Route::of(&worker, &mut info, !preface.is_empty(), local);
+        Self {
             worker,
-            rule,
-            info: info.take(),
+            info,
             preface,
-            action,
-            shelf,
-            bytes_to_upstream: Cell::new(0),
+            route,
+            bytes_to_upstream: Rc::default(),
             sent,
             is_over: Cell::new(false),
             upstream: RefCell::default(),
             requester: RefCell::default(),
-        })
-    }
-
-    /// The rule's action.
-    pub fn terminate(&self) -> Option<&Terminate> {
-        match &*self.action {
-            Action::Terminate(terminate) => Some(terminate),
-            _ => None,
         }
     }
 
-    /// Where its requests go.
-    pub fn upstream(&self) -> Option<&HttpUpstream> {
-        match &self.terminate()?.upstream {
-            TerminateUpstream::Http(upstream) => Some(upstream),
-            _ => None,
-        }
+    /// The same under the newest configuration, for new requests, if there was a reload. This one
+    /// then serves the requests that it has, and no more.
+    pub fn reloaded(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Option<Self> {
+        let worker = self.worker.newer()?;
+        let info =
+            ConnectionInfo { decided: self.info.decided.clone(), connect: None, ..self.info };
+        let sent = self.sent.clone();
+        let mut next = Self::new(worker, info, self.preface.clone(), sent, local);
+        next.bytes_to_upstream = self.bytes_to_upstream.clone();
+        next.upstream = self.upstream.clone();
+        self.is_over.set(true);
+        Some(next)
+    }
+
+    /// The rule that serves its requests.
+    ///
+    /// # Errors
+    /// If a reload has left none.
+    pub fn route(&self) -> Result<&Route, Reason> {
+        self.route.as_ref().ok_or(Reason::RuleGone)
+    }
+
+    /// Whether a reload has left no rule for it: it ends behind the next response.
+    pub fn is_gone(&self) -> bool {
+        self.route.is_none()
     }
 
     /// Keeps the upstream of a response that has ended.
     pub fn keep(&self, upstream: Upstream) {
-        if !self.worker.engine.process.budget.is_tight(0) {
-            self.shelf.keep(upstream);
+        if let Some(route) = &self.route
+            && !self.worker.engine.process.budget.is_tight(0)
+        {
+            route.shelf.keep(upstream);
         }
     }
 
@@ -163,6 +158,7 @@ impl ServedConnection {
     /// Whether a request for this host belongs on this connection: a connection for it would
     /// have come to the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
+        let Some(route) = &self.route else { return false };
         let host = authority.host();
         let host = host.strip_suffix('.').unwrap_or(host);
         let sni = self.info.decided.sni.as_deref();
@@ -180,7 +176,7 @@ impl ServedConnection {
             destination: self.info.decided.destination,
             ..Facts::new(self.info.decided.listener, self.info.client.ip())
         };
-        self.worker.shared.config.policy.serves(RuleId(self.rule), name, &facts)
+        self.worker.shared.config.policy.serves(RuleId(route.rule), name, &facts)
     }
 
     /// The info with what has happened since it woke, for whoever goes on with it or writes it.

@@ -65,7 +65,7 @@ pub async fn serve(
     _serving: Serving,
 ) {
     let handle = client.handle.clone();
-    let served = Rc::new(served);
+    let mut served = Rc::new(served);
     served.worker.engine.enters(handle.key(), Phase::HalfOpen);
     let http = &served.worker.shared.config.http;
     let load = Load::new(counted, http.head_bytes_max);
@@ -94,7 +94,7 @@ pub async fn serve(
         None | Some(Err(WaitError::Late)) => Reason::Timeout(Limit::Head, None),
         Some(Err(wait_error)) => ClientLost::Wait(wait_error).reason(),
         Some(Ok(Err(error))) => http2(Peer::Client, &error),
-        Some(Ok(Ok(connection))) => run(connection, &handle, &served, &load).await,
+        Some(Ok(Ok(connection))) => run(connection, &handle, &mut served, &load).await,
     };
     load.closes();
     // What was sealed last is sent, or the client does not read.
@@ -130,17 +130,15 @@ impl Event {
 async fn run(
     mut connection: Box<Connection<ClientStream, Bytes>>,
     handle: &Handle,
-    served: &Rc<ServedConnection>,
+    served: &mut Rc<ServedConnection>,
     load: &Rc<Load>,
 ) -> Reason {
     let idle = served.worker.shared.config.http.http2_idle_timeout;
     // One for the connection, and one for each stream that is served; in it is how many streams
     // were dropped.
     let alive = Rc::new(Cell::new(0));
-    let mut going_away: Option<Reason> = None;
-    let mut is_ending = false;
-    let mut was_busy = true;
-    let mut has_served = false;
+    let (mut going_away, mut is_ending) = (None, false);
+    let (mut was_busy, mut has_served) = (true, false);
     loop {
         let event = poll_fn(|task| {
             let accepted = poll_accept(&mut connection, load, task);
@@ -148,8 +146,10 @@ async fn run(
                 load.settles();
             }
             let busy = Rc::strong_count(&alive) > 1;
-            if served.worker.engine.is_draining() && going_away.is_none() {
-                going_away = Some(Reason::Drained(None));
+            if going_away.is_none()
+                && let Some(why) = ends(served)
+            {
+                going_away = Some(why);
                 connection.graceful_shutdown();
                 task.waker().wake_by_ref();
             }
@@ -174,6 +174,7 @@ async fn run(
         match event.await {
             Event::Stream(stream) => {
                 has_served = true;
+                follow(served, handle);
                 if !begin(served, handle, *stream, &alive, load) {
                     return send_away(connection, served, load).await;
                 }
@@ -195,6 +196,21 @@ async fn run(
             }
         }
     }
+}
+
+/// Has new streams served by the newest configuration.
+fn follow(served: &mut Rc<ServedConnection>, handle: &Handle) {
+    if let Some(newer) = served.reloaded(|| handle.local_address()) {
+        *served = Rc::new(newer);
+    }
+}
+
+/// Why a connection serves no streams beyond those that have begun.
+fn ends(served: &ServedConnection) -> Option<Reason> {
+    if served.worker.engine.is_draining() {
+        return Some(Reason::Drained(None));
+    }
+    served.is_gone().then_some(Reason::RuleGone)
 }
 
 /// Why a connection ends whose client drops its streams, if it does.

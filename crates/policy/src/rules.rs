@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use eyelet_wire::hello::{Hello, Sni};
 
@@ -13,7 +13,7 @@ use crate::names::{Found, NameIndex, NamePattern, index_u32};
 use crate::refusal::Refusal;
 
 /// A rule as written. An empty `sni` and `Conditions::default()` match everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Whether its action is to refuse.
     pub refuse: bool,
@@ -28,7 +28,7 @@ pub struct Rule {
 }
 
 /// What a rule's action needs of the hello, whatever its matchers ask for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Needs {
     /// Nothing: bytes are passed on unread, or the connection is refused.
     #[default]
@@ -88,6 +88,7 @@ pub struct Rules {
     asks_certificate: bool,
     asks_dns: bool,
     asks_names: bool,
+    fingerprint: u64,
 }
 
 /// A rule without its names.
@@ -138,6 +139,7 @@ impl Rules {
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
             asks_names: deciding().any(|entry| entry.named || entry.needs_name),
+            fingerprint: fingerprint(rules),
             rules: rule_entries.into(),
             entries: entries.into(),
             conditions,
@@ -185,6 +187,12 @@ impl Rules {
             }
         }
         false
+    }
+
+    /// Equal for equal lists: a verdict of one holds for the other. Different lists have the same
+    /// one by chance only (2^-64), and nobody but the administrator writes them.
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// Whether any deciding rule needs the hello. If none does, no byte is read before the
@@ -435,6 +443,12 @@ impl fmt::Display for RuleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule {}", u64::from(self.0) + 1)
     }
+}
+
+fn fingerprint(rules: &[Rule]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    rules.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The distinct items, and for each item the index of its equal.

@@ -5,7 +5,7 @@
 
 mod words;
 
-use eyelet_policy::{Fact, Facts, Matcher, Needs, Refusal, Rule, RuleId, Rules};
+use eyelet_policy::{Conditions, Fact, Facts, Matcher, Needs, Refusal, Rule, RuleId, Rules};
 use eyelet_wire::alert::AlertDescription as Alert;
 use eyelet_wire::hello::SniFault;
 use words::{Given, Words, refuse, rule};
@@ -322,5 +322,28 @@ fn other_names_of_a_connection() {
     ] {
         let facts = Facts::new(0, client.parse().unwrap());
         assert_eq!(rules.serves(RuleId(rule), name, &facts), serves, "{client} {rule} {name:?}");
+    }
+}
+
+/// A verdict of one list holds for another one with the same fingerprint.
+#[test]
+fn lists_that_differ_have_other_fingerprints() {
+    let refuse = || Rule { refuse: true, ..Rule::default() };
+    let lists = [
+        vec![],
+        vec![refuse()],
+        vec![Rule::default()],
+        vec![refuse(), Rule::default()],
+        vec![Rule::default(), refuse()],
+        vec![Rule { sni: vec!["a.example".parse().unwrap()], ..refuse() }],
+        vec![Rule { conditions: Conditions::default().tls_version_max(0x0303), ..refuse() }],
+        vec![Rule { shadow: true, ..refuse() }],
+        vec![Rule { needs: Needs::Name, ..Rule::default() }],
+    ];
+    for (n, list) in lists.iter().enumerate() {
+        let same =
+            |other: &Vec<Rule>| Rules::new(other).fingerprint() == Rules::new(list).fingerprint();
+        assert_eq!(lists.iter().position(same), Some(n));
+        assert_eq!(lists.iter().filter(|other| same(other)).count(), 1);
     }
 }

@@ -61,6 +61,7 @@ pub struct Prober {
     config_nameless: Arc<ClientConfig>,
     /// The `upstream_allow` networks of all rules.
     allow: Vec<IpNet>,
+    roots: Arc<RootCertStore>,
 }
 
 /// Why there are no roots to trust.
@@ -99,16 +100,21 @@ impl Prober {
         if added == 0 {
             return Err(RootsError::NoRoot { file: file.display().to_string() });
         }
+        let roots = Arc::new(roots);
         let rustls = |error: &dyn std::fmt::Display| RootsError::Rustls(error.to_string());
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), PROVIDER.clone())
-                .build()
-                .map_err(|error| rustls(&error))?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), PROVIDER.clone())
+            .build()
+            .map_err(|error| rustls(&error))?;
         let named = provider::key_only().map_err(|error| rustls(&error))?;
         let mut nameless = named.clone();
         nameless.enable_sni = false;
         let (config, config_nameless) = (Arc::new(named), Arc::new(nameless));
-        Ok(Self { verifier, config, config_nameless, allow })
+        Ok(Self { verifier, config, config_nameless, allow, roots })
+    }
+
+    /// Whether both judge a certificate alike.
+    pub fn trusts_as(&self, other: &Self) -> bool {
+        self.roots.roots == other.roots.roots
     }
 
     /// Why an address that a client chose must not be asked, if so. Who may not reach internal

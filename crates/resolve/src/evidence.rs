@@ -82,6 +82,32 @@ impl EvidenceStore {
         })
     }
 
+    /// The same under a new configuration. It forgets certificates that other roots have judged.
+    ///
+    /// # Errors
+    /// If the roots cannot be read.
+    pub fn reloaded(&self, config: &Config) -> Result<Self, RootsError> {
+        let asks = config.policy.asks_certificate();
+        let prober = asks.then(|| Prober::new(config)).transpose()?;
+        let has_same_roots = match (&self.prober, &prober) {
+            (Some(old), Some(new)) => old.trusts_as(new),
+            _ => false,
+        };
+        let certificates = match has_same_roots {
+            true => self.certificates.clone(),
+            false => Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS)),
+        };
+        Ok(Self {
+            dns: self.dns.clone(),
+            certificates,
+            dialled: self.dialled.clone(),
+            prober,
+            questions: self.questions.clone(),
+            handshakes: self.handshakes.clone(),
+            lookups: self.lookups.clone(),
+        })
+    }
+
     /// Most descriptors that gathering evidence may take.
     pub fn descriptors_max(config: &Config) -> usize {
         let resolvers = config.dns.servers.len().max(2);

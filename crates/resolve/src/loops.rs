@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use eyelet_config::{Listener, ListenerKind};
@@ -13,8 +13,14 @@ use eyelet_sys::{interfaces, socket};
 /// What loop detection knows about this process.
 pub struct Loops {
     listeners: Box<[SocketAddr]>,
+    dials: Arc<Dials>,
+}
+
+/// The dials of this process. All its configurations share them.
+#[derive(Default)]
+struct Dials {
     /// All dials, if a listener intercepts connections that were sent to others.
-    dialled: Option<DialTable>,
+    all: OnceLock<DialTable>,
     /// The dials that may come back to a listener of any kind. Allocated at the first of them.
     suspects: OnceLock<DialTable>,
 }
@@ -63,13 +69,16 @@ enum Kind {
 }
 
 impl Loops {
-    /// `addresses` are those that `listeners` were bound to.
-    pub fn new(listeners: &[Listener], addresses: &[SocketAddr]) -> Self {
+    /// `addresses` are those that `listeners` were bound to. The dials of `earlier` are kept.
+    pub fn new(listeners: &[Listener], addresses: &[SocketAddr], earlier: Option<&Self>) -> Self {
         let takes_others = |listener: &Listener| {
             matches!(listener.kind, ListenerKind::Redirect | ListenerKind::Tproxy)
         };
-        let dialled = listeners.iter().any(takes_others).then(DialTable::new);
-        Self { listeners: addresses.into(), dialled, suspects: OnceLock::new() }
+        let dials = earlier.map_or_else(Arc::default, |earlier| earlier.dials.clone());
+        if listeners.iter().any(takes_others) {
+            dials.all.get_or_init(DialTable::new);
+        }
+        Self { listeners: addresses.into(), dials }
     }
 
     /// The index of the listener that a connection to `address` would reach.
@@ -87,15 +96,16 @@ impl Loops {
 
     /// Remembers a socket of ours that connects to `to`.
     pub fn dialled(&self, upstream: impl AsFd, to: SocketAddr, mark: DialMark<'_>) {
-        if self.dialled.is_none() && matches!(mark, DialMark::None) {
+        let all = self.dials.all.get();
+        if all.is_none() && matches!(mark, DialMark::None) {
             return;
         }
         let upstream = upstream.as_fd();
         let Ok(from) = socket::local_address(upstream) else { return };
-        if let Some(dialled) = &self.dialled {
+        if let Some(dialled) = all {
             dialled.note_ends(from, to, upstream.as_raw_fd());
         }
-        let suspects = || self.suspects.get_or_init(DialTable::new);
+        let suspects = || self.dials.suspects.get_or_init(DialTable::new);
         match mark {
             DialMark::None => {}
             DialMark::Ends => suspects().note_ends(from, to, upstream.as_raw_fd()),
@@ -116,7 +126,7 @@ impl Loops {
         is_connected: impl FnOnce() -> bool,
     ) -> bool {
         let to = || Some(destination);
-        self.dialled.as_ref().is_some_and(|dialled| dialled.is_ours(client, to, is_connected))
+        self.dials.all.get().is_some_and(|dialled| dialled.is_ours(client, to, is_connected))
     }
 
     /// Whether a connection that was accepted from `client` comes from another listener of ours.
@@ -128,13 +138,16 @@ impl Loops {
         local: impl FnOnce() -> Option<SocketAddr>,
         is_connected: impl FnOnce() -> bool,
     ) -> bool {
-        self.suspects.get().is_some_and(|suspects| suspects.is_ours(client, local, is_connected))
+        self.dials
+            .suspects
+            .get()
+            .is_some_and(|suspects| suspects.is_ours(client, local, is_connected))
     }
 
     /// Whether we sent this hello from a port like `client`'s to where a client wanted to go. If
     /// so, returns how often it had come back before.
     pub fn hop_count(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
-        self.suspects.get()?.hop_count(client, hello)
+        self.dials.suspects.get()?.hop_count(client, hello)
     }
 }
 
@@ -238,7 +251,10 @@ mod tests {
 
     fn loops(addresses: &[&str]) -> Loops {
         let listeners = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        Loops { listeners, dialled: Some(DialTable::new()), suspects: OnceLock::new() }
+        Loops {
+            listeners,
+            dials: Arc::new(Dials { all: DialTable::new().into(), ..Dials::default() }),
+        }
     }
 
     #[test]
@@ -297,7 +313,7 @@ mod tests {
         let [client, other]: [SocketAddr; 2] =
             ["192.0.2.1:50000", "192.0.2.1:50001"].map(|a| a.parse().unwrap());
         assert_eq!(own.hop_count(client, b"hello"), None);
-        let suspects = own.suspects.get_or_init(DialTable::new);
+        let suspects = own.dials.suspects.get_or_init(DialTable::new);
         for hop_count in [0, 7, u8::MAX] {
             suspects.note_hello(client, b"hello", hop_count);
             assert_eq!(own.hop_count(client, b"hello"), Some(hop_count));

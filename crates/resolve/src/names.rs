@@ -30,17 +30,28 @@ pub struct Names {
     /// The worker itself, for its clock.
     pub engine: Rc<Worker>,
     /// Looks up names that are dialled.
-    pub resolver: Resolver,
+    pub resolver: Rc<Resolver>,
     /// The resolvers for evidence. Each is queried separately.
-    pub resolvers: Resolvers,
+    pub resolvers: Rc<Resolvers>,
 }
 
 impl Names {
     /// The state before the first query. No file is read.
     pub fn new(shared: Arc<SharedNames>, engine: Rc<Worker>) -> Self {
         let config = &shared.config;
-        let resolver = Resolver::new(&config.dns);
-        let resolvers = Resolvers::new(&config.dns, config.evidence.timeout);
+        let resolver = Rc::new(Resolver::new(&config.dns));
+        let resolvers = Rc::new(Resolvers::new(&config.dns, config.evidence.timeout));
         Self { shared, engine, resolver, resolvers }
+    }
+
+    /// The same under a new configuration. It keeps its resolvers where they stay as they are.
+    #[must_use]
+    pub fn reloaded(&self, shared: Arc<SharedNames>) -> Self {
+        let (old, new) = (&self.shared.config, &shared.config);
+        if (&old.dns, old.evidence.timeout) != (&new.dns, new.evidence.timeout) {
+            return Self::new(shared, self.engine.clone());
+        }
+        let (resolver, resolvers) = (self.resolver.clone(), self.resolvers.clone());
+        Self { shared, engine: self.engine.clone(), resolver, resolvers }
     }
 }

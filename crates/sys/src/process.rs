@@ -1,6 +1,11 @@
-//! The limit of open descriptors of this process, raised as far as allowed.
+//! The user of this process, and its limit of open descriptors, raised as far as allowed.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The user whose rights the process has.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
 
 /// Raises the soft limit of open descriptors to the hard limit. Returns the limit in force.
 pub fn raise_descriptor_limit() -> u64 {

@@ -12,11 +12,11 @@ macro_rules! counters {
 
         /// The sum over all workers of this process.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Snapshot { $($(#[$doc])* pub $name: u64),* }
+        pub struct CounterValues { $($(#[$doc])* pub $name: u64),* }
 
         /// Adds up the cells of all workers.
-        pub fn snapshot() -> Snapshot {
-            let mut sum = Snapshot::default();
+        pub fn snapshot() -> CounterValues {
+            let mut sum = CounterValues::default();
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
             }
@@ -57,7 +57,7 @@ counters! {
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
 
 /// The summary that the process logs when it ends.
-impl std::fmt::Display for Snapshot {
+impl std::fmt::Display for CounterValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,

@@ -10,6 +10,7 @@ use eyelet_wire::connect::Target;
 use serde::Serialize;
 
 use crate::evidence::Evidence;
+use crate::labels::Labels;
 use crate::reason::Reason;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
@@ -50,6 +51,8 @@ impl End {
 /// parked ones share it through [`SharedInfo`], except for what each keeps itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
+    /// What the configuration that decided calls its listeners and rules.
+    pub labels: Labels,
     /// Index of the listener.
     pub listener: u16,
     /// The target of its CONNECT request, as `host:port`.
@@ -66,8 +69,12 @@ pub struct Decided {
     pub alpn: Option<Alpn>,
     /// The fingerprint of the hello.
     pub ja4: Option<Box<str>>,
+    /// Whether the hello has the ECH extension.
+    pub ech: bool,
     /// The highest version offered, or the negotiated one if TLS ends here.
     pub tls_version: Option<u16>,
+    /// Which authorities have vouched for the client's certificate; 0: none was asked for.
+    pub client_roots: u32,
     /// Whether HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// Index of the rule.
@@ -126,12 +133,17 @@ impl Alpn {
 
     /// The names, with U+FFFD for invalid UTF-8.
     pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.raw_names().map(String::from_utf8_lossy)
+    }
+
+    /// The names as they were offered.
+    pub fn raw_names(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.0[..];
         std::iter::from_fn(move || {
             let (length, behind) = rest.split_first()?;
             let (name, behind) = behind.split_at_checked(usize::from(*length))?;
             rest = behind;
-            Some(String::from_utf8_lossy(name))
+            Some(name)
         })
     }
 }
@@ -291,6 +303,12 @@ impl Parked {
     /// The client's address.
     pub fn client_ip(&self) -> IpAddr {
         IpAddr::V6(Ipv6Addr::from(self.client_ip)).to_canonical()
+    }
+
+    /// Its rule, and the names of the configuration that the rule is of.
+    pub fn rule(&self, shared: &SharedInfo) -> (Labels, Option<u32>) {
+        let labels = shared.decided.get(self.decided).map(|decided| decided.labels.clone());
+        (labels.unwrap_or_default(), self.rule.map(|rule| rule.get() - 1))
     }
 
     /// What was decided of it, but for what each connection keeps of its own.

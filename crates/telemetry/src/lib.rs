@@ -6,6 +6,7 @@
 pub mod counters;
 pub mod evidence;
 pub mod info;
+pub mod labels;
 pub mod log;
 pub mod reason;
 pub mod request;

@@ -4,8 +4,9 @@
 mod line;
 mod queue;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -40,7 +41,6 @@ pub struct Log {
     batch: CountedBuffer,
     lines: u64,
     opening: Opening,
-    listeners: Arc<[Box<str>]>,
     counters: Arc<Counters>,
 }
 
@@ -59,7 +59,6 @@ impl Log {
     /// Formats the line of a connection that has ended, or of a request.
     pub fn line(
         &mut self,
-        config: &Config,
         decided: &Decided,
         measured: &Measured,
         end: &End,
@@ -71,13 +70,18 @@ impl Log {
         if self.batch.capacity() == 0 {
             self.batch.edit(|batch| batch.reserve_exact(BATCH_BYTES + LAST_LINE_BYTES));
         }
-        let listener = &self.listeners[usize::from(decided.listener)];
-        let line = Line { listener, config, decided, measured, end, http };
+        let line = Line { decided, measured, end, http };
         self.batch.edit(|batch| line.write(batch, &mut self.opening));
         self.lines += 1;
         if self.batch.len() >= BATCH_BYTES {
             self.flush();
         }
+    }
+
+    /// Writes to another log from now on.
+    pub fn write_to(&mut self, lines: Lines) {
+        self.flush();
+        self.queue = lines.0;
     }
 
     /// Passes the batch to the writer.
@@ -98,10 +102,16 @@ impl Log {
     }
 }
 
+/// Where lines go. `None` if the log is off.
+#[derive(Clone)]
+pub struct Lines(Option<Fill>);
+
 /// The thread that writes the access log. It ends when every worker's [`Log`] is dropped.
 pub struct Writer {
+    access: Access,
+    /// The file that is written to.
+    opened: Option<FileId>,
     queue: Option<Fill>,
-    listeners: Arc<[Box<str>]>,
     thread: Option<JoinHandle<()>>,
     budget: Arc<Budget>,
     /// The thread's own counters.
@@ -110,18 +120,20 @@ pub struct Writer {
 
 impl Writer {
     /// Opens the file of `config.log.access` and starts the thread.
-    pub fn start(
-        config: &Config,
-        listeners: Arc<[Box<str>]>,
-        budget: &Arc<Budget>,
-    ) -> io::Result<Self> {
+    pub fn start(config: &Config, budget: &Arc<Budget>) -> io::Result<Self> {
         let (budget, counters) = (budget.clone(), counters::register());
-        let out: Box<dyn Write + Send> = match &config.log.access {
+        let access = config.log.access.clone();
+        let (out, opened): (Box<dyn Write + Send>, _) = match &access {
             Access::Off => {
-                return Ok(Self { queue: None, listeners, thread: None, budget, counters });
+                let (opened, queue, thread) = (None, None, None);
+                return Ok(Self { access, opened, queue, thread, budget, counters });
             }
-            Access::Stdout => Box::new(io::stdout()),
-            Access::File(path) => Box::new(open(path)?),
+            Access::Stdout => (Box::new(io::stdout()), None),
+            Access::File(path) => {
+                let file = open(path)?;
+                let opened = FileId::of(&file.metadata()?);
+                (Box::new(file), Some(opened))
+            }
         };
         let queue_bytes_max = (config.limits.memory_max / QUEUE_PART).min(QUEUE_BYTES_MAX);
         let (queue, drain) = queue::queue(queue_bytes_max);
@@ -129,7 +141,26 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("access-log".into())
             .spawn(move || write_all(out, drain, &counted))?;
-        Ok(Self { queue: Some(queue), listeners, thread: Some(thread), budget, counters })
+        Ok(Self { access, opened, queue: Some(queue), thread: Some(thread), budget, counters })
+    }
+
+    /// Opens the log of a new configuration. `None`: it is the one that is open. A file that was
+    /// renamed is another one, as those who rotate logs expect.
+    pub fn reopen(&self, config: &Config) -> io::Result<Option<Self>> {
+        let is_open = self.access == config.log.access
+            && match &self.access {
+                Access::Off | Access::Stdout => true,
+                Access::File(path) => {
+                    let there = std::fs::metadata(path).ok();
+                    self.opened.is_some() && self.opened == there.as_ref().map(FileId::of)
+                }
+            };
+        if is_open { Ok(None) } else { Self::start(config, &self.budget).map(Some) }
+    }
+
+    /// Where its lines come from.
+    pub fn lines(&self) -> Lines {
+        Lines(self.queue.clone())
     }
 
     /// The log of one worker.
@@ -139,7 +170,6 @@ impl Writer {
             batch: CountedBuffer::of(&self.budget, Account::Log),
             lines: 0,
             opening: Opening::default(),
-            listeners: self.listeners.clone(),
             counters,
         }
     }
@@ -160,6 +190,19 @@ impl Writer {
             self.counters.lines_lost.add(lines);
             tracing::error!("the access log's reader is stuck: up to {lines} lines are lost");
         }
+    }
+}
+
+/// Which file it is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
     }
 }
 
@@ -198,7 +241,6 @@ mod tests {
             batch: CountedBuffer::of(&budget, Account::Log),
             lines: 1,
             opening: Opening::default(),
-            listeners: [].into(),
             counters: Arc::default(),
         };
         log.batch.edit(|batch| {

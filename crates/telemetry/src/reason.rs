@@ -83,6 +83,8 @@ pub enum Reason {
     Record(RecordFault),
     /// The client was redirected to https://.
     Redirected,
+    /// The newest configuration has no rule that serves the connection.
+    RuleGone,
     /// A rule refused it, or none matched. The text names the rule's matcher.
     Refused(&'static str),
     /// The request is malformed: the status of the response, and what is wrong.
@@ -197,6 +199,7 @@ impl Reason {
             | Self::Loop(_)
             | Self::Misdirected(_)
             | Self::Refused(_)
+            | Self::RuleGone
             | Self::Server(_)
             | Self::Trace => Class::Refused,
             Self::LacksFacts(lacks) => lacks.refusal.class(),
@@ -271,7 +274,7 @@ impl Reason {
     /// The HTTP status for this reason, if no response was sent yet.
     pub fn status(&self) -> u16 {
         match self {
-            Self::Misdirected(_) => 421,
+            Self::Misdirected(_) | Self::RuleGone => 421,
             Self::Request(status, _) => *status,
             Self::Trace => 405,
             Self::Timeout(Limit::Head | Limit::RequestBody, _) => 408,

@@ -29,26 +29,52 @@ pub struct ClientConfigs {
     by_roots: HashMap<Option<PathBuf>, Offers>,
 }
 
+/// A set of roots. One that was read again and has not changed is the same.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    store: Arc<RootCertStore>,
+}
+
+impl PartialEq for Roots {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.store, &other.store)
+    }
+}
+
 /// Configurations with the same roots; they differ in ALPN.
+#[derive(Clone)]
 struct Offers {
+    roots: Roots,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
 }
 
 impl ClientConfigs {
-    /// Reads every file that a rule names, and the system's roots if a rule names none.
-    pub fn new(config: &Config) -> Result<Self, TlsError> {
+    /// Reads every file that a rule names, and the system's roots if a rule names none. What
+    /// `earlier` made of the same roots is used again.
+    pub fn new(config: &Config, earlier: Option<&Self>) -> Result<Self, TlsError> {
         let mut by_roots = HashMap::new();
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
             let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
             let Some(tls) = &upstream.tls else { continue };
             if !by_roots.contains_key(&tls.ca) {
-                by_roots.insert(tls.ca.clone(), make(tls.ca.as_deref())?);
+                let roots = read(tls.ca.as_deref())?;
+                let known = earlier.and_then(|earlier| earlier.by_roots.get(&tls.ca));
+                let offers = match known.filter(|known| known.roots.store.roots == roots.roots) {
+                    Some(known) => known.clone(),
+                    None => make(roots)?,
+                };
+                by_roots.insert(tls.ca.clone(), offers);
             }
         }
         Ok(Self { by_roots })
+    }
+
+    /// Which roots verify an upstream. A file of the same name may hold others after a reload.
+    pub fn roots(&self, tls: &UpstreamTls) -> Option<&Roots> {
+        self.by_roots.get(&tls.ca).map(|offers| &offers.roots)
     }
 
     /// The configuration for an upstream.
@@ -62,7 +88,7 @@ impl ClientConfigs {
     }
 }
 
-fn make(ca: Option<&Path>) -> Result<Offers, TlsError> {
+fn read(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let fault = |path: &str, reason: String| TlsError::UpstreamCa { path: path.into(), reason };
     let mut roots = RootCertStore::empty();
     match ca {
@@ -85,8 +111,14 @@ fn make(ca: Option<&Path>) -> Result<Offers, TlsError> {
             }
         }
     }
+    Ok(roots)
+}
+
+fn make(roots: RootCertStore) -> Result<Offers, TlsError> {
+    let store = Arc::new(roots);
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
-    let builder = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    let builder = builder.with_safe_default_protocol_versions()?;
+    let builder = builder.with_root_certificates(store.clone());
     let config = builder.with_no_client_auth();
     let offer = |protocols: &[&str]| {
         // The copies share the roots and the tickets.
@@ -95,6 +127,7 @@ fn make(ca: Option<&Path>) -> Result<Offers, TlsError> {
         Arc::new(config)
     };
     Ok(Offers {
+        roots: Roots { store },
         either: offer(&["h2", "http/1.1"]),
         one: offer(&["http/1.1"]),
         two: offer(&["h2"]),

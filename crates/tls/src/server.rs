@@ -6,8 +6,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::crypto::aws_lc_rs;
@@ -34,6 +34,10 @@ const EAGER_MAX: usize = 64;
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
 /// the next one's, and each costs a client 220 bytes and us a key derivation.
 const TICKETS: usize = 1;
+
+/// The number of the next set of authorities for clients. Reloads would take it round only after
+/// four billion sets.
+static NEXT_ROOTS: AtomicU32 = AtomicU32::new(1);
 
 /// Why a configuration could not be made. It names the file.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +81,20 @@ const CERTIFICATES_PART: usize = 8;
 pub struct ServerConfigs {
     /// By action: an index into `made`. Only those of terminate rules are used.
     by_action: Box<[u32]>,
-    made: Vec<Arc<ServerConfig>>,
+    made: Vec<Made>,
+    /// Seals the tickets of rules that ask for no client certificate.
+    tickets: Arc<dyn ProducesTickets>,
     certificates: Store,
+}
+
+/// A rustls configuration, and who may sign the certificates of its clients.
+#[derive(Clone)]
+struct Made {
+    of: Arc<ServerConfig>,
+    min: Version,
+    client_ca: Option<(PathBuf, Arc<RootCertStore>)>,
+    /// Stands for `client_ca`: the same as long as its file and what is in it are. 0: none.
+    client_roots: u32,
 }
 
 /// Certificates that are loaded when first needed, and may be dropped.
@@ -117,18 +133,23 @@ pub struct Certificate {
 type Issuers = Arc<[CertificateDer<'static>]>;
 
 impl ServerConfigs {
-    /// Makes the configurations for `config`, and loads the certificates if they are few.
-    pub fn new(config: &Config) -> Result<Self, TlsError> {
+    /// Makes the configurations for `config`, and loads the certificates if they are few. Ticket
+    /// keys are those of `earlier`, so that clients can resume after a reload. A rule
+    /// with a `client_ca` has them only if that has the same certificates.
+    pub fn new(config: &Config, earlier: Option<&Self>) -> Result<Self, TlsError> {
         let (mut by_action, mut made) = (vec![0; config.rules.actions_len()], Vec::new());
         let mut settings = HashMap::new();
-        let tickets = aws_lc_rs::Ticketer::new()?;
+        let tickets = match earlier {
+            Some(earlier) => earlier.tickets.clone(),
+            None => aws_lc_rs::Ticketer::new()?,
+        };
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
             let key = (&terminate.alpn_select, &terminate.client_ca, terminate.tls_version_min);
             let index = match settings.entry(key) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    made.push(Arc::new(make(terminate, &tickets)?));
+                    made.push(make(terminate, &tickets, earlier)?);
                     *new.insert((made.len() - 1) as u32)
                 }
             };
@@ -141,7 +162,15 @@ impl ServerConfigs {
                 certificates.of(&config.rules, set)?;
             }
         }
-        Ok(Self { by_action: by_action.into(), made, certificates })
+        Ok(Self { by_action: by_action.into(), made, tickets, certificates })
+    }
+
+    /// The authorities of a terminate rule's clients, as a number that never means others; 0: it
+    /// asks for no certificate.
+    pub fn client_roots(&self, rules: &RuleList, rule: u32) -> u32 {
+        let action = rules.get(rule as usize).map(|rule| rule.action_number as usize);
+        let made = action.and_then(|action| self.by_action.get(action));
+        made.and_then(|made| self.made.get(*made as usize)).map_or(0, |made| made.client_roots)
     }
 
     /// What a handshake of this terminate rule needs.
@@ -152,7 +181,7 @@ impl ServerConfigs {
     ) -> Result<(Arc<ServerConfig>, Arc<Certificates>), TlsError> {
         let rule = rules.at(rule);
         let made = &self.made[self.by_action[rule.action_number as usize] as usize];
-        Ok((made.clone(), self.certificates.of(rules, rule.certificates_number)?))
+        Ok((made.of.clone(), self.certificates.of(rules, rule.certificates_number)?))
     }
 }
 
@@ -256,22 +285,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn make(
     terminate: &Terminate,
     tickets: &Arc<dyn ProducesTickets>,
-) -> Result<ServerConfig, TlsError> {
+    earlier: Option<&ServerConfigs>,
+) -> Result<Made, TlsError> {
+    let client_ca = match &terminate.client_ca {
+        None => None,
+        Some(path) => Some((path.clone(), client_roots(path)?)),
+    };
+    let alike = |known: &&Made| {
+        known.of.alpn_protocols == terminate.alpn_select
+            && known.min == terminate.tls_version_min
+            && known.is_for(client_ca.as_ref())
+    };
+    if let Some(known) = earlier.and_then(|earlier| earlier.made.iter().find(alike)) {
+        return Ok(known.clone());
+    }
     let versions: &[&SupportedProtocolVersion] = match terminate.tls_version_min {
         Version::Tls12 => &[&version::TLS13, &version::TLS12],
         Version::Tls13 => &[&version::TLS13],
     };
     let builder =
         ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(versions)?;
-    let builder = match &terminate.client_ca {
+    let builder = match &client_ca {
         None => builder.with_no_client_auth(),
-        Some(path) => builder.with_client_cert_verifier(client_verifier(path)?),
+        Some((path, roots)) => {
+            builder.with_client_cert_verifier(client_verifier(path, roots.clone())?)
+        }
     };
     let mut config = builder.with_cert_resolver(Arc::new(Chosen));
     config.alpn_protocols.clone_from(&terminate.alpn_select);
     // Clients hold sessions in tickets; a session cache would grow here.
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.ticketer = match &terminate.client_ca {
+    config.ticketer = match &client_ca {
         None => tickets.clone(),
         // A ticket stands for a verified client certificate. It must not be valid for a rule that
         // trusts other CA certificates, or for one that asks for none.
@@ -280,13 +324,36 @@ fn make(
     config.send_tls13_tickets = TICKETS;
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(Capture);
-    Ok(config)
+    let vouched = |known: &&Made| known.client_roots > 0 && known.is_for(client_ca.as_ref());
+    let known = earlier.and_then(|earlier| earlier.made.iter().find(vouched));
+    let client_roots = match (&client_ca, known) {
+        (None, _) => 0,
+        (Some(_), Some(known)) => known.client_roots,
+        (Some(_), None) => NEXT_ROOTS.fetch_add(1, Relaxed),
+    };
+    let (of, min) = (Arc::new(config), terminate.tls_version_min);
+    Ok(Made { of, min, client_ca, client_roots })
 }
 
-fn client_verifier(
-    path: &Path,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
-    let fault = |reason: String| TlsError::ClientCa { path: path.display().to_string(), reason };
+impl Made {
+    /// Whether it asks for the same client certificates.
+    fn is_for(&self, client_ca: Option<&(PathBuf, Arc<RootCertStore>)>) -> bool {
+        match (&self.client_ca, client_ca) {
+            (None, None) => true,
+            (Some((path, roots)), Some((other, others))) => {
+                path == other && roots.roots == others.roots
+            }
+            _ => false,
+        }
+    }
+}
+
+fn client_fault(path: &Path, reason: String) -> TlsError {
+    TlsError::ClientCa { path: path.display().to_string(), reason }
+}
+
+fn client_roots(path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
+    let fault = |reason| client_fault(path, reason);
     let mut roots = RootCertStore::empty();
     let certificates =
         CertificateDer::pem_file_iter(path).map_err(|error| fault(error.to_string()))?;
@@ -297,10 +364,17 @@ fn client_verifier(
     if roots.is_empty() {
         return Err(fault("no certificate in it".into()));
     }
-    WebPkiClientVerifier::builder_with_provider(roots.into(), PROVIDER.clone())
+    Ok(Arc::new(roots))
+}
+
+fn client_verifier(
+    path: &Path,
+    roots: Arc<RootCertStore>,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+    WebPkiClientVerifier::builder_with_provider(roots, PROVIDER.clone())
         .build()
         .map(client_chain::none_empty)
-        .map_err(|error| fault(error.to_string()))
+        .map_err(|error| client_fault(path, error.to_string()))
 }
 
 /// Calls rustls with the certificates that its resolver will return. rustls calls the resolver

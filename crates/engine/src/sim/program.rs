@@ -18,7 +18,7 @@ use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::{Terminated, final_alert};
 use crate::relay::{Flow, Relay};
-use crate::worker::{Handle, Program, Task};
+use crate::worker::{Handle, Program, Task, Update};
 use std::time::Duration;
 
 /// How long a client may send nothing at first.
@@ -226,6 +226,12 @@ impl Program for Simulated {
     fn task_bytes(&self, _: &Decided) -> usize {
         0
     }
+
+    fn update(&self) -> Option<Update> {
+        None
+    }
+
+    fn take_over(&self) {}
 
     fn is_logging(&self) -> bool {
         true

@@ -127,20 +127,20 @@ impl Simulation {
             stalls: rng.u8(..5) == 0,
             bulk: rng.u8(..4) == 0,
         };
-        let process = Process {
-            settings: Settings {
-                idle_timeout: IDLE_TIMEOUT,
-                shed_idle: rng.bool(),
-                drain_timeout: Duration::from_secs(1),
-            },
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(MEMORY_BYTES, 0)),
-            descriptors: AtomicUsize::new(0),
+        let settings = Settings {
+            idle_timeout: IDLE_TIMEOUT,
+            shed_idle: rng.bool(),
+            drain_timeout: Duration::from_secs(1),
             connections_max: 1_000,
             descriptors_max: 1_000,
         };
+        let process = Process {
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(MEMORY_BYTES, 0)),
+            descriptors: AtomicUsize::new(0),
+        };
         // Not the first worker, which unmaps the program's code that is not needed any more.
-        let worker = Rc::new(Worker::new(1, Arc::new(process), Arc::default()).unwrap());
+        let worker = Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).unwrap());
         let program =
             Rc::new(Simulated { rng: RefCell::new(rng.fork()), connections: RefCell::default() });
         worker.serve(&program);

@@ -15,7 +15,7 @@ use eyelet_config::{Terminate, TerminateUpstream};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::{Terminated, final_alert};
 use eyelet_engine::relay::{Flow, Relay};
-use eyelet_memory::budget::{Counted, CountedBuffer};
+use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
@@ -46,11 +46,11 @@ pub async fn terminate(
     terminate: &Terminate,
     (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
-    let edge = &connection.worker.edge;
-    let config = match edge.tls.of(&edge.config.rules, rule) {
+    let snapshot = &connection.worker.snapshot;
+    let config = match snapshot.tls.of(&snapshot.config.rules, rule) {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!("rule {:?}: {error}", edge.config.rules.at(rule).name);
+            tracing::error!("rule {:?}: {error}", snapshot.config.rules.at(rule).name);
             return refuse::fail(connection, End::failed(Reason::Configuration(Detail::of(error))));
         }
     };
@@ -61,7 +61,7 @@ pub async fn terminate(
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(connection, &answer, end);
     }
-    connection.due_in(edge.config.limits.handshake_timeout);
+    connection.due_in(snapshot.config.limits.handshake_timeout);
     let asks_client = terminate.client_ca.is_some();
     let done = match handshake(connection, config, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
@@ -70,6 +70,7 @@ pub async fn terminate(
             return Err(failure.end);
         }
     };
+    info.decided.client_roots = snapshot.tls.client_roots(&snapshot.config.rules, rule);
     info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(connection, info, Some(&tls_of(&done))),
@@ -86,34 +87,6 @@ pub async fn terminate(
     }
     park::park(connection, info, Relay::Terminate(terminated));
     Ok(())
-}
-
-/// Goes on with a parked connection whose client has sent its first bytes.
-///
-/// `counted` is what it holds, and what it is about to.
-pub async fn dial_later(
-    connection: ConnectionHandle,
-    mut info: ConnectionInfo,
-    relay: Relay,
-    counted: Counted,
-) {
-    let edge = connection.worker.edge.clone();
-    let rule = info.decided.rule.unwrap_or(u32::MAX);
-    let action = edge.config.rules.get(rule as usize).map(|rule| rule.action);
-    let (Some(eyelet_config::Action::Terminate(terminate)), Relay::Terminate(mut terminated)) =
-        (action, relay)
-    else {
-        let reason = Reason::Internal("only terminated connections dial late");
-        return connection.worker.emit(&info, &End::failed(reason));
-    };
-    if matches!(terminate.upstream, TerminateUpstream::Http(_)) {
-        let ConnectionHandle { worker, handle } = connection;
-        return eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted).await;
-    }
-    match dial(&connection, &mut info, &terminate.upstream, &mut terminated).await {
-        Ok(()) => park::park(&connection, &mut info, Relay::Terminate(terminated)),
-        Err(end) => connection.worker.emit(&info, &end),
-    }
 }
 
 async fn dial(

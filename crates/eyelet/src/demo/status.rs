@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use eyelet_telemetry::counters::{self, Snapshot};
+use eyelet_telemetry::counters::{self, CounterValues};
 
 /// On a terminal the line is rewritten in place.
 const TERMINAL_EVERY: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ pub fn summary() {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-fn status(seen: &Snapshot) -> String {
+fn status(seen: &CounterValues) -> String {
     let each = seen.parked_bytes.checked_div(seen.parked);
     let each = each.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
     format!(

@@ -16,6 +16,7 @@ mod liveness;
 mod probes;
 mod proxy;
 mod refuse;
+mod reload;
 mod splice;
 mod terminate;
 mod waiting;

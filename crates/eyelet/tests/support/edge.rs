@@ -39,7 +39,7 @@ impl Edge {
     pub fn start_whole(folder: &Folder, config: &str, change: impl FnOnce(&mut Command)) -> Self {
         let limits = if config.contains("[limits]") { "" } else { LONG_DEADLINES };
         let file = write(folder, &format!("{config}{limits}"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+        let mut command = eyelet(folder);
         command.arg("serve").arg(file);
         change(&mut command);
         let listeners = config.matches("[[listener]]").count();
@@ -244,6 +244,13 @@ impl Drop for Edge {
             assert!(!log.contains("panicked at"), "the edge panicked:\n{log}");
         }
     }
+}
+
+/// The program, with a runtime folder of its own for control sockets.
+pub fn eyelet(folder: &Folder) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    command
 }
 
 /// A plain socket with deadlines, so that no test hangs in a read.

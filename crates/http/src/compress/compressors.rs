@@ -11,8 +11,9 @@ use eyelet_compress::{AcceptedCodings, Coding, WhyNot};
 use http::{Method, Response, StatusCode, request::Parts};
 
 use super::pace::Pace;
-use super::shared::SharedDictionaries;
+use super::shared::{DictionaryRules, SharedDictionaries};
 use super::tags::WeakTags;
+use super::trained::Trained;
 use eyelet_config::Config;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
@@ -22,14 +23,17 @@ pub struct Compressors {
     pub(super) inner: Rc<Inner>,
 }
 
+/// All but the names is the worker's, whatever the configuration.
+#[derive(Clone)]
 pub(super) struct Inner {
-    pub(super) pool: CompressorPool,
+    pub(super) pool: Rc<CompressorPool>,
     pub(super) shared: Arc<SharedDictionaries>,
-    pub(super) pace: Pace,
-    pub(super) tags: RefCell<WeakTags>,
+    names: Arc<DictionaryRules>,
+    pub(super) pace: Rc<Pace>,
+    pub(super) tags: Rc<RefCell<WeakTags>>,
     budget: Arc<Budget>,
     /// What the pool holds, as far as it was looked at.
-    counted: RefCell<Counted>,
+    counted: Rc<RefCell<Counted>>,
     /// What the pool may hold however much is left.
     bytes_max: usize,
 }
@@ -60,21 +64,30 @@ impl Compressors {
     pub fn new(config: &Config, shared: &Arc<SharedDictionaries>, budget: &Arc<Budget>) -> Self {
         let workers = config.workers.unwrap_or_else(cores).max(1);
         let bytes_max = config.limits.memory_max / MEMORY_SHARE / workers;
-        Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, budget)
+        let names = shared.rule_names(config);
+        Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, names, budget)
+    }
+
+    /// The same for the rules of another configuration.
+    #[must_use]
+    pub fn reloaded(&self, names: Arc<DictionaryRules>) -> Self {
+        Self { inner: Rc::new(Inner { names, ..(*self.inner).clone() }) }
     }
 
     pub(super) fn with_budget(
         bytes_max: usize,
         shared: &Arc<SharedDictionaries>,
+        names: Arc<DictionaryRules>,
         budget: &Arc<Budget>,
     ) -> Self {
         let inner = Inner {
-            pool: CompressorPool::new(bytes_max),
+            pool: Rc::new(CompressorPool::new(bytes_max)),
             shared: shared.clone(),
-            pace: Pace::default(),
-            tags: RefCell::default(),
+            names,
+            pace: Rc::default(),
+            tags: Rc::default(),
             budget: budget.clone(),
-            counted: RefCell::new(Counted::of(budget, Account::Compression, 0)),
+            counted: Rc::new(RefCell::new(Counted::of(budget, Account::Compression, 0))),
             bytes_max,
         };
         Self { inner: Rc::new(inner) }
@@ -108,11 +121,22 @@ impl Compressors {
             return None;
         }
         let hash = eyelet_compress::dictionary::offer::of_own_path(head.uri.path())?;
-        let trained = self.inner.shared.trained(rule)?;
+        let trained = self.inner.trained(rule)?;
         let dictionary = trained.iter().find(|dictionary| dictionary.hash == hash)?;
         let accepted = AcceptedCodings::read(&head.headers);
         let coding = accepted.choose(&[Coding::Br]);
         Some(dictionary.response(coding == Some(Coding::Br)))
+    }
+}
+
+impl Inner {
+    pub(super) fn rule_name(&self, rule: u32) -> Option<Box<str>> {
+        self.names.get(&rule).cloned()
+    }
+
+    /// The dictionaries that were trained for a rule.
+    pub(super) fn trained(&self, rule: u32) -> Option<Arc<[Arc<Trained>]>> {
+        self.shared.trained(self.names.get(&rule)?)
     }
 }
 

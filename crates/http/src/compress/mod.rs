@@ -22,4 +22,4 @@ pub mod trained;
 pub use coder::Coder;
 pub use compressors::{BodyInfo, CodingInfo, Compressors};
 pub use request::RequestCodings;
-pub use shared::SharedDictionaries;
+pub use shared::{DictionaryRules, SharedDictionaries};

@@ -67,7 +67,7 @@ impl Compressors {
         // HEAD is treated like GET.
         let is_get = matches!(head.method, Method::GET | Method::HEAD);
         let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
-        let trained = is_get && self.inner.shared.trained(rule).is_some();
+        let trained = is_get && self.inner.trained(rule).is_some();
         let dictionaries = family.is_some() || trained;
         let mut wanted = Wanted {
             accepted,
@@ -106,7 +106,7 @@ impl Compressors {
 
     fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {
         let pattern = terms.dictionary.iter().find(|pattern| pattern.matches(path))?;
-        let rule = self.inner.shared.rule_name(rule)?;
+        let rule = self.inner.rule_name(rule)?;
         let origin = host.to_ascii_lowercase().into();
         Some(Family { rule, origin, pattern: pattern.clone() })
     }

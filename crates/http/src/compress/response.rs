@@ -68,7 +68,7 @@ impl Compressors {
     }
 
     fn length_min(&self, rule: u32, wanted: &Wanted) -> u64 {
-        let trained = wanted.dictionaries && self.inner.shared.trained(rule).is_some();
+        let trained = wanted.dictionaries && self.inner.trained(rule).is_some();
         if trained { LENGTH_MIN_TRAINED } else { LENGTH_MIN }
     }
 
@@ -111,7 +111,7 @@ impl Compressors {
         headers: &mut HeaderMap,
         length: Option<u64>,
     ) -> Option<Capture> {
-        if let Some(trained) = self.inner.shared.trained(rule)
+        if let Some(trained) = self.inner.trained(rule)
             && status == StatusCode::OK
         {
             let path = wanted.path.path();
@@ -176,7 +176,7 @@ impl Compressors {
             return None;
         }
         let shared = &self.inner.shared;
-        if let Some(trained) = shared.trained(rule)
+        if let Some(trained) = self.inner.trained(rule)
             && let Some(dictionary) = trained.iter().find(|dictionary| dictionary.hash == hash)
         {
             return Some(History::Trained(dictionary.clone()));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,17 +22,19 @@ use super::jobs::{Capture, JOBS_MAX, Job, Seen, TrainedOfRules, lock};
 use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
-use eyelet_config::{Action, Config, TerminateUpstream};
+use eyelet_config::{Action, Compression, Config, Terminate, TerminateUpstream};
 use eyelet_memory::budget::{Account, Budget, Counted};
+
+/// The names of rules that compress, by index. Indexes mean nothing beyond one configuration.
+pub type DictionaryRules = HashMap<u32, Box<str>>;
 
 /// Shared by all workers. Without rules with dictionaries it is empty: no file, no thread.
 pub struct SharedDictionaries {
     store: Arc<Mutex<Store>>,
     /// By the rule's name.
     trained: Arc<RwLock<TrainedOfRules>>,
-    /// The names of rules that speak HTTP, by index.
-    names: HashMap<u32, Box<str>>,
-    keeping: Option<Keeping>,
+    /// Absent until a rule has dictionaries.
+    keeping: OnceLock<Keeping>,
     /// What was captured at a path last: a response with the same validators is not read again.
     recent: Mutex<HashMap<u64, u64>>,
     budget: Arc<Budget>,
@@ -51,46 +53,49 @@ impl SharedDictionaries {
     /// The thread cannot be started. A folder that cannot be used is a warning: dictionaries are
     /// kept in memory then.
     pub fn start(config: &Config, budget: &Arc<Budget>) -> io::Result<Arc<Self>> {
-        let mut names = HashMap::new();
-        let mut wanted = false;
-        for (index, rule) in (0..).zip(config.rules.iter()) {
-            if let Action::Terminate(terminate) = rule.action
-                && matches!(terminate.upstream, TerminateUpstream::Http(_))
-                && terminate.compression.on
-            {
-                names.insert(index, rule.name.into());
-                wanted |= !terminate.compression.dictionary.is_empty();
-            }
-        }
-        let settings = &config.dictionaries;
-        let trained_before = settings.path.as_deref().is_some_and(std::path::Path::is_dir);
-        let bytes_max = settings.bytes_max.min(config.limits.memory_max / MEMORY_PARTS);
-        let mut shared = Self {
+        let bytes_max = config.dictionaries.bytes_max.min(config.limits.memory_max / MEMORY_PARTS);
+        let shared = Self {
             store: Arc::new(Mutex::new(Store::new(bytes_max))),
             trained: Arc::default(),
-            names,
-            keeping: None,
+            keeping: OnceLock::new(),
             recent: Mutex::default(),
             budget: budget.clone(),
         };
-        if (wanted || trained_before) && !shared.names.is_empty() {
-            let folder =
-                settings.path.as_deref().and_then(|path| match DictionaryFolder::open(path) {
-                    Ok(folder) => Some(folder),
-                    Err(error) => {
-                        tracing::warn!(
-                            "{}: {error}: dictionaries stay in memory only",
-                            path.display()
-                        );
-                        None
-                    }
-                });
-            shared.keeping = Some(shared.start_keeper(folder)?);
-        } else {
-            // Nobody asks for them, and they are some 70 bytes a rule.
-            shared.names = HashMap::new();
-        }
+        shared.keep(config)?;
         Ok(Arc::new(shared))
+    }
+
+    /// Starts the threads if a rule of this configuration has dictionaries, and they do not run.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn keep(&self, config: &Config) -> io::Result<()> {
+        let wanted = compressing(config).any(|(_, _, rule)| !rule.dictionary.is_empty());
+        let path = config.dictionaries.path.as_deref();
+        let trained_before = path.is_some_and(std::path::Path::is_dir);
+        let is_used = wanted || trained_before && compressing(config).next().is_some();
+        if !is_used || self.keeping.get().is_some() {
+            return Ok(());
+        }
+        let folder = path.and_then(|path| match DictionaryFolder::open(path) {
+            Ok(folder) => Some(folder),
+            Err(error) => {
+                tracing::warn!("{}: {error}: dictionaries stay in memory only", path.display());
+                None
+            }
+        });
+        // Configurations are loaded by one thread, so nobody else has started them meanwhile.
+        let _ = self.keeping.set(self.start_keeper(folder)?);
+        Ok(())
+    }
+
+    /// The names of the rules of a configuration that dictionaries may be of.
+    pub fn rule_names(&self, config: &Config) -> Arc<DictionaryRules> {
+        Arc::new(match self.keeping.get() {
+            Some(_) => compressing(config).map(|(index, name, _)| (index, name.into())).collect(),
+            // Nobody asks for them, and they are some 70 bytes a rule.
+            None => HashMap::new(),
+        })
     }
 
     /// Two threads: what was seen is kept whether or not deltas of it are in the making, which
@@ -112,7 +117,7 @@ impl SharedDictionaries {
     /// Has what is not on disk yet written, and waits for that, `FINISH_TIMEOUT` at most. For the
     /// time when no worker is left: what was sent before is taken too.
     pub fn finish(&self) {
-        let Some(Keeping { jobs, thread }) = &self.keeping else { return };
+        let Some(Keeping { jobs, thread }) = self.keeping.get() else { return };
         let end = Instant::now() + FINISH_TIMEOUT;
         let mut is_logged = false;
         while !thread.is_finished() {
@@ -128,15 +133,9 @@ impl SharedDictionaries {
         }
     }
 
-    pub(super) fn rule_name(&self, rule: u32) -> Option<Box<str>> {
-        self.keeping.as_ref()?;
-        self.names.get(&rule).cloned()
-    }
-
-    pub(super) fn trained(&self, rule: u32) -> Option<Arc<[Arc<Trained>]>> {
-        self.keeping.as_ref()?;
+    pub(super) fn trained(&self, rule: &str) -> Option<Arc<[Arc<Trained>]>> {
         let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
-        trained.get(self.names.get(&rule)?).cloned()
+        trained.get(rule).cloned()
     }
 
     pub(super) fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
@@ -176,7 +175,7 @@ impl SharedDictionaries {
         headers: &HeaderMap,
         length: Option<u64>,
     ) -> Option<Capture> {
-        self.keeping.as_ref()?;
+        self.keeping.get()?;
         let place = fingerprint(&(family, path));
         let fields = [ETAG, LAST_MODIFIED].map(|name| headers.get(name).map(|v| v.as_bytes()));
         let known = fields.iter().any(Option::is_some);
@@ -212,12 +211,22 @@ impl SharedDictionaries {
 
     fn send(&self, job: Job) -> bool {
         // A full queue loses the job: the next response asks again.
-        self.keeping.as_ref().is_some_and(|keeping| keeping.jobs.try_send(job).is_ok())
+        self.keeping.get().is_some_and(|keeping| keeping.jobs.try_send(job).is_ok())
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
         lock(&self.store)
     }
+}
+
+/// The rules whose responses are compressed: index, name, how.
+fn compressing(config: &Config) -> impl Iterator<Item = (u32, &str, &Compression)> {
+    (0..).zip(config.rules.iter()).filter_map(|(index, rule)| match rule.action {
+        Action::Terminate(Terminate {
+            upstream: TerminateUpstream::Http(_), compression, ..
+        }) if compression.on => Some((index, rule.name, compression)),
+        _ => None,
+    })
 }
 
 fn fingerprint(of: &impl std::hash::Hash) -> u64 {

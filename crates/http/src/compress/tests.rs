@@ -46,7 +46,8 @@ impl Edge {
         let config = config(terms, folder);
         let memory = Arc::new(Budget::new(1 << 30, 0));
         let shared = SharedDictionaries::start(&config, &memory).unwrap();
-        let compressors = Compressors::with_budget(budget, &shared, &memory);
+        let names = shared.rule_names(&config);
+        let compressors = Compressors::with_budget(budget, &shared, names, &memory);
         let eyelet_config::Action::Terminate(terminate) = config.rules.at(0).action else {
             panic!("a terminate rule")
         };

@@ -198,16 +198,15 @@ pub mod tests {
             idle_timeout: Duration::from_secs(300),
             shed_idle: false,
             drain_timeout: Duration::from_secs(1),
-        };
-        let process = Process {
-            settings,
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(64 << 20, 0)),
-            descriptors: AtomicUsize::new(0),
             connections_max: 10,
             descriptors_max: 10,
         };
-        Rc::new(Worker::new(0, Arc::new(process), Arc::default()).unwrap())
+        let process = Process {
+            open: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(64 << 20, 0)),
+            descriptors: AtomicUsize::new(0),
+        };
+        Rc::new(Worker::new(0, settings, Arc::new(process), Arc::default()).unwrap())
     }
 
     /// An upstream and the socket to it.

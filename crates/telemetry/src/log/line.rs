@@ -9,16 +9,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::info::Measured;
 use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, UpstreamName};
 use crate::request::{Coded, RequestInfo};
-use eyelet_config::Config;
 use eyelet_wire::version;
 
 /// The contents of one line. Tests compare its form with serde's, field by field. Every connection
 /// pays for its line, and serde costs ten times as much.
 pub struct Line<'a> {
-    /// The listener's name.
-    pub listener: &'a str,
-    /// The configuration, for the rules' names.
-    pub config: &'a Config,
     /// What was decided about the connection.
     pub decided: &'a Decided,
     /// Its measurements.
@@ -52,7 +47,7 @@ impl Line<'_> {
         out.push(b'-');
         number(out, measured.id & ((1 << 48) - 1));
         out.extend_from_slice(br#"","listener":"#);
-        text(out, self.listener);
+        text(out, decided.labels.listener(decided.listener));
         out.extend_from_slice(br#","client":"#);
         address(out, measured.client);
         out.extend_from_slice(br#","destination":"#);
@@ -86,7 +81,7 @@ impl Line<'_> {
         out.extend_from_slice(br#","outcome":"#);
         plain(out, outcome_name(self.end.outcome));
         out.extend_from_slice(br#","rule":"#);
-        or_null(out, self.decided.rule.map(|rule| self.config.rules.at(rule).name), text);
+        or_null(out, self.decided.rule.map(|rule| self.decided.labels.rule(rule)), text);
         out.extend_from_slice(br#","reason":"#);
         match self.end.reason.fixed_text() {
             Some(fixed) => text(out, fixed),
@@ -117,7 +112,7 @@ impl Line<'_> {
         or_null(out, (!shadow.is_empty()).then_some(shadow), |out, shadow| {
             list(out, shadow, |out, (rule, outcome)| {
                 out.extend_from_slice(br#"{"rule":"#);
-                text(out, self.config.rules.at(*rule).name);
+                text(out, self.decided.labels.rule(*rule));
                 out.extend_from_slice(br#","outcome":"#);
                 plain(out, outcome_name(*outcome));
                 out.push(b'}');

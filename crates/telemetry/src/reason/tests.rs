@@ -70,6 +70,7 @@ rows! {
     Reason::Server(ServerFault::ThirdHello) => "`the server asks for a third hello`",
     Reason::SecondHello(_) => "`… second hello …`",
     Reason::Misdirected(_) => "`… does not lead to this rule`",
+    Reason::RuleGone => "`no rule serves this connection since a reload`",
     Reason::Trace => "`TRACE is not passed on`",
     Reason::MalformedHello(_) => "`malformed hello: …`",
     Reason::NotTls(_) => "a protocol, as in `plain HTTP`",
@@ -170,6 +171,7 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::MalformedProxyHeader(ProxyFault::LineEnd),
         Reason::Misdirected("a.example".into()),
         Reason::NotTls(NotTls::Http),
+        Reason::RuleGone,
         Reason::Record(RecordFault::BadRecordMac),
         Reason::Record(RecordFault::Provider),
         Reason::Record(RecordFault::SequenceExhausted),
@@ -307,6 +309,7 @@ fn answers_are_derived_from_reasons() {
     let statuses = [
         (Reason::Request(431, Detail::of("head too long")), 431),
         (Reason::Trace, 405),
+        (Reason::RuleGone, 421),
         (Reason::Misdirected("a.example".into()), 421),
         (timeout(Limit::Head), 408),
         (timeout(Limit::RequestBody), 408),

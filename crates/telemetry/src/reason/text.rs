@@ -21,6 +21,7 @@ impl Reason {
             Self::NoProxyHeader => "no PROXY header",
             Self::Redirected => "http_redirect",
             Self::Refused(by) => by,
+            Self::RuleGone => "no rule serves this connection since a reload",
             Self::StreamReset => "client: reset before the request was served",
             Self::SwitchedProtocols => "switched protocols",
             Self::Trace => "TRACE is not passed on",

@@ -9,8 +9,11 @@ use proptest::option;
 use proptest::prelude::*;
 use serde::Serialize;
 
+use eyelet_config::RuleNames;
+
 use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
+use crate::labels::Labels;
 use crate::reason::{Detail, Reason};
 
 /// The line for serde: every field in the order of docs/access-log.md.
@@ -50,15 +53,15 @@ struct Shadow<'a> {
 }
 
 fn serial(line: &Line<'_>) -> Vec<u8> {
-    let Line { listener, config, decided, measured, end, http } = *line;
-    let rule = |rule| config.rules.at(rule).name;
+    let Line { decided, measured, end, http } = *line;
+    let rule = |rule| decided.labels.rule(rule);
     let started = UNIX_EPOCH + Duration::from_millis(measured.started_unix_ms);
     let shadow = |&(n, outcome): &(u32, Outcome)| Shadow { rule: rule(n), outcome };
     let shadows: Vec<_> = decided.shadow.iter().map(shadow).collect();
     let serial = Serial {
         time: humantime::format_rfc3339_millis(started).to_string(),
         id: format!("{}-{}", measured.id >> 48, measured.id & ((1 << 48) - 1)),
-        listener,
+        listener: decided.labels.listener(decided.listener),
         client: measured.client,
         destination: decided.destination,
         outcome: end.outcome,
@@ -94,7 +97,7 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
 
 const RULES: [&str; 4] = ["r0", "a \"quoted\" \\ rule", "Regel für \u{1f512}", "seventeen letters"];
 
-static CONFIG: LazyLock<Config> = LazyLock::new(|| {
+static NAMES: LazyLock<Arc<RuleNames>> = LazyLock::new(|| {
     let rules: String = RULES
         .iter()
         .enumerate()
@@ -107,7 +110,7 @@ static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     std::fs::write(&file, text).unwrap();
     let loaded = eyelet_config::load(&file, eyelet_config::Depth::Files);
     std::fs::remove_file(&file).unwrap();
-    loaded.unwrap().config
+    loaded.unwrap().config.rules.shared_names()
 });
 
 /// Words, characters that need escapes, and characters of several bytes.
@@ -173,6 +176,7 @@ fn decided() -> impl Strategy<Value = Decided> {
         let (connect, destination, upstream) = way;
         let (rule, shadow, evidence, http2) = verdict;
         Decided {
+            labels: Labels::default(),
             listener: 0,
             is_handed: false,
             hop_count: 0,
@@ -181,6 +185,8 @@ fn decided() -> impl Strategy<Value = Decided> {
             sni,
             alpn: alpn.and_then(|names| Alpn::new(names.into_iter())),
             ja4,
+            ech: false,
+            client_roots: 0,
             tls_version,
             http2,
             rule,
@@ -237,12 +243,13 @@ proptest! {
     #[test]
     fn a_line_equals_serdes(
         listener in string(),
-        decided in decided(),
+        mut decided in decided(),
         measured in vec(measured(), 2),
         outcome in outcome(),
         reason in string(),
         http in option::of(requests()),
     ) {
+        decided.labels = Labels::new(1, [listener.into()].into(), NAMES.clone());
         let end = End { outcome, reason: Reason::Response(Detail::of(reason)) };
         let (mut written, mut expected) = (Vec::new(), Vec::new());
         let mut opening = Opening::default();
@@ -250,9 +257,7 @@ proptest! {
             let http = http.as_ref().map(|((method, path, upstream), rest)| {
                 RequestInfo { method, path, upstream: upstream.as_deref(), ..*rest }
             });
-            let (config, http) = (&*CONFIG, http.as_ref());
-            let line =
-                Line { listener: &listener, config, decided: &decided, measured, end: &end, http };
+            let line = Line { decided: &decided, measured, end: &end, http: http.as_ref() };
             line.write(&mut written, &mut opening);
             expected.extend(serial(&line));
         }

@@ -1,0 +1,128 @@
+//! Binding listeners: one socket a worker, and those of the configuration before where they stay.
+//! It must not know what is accepted.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use eyelet_config::{Config, Limits, Listener, ListenerKind};
+use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE};
+use eyelet_sys::socket::{self, Listen};
+
+/// A listener's address cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {error}{}", hint(error))]
+pub struct ListenError {
+    /// The address.
+    pub address: SocketAddr,
+    /// Why.
+    pub error: io::Error,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower \
+             net.ipv4.ip_unprivileged_port_start; kind \"tproxy\" needs root or CAP_NET_ADMIN)"
+        }
+        io::ErrorKind::AddrInUse => " (another process holds it; `ss -ltnp` shows which)",
+        io::ErrorKind::AddrNotAvailable => " (no interface of this host has it; `ip addr`)",
+        _ => "",
+    }
+}
+
+/// A listener that is bound. Its sockets close when no configuration and no worker has it.
+#[derive(Clone)]
+pub struct Bound {
+    /// Where; port 0 is resolved.
+    pub address: SocketAddr,
+    /// One for each worker.
+    pub sockets: Arc<[Arc<OwnedFd>]>,
+    asked: Asked,
+}
+
+/// The same sockets.
+impl PartialEq for Bound {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.sockets, &other.sockets)
+    }
+}
+
+/// What a socket was bound for. A listener that asks for the same keeps its sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    address: SocketAddr,
+    transparent: bool,
+    reuse_port: bool,
+    defer_accept: bool,
+}
+
+impl Asked {
+    fn of(listener: &Listener) -> Self {
+        Self {
+            address: listener.address,
+            transparent: listener.kind == ListenerKind::Tproxy,
+            reuse_port: listener.reuse_port,
+            defer_accept: listener.defer_accept,
+        }
+    }
+}
+
+/// Binds what is not bound yet. In the order of the configuration.
+pub fn bind_all(
+    config: &Config,
+    workers: usize,
+    earlier: &[Bound],
+) -> Result<Arc<[Bound]>, ListenError> {
+    let mut left: Vec<&Bound> = earlier.iter().collect();
+    let mut bound = Vec::new();
+    for listener in &config.listeners {
+        let asked = Asked::of(listener);
+        let known = left.iter().position(|known| known.asked == asked);
+        bound.push(match known {
+            Some(known) => left.remove(known).clone(),
+            None => bind(listener, asked, &config.limits, workers)
+                .map_err(|error| ListenError { address: listener.address, error })?,
+        });
+    }
+    Ok(bound.into())
+}
+
+/// A listener that stays where it is and asks for sockets of another kind, which could be bound
+/// only behind the end of the first.
+pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
+    let address = |listener: &Listener| {
+        let asked = Asked::of(listener);
+        let is_other = |known: &&Bound| {
+            known.asked.address == asked.address
+                && asked.address.port() != 0
+                && known.asked != asked
+        };
+        earlier.iter().find(is_other).map(|known| known.asked.address)
+    };
+    config.listeners.iter().find_map(address)
+}
+
+fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> io::Result<Bound> {
+    let transparent = asked.transparent;
+    let defer = listener.defer_accept.then_some(limits.hello_timeout);
+    let keepalive_idle = KEEPALIVE_IDLE;
+    let how = |reuse_port| Listen { reuse_port, keepalive_idle, transparent, defer };
+    let mut address = listener.address;
+    if workers > 1 && !listener.reuse_port {
+        // SO_REUSEPORT would share the port with any process of this user that says the same:
+        // a first socket without it finds out whether it is taken.
+        let probe = socket::bind(address, how(false))?;
+        socket::listen(&probe, 1)?;
+        address = socket::local_address(&probe)?;
+    }
+    let mut sockets = Vec::new();
+    for _ in 0..workers {
+        let bound = socket::bind(address, how(workers > 1 || listener.reuse_port))?;
+        socket::listen(&bound, BACKLOG)?;
+        address = socket::local_address(&bound)?;
+        sockets.push(Arc::new(bound));
+    }
+    Ok(Bound { address, sockets: sockets.into(), asked })
+}

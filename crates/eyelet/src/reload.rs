@@ -1,0 +1,68 @@
+//! A reload: reads the file, checks it in full, and has all workers serve by it. A mistake changes
+//! nothing. It must not know who asks for it.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::check::MISTAKES;
+use crate::serve::Running;
+use eyelet_config::{Depth, load};
+
+/// How long workers may take until all serve by the new configuration: an iteration of their event
+/// loops, and half a second for the queue of a listener that goes.
+const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often that is looked at.
+const SERVED_STEP: Duration = Duration::from_millis(2);
+
+/// How a reload went.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ReloadOutcome {
+    /// 0: the new configuration serves. 2: the file has mistakes. 1: anything else is wrong.
+    pub code: u8,
+    /// What there is to say, in whole lines.
+    pub text: String,
+}
+
+impl ReloadOutcome {
+    /// Nothing has changed, and why.
+    pub fn failed(why: impl std::fmt::Display) -> Self {
+        Self { code: 1, text: format!("{why}\n") }
+    }
+}
+
+/// Has an edge serve by what `file` says now.
+pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let loaded = match load(file, Depth::Full) {
+        Ok(loaded) => loaded,
+        Err(mistakes) => {
+            mistakes.iter().for_each(|mistake| _ = writeln!(text, "{mistake}"));
+            return ReloadOutcome { code: MISTAKES, text };
+        }
+    };
+    loaded.warnings.iter().for_each(|warning| _ = writeln!(text, "{warning}"));
+    let reloaded = match running.reload(loaded.config) {
+        Ok(reloaded) => reloaded,
+        Err(error) => return ReloadOutcome::failed(error),
+    };
+    for key in &reloaded.unchanged {
+        let _ = writeln!(text, "{}: `{key}` needs a restart; it stays as it was", file.display());
+    }
+    let end = Instant::now() + SERVED_TIMEOUT;
+    while !running.is_served(reloaded.generation) {
+        if Instant::now() >= end {
+            let waited = SERVED_TIMEOUT.as_secs();
+            return ReloadOutcome::failed(format!(
+                "a worker does not serve by the new configuration after {waited} s"
+            ));
+        }
+        sleep(SERVED_STEP).await;
+    }
+    running.tidy();
+    let _ = writeln!(text, "{}: configuration {} serves", file.display(), reloaded.generation);
+    ReloadOutcome { code: 0, text }
+}

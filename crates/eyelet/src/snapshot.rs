@@ -1,0 +1,246 @@
+//! One configuration and everything that was made of it. It never changes: a reload makes another
+//! one, and this one is freed with the last connection that is served by it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use eyelet_config::{Config, Listener};
+use eyelet_engine::connection_table::Slot;
+use eyelet_engine::relay::PIPES_MAX;
+use eyelet_engine::worker::{Process, Settings};
+use eyelet_http::compress;
+use eyelet_http::worker::SharedHttp;
+use eyelet_memory::budget::Budget;
+use eyelet_resolve::certificate::RootsError;
+use eyelet_resolve::evidence::EvidenceStore;
+use eyelet_resolve::loops::Loops;
+use eyelet_resolve::names::SharedNames;
+use eyelet_telemetry::labels::Labels;
+use eyelet_tls::client::ClientConfigs;
+use eyelet_tls::server::{ServerConfigs, TlsError};
+
+/// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and the
+/// pooled pipes and epolls of each worker.
+const DESCRIPTORS_KEPT: usize = 64;
+/// The same for each worker: two for each pipe, and some.
+const DESCRIPTORS_A_WORKER: usize = 2 * PIPES_MAX + 32;
+
+/// Why nothing can be made of a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// A terminate rule's files cannot be used.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
+    /// The roots for the certificates of destinations cannot be used.
+    #[error("[evidence] ca: {0}")]
+    Roots(#[from] RootsError),
+    /// The store of dictionaries cannot be opened.
+    #[error("cannot keep dictionaries: {0}")]
+    Dictionaries(io::Error),
+}
+
+/// What all workers share under one configuration.
+pub struct Snapshot {
+    /// Counts the configurations of this process from 1.
+    pub generation: u64,
+    /// The checked configuration.
+    pub config: Arc<Config>,
+    /// What listeners are called: their names, or else the addresses that they were bound to.
+    listeners: Arc<[Box<str>]>,
+    /// What looks names up and believes them.
+    pub names: Arc<SharedNames>,
+    /// TLS configurations by rule.
+    pub tls: Arc<ServerConfigs>,
+    /// What HTTP shares.
+    pub http: Arc<SharedHttp>,
+    /// What connections hold in memory, in all workers.
+    pub budget: Arc<Budget>,
+    /// What the event loops share.
+    pub process: Arc<Process>,
+    /// The bounds of the event loops.
+    pub settings: Settings,
+    _alive: Alive,
+}
+
+/// What was read for a configuration. Nothing runs by it yet.
+pub struct PreparedSnapshot {
+    config: Config,
+    tls: ServerConfigs,
+    upstream_tls: ClientConfigs,
+    evidence: EvidenceStore,
+}
+
+impl PreparedSnapshot {
+    /// Reads the files that a configuration names. What has not changed since `earlier` is used
+    /// again: ticket keys, evidence, sets of roots.
+    ///
+    /// # Errors
+    /// [`SnapshotError`], which says which file.
+    pub fn new(config: Config, earlier: Option<&Snapshot>) -> Result<Self, SnapshotError> {
+        let tls = ServerConfigs::new(&config, earlier.map(|earlier| &*earlier.tls))?;
+        let known = earlier.map(|earlier| &*earlier.http.upstream_tls);
+        let upstream_tls = ClientConfigs::new(&config, known)?;
+        let evidence = match earlier {
+            Some(earlier) => earlier.names.evidence.reloaded(&config)?,
+            None => EvidenceStore::new(&config)?,
+        };
+        Ok(Self { config, tls, upstream_tls, evidence })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The first snapshot of a process with so many workers. `addresses` are those of the
+    /// listeners, as they were bound.
+    ///
+    /// # Errors
+    /// If dictionaries cannot be kept.
+    pub fn first(
+        self,
+        workers: usize,
+        addresses: &[SocketAddr],
+        budget: &Arc<Budget>,
+    ) -> Result<Snapshot, SnapshotError> {
+        let compress = compress::SharedDictionaries::start(&self.config, budget);
+        let process = Process {
+            open: AtomicUsize::new(0),
+            budget: budget.clone(),
+            descriptors: AtomicUsize::new(0),
+        };
+        let compress = compress.map_err(SnapshotError::Dictionaries)?;
+        Ok(self.finish(workers, addresses, (Arc::new(process), compress), None))
+    }
+
+    /// The snapshot that comes after `earlier`.
+    ///
+    /// # Errors
+    /// If dictionaries cannot be kept.
+    pub fn next(
+        self,
+        workers: usize,
+        addresses: &[SocketAddr],
+        earlier: &Snapshot,
+    ) -> Result<Snapshot, SnapshotError> {
+        let compress = earlier.http.compress.clone();
+        compress.keep(&self.config).map_err(SnapshotError::Dictionaries)?;
+        let kept = (earlier.process.clone(), compress);
+        Ok(self.finish(workers, addresses, kept, Some(earlier)))
+    }
+
+    fn finish(
+        mut self,
+        workers: usize,
+        addresses: &[SocketAddr],
+        (process, compress): (Arc<Process>, Arc<compress::SharedDictionaries>),
+        earlier: Option<&Snapshot>,
+    ) -> Snapshot {
+        if let Some(earlier) = earlier {
+            self.config.rules.share_names(&earlier.config.rules);
+        }
+        let settings = settings(&self.config, workers);
+        let config = Arc::new(self.config);
+        let listeners = called(&config.listeners, addresses);
+        let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
+        let same = earlier.filter(|earlier| {
+            let verdicts = |snapshot: &Config| snapshot.policy.fingerprint();
+            earlier.listeners == listeners && verdicts(&earlier.config) == verdicts(&config)
+        });
+        let budget = process.budget.clone();
+        let loops = earlier.map(|earlier| &earlier.names.loops);
+        let names = SharedNames {
+            config: config.clone(),
+            loops: Loops::new(&config.listeners, addresses, loops),
+            evidence: self.evidence,
+            budget: budget.clone(),
+        };
+        let tls = Arc::new(self.tls);
+        let http = SharedHttp {
+            generation,
+            rules_since: same.map_or(generation, |same| same.http.rules_since),
+            config: config.clone(),
+            upstream_tls: Arc::new(self.upstream_tls),
+            server_tls: tls.clone(),
+            rule_names: compress.rule_names(&config),
+            compress,
+        };
+        Snapshot {
+            generation,
+            config,
+            listeners,
+            names: Arc::new(names),
+            tls,
+            http: Arc::new(http),
+            budget,
+            process,
+            settings,
+            _alive: Alive::new(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// What access lines call rules and listeners; one for each worker.
+    pub fn labels(&self) -> Labels {
+        Labels::new(self.generation, self.listeners.clone(), self.config.rules.shared_names())
+    }
+}
+
+fn called(listeners: &[Listener], addresses: &[SocketAddr]) -> Arc<[Box<str>]> {
+    let names = listeners.iter().zip(addresses).map(|(listener, address)| {
+        listener.name.clone().unwrap_or_else(|| address.to_string()).into()
+    });
+    names.collect()
+}
+
+/// What the event loops keep to: the configuration's limits, and those of the machine.
+fn settings(config: &Config, workers: usize) -> Settings {
+    let descriptors = eyelet_sys::process::raise_descriptor_limit();
+    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    let kept =
+        DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + EvidenceStore::descriptors_max(config);
+    let descriptors_max = descriptors.saturating_sub(kept).max(2);
+    let limits = &config.limits;
+    let by_memory = limits.memory_max / size_of::<Slot>();
+    let connections_max = limits.connections_max.min(by_memory).min(descriptors_max);
+    tracing::info!(
+        "{workers} workers, at most {connections_max} connections \
+         (connections_max {}, memory_max {by_memory}, descriptors {descriptors_max}; \
+         a pair takes two)",
+        limits.connections_max,
+    );
+    Settings {
+        idle_timeout: limits.idle_timeout,
+        shed_idle: limits.shed_idle,
+        drain_timeout: limits.drain_timeout,
+        connections_max,
+        descriptors_max,
+    }
+}
+
+/// Snapshots that are not freed yet.
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// How many snapshots there are: the newest, and those that connections are still served by.
+pub fn alive() -> usize {
+    ALIVE.load(Relaxed)
+}
+
+/// Counts its snapshot.
+struct Alive;
+
+impl Alive {
+    fn new() -> Self {
+        ALIVE.fetch_add(1, Relaxed);
+        Self
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        ALIVE.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,181 @@
+//! Where the requests of a connection go: the rule of one configuration. After a reload the newest
+//! rules decide anew, by what is kept of the hello. It must not know a request.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
+use eyelet_policy::sketch::HelloSketch;
+use eyelet_policy::{Decision, Fact, Facts, Verdict};
+use eyelet_resolve::evidence::Attempt;
+use eyelet_resolve::gather;
+use eyelet_telemetry::info::{ConnectionInfo, TlsCompression};
+use eyelet_wire::connect::Target;
+use eyelet_wire::hello::{HelloReader, Peek};
+
+use crate::pool::Shelf;
+use crate::worker::Http;
+
+/// Bytes of a hello that is written from what is kept of one: 256 of names in ALPN, 253 of SNI.
+const SKETCH_BYTES_MAX: usize = 4 << 10;
+
+/// The rule that a connection's requests are served by.
+pub struct Route {
+    /// Its index.
+    pub rule: u32,
+    action: Arc<Action>,
+    /// Upstream connections that are kept for its requests.
+    pub shelf: Rc<Shelf>,
+}
+
+impl Route {
+    /// The rule of the worker's configuration that serves a connection. Where another
+    /// configuration has decided it, `info` is changed to what this one says of it. `None`: this
+    /// one would not serve it, or only over another handshake.
+    pub fn of(
+        worker: &Http,
+        info: &mut ConnectionInfo,
+        has_preface: bool,
+        local: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Option<Self> {
+        let shared = &worker.shared;
+        let decided_by = info.decided.labels.generation();
+        if decided_by == shared.generation {
+            return Self::new(worker, info, info.decided.rule?);
+        }
+        let (listener, rule) = if decided_by >= shared.rules_since {
+            (info.decided.listener, info.decided.rule?)
+        } else {
+            decide(worker, info, local)?
+        };
+        let route = Self::new(worker, info, rule)?;
+        if !is_fit(
+            route.terminate()?,
+            shared.server_tls.client_roots(&shared.config.rules, rule),
+            info,
+            has_preface,
+        ) {
+            return None;
+        }
+        info.decided.labels = worker.labels.clone();
+        info.decided.listener = listener;
+        info.decided.rule = Some(rule);
+        // Their indexes are those of the other configuration.
+        info.decided.shadow.clear();
+        Some(route)
+    }
+
+    fn new(worker: &Http, info: &ConnectionInfo, rule: u32) -> Option<Self> {
+        let action = worker.shared.config.rules.shared_action(rule)?;
+        let Action::Terminate(terminate) = &*action else { return None };
+        let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
+        let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
+        let shelf = match terminate.proxy_protocol {
+            // A connection that came from this edge dials for itself, so that the dial is checked:
+            // what others dialled may lead to a listener of this edge, and its request round again.
+            None if info.decided.is_handed => Rc::default(),
+            None => worker.pool.shelf(upstream, roots),
+            // The upstream was told whose the connection is: it is this client's alone.
+            Some(_) => Rc::default(),
+        };
+        Some(Self { rule, action, shelf })
+    }
+
+    /// The rule's action.
+    pub fn terminate(&self) -> Option<&Terminate> {
+        match &*self.action {
+            Action::Terminate(terminate) => Some(terminate),
+            _ => None,
+        }
+    }
+
+    /// Where its requests go.
+    pub fn upstream(&self) -> Option<&HttpUpstream> {
+        match &self.terminate()?.upstream {
+            TerminateUpstream::Http(upstream) => Some(upstream),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the handshake that was done is one that the rule would have done.
+fn is_fit(
+    terminate: &Terminate,
+    client_roots: u32,
+    info: &ConnectionInfo,
+    has_preface: bool,
+) -> bool {
+    let decided = &info.decided;
+    (client_roots == 0 || client_roots == decided.client_roots)
+        && decided.tls_version >= Some(terminate.tls_version_min.code())
+        && (!decided.http2 || terminate.alpn_select.iter().any(|name| name == b"h2"))
+        // The header says what only the handshake knew.
+        && terminate.proxy_protocol.is_some() == has_preface
+}
+
+/// What the rules say of a connection whose hello is gone. What they ask for that is not kept is
+/// unknown, and fails closed.
+fn decide(
+    worker: &Http,
+    info: &ConnectionInfo,
+    local: impl FnOnce() -> Option<SocketAddr>,
+) -> Option<(u16, u32)> {
+    let decided = &info.decided;
+    let listener = worker.labels.listener_called(decided.labels.listener(decided.listener))?;
+    let alpn: Vec<Box<[u8]>> =
+        decided.alpn.iter().flat_map(|alpn| alpn.raw_names()).map(Into::into).collect();
+    let alpn: Vec<&[u8]> = alpn.iter().map(|name| &**name).collect();
+    let raw = HelloSketch {
+        sni: decided.sni.as_deref().map(str::as_bytes),
+        alpn: &alpn,
+        // The handshake took the highest that both speak, and this edge speaks the highest.
+        version_max: decided.tls_version?,
+        ech: decided.ech,
+        compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
+    }
+    .to_records();
+    let mut reader = HelloReader::new(SKETCH_BYTES_MAX);
+    let Peek::Hello(hello) = reader.feed(&raw) else { return None };
+    let connect = decided.connect.as_deref().and_then(|text| Target::new(text.as_bytes()).ok());
+    let mut local = Some(local);
+    let (mut dns, mut shown) = (None, None);
+    let mut facts = Facts::new(listener, info.client.ip());
+    facts.connect = connect.as_ref();
+    facts.destination = decided.destination;
+    facts.hello = Some(&hello);
+    facts.ja4 = decided.ja4.as_deref();
+    let names = &worker.dialler.names;
+    let sni = decided.sni.as_deref();
+    loop {
+        let fact = match worker.shared.config.policy.decide(&Facts {
+            dns_agrees: dns,
+            certificate: Option::as_ref(&shown)
+                .and_then(|shown: &Arc<Attempt>| shown.certificate()),
+            ..facts
+        }) {
+            Decision::Verdict(Verdict { rule, refuse: None }) => return Some((listener, rule?.0)),
+            Decision::Verdict(_) => return None,
+            Decision::Need(fact) => fact,
+        };
+        let had = match (fact, facts.destination) {
+            (Fact::Destination, None) if connect.is_none() => {
+                facts.destination = local.take().and_then(|local| local());
+                facts.destination.is_some()
+            }
+            (Fact::DnsEvidence, Some(to)) => {
+                let known = sni.and_then(|name| gather::known_by_dns(names, name, to.ip()));
+                dns = known.and_then(|known| known.agrees);
+                dns.is_some()
+            }
+            (Fact::Certificate, Some(to)) => {
+                shown = gather::known_by_certificate(names, to, sni, connect.is_some());
+                Option::as_ref(&shown).is_some_and(|shown| shown.certificate().is_some())
+            }
+            _ => false,
+        };
+        if !had {
+            facts.unknown = facts.unknown.with(fact);
+        }
+    }
+}
