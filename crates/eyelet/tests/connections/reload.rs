@@ -467,7 +467,7 @@ fn many_reloads_under_load_leave_nothing_behind() {
                 })
             })
             .collect();
-        let reload = |number: usize| {
+        let mut reload = |number: usize| {
             let (to, name) = match number % 2 {
                 0 => (&scene.one, "http"),
                 _ => (&scene.other, "other"),
@@ -476,10 +476,14 @@ fn many_reloads_under_load_leave_nothing_behind() {
             scene.edge.signal(Signal::HUP);
             let served = format!("configuration {} serves", number + 2);
             scene.edge.wait_log(&served);
+            // The upstream waits for a minute and no longer.
+            if number.is_multiple_of(50) {
+                echo(&mut held.tcp, b"still there");
+            }
         };
         // What the first ones take is kept for the next.
         let warm = reloads / 4;
-        (0..warm).for_each(reload);
+        (0..warm).for_each(&mut reload);
         let before = scene.edge.rss_bytes();
         (warm..reloads).for_each(reload);
         let grown = scene.edge.rss_bytes().saturating_sub(before);
