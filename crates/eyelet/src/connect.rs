@@ -64,7 +64,7 @@ fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> 
         }
         _ => (Vec::new(), Reason::NotConnect(NotConnect::NotHttp)),
     };
-    park::close_with(connection, &answer);
+    park::close_with(&connection.handle, &answer);
     End { outcome: Outcome::Refused, reason }
 }
 
@@ -77,8 +77,8 @@ pub async fn establish(
         return Ok(());
     }
     // What the client had no reason to send before has a time of its own.
-    connection.due_in(connection.worker.snapshot.config.limits.hello_timeout);
-    let sent = connection.send_all(CLIENT, ESTABLISHED).await;
+    connection.handle.due_in(connection.worker.snapshot.config.limits.hello_timeout);
+    let sent = connection.handle.send_all(CLIENT, ESTABLISHED).await;
     let when = When::During(Stage::ConnectAnswer);
     sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))
 }
@@ -100,7 +100,10 @@ pub fn end(
         _ if end.reason.class() == Class::Timeout => ("504 Gateway Timeout", "cannot connect"),
         _ => ("502 Bad Gateway", "cannot connect"),
     };
-    park::close_with(connection, &http(status, &format!("This proxy {said}: {}.", end.reason)));
+    park::close_with(
+        &connection.handle,
+        &http(status, &format!("This proxy {said}: {}.", end.reason)),
+    );
     Err(end)
 }
 

@@ -34,17 +34,17 @@ pub fn connection(
         let served = AssertUnwindSafe(serve(&connection, &mut info)).catch_unwind().await;
         // A fault of ours costs this connection, and it has its line like any other.
         if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
-            connection.worker.emit(&info, &end);
+            connection.worker.engine.emit(&info, &end);
         }
     }
 }
 
 async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
-    connection.due_in(snapshot.config.limits.hello_timeout);
-    let local = || connection.local_address();
+    connection.handle.due_in(snapshot.config.limits.hello_timeout);
+    let local = || connection.handle.local_address();
     info.decided.is_handed =
-        snapshot.names.loops.is_handed(info.client, local, || connection.is_connected());
+        snapshot.names.loops.is_handed(info.client, local, || connection.handle.is_connected());
     // Everything that the client has sent so far: the upstream gets it byte for byte.
     let mut peeked = CountedBuffer::of(&snapshot.budget, Account::Received);
     if peek::must_name_client(connection, info) {
@@ -55,7 +55,8 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     match intercept::listener_of(connection, info).kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(redirect(connection, &snapshot.config.http, info, peeked)).await;
+            return Box::pin(redirect(&connection.handle, &snapshot.config.http, info, peeked))
+                .await;
         }
         _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }

@@ -1,7 +1,5 @@
 //! An active connection: the event loop's handle on it, and the worker that serves it.
-//! It must not know TLS or rules.
 
-use std::ops::Deref;
 use std::rc::Rc;
 
 pub use eyelet_engine::handle::WaitError;
@@ -21,13 +19,5 @@ impl ConnectionHandle {
     /// The connection of this handle.
     pub fn new(worker: Rc<Worker>, handle: Handle) -> Self {
         Self { worker, handle }
-    }
-}
-
-impl Deref for ConnectionHandle {
-    type Target = Handle;
-
-    fn deref(&self) -> &Handle {
-        &self.handle
     }
 }

@@ -62,10 +62,12 @@ impl FactSource {
         if fact == Fact::Destination {
             let found = match connect::host_port(info) {
                 Some(host_port) => {
-                    connection.due_in(connection.worker.snapshot.config.limits.connect_timeout);
+                    connection
+                        .handle
+                        .due_in(connection.worker.snapshot.config.limits.connect_timeout);
                     dial::destination(&connection.worker.names, info, &host_port).await
                 }
-                None => connection.local_address().ok_or(Reason::ClientReset(None)),
+                None => connection.handle.local_address().ok_or(Reason::ClientReset(None)),
             };
             match found {
                 Ok(destination) => info.decided.destination = Some(destination),
@@ -211,7 +213,9 @@ impl FactSource {
         if info.decided.destination.is_none() {
             self.fetch(connection, info, Fact::Destination).await;
         }
-        connection.due_in(EVIDENCE_TIMEOUTS * connection.worker.snapshot.config.evidence.timeout);
+        connection
+            .handle
+            .due_in(EVIDENCE_TIMEOUTS * connection.worker.snapshot.config.evidence.timeout);
     }
 }
 

@@ -92,7 +92,7 @@ pub async fn handshake(
             return Err(HandshakeFailure { end: alerts::end(&error), alert: outgoing });
         }
         if !outgoing.is_empty() {
-            connection.send_all(CLIENT, &outgoing).await.map_err(stopped)?;
+            connection.handle.send_all(CLIENT, &outgoing).await.map_err(stopped)?;
         }
         if matches!(step, Ok(Step::Done)) {
             return machine.hand_over().map_err(HandshakeFailure::from);
@@ -101,7 +101,7 @@ pub async fn handshake(
             let detail = Detail::of("the client's message is too long");
             return Err(End::failed(Reason::Handshake(HandshakeFault::Protocol, detail)).into());
         }
-        match connection.recv(&mut machine.incoming, READ_BYTES).await {
+        match connection.handle.recv(&mut machine.incoming, READ_BYTES).await {
             Ok(0) => return Err(End::failed(Reason::ClientClosed(Some(SHAKING))).into()),
             Ok(_) => {}
             Err(wait_error) => return Err(stopped(wait_error).into()),

@@ -25,8 +25,8 @@ pub async fn arrive(
         ListenerKind::Connect => return connect::read_head(connection, info, raw).await,
         // A load balancer in front knows better than the kernel, which sees the balancer's.
         _ if info.decided.destination.is_some() => return Ok(()),
-        ListenerKind::Redirect => connection.original_destination(listener.address.ip()),
-        ListenerKind::Tproxy => connection.local_address(),
+        ListenerKind::Redirect => connection.handle.original_destination(listener.address.ip()),
+        ListenerKind::Tproxy => connection.handle.local_address(),
     };
     info.decided.destination = destination;
     let Some(destination) = destination else {
@@ -36,7 +36,7 @@ pub async fn arrive(
     if loops.listener_at(destination).is_some() {
         return refused(connection, Loop::ToListener);
     }
-    if loops.is_ours(info.client, destination, || connection.is_connected()) {
+    if loops.is_ours(info.client, destination, || connection.handle.is_connected()) {
         return refused(connection, Loop::Own);
     }
     Ok(())

@@ -63,7 +63,7 @@ pub async fn more(
     raw: &mut CountedBuffer,
     stage: Stage,
 ) -> Result<(), End> {
-    let received = connection.recv(raw, READ_BYTES).await;
+    let received = connection.handle.recv(raw, READ_BYTES).await;
     let when = When::reading(stage, raw);
     match received {
         Ok(0) => Err(End::failed(Reason::ClientClosed(Some(when)))),
@@ -79,11 +79,12 @@ pub async fn while_there(
     fetch: impl Future<Output = ()>,
     stage: Stage,
 ) -> Result<(), End> {
-    let wait_error = match select(pin!(fetch), pin!(connection.ready(&[CLIENT], FAILED))).await {
-        Either::Left(_) => return Ok(()),
-        Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
-        Either::Right((Err(wait_error), _)) => wait_error,
-    };
+    let wait_error =
+        match select(pin!(fetch), pin!(connection.handle.ready(&[CLIENT], FAILED))).await {
+            Either::Left(_) => return Ok(()),
+            Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
+            Either::Right((Err(wait_error), _)) => wait_error,
+        };
     Err(End::failed(wait_error.reason(Limit::Hello, When::During(stage))))
 }
 
@@ -94,14 +95,14 @@ pub async fn glance(
     raw: &mut CountedBuffer,
     until: Instant,
 ) -> Result<bool, End> {
-    match tokio::time::timeout_at(until, connection.recv(raw, READ_BYTES)).await {
+    match tokio::time::timeout_at(until, connection.handle.recv(raw, READ_BYTES)).await {
         Ok(Ok(1..)) => return Ok(true),
         Ok(Err(wait_error @ (WaitError::Io(_) | WaitError::Unregistered(_)))) => {
             return Err(unseen(&wait_error, raw));
         }
         _ => {}
     }
-    match connection.in_time() {
+    match connection.handle.in_time() {
         Err(wait_error @ (WaitError::Shed | WaitError::Drained)) => Err(unseen(&wait_error, raw)),
         _ => Ok(false),
     }
@@ -119,7 +120,7 @@ pub async fn fit(
     answer: RefusalMessage,
 ) -> RefusalMessage {
     if raw.is_empty() {
-        let read = connection.recv(raw, READ_BYTES);
+        let read = connection.handle.recv(raw, READ_BYTES);
         // Whatever comes of it, the refusal stands.
         let _ = tokio::time::timeout(FIRST_BYTES_WAIT, read).await;
     }
@@ -141,7 +142,7 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
         true => TlsCompression::Offered,
         false => TlsCompression::None,
     });
-    if !connection.worker.logs() {
+    if !connection.worker.engine.logs() {
         return;
     }
     decided.alpn = Alpn::new(hello.alpn());

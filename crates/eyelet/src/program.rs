@@ -44,7 +44,7 @@ impl Service {
 /// with its next request.
 fn end_removed(worker: &Worker) {
     let rules: HashSet<&str> = worker.snapshot.config.rules.iter().map(|rule| rule.name).collect();
-    park::end_where(worker.engine(), &Reason::RuleGone, |labels, rule| {
+    park::end_where(&worker.engine, &Reason::RuleGone, |labels, rule| {
         rule.is_some_and(|rule| !rules.contains(labels.rule(rule)))
     });
 }
@@ -70,7 +70,7 @@ impl Program for Service {
             }
             Relay::Splice(_) => {
                 let reason = Reason::Internal("only terminated connections dial late");
-                worker.emit(&info, &End::failed(reason));
+                worker.engine.emit(&info, &End::failed(reason));
                 Box::pin(std::future::ready(()))
             }
         }
@@ -107,7 +107,7 @@ impl Program for Service {
 
     fn log(&self, info: &ConnectionInfo, end: &End) {
         let worker = self.worker.borrow();
-        let measured = info.measured(worker.now_unix_ms());
+        let measured = info.measured(worker.engine.now_unix_ms());
         let mut log = worker.log.borrow_mut();
         if info.decided.labels.generation() > 0 {
             return log.line(&info.decided, &measured, end, None);

@@ -26,7 +26,7 @@ pub struct Tls {
 
 /// The header. `tls` is `None` where TLS does not end here.
 pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<&Tls>) -> Vec<u8> {
-    let destination = info.decided.destination.or_else(|| connection.local_address());
+    let destination = info.decided.destination.or_else(|| connection.handle.local_address());
     let command = match destination {
         Some(destination) => Command::Proxy { client: info.client, destination },
         None => Command::Local,

@@ -262,7 +262,7 @@ fn serve(
     sockets: Vec<ListenerSocket>,
     ordered: watch::Receiver<Order>,
 ) {
-    let engine = worker.engine().clone();
+    let engine = worker.engine.clone();
     let (tasks, service) = (LocalSet::new(), Rc::new(Service::new(index, worker, published)));
     engine.serve(&service);
     let last = LetGo(engine.clone());

@@ -97,7 +97,7 @@ pub fn note(
         match (fact, hello) {
             // To resolve what a CONNECT names would be to wait, and settles where it leads.
             (Fact::Destination, _) if info.connect.is_none() => {
-                destination = connection.local_address();
+                destination = connection.handle.local_address();
             }
             (Fact::Ja4, Some(hello)) => known.fetch_ja4(info, hello),
             (_, Some(_)) if !known.recall(connection, info, fact) => gather(connection, info, fact),

@@ -18,7 +18,7 @@ pub async fn dial(
     target: &DialTarget<'_>,
     options: &DialOptions<'_>,
 ) -> Result<usize, End> {
-    connection.due_in(connection.worker.snapshot.config.limits.connect_timeout);
+    connection.handle.due_in(connection.worker.snapshot.config.limits.connect_timeout);
     if let Some(upstream) = target.upstream() {
         info.decided.upstream = Some(upstream);
     }
@@ -32,8 +32,9 @@ pub async fn dial(
         }
     };
     match registration {
-        None => connection.set_connected(socket),
+        None => connection.handle.set_connected(socket),
         Some(side) => connection
+            .handle
             .set_upstream(socket, side)
             .map_err(|error| End::failed(Reason::Unregistered((&error).into())))?,
     }

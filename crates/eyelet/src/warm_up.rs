@@ -35,9 +35,9 @@ pub fn warm_up(worker: &Worker) {
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
     let warmed_up = shake(worker, rule as u32).and_then(|(done, client)| {
-        let buffers = &mut *worker.buffers.borrow_mut();
+        let buffers = &mut *worker.engine.buffers.borrow_mut();
         buffers.piece = worker.snapshot.budget.piece();
-        let shared = &mut worker.shared.borrow_mut();
+        let shared = &mut worker.engine.shared.borrow_mut();
         echo(shared, buffers, done.session, client).map_err(|error| error.to_string())
     });
     if let Err(error) = warmed_up {

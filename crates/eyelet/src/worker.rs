@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ pub struct Worker {
     /// The configuration.
     pub snapshot: Arc<Snapshot>,
     /// Its event loop.
-    engine: Rc<engine::Worker>,
+    pub engine: Rc<engine::Worker>,
     /// Its part of what looks names up.
     pub names: Rc<Names>,
     /// Its part of HTTP.
@@ -59,19 +58,5 @@ impl Worker {
     /// What access lines call its rules and listeners.
     pub fn labels(&self) -> &Labels {
         &self.http.labels
-    }
-
-    /// Its event loop.
-    pub fn engine(&self) -> &Rc<engine::Worker> {
-        &self.engine
-    }
-}
-
-/// Whatever the event loop offers, its program may ask of its worker.
-impl Deref for Worker {
-    type Target = Rc<engine::Worker>;
-
-    fn deref(&self) -> &Rc<engine::Worker> {
-        &self.engine
     }
 }

@@ -78,9 +78,9 @@ impl RefusalMessage {
 /// Sends the answer and lets it be read; the connection lingers, its line is the caller's.
 pub fn refuse(connection: &ConnectionHandle, answer: &RefusalMessage, end: End) -> Result<(), End> {
     match answer {
-        RefusalMessage::Alert(alert) => park::close_with(connection, &alert.fatal_record()),
-        RefusalMessage::BadRequest => park::close_with(connection, BAD_REQUEST),
-        RefusalMessage::Nothing => park::close_with(connection, &[]),
+        RefusalMessage::Alert(alert) => park::close_with(&connection.handle, &alert.fatal_record()),
+        RefusalMessage::BadRequest => park::close_with(&connection.handle, BAD_REQUEST),
+        RefusalMessage::Nothing => park::close_with(&connection.handle, &[]),
     }
     Err(end)
 }
@@ -88,6 +88,6 @@ pub fn refuse(connection: &ConnectionHandle, answer: &RefusalMessage, end: End) 
 /// Ends a connection whose rule could not be carried out: `internal_error`, which is ours.
 pub fn fail(connection: &ConnectionHandle, end: End) -> Result<(), End> {
     let alert = AlertDescription::InternalError.fatal_record();
-    park::close_with(connection, &alert);
+    park::close_with(&connection.handle, &alert);
     Err(end)
 }

@@ -71,7 +71,7 @@ pub async fn splice(
         pass_behind(connection, info, &mut flow, &behind)?;
     }
     let spliced = Spliced::new(flow, &mut info.decided);
-    park::park(connection, info, Relay::Splice(spliced));
+    park::park(&connection.handle, info, Relay::Splice(spliced));
     Ok(())
 }
 

@@ -61,12 +61,12 @@ pub async fn terminate(
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(connection, &answer, end);
     }
-    connection.due_in(snapshot.config.limits.handshake_timeout);
+    connection.handle.due_in(snapshot.config.limits.handshake_timeout);
     let asks_client = terminate.client_ca.is_some();
     let done = match handshake(connection, config, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => {
-            park::close_with(connection, &failure.alert);
+            park::close_with(&connection.handle, &failure.alert);
             return Err(failure.end);
         }
     };
@@ -85,7 +85,7 @@ pub async fn terminate(
     if !http {
         dial(connection, info, &terminate.upstream, &mut terminated).await?;
     }
-    park::park(connection, info, Relay::Terminate(terminated));
+    park::park(&connection.handle, info, Relay::Terminate(terminated));
     Ok(())
 }
 
@@ -104,7 +104,7 @@ async fn dial(
     };
     if let Err(end) = upstream::dial(connection, info, &target, &DialOptions::default()).await {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;
-        park::close_with(connection, &final_alert(terminated, alert.code()));
+        park::close_with(&connection.handle, &final_alert(terminated, alert.code()));
         return Err(end);
     }
     terminated.flow.preface_first();
