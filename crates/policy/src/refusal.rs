@@ -31,7 +31,7 @@ pub enum Refusal {
     /// The name is malformed, and no rule takes such hellos.
     MalformedName(SniFault),
     /// A refuse rule on names that are not verified.
-    NameNotTrue,
+    NameNotVerified,
     /// The hello was needed and cannot be obtained.
     NoHello,
     /// The hello has no name, and no rule takes it without one.
@@ -56,7 +56,7 @@ impl Refusal {
             Self::ByProtocol => "refused by ALPN",
             Self::ByVersion => "TLS version too old",
             Self::MalformedName(_) => "malformed name",
-            Self::NameNotTrue => "the name is not verified",
+            Self::NameNotVerified => "the name is not verified",
             Self::NoHello => "no hello",
             Self::NoName => "no name",
             Self::NoRule => "no rule for this name",
@@ -73,7 +73,7 @@ impl Refusal {
             | Self::ByConnect
             | Self::ByEch
             | Self::ByFingerprint
-            | Self::NameNotTrue
+            | Self::NameNotVerified
             | Self::Unlisted => AlertDescription::AccessDenied,
             // RFC 5246 section 7.2.2: no acceptable set of security parameters.
             Self::ByCompression => AlertDescription::HandshakeFailure,

@@ -342,7 +342,7 @@ impl Rules {
         let is_lie = || self.rule(id).is_some_and(|(_, asked)| asked.asks_untrue_name());
         match hello.map(Hello::sni) {
             Some(Sni::Malformed(fault)) => Refusal::MalformedName(*fault),
-            _ if is_lie() => Refusal::NameNotTrue,
+            _ if is_lie() => Refusal::NameNotVerified,
             _ if OF_CERTIFICATE.into_iter().any(asks) => Refusal::ByCertificate,
             _ if asks(Matcher::TlsCompression) => Refusal::ByCompression,
             _ if asks(Matcher::TlsVersionMax) => Refusal::ByVersion,

@@ -171,8 +171,8 @@ fn a_certificate_counts_only_if_it_is_trusted() {
 #[test]
 fn refusals_say_by_what_evidence() {
     for (rule, why) in [
-        (refuse_lies(&[Dns]), Refusal::NameNotTrue),
-        (refuse_lies(&[Dns]).client(&["::/0", "0.0.0.0/0"]), Refusal::NameNotTrue),
+        (refuse_lies(&[Dns]), Refusal::NameNotVerified),
+        (refuse_lies(&[Dns]).client(&["::/0", "0.0.0.0/0"]), Refusal::NameNotVerified),
         (refuse().with(|all| all.certificate_valid(false)), Refusal::ByCertificate),
         (refuse().with(|all| all.tls_compression_offered()), Refusal::ByCompression),
     ] {
@@ -180,7 +180,7 @@ fn refusals_say_by_what_evidence() {
         let (verdict, _) = given.ask(&Rules::new(&[rule]));
         assert_eq!(verdict.refuse, Some(why));
     }
-    assert_eq!(Refusal::NameNotTrue.alert(false), AlertDescription::AccessDenied);
+    assert_eq!(Refusal::NameNotVerified.alert(false), AlertDescription::AccessDenied);
     assert_eq!(Refusal::ByCompression.alert(true), AlertDescription::HandshakeFailure);
 }
 

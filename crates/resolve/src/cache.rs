@@ -17,9 +17,10 @@ const SHARDS: usize = 64;
 const SINGLE_FLIGHTS_MAX: usize = 4096;
 /// Bytes of an entry besides its value: slot, index entry and the allocations' headers.
 const ENTRY_BYTES: usize = 160;
-/// The part of a cache that is reserved for entries that were read again. A flood of new names
-/// replaces entries in the rest only.
-const HOT_PART: f64 = 0.5;
+/// The part of a table that is kept for entries that were read again. Entries that nobody reads
+/// replace each other in the rest, so a flood of new names leaves this part alone. It also bounds
+/// one entry: a larger one than this part of a shard is not kept.
+const HOT_PART: f64 = 0.9;
 
 /// A cache of a limited size in bytes. Entries that are never read are dropped first.
 pub struct Cache<K, V> {
@@ -261,6 +262,14 @@ mod tests {
             cache.keep(cache.hash(key), key, 1, 40);
         }
         assert_eq!(read(&cache, 0), Some(1));
+    }
+
+    #[test]
+    fn one_entry_may_take_most_of_a_shard() {
+        let cache = cache(8);
+        let shard = 8 * (ENTRY_BYTES + 40);
+        cache.keep(cache.hash(1_u32), 1, 1, shard * 3 / 4 - ENTRY_BYTES);
+        assert_eq!(read(&cache, 1), Some(1));
     }
 
     #[test]
