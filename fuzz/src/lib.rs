@@ -38,9 +38,9 @@ pub mod http1 {
     pub mod head;
     /// Where `body.rs` puts what it frames again, which nothing here looks at.
     mod io {
-        pub struct Queue;
+        pub struct WriteQueue;
 
-        impl Queue {
+        impl WriteQueue {
             pub fn push(&mut self, _: impl Into<bytes::Bytes>) {}
         }
     }

@@ -192,7 +192,7 @@ impl<O: Owner> Dial<'_, O> {
     }
 
     /// Connects to one of several. Begins an attempt each time the last has failed or
-    /// [`ATTEMPT_DELAY`] has passed; the first that connects wins.
+    /// 250 ms has passed; the first that connects wins.
     ///
     /// # Errors
     /// Why the last attempt failed, or why the owner waits no more.
