@@ -1,5 +1,4 @@
 //! An active connection: the event loop's handle on it, and the worker that serves it.
-//! It must not know TLS or rules.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -9,11 +8,11 @@ use eyelet_engine::worker::Handle;
 
 use crate::worker::Worker;
 
-/// A connection whose bytes its future moves. Dropping it closes the connection.
+/// A connection whose bytes its future moves. Dropping the handle closes it.
 pub struct ConnectionHandle {
     /// The worker it lives on.
     pub worker: Rc<Worker>,
-    /// What the event loop has given for it.
+    /// Its handle in the event loop.
     pub handle: Handle,
 }
 
