@@ -1,20 +1,19 @@
-//! Samples by server and round; their medians, the ratio to the best, one table, one JSON value.
-//! Must not know how a sample was taken.
+//! Samples by server and round: medians, the ratio to the best, a table, and JSON.
 
 use serde_json::{Value, json};
 
-/// One measurement of one server: a figure a column, and what went wrong.
+/// One measurement of one server: a figure for each column, and the errors.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Figures by column key.
     pub figures: Vec<(&'static str, f64)>,
     /// Connections or requests that failed.
     pub errors: u64,
-    /// The first failure, in words.
+    /// The text of the first failure.
     pub first_error: Option<String>,
 }
 
-/// A column of the table. Figures whose key has no column are in the JSON only.
+/// A column of the table. Figures without a column appear in the JSON only.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     /// Key of the figure in a sample.
@@ -34,8 +33,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// An empty board. The first column is the one that the ratio to the best is taken of, and
-    /// less is better in it.
+    /// An empty board. The ratio to the best is of the first column, where less is better.
     pub fn new(title: impl Into<String>, columns: &[Column]) -> Self {
         Self { title: title.into(), columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -48,14 +46,14 @@ impl Board {
         }
     }
 
-    /// A server's figures of one key, round by round.
+    /// A server's figures of one key, by round.
     pub fn figures(&self, server: &str, key: &str) -> Vec<f64> {
         let row = self.rows.iter().find(|(name, _)| name == server);
         let samples = row.map_or(&[][..], |(_, samples)| samples);
         samples.iter().filter_map(|sample| figure(sample, key)).collect()
     }
 
-    /// The table: a row a server; medians, with the range where there were several rounds.
+    /// The table: one row a server. It has medians, and the range if there were several rounds.
     pub fn table(&self) -> String {
         let mut heads = vec!["server".to_owned()];
         heads.extend(self.columns.iter().map(|column| column.heading.to_owned()));
@@ -73,7 +71,7 @@ impl Board {
         format!("\n{}\n\n{}", self.title, aligned(&lines))
     }
 
-    /// Everything, samples included.
+    /// All results as JSON, samples included.
     pub fn json(&self) -> Value {
         let rows = self.rows.iter().zip(self.ratios()).map(|((server, samples), ratio)| {
             let samples: Vec<Value> = samples.iter().map(sample_json).collect();
@@ -83,9 +81,9 @@ impl Board {
         json!({ "title": self.title, "ratio_of": by, "rows": rows.collect::<Vec<_>>() })
     }
 
-    /// Each row's level over the least level of a row without errors, which alone is a
-    /// yardstick. A machine that others use changes its speed from round to round, and then by
-    /// half: so each round is first divided by its own mean over those rows.
+    /// Each row's level over the lowest level of a row without errors. On a shared machine the
+    /// speed changes by up to half from round to round. So each round is first divided by its own
+    /// mean over the rows without errors.
     fn ratios(&self) -> Vec<Option<f64>> {
         let Some(key) = self.columns.first().map(|first| first.key) else { return Vec::new() };
         let rows: Vec<Vec<f64>> =
@@ -133,7 +131,7 @@ fn cell(samples: &[Sample], column: &Column) -> String {
     }
 }
 
-/// The middle of the figures; of an even number of them, the mean of the two in the middle.
+/// The median; for an even number of figures, the mean of the middle two.
 pub fn median(figures: &[f64]) -> Option<f64> {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -142,21 +140,21 @@ pub fn median(figures: &[f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// Least and most.
+/// The least and the greatest figure.
 pub fn range(figures: &[f64]) -> Option<(f64, f64)> {
     let least = figures.iter().copied().min_by(f64::total_cmp)?;
     let most = figures.iter().copied().max_by(f64::total_cmp)?;
     Some((least, most))
 }
 
-/// The q-quantile of sorted figures, 0 of none.
+/// The q-quantile of sorted figures; 0 if there are none.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     let at = (last as f64 * q).round() as usize;
     sorted.get(at.min(last)).copied().unwrap_or(0.0)
 }
 
-/// Columns padded to their widest cell; the first to the left, the others to the right.
+/// Pads columns to their widest cell. The first is left-aligned, the others right-aligned.
 fn aligned(lines: &[Vec<String>]) -> String {
     let count = lines.first().map_or(0, Vec::len);
     let width = |at: usize| lines.iter().map(|line| line[at].len()).max().unwrap_or(0);
@@ -166,7 +164,7 @@ fn aligned(lines: &[Vec<String>]) -> String {
         for (at, (cell, &width)) in line.iter().zip(&widths).enumerate() {
             match at {
                 0 => text += &format!("{cell:<width$}"),
-                // What went wrong may be long: nothing follows it.
+                // The text of an error may be long, and no column follows it.
                 _ if at + 1 == count => text += &format!("  {cell}"),
                 _ => text += &format!("  {cell:>width$}"),
             }

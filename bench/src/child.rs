@@ -1,5 +1,4 @@
-//! Processes that this program starts: pinned to a core, with all descriptors they may have,
-//! and never outliving it. Must not know what they serve.
+//! Child processes: pinned to a core, with all descriptors allowed, and killed with this process.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,7 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use crate::procfs;
 
-/// A child process and its descendants; all are killed when this is dropped.
+/// A child process and its descendants. Dropping it kills them all.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
@@ -20,12 +19,11 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `command` on `core`. It is started through this program's own `peer launch`, which
-    /// pins itself and then becomes the command: what is to be set between fork and exec would
-    /// take `unsafe` here.
+    /// Starts `command` on `core`, through this program's own `peer launch`. That command pins
+    /// itself and then becomes `command`: settings between fork and exec would need `unsafe` here.
     ///
     /// # Errors
-    /// What the system says. That the command itself does not exist is seen by `ended`.
+    /// The system's error. `ended` reports a command that does not exist.
     pub fn start(name: &str, core: usize, folder: &Path, command: &[OsString]) -> io::Result<Self> {
         let stderr = folder.join(format!("{name}.stderr"));
         let mut launch = Command::new(std::env::current_exe()?);
@@ -34,7 +32,7 @@ impl Child {
         Ok(Self { process: launch.current_dir(folder).spawn()?, stderr })
     }
 
-    /// The process and its descendants, as they are now.
+    /// The process and its current descendants.
     pub fn family(&self) -> Vec<u32> {
         procfs::family(self.process.id())
     }
@@ -44,12 +42,12 @@ impl Child {
         self.process.id()
     }
 
-    /// Its standard input and output, once.
+    /// Its standard input and output. They can be taken once.
     pub fn pipes(&mut self) -> Option<(std::process::ChildStdin, std::process::ChildStdout)> {
         self.process.stdin.take().zip(self.process.stdout.take())
     }
 
-    /// Why it has ended, in its own last words; None while it runs.
+    /// Why it has ended, by its last lines; None while it runs.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.process.try_wait().ok()??;
         Some(format!("{status}: {}", self.close_with()))
@@ -74,14 +72,14 @@ impl Drop for Child {
     }
 }
 
-/// `peer launch CORE -- COMMAND`: pins this process, raises its descriptor limit, asks to be
-/// ended with its parent, and becomes the command. Comes back only with an error.
+/// `peer launch CORE -- COMMAND`: pins this process, raises its descriptor limit, asks for a signal
+/// when its parent ends, and becomes the command. Returns only after an error.
 pub fn launch(core: usize, command: &[OsString]) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::Error::other("no command to launch");
     };
     let ready = pin(core).and_then(|()| raise_descriptors()).and_then(|()| {
-        // TERM and not KILL: nginx and hitch take their workers with them only when asked.
+        // TERM and not KILL: nginx and hitch stop their workers only after TERM.
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(Into::into)
     });
     match ready {
@@ -90,8 +88,7 @@ pub fn launch(core: usize, command: &[OsString]) -> io::Error {
     }
 }
 
-/// Binds the calling thread, and what it starts, to one core; where there is no such core,
-/// nothing is bound.
+/// Binds the calling thread and its children to one core. Without such a core it does nothing.
 pub fn pin(core: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
@@ -108,11 +105,11 @@ pub fn raise_descriptors() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
 }
 
-/// How many descriptors a process here may hold.
+/// How many descriptors this process may hold.
 pub fn descriptors_max() -> usize {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     maximum.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX)
 }
 
-/// Enough of a peer's error to see which line of its configuration it dislikes.
+/// Enough lines of a peer's error to show the faulty line of its configuration.
 const LAST_LINES: usize = 3;

@@ -1,4 +1,4 @@
-//! The command line, and how to read its answers. Must not run anything.
+//! The command line: what to measure, and with which servers.
 
 use std::path::PathBuf;
 

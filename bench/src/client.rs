@@ -1,5 +1,4 @@
-//! The client's end of a connection: source addresses, TLS, HTTP. Must not know which server is
-//! at the other end.
+//! The client's end of a connection: source addresses, TLS, HTTP.
 
 pub mod tls;
 
@@ -9,8 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Connects from the i-th source address, so that no address runs out of ports while closed
-/// connections linger in TIME_WAIT.
+/// Connects from the i-th source address. With several addresses none runs out of ports while
+/// closed connections are in TIME_WAIT.
 pub async fn connect(target: SocketAddr, i: usize) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((source(i), 0).into())?;
@@ -19,19 +18,19 @@ pub async fn connect(target: SocketAddr, i: usize) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// 127.0.16.1 to 127.0.19.250, the network changing with each step.
+/// 127.0.16.1 to 127.0.19.250. The network changes with each step.
 fn source(i: usize) -> Ipv4Addr {
     let host = (i / SOURCE_NETWORKS) % HOSTS + 1;
     let network = SOURCE_FIRST + i % SOURCE_NETWORKS;
     Ipv4Addr::new(127, 0, network as u8, host as u8)
 }
 
-/// The k-th of the networks that clients come from; the i-th client comes from network i mod 4.
+/// The k-th network of clients. The i-th client is in network i mod 4.
 pub fn source_network(k: usize) -> String {
     format!("127.0.{}.0/24", SOURCE_FIRST + k % SOURCE_NETWORKS)
 }
 
-/// What both kinds of connection can do.
+/// A byte stream in both directions.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
@@ -53,10 +52,10 @@ pub fn request(path: &str, close: bool) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: host-0.bench.test\r\n{connection}\r\n").into_bytes()
 }
 
-/// Sends a request and reads the whole answer. The count of the body's bytes.
+/// Sends a request and reads the whole response. Returns the bytes of its body.
 ///
 /// # Errors
-/// What the socket says; an answer that is not 200 or has no Content-Length.
+/// A socket error, or a response that is not 200 or has no Content-Length.
 pub async fn exchange<S: Duplex>(
     stream: &mut S,
     request: &[u8],
@@ -97,8 +96,8 @@ fn content_length(head: &[u8]) -> io::Result<usize> {
         .ok_or_else(|| io::Error::other("an answer without Content-Length"))
 }
 
-/// Says TLS's or TCP's last word and waits for the other side to end, in whatever way: nginx
-/// says no close_notify to a client that asked for nothing.
+/// Ends TLS or TCP and waits for the other side to end in any way: nginx sends no close_notify to a
+/// client without a request.
 pub async fn close<S: Duplex>(mut stream: S) {
     let mut rest = [0; 512];
     let _ = stream.shutdown().await;

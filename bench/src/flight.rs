@@ -1,24 +1,24 @@
-//! The first bytes of a TLS 1.3 connection from either end, well-formed and without cryptography:
-//! what a server that splices sees of a connection. Must not know of sockets.
+//! The first bytes of a TLS 1.3 connection in each direction, well-formed and without cryptography,
+//! as a splicing server sees them.
 
 use std::net::SocketAddrV4;
 
-/// What a robot sends first, and in how many writes.
+/// A robot's first bytes, and in how many writes they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// 250 bytes, one write.
     Small,
-    /// 1.8 kB as a browser with X25519MLKEM768 sends it, cut where the first segment ends.
+    /// 1.8 kB, as from a browser with X25519MLKEM768, split at the end of the first segment.
     PostQuantum,
-    /// The small one in three writes, a pause between them.
+    /// The small one in three writes with pauses.
     ThreeWrites,
 }
 
 impl Shape {
-    /// All, in the order in which they are measured.
+    /// All shapes, in the order of measuring.
     pub const ALL: [Self; 3] = [Self::Small, Self::PostQuantum, Self::ThreeWrites];
 
-    /// In words, for the table.
+    /// The name for the table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Small => "hello of 250 B",
@@ -27,7 +27,7 @@ impl Shape {
         }
     }
 
-    /// The hello for a name, cut into its writes.
+    /// The hello for a name, split into its writes.
     pub fn writes(self, name: &str) -> Vec<Vec<u8>> {
         let hello = client_hello(name, self == Self::PostQuantum);
         let size = match self {
@@ -39,7 +39,7 @@ impl Shape {
     }
 }
 
-/// A TLS record with a ClientHello for `name`, padded (RFC 7685) to its size.
+/// A TLS record with a ClientHello for `name`, padded (RFC 7685) to the shape's size.
 fn client_hello(name: &str, post_quantum: bool) -> Vec<u8> {
     let x25519 = [word(0x001d), sized(&[0x5a; 32])].concat();
     let mlkem = [word(0x11ec), sized(&[0xa5; MLKEM_SHARE])].concat();
@@ -58,8 +58,8 @@ fn client_hello(name: &str, post_quantum: bool) -> Vec<u8> {
         extension(51, &sized(&shares)),
     ]
     .concat();
-    // Record and handshake headers 9, version 2, random 32, session id 33, suites 8,
-    // compression 2, the extensions' length 2; and the padding's own header 4.
+    // Record and handshake headers 9, version 2, random 32, session id 33, suites 8, compression 2,
+    // the extensions' length 2, and the padding's own header 4.
     let padding = size.saturating_sub(9 + 2 + 32 + 33 + 8 + 2 + 2 + 4 + extensions.len());
     extensions.extend(extension(21, &vec![0; padding]));
     let random: Vec<u8> = name.bytes().cycle().take(32).collect();
@@ -75,15 +75,14 @@ fn client_hello(name: &str, post_quantum: bool) -> Vec<u8> {
     record(22, 0x0301, &handshake(1, &body))
 }
 
-/// Whether these first bytes of a connection are of such a hello, or `None` while that cannot be
-/// told: others want a real handshake.
+/// Whether a connection begins with such a hello; `None` while too few bytes are here. Other
+/// clients want a real handshake.
 pub fn is_robots(first: &[u8]) -> Option<bool> {
-    // Record and handshake headers 9, version 2, random 32, and the session id's length.
+    // Record and handshake headers 9, version 2, random 32, and the session id's length 1.
     first.get(44..44 + SESSION.len()).map(|session| session == SESSION)
 }
 
-/// What an origin that speaks TLS 1.2 answers: ServerHello, and `opaque_bytes` of records of the
-/// handshake.
+/// The response of a TLS 1.2 origin: ServerHello, and `opaque_bytes` of handshake records.
 pub fn server_flight_tls12(opaque_bytes: usize) -> Vec<u8> {
     let hello =
         [word(0x0303), vec![0x42; 32], vec![32], SESSION.to_vec(), vec![0xc0, 0x2b, 0], sized(&[])]
@@ -96,8 +95,8 @@ pub fn server_flight_tls12(opaque_bytes: usize) -> Vec<u8> {
     flight
 }
 
-/// What the origin answers: ServerHello, ChangeCipherSpec, and `opaque_bytes` of records that
-/// look encrypted.
+/// The origin's response: ServerHello, ChangeCipherSpec, and `opaque_bytes` of records that look
+/// encrypted.
 pub fn server_flight(opaque_bytes: usize) -> Vec<u8> {
     let share = [word(0x001d), sized(&[0x3c; 32])].concat();
     let extensions = [extension(43, &word(0x0304)), extension(51, &share)].concat();
@@ -118,7 +117,7 @@ pub fn server_flight(opaque_bytes: usize) -> Vec<u8> {
     flight
 }
 
-/// A PROXY v2 header of a client that is on its way to `destination`.
+/// A PROXY v2 header of a client with this destination.
 pub fn proxy_header(destination: SocketAddrV4) -> Vec<u8> {
     let from = [192, 0, 2, 7];
     [
@@ -135,7 +134,7 @@ fn word(value: u16) -> Vec<u8> {
     value.to_be_bytes().to_vec()
 }
 
-/// The bytes after their length in two bytes.
+/// The bytes, after their length in two bytes.
 fn sized(bytes: &[u8]) -> Vec<u8> {
     [word(u16::try_from(bytes.len()).expect("below 64 KiB")), bytes.to_vec()].concat()
 }
@@ -152,15 +151,15 @@ fn record(kind: u8, version: u16, body: &[u8]) -> Vec<u8> {
     [vec![kind], word(version), sized(body)].concat()
 }
 
-/// The robots' session id.
+/// The robots' session id. The origin recognizes them by it.
 const SESSION: [u8; 32] = [0x77; 32];
 const SMALL_BYTES: usize = 250;
 const POST_QUANTUM_BYTES: usize = 1800;
-/// About what fits the first segment on Ethernet.
+/// About the payload of the first segment on Ethernet.
 const FIRST_SEGMENT: usize = 1400;
 /// X25519MLKEM768: an encapsulation key of 1184 bytes, then 32 of X25519.
 const MLKEM_SHARE: usize = 1216;
-/// RFC 8446 5.1.
+/// RFC 8446 section 5.1.
 const RECORD_BYTES_MAX: usize = 1 << 14;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Where the servers run: a temporary folder with a certificate, free ports, two cores, and a
-//! backend and an origin for the servers to reach. Must not know which servers those are.
+//! The environment of the servers: a temporary folder with a certificate, free ports, two cores,
+//! and a backend and an origin.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::child::{self, Child};
 
-/// The place of one run.
+/// The environment of one run.
 #[derive(Debug)]
 pub struct Lab {
     folder: Folder,
@@ -22,21 +22,21 @@ pub struct Lab {
     count: AtomicU16,
 }
 
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct Server {
-    /// Its process; killed when this is dropped.
+    /// Its process. Dropping it kills the process.
     pub child: Child,
-    /// Where it listens.
+    /// Its listening address.
     pub address: SocketAddr,
 }
 
 impl Lab {
-    /// A folder with a fresh ECDSA P-256 certificate for `*.bench.test` and localhost; this process
-    /// pinned to the client's core, with all the descriptors that it may have.
+    /// Makes a folder with a new ECDSA P-256 certificate for `*.bench.test` and localhost. Pins
+    /// this process to the client's core, with all descriptors allowed.
     ///
     /// # Errors
-    /// A folder that cannot be written, a core that is not there.
+    /// A folder that cannot be written to, or a core that does not exist.
     pub fn new(
         server_core: usize,
         client_core: usize,
@@ -57,7 +57,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The folder that configurations are written to and peers are started in.
+    /// The folder of the configurations, which is the peers' working directory.
     pub fn folder(&self) -> &Path {
         &self.folder.0
     }
@@ -67,7 +67,7 @@ impl Lab {
         self.eyelet.as_deref()
     }
 
-    /// An older build of it to compare with, if one was named.
+    /// An older build for comparison, if one was given.
     pub fn before(&self) -> Option<&Path> {
         self.before.as_deref()
     }
@@ -75,7 +75,7 @@ impl Lab {
     /// Starts a server under test, and waits until it listens at `address`.
     ///
     /// # Errors
-    /// Why it ended, or that it did not listen in time.
+    /// The reason why it ended, or that it did not listen in time.
     pub fn start_server(
         &self,
         name: &str,
@@ -92,13 +92,14 @@ impl Lab {
         self.start("backend", self.client_core, &own_command(&arguments)?, address)
     }
 
-    /// Starts the canned origin on the client's core: `reply` opaque bytes to every hello. Its
-    /// addresses differ in their host part, so that a proxy does not run out of source ports.
+    /// Starts the canned origin on the client's core. It answers each hello with `reply` opaque
+    /// bytes. Its addresses differ in their host part, so that a proxy does not run out of source
+    /// ports.
     pub fn start_origin(&self, reply: usize) -> io::Result<(Server, Vec<SocketAddr>)> {
         self.start_origin_with(reply, &[])
     }
 
-    /// The same, with a certificate for whoever is no robot.
+    /// Starts the origin with a certificate for clients that are no robots.
     pub fn start_true_origin(
         &self,
         reply: usize,
@@ -112,7 +113,7 @@ impl Lab {
         self.start_origin_with(reply, &more)
     }
 
-    /// Starts a resolver on the client's core: every name has these addresses.
+    /// Starts a resolver on the client's core. Every name has these addresses.
     pub fn start_dns(&self, addresses: &[SocketAddr]) -> io::Result<Server> {
         let address = self.free_address()?;
         let mut arguments = vec!["dns".to_owned(), address.to_string()];
@@ -139,7 +140,7 @@ impl Lab {
         Ok((self.start("origin", self.client_core, &command, addresses[0])?, addresses))
     }
 
-    /// Starts a process of ours on the client's core that listens nowhere.
+    /// Starts a client process of this program on the client's core.
     pub fn start_client(&self, arguments: &[String]) -> io::Result<Child> {
         Child::start(
             &self.next_name("client"),
@@ -149,12 +150,11 @@ impl Lab {
         )
     }
 
-    /// An address on loopback that nobody listens on, below the ports that the kernel gives out
-    /// to those who connect.
+    /// A free address on loopback, below the ephemeral ports.
     pub fn free_address(&self) -> io::Result<SocketAddr> {
         for _ in 0..PORTS {
             let offset = self.count.fetch_add(1, Ordering::Relaxed);
-            // Where runs begin differs by process, so that two at once rarely meet.
+            // The first port differs by process, so that two runs rarely meet.
             let first = u16::try_from(std::process::id() % u32::from(PORTS)).unwrap_or(0);
             let port = PORT_FIRST + (first.wrapping_mul(7).wrapping_add(offset)) % PORTS;
             let free = |ip: Ipv4Addr| TcpListener::bind((ip, port)).is_ok();
@@ -193,7 +193,7 @@ impl Lab {
     }
 }
 
-/// This program's own `peer` subcommand with these arguments.
+/// The command for this program's own `peer` subcommand with these arguments.
 pub fn own_command(arguments: &[String]) -> io::Result<Vec<OsString>> {
     let mut command = vec![std::env::current_exe()?.into_os_string(), "peer".into()];
     command.extend(arguments.iter().map(Into::into));
@@ -205,7 +205,7 @@ pub fn host_name(i: usize) -> String {
     format!("host-{}.bench.test", i % NAMES)
 }
 
-/// Removed with all it holds when dropped.
+/// A folder that is removed with its files when dropped.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
@@ -223,17 +223,17 @@ impl Drop for Folder {
     }
 }
 
-/// Certificate chain, in the folder.
+/// The certificate chain's file in the folder.
 pub const CERTIFICATE: &str = "server.pem";
 /// Its key.
 pub const KEY: &str = "server.key";
-/// Both in one file, as some peers want them.
+/// Both in one file: some peers require that.
 pub const BOTH: &str = "both.pem";
 /// The name in the certificate that the load tools use.
 pub const WILDCARD: &str = "*.bench.test";
-/// The other one, for clients that look names up.
+/// The other name, for clients that resolve names.
 pub const LOCALHOST: &str = "localhost";
-/// How many names the robots ask for and the rules list.
+/// How many names the robots use and the rules list.
 pub const NAMES: usize = 1000;
 
 /// 4 times 28,000 source ports outlast their TIME_WAIT at the rates that one core reaches.

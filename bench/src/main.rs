@@ -1,5 +1,5 @@
-//! Load tools and side-by-side runs against peers: what Eyelet's figures are measured with.
-//! Must not be shipped, and must not share code with the program that it measures.
+//! Load tools, and side-by-side runs of Eyelet and its peers. They share no code with the program
+//! under test, and are not shipped.
 
 #![allow(
     clippy::unwrap_used,
@@ -57,7 +57,7 @@ fn measure(cli: &Cli) -> io::Result<()> {
     let outcome = runtime.block_on(async {
         tokio::select! {
             outcome = scenario(cli, &lab) => outcome,
-            // The children end with what is dropped here.
+            // Returning drops and thus kills the children.
             _ = tokio::signal::ctrl_c() => Err(io::Error::other("interrupted")),
         }
     })?;
@@ -115,7 +115,7 @@ fn report(outcome: &Findings, lab: &Lab, load: f64) -> Value {
     })
 }
 
-/// The release binary beside this one; built where it is missing and cargo is there.
+/// The release binary beside this one. It is built if it is missing and cargo is installed.
 fn find_eyelet(given: Option<PathBuf>) -> Option<PathBuf> {
     if given.is_some() {
         return given;

@@ -1,5 +1,5 @@
-//! The servers that this program brings along: backend and origin for the others to reach, and
-//! the plainest tokio-rustls servers as a yardstick. Must not know what is measured.
+//! The servers of this program: a backend and an origin for other servers, and the simplest
+//! tokio-rustls servers as a yardstick.
 
 mod backend;
 mod crowd;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use crate::child;
 use clap::Subcommand;
 
-/// What `peer` runs. Not for people: the measuring process starts these.
+/// The subcommands of `peer`. The measuring process starts them.
 #[derive(Debug, Subcommand)]
 pub enum Own {
     /// Become COMMAND, pinned to CORE
@@ -32,7 +32,7 @@ pub enum Own {
     Origin {
         #[arg(long)]
         reply: usize,
-        /// Shake hands with whoever is no robot
+        /// Shake hands with clients that are no robots
         #[arg(long, requires = "key")]
         certificate: Option<PathBuf>,
         #[arg(long)]
@@ -59,7 +59,7 @@ pub enum Own {
 /// Runs one of them until it is killed.
 ///
 /// # Errors
-/// A port that is taken, a certificate that cannot be read.
+/// A port in use, or a certificate that cannot be read.
 pub fn serve(own: Own) -> io::Result<()> {
     let own = match own {
         Own::Launch { core, command } => return Err(child::launch(core, &command)),

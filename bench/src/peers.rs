@@ -1,5 +1,4 @@
-//! The servers that are measured: which are installed, what they can do, how they are started.
-//! Must not know how they are measured, nor their configurations' text.
+//! The servers under test: which are installed, which roles they support, how they are started.
 
 mod configurations;
 mod row;
@@ -14,7 +13,7 @@ use crate::lab::{self, Lab, Server};
 use configurations::ConfigurationPlan;
 pub use row::{Row, ServerKind, ServerMode};
 
-/// What `--against` may name: programs, and rows that are not called as their program is.
+/// Names for `--against`: programs, and rows with a name of their own.
 pub const NAMES: [&str; 20] = [
     "eyelet",
     "eyelet-blind",
@@ -38,8 +37,8 @@ pub const NAMES: [&str; 20] = [
     "floor-splice",
 ];
 
-/// The rows to measure: those that `against` leaves, where installed; the missing are named on
-/// stderr.
+/// The rows to measure: those that `against` selects and that are installed. Missing ones are
+/// reported on stderr.
 ///
 /// # Errors
 /// No row is left.
@@ -63,7 +62,7 @@ pub fn choose(rows: &[Row], against: &[String], lab: &Lab) -> io::Result<Vec<Row
     Ok(there.into_iter().flat_map(|row| [Some(row), older(row)]).flatten().collect())
 }
 
-/// The first line that each installed program says of its version.
+/// The first line of each installed program's version output.
 pub fn versions(lab: &Lab) -> Vec<(&'static str, String)> {
     let ask = |kind: ServerKind, flag: &str| {
         let row = Row::usual(kind.name(), kind, ServerMode::Http);
@@ -83,17 +82,17 @@ pub fn versions(lab: &Lab) -> Vec<(&'static str, String)> {
     flags.into_iter().filter_map(|(kind, flag)| ask(kind, flag)).collect()
 }
 
-/// Starts a row's server in front of these upstreams; where connections come with their
-/// destination, with this resolver.
+/// Starts a row's server in front of these upstreams. If connections carry their destination, the
+/// upstream is the resolver.
 ///
 /// # Errors
-/// Why it did not come up, in its own words.
+/// Why it did not come up, from its own output.
 pub fn start(lab: &Lab, row: &Row, upstreams: &[SocketAddr]) -> io::Result<Server> {
     let address = lab.free_address()?;
     start_at(lab, row, upstreams, address, false)
 }
 
-/// Starts a row's server at an address that it may share with others of its kind.
+/// Starts a row's server at an address that it may share with other processes of its kind.
 pub fn start_at(
     lab: &Lab,
     row: &Row,
@@ -108,7 +107,7 @@ pub fn start_at(
     let plan = ConfigurationPlan { row, address, upstreams, folder, shared };
     let file = folder.join(format!("{}-{}.conf", row.label, address.port()));
     if let Some(text) = plan.text() {
-        // Renamed into place: another server on this address may be reading it just now.
+        // Written and renamed: another server on this address may be reading it now.
         let fresh = file.with_extension("fresh");
         fs::write(&fresh, text)?;
         fs::rename(&fresh, &file)?;
@@ -150,7 +149,7 @@ fn command(plan: &ConfigurationPlan<'_>, program: PathBuf, file: &Path) -> Vec<O
     words
 }
 
-/// Where the program is; None where it is not installed.
+/// The program's path; None if it is not installed.
 fn program(row: &Row, lab: &Lab) -> Option<PathBuf> {
     match row.kind {
         ServerKind::Eyelet if row.before => lab.before().map(Path::to_owned),
@@ -163,7 +162,7 @@ fn program(row: &Row, lab: &Lab) -> Option<PathBuf> {
     }
 }
 
-/// A program in PATH, or where Debian keeps its daemons.
+/// A program in PATH, or in Debian's folder of daemons.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

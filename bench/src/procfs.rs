@@ -1,5 +1,4 @@
-//! What the kernel says about a process tree: CPU time and memory. And about itself: slab.
-//! Must not know what is measured, or why.
+//! Figures of the kernel: CPU time and memory of a process tree, and the machine's slab.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,15 +6,15 @@ use std::fs;
 /// Memory of a process tree, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// Resident, shared pages counted in each process.
+    /// Resident bytes; shared pages count in each process.
     pub rss: f64,
-    /// Resident, a page shared by n processes counted as 1/n in each.
+    /// Resident bytes; a page shared by n processes counts 1/n in each.
     pub pss: f64,
-    /// Anonymous: heap, stacks, no file behind it.
+    /// Anonymous bytes: heap and stacks, without files.
     pub anon: f64,
 }
 
-/// `root` and everything that descends from it.
+/// `root` and all its descendants.
 pub fn family(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -41,25 +40,25 @@ fn parent(pid: u32) -> Option<u32> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// CPU time of processes by both of the kernel's accounts.
+/// CPU time of processes, by two accounts of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
-    /// Of live threads, by schedstat: nanoseconds, but what a thread ran is lost when it ends.
+    /// Of live threads, from schedstat, in nanoseconds. A thread's time is lost when it ends.
     live_us: f64,
-    /// Of all threads that ever were, by utime and stime: ticks of 10 ms.
+    /// Of all threads, ended ones included, from utime and stime, in ticks of 10 ms.
     ticks_us: f64,
 }
 
 impl Cpu {
-    /// What these processes have run so far.
+    /// The CPU time of these processes until now.
     pub fn of(processes: &[u32]) -> Self {
         let live_us = processes.iter().map(|pid| live_us(*pid)).sum();
         let ticks_us = processes.iter().filter_map(|pid| ticks_us(*pid)).sum();
         Self { live_us, ticks_us }
     }
 
-    /// Microseconds since an earlier reading: the fine account, unless threads have ended in
-    /// between and the coarse one knows of clearly more.
+    /// Microseconds since an earlier reading. It uses the fine account, unless the coarse one is
+    /// clearly higher because threads have ended.
     pub fn since(self, earlier: Self) -> f64 {
         let live = self.live_us - earlier.live_us;
         let ticks = self.ticks_us - earlier.ticks_us;
@@ -98,38 +97,39 @@ pub fn memory(processes: &[u32]) -> Memory {
     sum
 }
 
-/// The machine's slab: sockets, epoll items, pipes. Everybody's, so it drifts with other work.
+/// The machine's slab: sockets, epoll items, pipes. All processes share it, so it drifts with other
+/// work.
 pub fn slab_bytes() -> f64 {
     field_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "Slab:")
 }
 
-/// Memory that the machine could still give out.
+/// The machine's available memory.
 pub fn available_bytes() -> f64 {
     field_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable:")
 }
 
-/// The load average of the last minute: how busy others keep the machine.
+/// The load average of the last minute: how busy other processes keep the machine.
 pub fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|one| one.parse().ok()).unwrap_or(0.0)
 }
 
-/// Cores of the machine, whatever this process is bound to.
+/// The machine's cores, whatever this process is pinned to.
 pub fn cores() -> usize {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("processor")).count()
 }
 
-/// The value of a line such as `Pss:     1234 kB`, in bytes; 0 where there is none.
+/// The value of a line such as `Pss:     1234 kB`, in bytes; 0 if there is no such line.
 fn field_bytes(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(0.0) * 1024.0
 }
 
-/// Linux' USER_HZ is 100 on every architecture that this runs on.
+/// Microseconds of a tick: Linux' USER_HZ is 100 on every supported architecture.
 const TICK_US: f64 = 1e4;
-/// Two numbers of two processes, each up to a tick off.
+/// The error of two figures of two processes, each up to a tick.
 const TICKS_DOUBT_US: f64 = 4e4;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! The scenarios, and what they have in common: meters, tallies, servers side by side.
-//! Must not know how a peer is configured.
+//! The scenarios, and their common parts: meters, tallies, servers side by side.
 
 pub mod bulk;
 pub mod chat;
@@ -26,14 +25,14 @@ use crate::lab::{Lab, Server};
 use crate::peers::{self, Row, ServerKind, ServerMode};
 use crate::procfs;
 
-/// What a scenario found: tables, and sentences below them.
+/// A scenario's results: tables, and notes below them.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub boards: Vec<Board>,
     pub notes: Vec<String>,
 }
 
-/// CPU of a server from `start` on.
+/// A server's CPU time since `start`.
 struct Meter {
     family: Vec<u32>,
     cpu: procfs::Cpu,
@@ -46,13 +45,13 @@ impl Meter {
         Self { cpu: procfs::Cpu::of(&family), family, began: Instant::now() }
     }
 
-    /// CPU microseconds, and the seconds that they took.
+    /// CPU microseconds, and the elapsed seconds.
     fn read(&self) -> (f64, f64) {
         (procfs::Cpu::of(&self.family).since(self.cpu), self.began.elapsed().as_secs_f64())
     }
 }
 
-/// What a crowd of tasks did: latencies in microseconds, bytes, failures.
+/// The results of a set of tasks: latencies in microseconds, bytes, failures.
 #[derive(Debug, Default)]
 struct Tally {
     micros: Vec<f64>,
@@ -80,7 +79,7 @@ impl Tally {
         self.first_error = self.first_error.take().or(other.first_error);
     }
 
-    /// All that the tasks did, latencies sorted.
+    /// The sum over all tasks, with sorted latencies.
     async fn gather(mut tasks: JoinSet<Self>) -> Self {
         let mut all = Self::default();
         while let Some(one) = tasks.join_next().await {
@@ -90,7 +89,7 @@ impl Tally {
         all
     }
 
-    /// The usual figures: CPU of the server a thing done, things a second, latency.
+    /// The usual figures: the server's CPU for each operation, operations a second, latency.
     fn sample(self, meter: &Meter) -> Sample {
         let (cpu_us, secs) = meter.read();
         let done = self.micros.len().max(1) as f64;
@@ -106,7 +105,7 @@ impl Tally {
     }
 }
 
-/// Starts a server for each row; one that does not come up is named on stderr and left out.
+/// Starts a server for each row. One that does not come up is reported on stderr and left out.
 fn start_all(lab: &Lab, rows: &[Row], upstreams: &[SocketAddr]) -> Vec<(Row, Server)> {
     let start = |row: &Row| started(peers::start(lab, row, upstreams), row).map(|s| (*row, s));
     rows.iter().filter_map(start).collect()
@@ -116,7 +115,7 @@ fn started(server: io::Result<Server>, row: &Row) -> Option<Server> {
     server.inspect_err(|e| eprintln!("{} is left out: {e}", row.label)).ok()
 }
 
-/// The order of a round: odd ones backwards, so that drift does not favour a place.
+/// The order of a round. Odd rounds run backwards, so that drift favours no position.
 fn order(count: usize, round: usize) -> Vec<usize> {
     match round % 2 {
         0 => (0..count).collect(),
@@ -124,7 +123,7 @@ fn order(count: usize, round: usize) -> Vec<usize> {
     }
 }
 
-/// A connection that takes longer than anybody would wait is a failure.
+/// Counts a connection that takes too long as failed.
 async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     match tokio::time::timeout(STEP_TIMEOUT, step).await {
         Ok(done) => done,
@@ -132,7 +131,7 @@ async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     }
 }
 
-/// Lets a server finish with connections that the client has left.
+/// Gives a server time to finish connections that the client has closed.
 async fn settle() {
     tokio::time::sleep(SETTLE).await;
 }
@@ -148,7 +147,7 @@ const HTTP_ROWS: [Row; 4] = [
     Row::usual("rust-tls", ServerKind::RustTls, ServerMode::Http),
 ];
 
-/// Servers in front of a TCP upstream that is held open.
+/// Servers in front of a TCP upstream that stays open.
 const TCP_ROWS: [Row; 6] = [
     Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Tcp),
     Row::usual("nginx", ServerKind::Nginx, ServerMode::Tcp),

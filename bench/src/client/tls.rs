@@ -1,5 +1,5 @@
-//! A TLS client that costs little and offers the same few algorithms to every server.
-//! Must not be used where a certificate matters: it believes any.
+//! A cheap TLS client that offers the same few algorithms to every server. It verifies no
+//! certificate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,17 +19,17 @@ use tokio_rustls::client::TlsStream;
 use super::Duplex;
 use crate::lab::host_name;
 
-/// How a client is to shake hands.
+/// Options of the client's handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeOptions {
     /// TLS 1.2 instead of 1.3.
     pub tls12: bool,
-    /// Keep tickets, and come back with them.
+    /// Keep tickets and resume with them.
     pub resume: bool,
 }
 
-/// A client configuration: X25519 (and P-256 for TLS 1.2, without which OpenSSL refuses an ECDSA
-/// certificate there) and AES-128-GCM only, so that every server does the same cryptography.
+/// A client configuration with X25519 and AES-128-GCM only, so that every server does the same
+/// cryptography. TLS 1.2 also has P-256: without it OpenSSL refuses an ECDSA certificate.
 pub fn config(handshake: HandshakeOptions) -> Arc<ClientConfig> {
     let (kx, suite) =
         (aws_lc_rs::kx_group::X25519, aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256);
@@ -60,7 +60,7 @@ pub fn config(handshake: HandshakeOptions) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Connects from the i-th source address and shakes hands, asking for the i-th name of `names`.
+/// Connects from the i-th source address and shakes hands, with the i-th name of `names` as SNI.
 pub async fn open(
     config: &Arc<ClientConfig>,
     target: SocketAddr,
@@ -70,7 +70,7 @@ pub async fn open(
     over(config, &host_name(i % names.max(1)), super::connect(target, i).await?).await
 }
 
-/// Shakes hands over a connection that is there.
+/// Shakes hands over an existing connection.
 pub async fn over<S: Duplex>(
     config: &Arc<ClientConfig>,
     name: &str,
@@ -80,12 +80,12 @@ pub async fn over<S: Duplex>(
     TlsConnector::from(Arc::clone(config)).connect(name, stream).await
 }
 
-/// Whether the handshake was an abbreviated one.
+/// Whether the session was resumed.
 pub fn resumed(stream: &TlsStream<TcpStream>) -> bool {
     stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
 }
 
-/// Skips the chain and the signature: the server is measured here, not the client.
+/// Verifies neither chain nor signature: this measures the server, not the client.
 #[derive(Debug)]
 struct BelieveAny;
 
@@ -124,5 +124,5 @@ impl ServerCertVerifier for BelieveAny {
     }
 }
 
-/// Two a handshake, and the next handshake takes one.
+/// Tickets kept. A server sends two a handshake, and the next handshake uses one.
 const TICKETS: usize = 8;

@@ -1,5 +1,4 @@
-//! An application: echoes what it gets, or speaks HTTP/1.1 when that begins with "GET ".
-//! Must not know whether TLS is around it.
+//! The backend: an echo server, or HTTP/1.1 if the first bytes are "GET ", with or without TLS.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,7 +49,8 @@ async fn echo<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// One GET after the other, no bodies, no pipelining: what the load tools send.
+/// Answers one GET after another, without request bodies or pipelining, as the load tools send
+/// them.
 async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     buffer: &mut [u8],
@@ -102,5 +102,6 @@ async fn respond<S: AsyncWrite + Unpin>(
 
 const BUFFER_BYTES: usize = 4096;
 const SMALL_BODY_BYTES: usize = 128;
-/// Written again and again: 64 KiB keeps system calls out of the figures of a bulk download.
+/// The body's bytes, written repeatedly. 64 KiB keeps system calls out of the figures of a bulk
+/// download.
 static BODY: [u8; 1 << 16] = [b'x'; 1 << 16];

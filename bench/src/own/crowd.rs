@@ -1,5 +1,5 @@
-//! A process full of idle clients: each keeps a socket and what the record layer needs, nothing
-//! else. Orders come on standard input, answers go to standard output, a line each.
+//! A process full of idle clients. Each keeps only a socket and the record layer's state. Orders
+//! come on standard input and results go to standard output, one a line.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -15,7 +15,7 @@ use crate::board::quantile;
 use crate::client::{self, tls};
 use crate::lab::host_name;
 
-/// What a crowd is told at its start.
+/// Arguments of a crowd.
 #[derive(Args, Clone, Debug)]
 pub struct Crowd {
     /// The server
@@ -32,12 +32,12 @@ struct Client {
     session: Session,
 }
 
-/// Opens the connections, says `ready OPENED FAILED WHY`, and then does as it is told:
-/// `alive` is answered by `alive COUNT`, `ask COUNT SEED` by `asked COUNT ANSWERED P50 P99 MAX`
-/// with times in microseconds. Ends with its input.
+/// Opens the connections and prints `ready OPENED FAILED WHY`. Then it obeys orders. `alive` prints
+/// `alive COUNT`. `ask COUNT SEED` prints `asked COUNT ANSWERED P50 P99 MAX`, with times in
+/// microseconds. It ends when its input ends.
 ///
 /// # Errors
-/// Standard output that nobody reads.
+/// Standard output is closed.
 pub fn serve(crowd: &Crowd) -> io::Result<()> {
     let (mut clients, mut failed, mut why) = (Vec::with_capacity(crowd.count), 0, None);
     let secrets = Arc::new(Secrets::default());
@@ -86,7 +86,7 @@ fn config(secrets: &Arc<Secrets>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Shakes hands with rustls, and keeps only what the record layer goes on with.
+/// Shakes hands by rustls, and keeps only the record layer's state.
 fn open(
     crowd: &Crowd,
     config: &Arc<ClientConfig>,
@@ -115,8 +115,8 @@ fn open(
     Ok(Client { stream, session: session.map_err(|fault| io::Error::other(fault.to_string()))? })
 }
 
-/// From one of this crowd's own source addresses: 28,000 ports each would do for all, but a
-/// search for the last free ones takes the kernel long.
+/// Connects from one of this crowd's own source addresses. One address has 28,000 ports, which
+/// would do, but the kernel is slow at finding the last free ones.
 fn connect(crowd: &Crowd, i: usize) -> io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let host = u8::try_from(i % SOURCES + 1).unwrap_or(1);
@@ -129,8 +129,8 @@ fn connect(crowd: &Crowd, i: usize) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Reads the tickets that came to the newest clients: unread they would take the kernel more than
-/// the connection itself.
+/// Reads the tickets of the newest clients. Unread tickets would take more kernel memory than the
+/// connection itself.
 fn drain(clients: &mut [Client], newest: usize) -> io::Result<()> {
     let first = clients.len().saturating_sub(newest);
     let (mut keys, mut buffer) = (Keys::new(), vec![0; RECORD_BYTES_MAX]);
@@ -144,7 +144,9 @@ fn drain(clients: &mut [Client], newest: usize) -> io::Result<()> {
         while at < filled {
             match client.session.open(&mut keys, &mut buffer[at..filled]) {
                 Ok(Opened::Record { consumed, .. }) => at += consumed,
-                Ok(Opened::NeedMore { .. }) => return Err(io::Error::other("half a ticket")),
+                Ok(Opened::NeedMore { .. }) => {
+                    return Err(io::Error::other("an incomplete ticket"));
+                }
                 Err(fault) => return Err(io::Error::other(fault.to_string())),
             }
         }
@@ -152,7 +154,7 @@ fn drain(clients: &mut [Client], newest: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the server still holds the connection. Tickets that wait to be read do no harm.
+/// Whether the server still holds the connection. Unread tickets do not matter.
 fn alive(client: &Client) -> bool {
     use rustix::net::RecvFlags;
     let mut byte = [0u8; 1];
@@ -184,7 +186,7 @@ fn ask(clients: &mut [Client], count: usize, seed: u64) -> String {
     format!("asked {count} {in_time} {p50:.0} {p99:.0} {:.0}", most.copied().unwrap_or(0.0))
 }
 
-/// One GET over the parked connection, and its whole answer.
+/// One GET over the parked connection, and its whole response.
 fn exchange(client: &mut Client, request: &[u8]) -> io::Result<()> {
     let mut keys = Keys::new();
     let fault = |fault: eyelet_record::RecordFault| io::Error::other(fault.to_string());
@@ -227,7 +229,7 @@ fn complete(text: &[u8]) -> bool {
     head.is_some_and(|at| text.starts_with(b"HTTP/1.1 200 ") && text.len() >= at + 4 + BODY_BYTES)
 }
 
-/// xorshift64*: which clients are asked must differ from run to run, no more.
+/// xorshift64*: the sample must differ from run to run, and nothing more.
 fn random(state: &mut u64) -> u64 {
     *state = (*state).max(1);
     *state ^= *state >> 12;
@@ -236,7 +238,7 @@ fn random(state: &mut u64) -> u64 {
     state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
 }
 
-/// The traffic secrets of the handshake that is under way; one at a time in this process.
+/// The traffic secrets of the current handshake. This process does one at a time.
 #[derive(Debug, Default)]
 struct Secrets(Mutex<Taken>);
 
@@ -258,12 +260,12 @@ impl KeyLog for Secrets {
 }
 
 const PROGRESS: usize = 1000;
-/// Of a step of the handshake or of an answer, until it counts as failed.
+/// The longest wait for a handshake step or a response before it counts as failed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// An answer later than this is not counted as one.
+/// A response later than this, in microseconds, is not counted.
 const ANSWER_US_MAX: f64 = 1e6;
 const SOURCES: usize = 4;
 const SOURCE_FIRST: usize = 32;
 const SOURCE_NETWORKS: usize = 200;
-/// What the backend answers to `GET /`.
+/// Bytes of the backend's response to `GET /`.
 const BODY_BYTES: usize = 128;

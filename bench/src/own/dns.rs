@@ -1,5 +1,4 @@
-//! A resolver without data: whatever is asked for has the same IPv4 addresses, for an hour.
-//! Must not look anything up.
+//! A resolver without data: every name has the same IPv4 addresses, for an hour.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,7 +7,8 @@ use tokio::net::UdpSocket;
 
 use super::listen;
 
-/// Answers over UDP until it is killed. It listens for TCP as well, so that it is seen to be up.
+/// Answers over UDP until it is killed. It also listens on TCP, so that the caller sees that it is
+/// up.
 pub async fn serve(address: SocketAddr, addresses: &[Ipv4Addr]) -> io::Result<()> {
     let socket = UdpSocket::bind(address).await?;
     let _listener = listen::listen(address)?;
@@ -21,11 +21,11 @@ pub async fn serve(address: SocketAddr, addresses: &[Ipv4Addr]) -> io::Result<()
     }
 }
 
-/// The answer to one question (RFC 1035 4.1); None where there is none.
+/// The answer to one question (RFC 1035 section 4.1); None if there is none.
 fn answer(question: &[u8], addresses: &[Ipv4Addr]) -> Option<Vec<u8>> {
     let name = question.get(HEADER..)?.iter().position(|byte| *byte == 0)? + 1;
     let asked = question.get(HEADER..HEADER + name + 4)?;
-    // An answer without addresses is what every other type gets.
+    // Every other type gets an answer without addresses.
     let is_a = asked[name..] == [0, 1, 0, 1];
     let count = if is_a { u8::try_from(addresses.len()).ok()? } else { 0 };
     let mut answer = question.get(..2)?.to_vec();

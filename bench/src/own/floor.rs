@@ -1,5 +1,5 @@
-//! About the least that splicing behind a look at the hello can cost: one epoll loop, no runtime,
-//! no timer, no log, no rule. Must not grow features: it is the floor that others stand on.
+//! The least that splicing after reading the hello can cost, about: one epoll loop without runtime,
+//! timers, logs or rules. It must stay this simple, as other servers are compared with it.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -12,22 +12,22 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 
 use super::listen;
 
-/// The two ends of a connection; the index of an end in a pair.
+/// The two ends of a connection, as indexes into a pair.
 const CLIENT: usize = 0;
 const ORIGIN: usize = 1;
 
-/// One connection. `origin` is None until the hello is whole.
+/// One connection. `origin` is None until the hello is complete.
 struct Pair {
     ends: [Option<OwnedFd>; 2],
-    /// What the client said until the origin can take it; then empty.
+    /// The client's bytes until the origin can take them; then empty.
     hello: Vec<u8>,
     /// The origin has taken the hello.
     joined: bool,
-    /// The client had more to say, or an end, before the origin was there.
+    /// The client sent more bytes, or an end, before the origin was connected.
     early: bool,
-    /// Towards each end: a pipe with bytes in it that the end did not take yet.
+    /// For each end: a pipe with bytes that the end did not take yet.
     stuck: [Option<(Pipe, usize)>; 2],
-    /// From each end: no more will come.
+    /// For each end: it will send no more.
     ended: [bool; 2],
 }
 
@@ -73,7 +73,7 @@ pub fn serve(address: SocketAddr, upstreams: Vec<SocketAddr>) -> io::Result<()> 
 }
 
 impl Floor {
-    /// One connection an event: the listener is level-triggered, so none is forgotten.
+    /// One connection an event: the listener is level-triggered, so none is lost.
     fn accept(&mut self, listener: &TcpListener) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let Ok(client) = rustix::net::accept_with(listener, flags) else { return Ok(()) };
@@ -94,7 +94,7 @@ impl Floor {
         Ok(())
     }
 
-    /// What an event makes possible. A pair that is over or broken is closed by being dropped.
+    /// Handles an event. Dropping a pair that has ended or failed closes it.
     fn advance(&mut self, at: usize, end: usize, flags: EventFlags) {
         let Some(mut pair) = self.pairs.get_mut(at).and_then(Option::take) else { return };
         let done = if pair.joined {
@@ -110,7 +110,7 @@ impl Floor {
         }
     }
 
-    /// Reads the hello's record, and dials when it is whole.
+    /// Reads the hello's record, and dials once it is complete.
     fn greet(&mut self, pair: &mut Pair, at: usize, readable: bool) -> io::Result<()> {
         let Some(client) = pair.ends[CLIENT].as_ref().filter(|_| readable) else { return Ok(()) };
         if pair.ends[ORIGIN].is_some() {
@@ -145,10 +145,10 @@ impl Floor {
         Ok(())
     }
 
-    /// Hands the hello over when the origin is there.
+    /// Sends the hello once the origin is connected.
     fn join(&mut self, pair: &mut Pair) -> io::Result<()> {
         let Some(origin) = &pair.ends[ORIGIN] else { return Ok(()) };
-        // A hello of 2 KB fits an empty send buffer: a short write is an error here.
+        // A hello of 2 KB fits an empty send buffer, so a short write is an error here.
         match rustix::io::write(origin, &pair.hello) {
             Ok(sent) if sent == pair.hello.len() => {}
             Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
@@ -166,7 +166,7 @@ impl Floor {
             self.shift(pair, 1 - end)?;
         }
         let ending = flags.intersects(EventFlags::RDHUP | EventFlags::HUP);
-        // A short read may have left the end itself unread, and no edge will tell of it again.
+        // A short read may have left the end unread, and no further edge will report it.
         let reads = if ending { 2 } else { usize::from(flags.contains(EventFlags::IN)) };
         for _ in 0..reads {
             if !pair.ended[end] && pair.stuck[1 - end].is_none() {
@@ -176,8 +176,8 @@ impl Floor {
         Ok(())
     }
 
-    /// Moves what there is from one end to the other: small things by read and write, and as
-    /// soon as a read fills the buffer, by splice(2) through a pipe of the pool.
+    /// Moves bytes from one end to the other. It uses read and write for few bytes. Once a read
+    /// fills the buffer, it uses splice(2) through a pipe of the pool.
     fn shift(&mut self, pair: &mut Pair, from: usize) -> io::Result<()> {
         let [Some(client), Some(origin)] = &pair.ends else { return Ok(()) };
         let (source, sink) = if from == CLIENT { (client, origin) } else { (origin, client) };
@@ -191,7 +191,7 @@ impl Floor {
                         sent => sent?,
                     };
                     if sent == got && got < self.buffer.len() {
-                        return Ok(()); // drained: a short read says so, and the edge will tell
+                        return Ok(()); // drained: the next bytes make an edge
                     }
                     let pipe = self.pipe()?;
                     let left = rustix::io::write(&pipe.write, &self.buffer[sent..got])?;
@@ -239,7 +239,7 @@ impl Floor {
     }
 }
 
-/// Passes an end on. When both have ended the pair is closed, and needs no shutdown.
+/// Passes an end on. If both ends have ended, the pair is closed and needs no shutdown.
 fn finish(ended: &mut [bool; 2], from: usize, sink: &OwnedFd) -> io::Result<()> {
     ended[from] = true;
     if *ended == [true; 2] {
@@ -255,5 +255,6 @@ fn token(at: usize, end: usize) -> EventData {
 const LISTENER: u64 = u64::MAX;
 const EVENTS: usize = 256;
 const BUFFER_BYTES: usize = 16 << 10;
-/// What an unprivileged process may have by default is 1 MiB in all pipes of 64 MiB a user.
+/// Bytes of a pipe. By default an unprivileged process may use 1 MiB a pipe, and its user 64 MiB in
+/// all pipes.
 const PIPE_BYTES: usize = 256 << 10;

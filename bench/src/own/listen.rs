@@ -1,12 +1,11 @@
-//! Listening and accepting as every server of this program does it.
-//! It must not know what is served.
+//! Listening and accepting, for all servers of this program.
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// A listener with room for the bursts that the load tools make.
+/// A listener with a backlog for the load tools' bursts.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -14,12 +13,12 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// The next connection, small writes not held back.
+/// The next connection, with TCP_NODELAY.
 pub async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// As every peer is configured; the kernel's somaxconn may allow less.
+/// The backlog, as every peer is configured. The kernel's somaxconn may allow less.
 pub const BACKLOG: u32 = 4096;

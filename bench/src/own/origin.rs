@@ -1,6 +1,5 @@
-//! A TLS origin without TLS: reads one hello's record, answers a canned flight, and waits for the
-//! client to close. With a certificate it shakes hands with those that are no robots of ours.
-//! Must not know which server is measured.
+//! A TLS origin without TLS: reads one hello's record, sends a canned flight, and waits for the
+//! client to close. With a certificate it does a real handshake with clients that are no robots.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,14 +13,14 @@ use crate::flight;
 
 use super::listen;
 
-/// Serves on every address. `reply` is the count of opaque bytes after the ServerHello.
+/// Serves on every address. `reply` is the number of opaque bytes after the ServerHello.
 pub async fn serve(
     reply: usize,
     tls12: bool,
     acceptor: Option<TlsAcceptor>,
     addresses: &[SocketAddr],
 ) -> io::Result<()> {
-    // A long reply is one flight and then a part repeated: an origin of 256 MiB needs 256 KiB.
+    // A long reply is one flight and then a repeated part: an origin of 256 MiB needs 256 KiB.
     let flight = if tls12 { flight::server_flight_tls12 } else { flight::server_flight };
     let opening: Arc<[u8]> = flight(reply.min(PART_BYTES)).into();
     let listeners: io::Result<Vec<_>> = addresses.iter().map(|at| listen::listen(*at)).collect();
@@ -49,7 +48,7 @@ pub async fn serve(
     }
 }
 
-/// Looks at the first bytes, and leaves them where they are.
+/// Peeks at the first bytes, without consuming them.
 async fn is_robots(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0; HELLO_BYTES];
     loop {
@@ -57,7 +56,7 @@ async fn is_robots(stream: &TcpStream) -> io::Result<bool> {
         match flight::is_robots(&first[..got]) {
             Some(is) => return Ok(is),
             None if got == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // No edge tells when there is more to peek at.
+            // Epoll reports no edge for more bytes to peek at.
             None => tokio::time::sleep(PEEK_PAUSE).await,
         }
     }
@@ -95,7 +94,7 @@ async fn converse(mut stream: TcpStream, opening: Arc<[u8]>, reply: usize) -> io
 }
 
 const RECORD_HEADER: usize = 5;
-/// The hellos of `flight` fit.
+/// Enough for the hellos of `flight`.
 const HELLO_BYTES: usize = 2048;
 const PART_BYTES: usize = 1 << 18;
 const PEEK_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);

@@ -1,5 +1,4 @@
-//! The plainest proxies that tokio makes: what Eyelet would be if it did nothing special.
-//! Must not be tuned: they are the yardstick.
+//! The simplest proxies on tokio. They are a yardstick, so they must not be tuned.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +19,7 @@ pub fn acceptor(certificate: &Path, key: &Path) -> io::Result<TlsAcceptor> {
     acceptor_of(certificate, key, rustls::ALL_VERSIONS)
 }
 
-/// The same for these versions.
+/// The same for these TLS versions.
 pub fn acceptor_of(
     certificate: &Path,
     key: &Path,
@@ -39,7 +38,7 @@ pub fn acceptor_of(
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Terminates TLS and holds one upstream connection for each client.
+/// Terminates TLS, and holds one upstream connection for each client.
 pub async fn terminate(
     address: SocketAddr,
     acceptor: TlsAcceptor,
@@ -57,7 +56,7 @@ pub async fn terminate(
     }
 }
 
-/// Joins each client with the next upstream, and never looks at the bytes.
+/// Joins each client with the next upstream, without reading the bytes.
 pub async fn splice(address: SocketAddr, upstreams: &[SocketAddr]) -> io::Result<()> {
     let listener = listen::listen(address)?;
     for upstream in upstreams.iter().copied().cycle() {

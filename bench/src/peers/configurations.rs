@@ -1,5 +1,5 @@
-//! The configuration of each program for each role, as its own manual would have it: one worker,
-//! no access log, long timeouts, nothing tuned. Must not start anything.
+//! The configuration of each program for each role, as its manual suggests: one worker, no access
+//! log, long timeouts, no tuning.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,21 +8,21 @@ use super::row::{Row, ServerKind, ServerMode};
 use crate::lab::{BOTH, CERTIFICATE, KEY, NAMES, WILDCARD, host_name};
 use crate::own::listen::BACKLOG;
 
-/// What a configuration is made of.
+/// The parts of a configuration.
 pub struct ConfigurationPlan<'a> {
     pub row: &'a Row,
     pub address: SocketAddr,
-    /// One backend, or the addresses of the origin; where connections come with their
-    /// destination, the resolver for their names.
+    /// One backend, or the addresses of the origin. If connections carry their destination, it is
+    /// the resolver for their names.
     pub upstreams: &'a [SocketAddr],
-    /// Where certificate and key are.
+    /// The folder of the certificate and the key.
     pub folder: &'a Path,
     /// Other processes share the address.
     pub shared: bool,
 }
 
 impl ConfigurationPlan<'_> {
-    /// The text of the file; None for programs that take arguments only.
+    /// The text of the file; None for programs that only take arguments.
     pub fn text(&self) -> Option<String> {
         match self.row.kind {
             ServerKind::Eyelet => Some(self.eyelet()),
@@ -56,7 +56,7 @@ impl ConfigurationPlan<'_> {
                     let names = names.join(", ");
                     format!("sni = [{names}]\naction = \"splice\"\nupstream = \"{upstream}\"\n")
                 }
-                // By client address, which is known before anything is read.
+                // By client address, which is known before any byte is read.
                 _ => {
                     let client = crate::client::source_network(k);
                     format!(
@@ -196,7 +196,7 @@ impl ConfigurationPlan<'_> {
         )
     }
 
-    /// HAProxy reads names from a file, which is written here beside the configuration.
+    /// HAProxy reads names from a file. This writes it beside the configuration.
     fn haproxy_map(&self) -> std::path::PathBuf {
         let file = self.folder.join("haproxy.map");
         let line = |k: usize| move |name: String| format!("{name} b{k}\n");
@@ -228,7 +228,7 @@ impl ConfigurationPlan<'_> {
         )
     }
 
-    /// The names that go to the k-th upstream.
+    /// The names for the k-th upstream.
     fn names_of(&self, k: usize) -> impl Iterator<Item = String> {
         (k..NAMES).step_by(self.upstreams.len()).map(host_name)
     }

@@ -1,5 +1,4 @@
-//! A row of a table: which program in which role.
-//! It must not know how the program is configured or started.
+//! A row of a table: a program in a role, and its variants.
 
 /// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ pub enum ServerKind {
     FloorSplice,
 }
 
-/// What a server is asked to do with a connection.
+/// A server's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerMode {
     /// Terminate TLS in front of an HTTP backend.
@@ -35,16 +34,16 @@ pub enum ServerMode {
     Peek,
     /// Splice without a look at the bytes.
     Blind,
-    /// The same to the destination that a PROXY header names.
+    /// Blind splicing to the destination in a PROXY header.
     BlindTowards,
-    /// Splice there where DNS says that the name, one of 1,000, is the destination's.
+    /// Splicing to it if DNS says that the name, one of 1,000, has this address.
     ByDns,
-    /// Splice there where the destination has shown a certificate for it.
+    /// Splicing to it if the destination has shown a certificate for the name.
     ByCertificate,
 }
 
 impl ServerMode {
-    /// Whether its connections come with a PROXY header.
+    /// Whether its connections begin with a PROXY header.
     pub const fn has_destination(self) -> bool {
         matches!(self, Self::BlindTowards | Self::ByDns | Self::ByCertificate)
     }
@@ -53,24 +52,24 @@ impl ServerMode {
 /// A row of a table: a program in a role.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// As in the table, and as `--against` names it.
+    /// The name in the table and for `--against`.
     pub label: &'static str,
-    /// Which program.
+    /// The program.
     pub kind: ServerKind,
-    /// In which role.
+    /// The role.
     pub front: ServerMode,
-    /// With its access log on, into /dev/null.
+    /// Writes its access log, to /dev/null.
     pub access_log: bool,
-    /// In front of an origin that speaks TLS 1.2, not 1.3.
+    /// The origin speaks TLS 1.2, not 1.3.
     pub tls12: bool,
-    /// Measured when `--against` names the program or nothing at all.
+    /// Measured unless `--against` names other programs or rows.
     pub usual: bool,
-    /// Eyelet's older build.
+    /// Uses Eyelet's older build.
     pub before: bool,
 }
 
 impl Row {
-    /// A row that is measured unless `--against` leaves it out.
+    /// A row that is measured unless `--against` excludes it.
     pub const fn usual(label: &'static str, kind: ServerKind, front: ServerMode) -> Self {
         Self { label, kind, front, access_log: false, tls12: false, usual: true, before: false }
     }
@@ -87,7 +86,7 @@ impl Row {
 
     /// The row with Eyelet's older build.
     pub fn before(self) -> Self {
-        // A few dozen bytes for each row: labels are static texts everywhere else.
+        // Leaks a few dozen bytes a row: all other labels are static texts.
         Self { label: format!("{}-before", self.label).leak(), before: true, ..self }
     }
 
@@ -98,7 +97,7 @@ impl Row {
 }
 
 impl ServerKind {
-    /// The program's name: what `--against` takes, and what is looked for in PATH.
+    /// The program's name, for `--against` and PATH.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Eyelet => "eyelet",

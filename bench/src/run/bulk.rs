@@ -1,5 +1,4 @@
-//! CPU of a gigabyte: downloads through a splice and through a terminating server.
-//! Must not know how bytes are moved.
+//! CPU of a gigabyte: downloads through a splicing and through a terminating server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,7 +32,7 @@ pub struct Options {
     through: Vec<Through>,
 }
 
-/// What the bytes go through.
+/// The kind of server that the bytes pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Through {
     /// A server that splices, to an origin that answers with as many bytes
@@ -150,5 +149,5 @@ const COLUMNS: [Column; 3] = [
     Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
 ];
 
-/// As a browser or curl would read, and not so large that it leaves the cache.
+/// Bytes of a read, as by a browser or curl; small enough for the cache.
 const BUFFER_BYTES: usize = 1 << 16;

@@ -1,6 +1,5 @@
-//! Memory of a small service: a few hundred clients that say something every few seconds, in
-//! front of an echo. The whole resident set counts, not only what connections add.
-//! Must not know what a server keeps between two words.
+//! Memory of a small service: a few hundred clients that send something every few seconds to an
+//! echo. It counts the whole resident set, not only what connections add.
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,7 +42,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     for (_, server) in &servers {
         crowds.push(crowd(server.address, options));
     }
-    // Read while all still talk, a moment before the first of them ends.
+    // Read while all clients are active, shortly before the first one ends.
     tokio::time::sleep(Duration::from_secs_f64(options.seconds * READ_AT)).await;
     let during: Vec<_> = (0..servers.len()).map(read).collect();
     let (conns, every, seconds) = (options.conns, options.every, options.seconds);
@@ -68,7 +67,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     Ok(Findings { boards: vec![board], notes: Vec::new() })
 }
 
-/// The clients of one server, their words spread evenly over the interval.
+/// The clients of one server. Their messages are spread evenly over the interval.
 fn crowd(target: SocketAddr, options: &Options) -> JoinSet<Tally> {
     let config = tls::config(tls::HandshakeOptions::default());
     let every = Duration::from_secs_f64(options.every);

@@ -1,5 +1,5 @@
-//! Memory that creeps: many short connections, twice or more, the server's memory after each
-//! pass and once all is closed. Must not know what a server caches.
+//! Memory growth over many short connections, in several passes. The server's memory is read after
+//! each pass and once all connections are closed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -64,7 +64,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
 async fn measure(server: &Server, row: &Row, options: &Options) -> Sample {
     let read = || procfs::memory(&server.child.family());
     let handshake = tls::HandshakeOptions { tls12: false, resume: options.resume };
-    // A configuration a robot, so that each keeps its own tickets.
+    // One configuration for each robot, so that each keeps its own tickets.
     let configs: Vec<_> = (0..options.conns).map(|_| tls::config(handshake)).collect();
     let before = read();
     let (mut passes, mut sample) = (Vec::new(), Sample::default());

@@ -1,5 +1,5 @@
-//! Bytes by coding, through the real program: a Subversion checkout, versions of bundles, families
-//! of small responses, and what the CPU of it is beside nginx. Must not code anything itself.
+//! Bytes by coding, through the real program: a Subversion checkout, versions of bundles, and
+//! families of small responses. Also the CPU of it, beside nginx.
 
 mod apache;
 mod bundles;
@@ -40,7 +40,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
                 outcome.boards.push(board);
                 outcome.notes.extend(notes);
             }
-            // A registry that cannot be reached, a program that is not installed: the rest goes on.
+            // A part may need a missing program or network. The other parts still run.
             Err(why) => outcome.notes.push(format!("{part:?} is left out: {why}")),
         }
     }

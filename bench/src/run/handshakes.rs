@@ -1,5 +1,4 @@
-//! CPU of a TLS handshake: connections opened and closed, full ones and resumed ones.
-//! Must not know what a server does besides.
+//! CPU of a TLS handshake: opens and closes connections, with full and resumed handshakes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -66,7 +65,7 @@ async fn measure(server: &Server, options: &Options, resume: bool) -> Sample {
     for i in 0..options.conns {
         let config = tls::config(handshake);
         if resume {
-            // The first handshake fetches the tickets, and is not counted.
+            // The first handshake fetches tickets and is not counted.
             let _ = in_time(greet(&config, target, i)).await;
         }
         configs.push(config);
@@ -103,7 +102,7 @@ async fn measure(server: &Server, options: &Options, resume: bool) -> Sample {
     sample
 }
 
-/// A handshake, close_notify both ways, and the end of the TCP connection.
+/// A handshake, close_notify in both directions, and the end of the TCP connection.
 async fn greet(config: &Arc<ClientConfig>, target: SocketAddr, i: usize) -> io::Result<bool> {
     let stream = tls::open(config, target, i, 1).await?;
     let resumed = tls::resumed(&stream);

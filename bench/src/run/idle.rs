@@ -1,5 +1,5 @@
-//! Memory of idle connections: opened in steps and held, the server's memory read at each step.
-//! Must not know what a server keeps.
+//! Memory of idle connections: opens them in steps, holds them, and reads the server's memory at
+//! each step.
 
 use std::io;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub struct Options {
     svg: Option<PathBuf>,
 }
 
-/// What happened on a connection before it is idle.
+/// What happens on a connection before it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum After {
     /// A TLS handshake, in front of an HTTP backend
@@ -77,7 +77,7 @@ impl After {
         }
     }
 
-    /// Descriptors that a connection takes in the server.
+    /// Descriptors of the server for each connection.
     const fn descriptors(self) -> usize {
         match self {
             Self::Handshake | Self::Get => 1,
@@ -86,7 +86,7 @@ impl After {
     }
 }
 
-/// Memory at each step: how many connections, and what they took since the first reading.
+/// Memory at each step: the number of connections, and the bytes added since the first reading.
 type Curve = Vec<(f64, f64)>;
 
 /// Runs the scenario.
@@ -130,7 +130,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     Ok(outcome)
 }
 
-/// One file for each, where there are several: `memory.svg` becomes `memory-echo.svg`.
+/// One file for each kind: `memory.svg` becomes `memory-echo.svg` if there are several.
 fn picture_file(file: &Path, after: After, several: bool) -> PathBuf {
     if !several {
         return file.to_owned();
@@ -140,7 +140,7 @@ fn picture_file(file: &Path, after: After, several: bool) -> PathBuf {
     file.with_file_name(format!("{stem}-{name}.svg"))
 }
 
-/// As many as a process may hold descriptors for, some kept for the server itself.
+/// The connections for which a process may hold descriptors, less some for the server itself.
 fn conns_max(after: After) -> usize {
     (child::descriptors_max() / after.descriptors()).saturating_sub(DESCRIPTORS_KEPT)
 }
@@ -220,7 +220,7 @@ enum Link {
 }
 
 impl Link {
-    /// Whether the server still holds it: nothing to read but perhaps tickets, and no end.
+    /// Whether the server still holds it: there may be tickets to read, but no end.
     fn alive(&self) -> bool {
         let stream = match self {
             Self::Plain(stream) => stream,
@@ -278,11 +278,11 @@ const COLUMNS: [Column; 6] = [
 ];
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Handshakes in flight: fewer than a backlog, enough to keep a core busy.
+/// Concurrent handshakes: fewer than a backlog, enough to keep a core busy.
 const AT_ONCE: usize = 64;
-/// Points of a curve besides its beginning.
+/// Points of a curve after its beginning.
 const STEPS: usize = 4;
 const STEP_PAUSE_SECS: f64 = 0.15;
-/// The kernel takes a while to give back what a killed server and its clients held.
+/// The kernel needs time to free the memory of a killed server and its clients.
 const AFTERMATH: Duration = Duration::from_millis(300);
 const DESCRIPTORS_KEPT: usize = 450;

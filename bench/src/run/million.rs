@@ -1,5 +1,5 @@
-//! Very many idle connections on one machine: several servers on one shared port, client
-//! processes that keep next to nothing, a sample of them asked. Must not know what is parked.
+//! Very many idle connections on one machine: several servers on one shared port, client processes
+//! with minimal state, and a sample of connections that must answer.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout};
@@ -37,10 +37,10 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     let row = Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Http);
     let address = lab.free_address()?;
     let start = |_| peers::start_at(lab, &row, &[backend.address], address, true);
-    // One more than would do: the kernel shares by hash, and not evenly.
+    // One more than needed, as the kernel spreads connections by hash and unevenly.
     let mut servers: Vec<Server> = (0..=count).map(start).collect::<io::Result<_>>()?;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // The address answers as long as one of them runs; the others would be missed only much later.
+    // The address answers while one of them runs, so a missing server would be noticed much later.
     if let Some(words) = servers.iter_mut().find_map(|server| server.child.ended()) {
         return Err(io::Error::other(format!("a server ended: {words}")));
     }
@@ -82,7 +82,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     Ok(Findings { boards: vec![board], notes: Vec::new() })
 }
 
-/// Says beforehand what the machine may lack: a run that fails half-way takes minutes.
+/// Warns about limits of the machine in advance: a run that fails half-way takes minutes.
 fn warn_of_limits(conns: usize) {
     let needed = conns as f64 * MACHINE_BYTES_A_CONNECTION;
     let available = procfs::available_bytes();
@@ -97,7 +97,7 @@ fn warn_of_limits(conns: usize) {
     }
 }
 
-/// Connections a process: what its descriptors allow, less room for an uneven share.
+/// Connections of each process: its descriptors, less a margin for uneven spreading.
 fn share() -> usize {
     child::descriptors_max().saturating_mul(9) / 10
 }
@@ -112,7 +112,7 @@ struct Post {
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
     opened: usize,
-    // Last: the crowd is killed when this is dropped.
+    // The last field: dropping it kills the crowd.
     child: Child,
 }
 
@@ -178,7 +178,8 @@ struct Asked {
     worst_us: f64,
 }
 
-/// Asks a share of the sample in every crowd; all crowds at once, each one by one.
+/// Asks a share of the sample in every crowd. All crowds run at once; each asks one client at a
+/// time.
 fn ask(crowds: &mut [Post], sample: usize) -> io::Result<Asked> {
     let share = sample.div_ceil(crowds.len().max(1));
     let seed = std::process::id();
@@ -211,5 +212,5 @@ const COLUMNS: [Column; 9] = [
 
 const MIB: f64 = 1024.0 * 1024.0;
 const GIB: f64 = 1024.0 * MIB;
-/// Two sockets and an epoll item in the kernel, a parked entry, a client's share.
+/// Bytes: two sockets and an epoll item in the kernel, a parked slot, and a share of the client.
 const MACHINE_BYTES_A_CONNECTION: f64 = 10_500.0;

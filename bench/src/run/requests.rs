@@ -1,5 +1,4 @@
-//! CPU of small work on connections that are kept: a GET (`requests`), a 100-byte echo (`wake`).
-//! Must not know how a server wakes.
+//! CPU of small work on kept connections: a GET (`requests`), a 100-byte echo (`wake`).
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ pub struct Options {
     rounds: usize,
 }
 
-/// What is done again and again.
+/// The repeated operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A keep-alive GET of 128 bytes.

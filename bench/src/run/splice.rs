@@ -1,5 +1,5 @@
-//! CPU of a spliced connection: robots in a closed loop, three shapes of hello, and each splicer
-//! blind, peeking and asking for evidence in turn. Must not know how a proxy splices.
+//! CPU of a spliced connection: robots in a closed loop, three shapes of hello. Each splicer runs
+//! blind, peeking and with evidence, in turn.
 
 use std::io;
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     Ok(Findings { boards, notes })
 }
 
-/// Has evidence gathered for every name before anything is measured.
+/// Gathers evidence for every name before measuring.
 async fn warm(servers: &[(Row, Server)], crews: &Crews) -> io::Result<()> {
     for (row, server) in servers.iter().filter(|(row, _)| row.front.has_destination()) {
         let crew = crews.of(row);
@@ -102,7 +102,7 @@ async fn measure(server: &Server, crew: &Arc<Crew>, robots: usize, span: Duratio
     tally.sample(&meter)
 }
 
-/// Blind over peeking, round by round: noise that lasts longer than a pair cancels out.
+/// Blind over peeking, round by round, so that noise longer than a pair cancels out.
 fn pairs(rows: &[Row], boards: &[Board]) -> Vec<String> {
     let mut notes = Vec::new();
     for peek in rows {
@@ -141,7 +141,7 @@ async fn system_calls(lab: &Lab, row: &Row, server: &Server, crew: &Arc<Crew>) -
     format!("system calls a connection of {}: {}", row.label, counts.over(tally.micros.len()))
 }
 
-/// Robots that all send one shape of hello, each connection for the next name.
+/// Robots that send one shape of hello. Each connection uses the next name.
 struct Crew {
     writes: Vec<Vec<Vec<u8>>>,
     reply_bytes: usize,
@@ -176,7 +176,7 @@ impl Crews {
 }
 
 impl Crew {
-    /// Each name is on its way to one of the destinations, if there are any.
+    /// Each name has one of the destinations, if there are any.
     fn new(shape: Shape, destinations: &[SocketAddr], reply_bytes: usize) -> Arc<Self> {
         let writes = |i: usize| {
             let mut writes = shape.writes(&host_name(i));
@@ -212,7 +212,7 @@ impl Crew {
     }
 }
 
-/// One connection up to the origin's whole answer; dropped, it closes.
+/// One connection until the origin's whole response. Dropping it closes it.
 pub async fn visit(
     target: SocketAddr,
     i: usize,
@@ -237,7 +237,7 @@ pub async fn visit(
     Ok(stream)
 }
 
-/// How many opaque bytes the origin answers after its ServerHello.
+/// Opaque bytes that the origin sends after its ServerHello.
 pub const REPLY_BYTES: usize = 1024;
 
 const ROWS: [Row; 14] = [
@@ -265,8 +265,8 @@ const COLUMNS: [Column; 5] = [
     Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
 ];
 
-/// Long enough that a proxy on an idle core reads the parts one by one.
+/// Long enough for a proxy on an idle core to read the parts one by one.
 const WRITE_PAUSE: Duration = Duration::from_millis(1);
-/// strace stops the server at every call: few robots, so that nothing times out.
+/// strace stops the server at every call, so few robots run and nothing times out.
 const STRACE_ROBOTS: usize = 50;
 const STRACE_SPAN: Duration = Duration::from_secs(2);

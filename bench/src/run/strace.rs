@@ -1,5 +1,5 @@
-//! System calls of a process tree, counted by `strace -c` while it is attached.
-//! Must not be attached while CPU is measured: it stops the server at every call.
+//! Counts the system calls of a process tree by `strace -c`. It must not be attached while CPU is
+//! measured: it stops the server at every call.
 
 use std::fs;
 use std::io;
@@ -75,7 +75,7 @@ fn parse(text: &str) -> Counts {
 }
 
 impl Counts {
-    /// The sum and each call, over `connections`; calls rarer than one in twenty are only in
+    /// The sum and each call, divided by `connections`. Calls rarer than one in twenty are only in
     /// the sum.
     pub fn over(&self, connections: usize) -> String {
         let each = |count: u64| count as f64 / connections.max(1) as f64;
@@ -87,7 +87,7 @@ impl Counts {
     }
 }
 
-/// strace seizes every thread of the server before it counts.
+/// strace attaches to every thread of the server before it counts.
 const ATTACH: Duration = Duration::from_millis(300);
 
 #[cfg(test)]

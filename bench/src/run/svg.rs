@@ -1,5 +1,5 @@
-//! A picture of memory over connections, one line a server, written by hand: it must read in
-//! light and in dark pages, and need nothing but a browser.
+//! Draws memory over connections as SVG, one line a server. It must be readable on light and on
+//! dark pages, and need only a browser.
 
 /// Draws curves of (connections, bytes).
 pub fn draw(title: &str, curves: &[(String, Vec<(f64, f64)>)]) -> String {
@@ -56,14 +56,14 @@ fn head(title: &str) -> String {
     )
 }
 
-/// The least of 1, 2, 4, 5, 8 times a power of ten that is not below `value`.
+/// The least value not below `value` of 1, 2, 4, 5 or 8 times a power of ten.
 fn nice_ceiling(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 4.0, 5.0, 8.0, 10.0];
     steps.into_iter().map(|step| step * power).find(|step| *step >= value).unwrap_or(value)
 }
 
-/// Moves labels up from the lowest so that none covers another.
+/// Moves labels up, from the lowest, so that none covers another.
 fn spread(ends: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..ends.len()).collect();
     order.sort_by(|a, b| ends[*b].total_cmp(&ends[*a]));
@@ -92,7 +92,7 @@ const RIGHT: f64 = 170.0;
 const BOTTOM: f64 = 40.0;
 const GRID: u32 = 4;
 const LABEL_HEIGHT: f64 = 15.0;
-/// Of middling lightness, so that they stand out from white and from black.
+/// Of medium lightness, to be visible on white and on black.
 const COLOURS: [&str; 8] =
     ["#d9480f", "#1c7ed6", "#2b8a3e", "#ae3ec9", "#c08a00", "#0c8599", "#e64980", "#748091"];
 

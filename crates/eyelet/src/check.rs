@@ -1,5 +1,4 @@
-//! `eyelet check`: every mistake of a configuration, or that there is none.
-//! Starts nothing; knows no more of a configuration than its size.
+//! `eyelet check`: prints every mistake of a configuration, or its size if there is none.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -7,10 +6,10 @@ use std::process::ExitCode;
 
 use eyelet_config::{Depth, Diagnostic, Loaded, Severity};
 
-/// Prints what is wrong with `file`. Exits with 0, or 2 where a mistake is an error.
+/// Prints the mistakes of `file`. Exits with 0, or with 2 if a mistake is an error.
 pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
     let loaded = eyelet_config::load(file, Depth::Full);
-    // Nobody is left to tell that the output is closed; the exit code still says how it went.
+    // If the output is closed, the exit code still gives the result.
     let _ = print(file, &loaded, out);
     if loaded.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
 }
@@ -27,7 +26,7 @@ fn print(
     for diagnostic in diagnostics {
         writeln!(out, "{diagnostic}")?;
     }
-    // Line 0 of several is the count of those that were left out.
+    // Line 0 of several mistakes counts those that were left out.
     let shown = |wanted| {
         let of_text = diagnostics.iter().filter(|found| found.line > 0 || diagnostics.len() == 1);
         of_text.filter(|found| found.severity == wanted).count()

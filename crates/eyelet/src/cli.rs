@@ -1,5 +1,4 @@
-//! The command line: what was typed, and which part of the program answers.
-//! It must not know how any of them does its work.
+//! The command line: arguments and commands.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -61,9 +60,10 @@ enum Command {
     Demo(demo::DemoArgs),
 }
 
-/// Runs what the command line says.
+/// Runs the command.
 pub fn run() -> ExitCode {
-    // Before a configuration is read: its text and tables are mappings then, and go back whole.
+    // This comes before the configuration is read. Its text and tables then are mappings, and
+    // freeing returns them whole.
     eyelet_sys::memory::configure();
     let cli = Cli::parse();
     let diagnostics = match diagnostics::start() {
@@ -114,7 +114,7 @@ fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
 fn run_edge(file: &Path, config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    // Before the edge says where it listens: whoever reads that may ask for a reload at once.
+    // This comes before the line with the addresses: its reader may ask for a reload at once.
     let control = runtime.block_on(async { Control::open(file) });
     let control = control.inspect_err(|error| {
         tracing::warn!("no control socket: {error}; only SIGHUP reloads");
@@ -131,7 +131,7 @@ fn run_edge(file: &Path, config: eyelet_config::Config) -> Result<(), Box<dyn Er
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
         running.drain();
-        // Nobody waits for it after a second signal.
+        // After a second signal the receiver is dropped.
         let _ = done.send(());
     })?;
     let drained = runtime.block_on(async {

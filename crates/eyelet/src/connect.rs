@@ -1,5 +1,5 @@
-//! The client's side of HTTP CONNECT: its head, and every answer to it. What is refused before
-//! the 200 is told in HTTP; after it the client speaks TLS. It must not know rules.
+//! The client's side of HTTP CONNECT: reads its head and answers it. Refusals before the 200 are
+//! HTTP responses. After the 200 the client speaks TLS.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ use eyelet_telemetry::reason::{Class, Limit, NotConnect, Reason, Stage, When};
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Reads the head; what came behind it stays in `raw`, and is the first that is peeked at.
+/// Reads the head. Bytes behind it stay in `raw` and are peeked at first.
 pub async fn read_head(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -46,7 +46,7 @@ pub async fn read_head(
     Ok(())
 }
 
-/// Answers what is no CONNECT request in the protocol that it seems to be.
+/// Answers bytes that are no CONNECT request, in the protocol that they seem to be.
 fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> End {
     let (answer, reason) = match peek {
         ConnectPeek::Malformed(fault) => {
@@ -68,7 +68,7 @@ fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> 
     End { outcome: Outcome::Refused, reason }
 }
 
-/// Sends the 200, where the client waits for it.
+/// Sends the 200 if the client waits for it.
 pub async fn establish(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -76,15 +76,15 @@ pub async fn establish(
     if !std::mem::take(&mut info.owes_answer) {
         return Ok(());
     }
-    // What the client had no reason to send before has a time of its own.
+    // The client could not send its hello before the 200, so the hello gets its own timeout.
     connection.handle.due_in(connection.worker.snapshot.config.limits.hello_timeout);
     let sent = connection.handle.send_all(CLIENT, ESTABLISHED).await;
     let when = When::During(Stage::ConnectAnswer);
     sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))
 }
 
-/// Ends a connection: in HTTP while the client waits for the answer to its CONNECT, else by
-/// `answer`.
+/// Ends a connection. The answer is HTTP while the client waits for the answer to its CONNECT.
+/// Later it is `answer`.
 pub fn end(
     connection: &ConnectionHandle,
     info: &ConnectionInfo,
@@ -107,7 +107,7 @@ pub fn end(
     Err(end)
 }
 
-/// Where the client wants to go, as something to dial.
+/// The target of the CONNECT, as something to dial.
 pub fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
     let target = info.connect.as_deref()?;
     let host = match target.host {
@@ -117,7 +117,7 @@ pub fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
     Some(HostPort { host, port: target.port })
 }
 
-/// A whole response that says one line, and that the connection ends.
+/// A whole response with one line of text. The connection ends after it.
 fn http(status: &str, said: &str) -> Vec<u8> {
     let length = said.len() + 1;
     format!(

@@ -1,5 +1,4 @@
-//! The path of a connection: accept, peek, decide, act. Every step is one file.
-//! It must not know how a step is done.
+//! The path of a connection: accept, peek, decide, act. Each step is one file.
 
 use std::panic::AssertUnwindSafe;
 
@@ -22,9 +21,8 @@ use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Reason, Stage};
 
-/// accept -> peek -> decide -> act. What comes after is the table's: the connection is parked, or
-/// its end is told here.
-// An `async fn` would keep its arguments twice, and every task is that much larger.
+/// accept -> peek -> decide -> act. Then the connection is parked, or this function logs its end.
+// An `async fn` would keep its arguments twice and make every task that much larger.
 #[allow(clippy::manual_async_fn)]
 pub fn connection(
     connection: ConnectionHandle,
@@ -32,7 +30,7 @@ pub fn connection(
 ) -> impl Future<Output = ()> {
     async move {
         let served = AssertUnwindSafe(serve(&connection, &mut info)).catch_unwind().await;
-        // A fault of ours costs this connection, and it has its line like any other.
+        // An internal error ends this connection only. It gets its access line like any other.
         if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
             connection.worker.engine.emit(&info, &end);
         }
@@ -45,11 +43,11 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     let local = || connection.handle.local_address();
     info.decided.is_handed =
         snapshot.names.loops.is_handed(info.client, local, || connection.handle.is_connected());
-    // Everything that the client has sent so far: the upstream gets it byte for byte.
+    // All bytes that the client has sent so far. The upstream gets them byte for byte.
     let mut peeked = CountedBuffer::of(&snapshot.budget, Account::Received);
     if peek::must_name_client(connection, info) {
-        // Boxed, as the handshake below: few connections come this way, and every task would be
-        // as large as the largest of its branches.
+        // Boxed, as the handshake below: a task is as large as its largest branch, and few
+        // connections take this one.
         Box::pin(peek::proxy_header(connection, info, &mut peeked)).await?;
     }
     match intercept::listener_of(connection, info).kind {
@@ -77,28 +75,28 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
             let peeked = (peeked, offer);
             Box::pin(action::terminate::terminate(connection, info, rule, terminate, peeked)).await
         }
-        // `decide` gives the refusal of a refuse rule, never its action.
+        // `decide` returns a refusal for a refuse rule, never its action.
         Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
     }
 }
 
-/// What was decided.
+/// The result of `decide`.
 enum Ruling {
-    /// The action of this rule is taken.
+    /// Take the action of this rule.
     Act {
         /// The rule's index.
         rule: u32,
-        /// How much of what was peeked is the hello; 0: none was read.
+        /// How many of the peeked bytes are the hello; 0 if none was read.
         hello_bytes: usize,
-        /// What that hello says, for who terminates it.
+        /// Facts of that hello for a terminator.
         offer: Offer,
     },
-    /// It is refused, so and therefore.
+    /// Refuse with this message and this end.
     Refuse(RefusalMessage, End),
 }
 
-/// Asks the rules, reads as much of the hello as they need, fetches what else they ask for, and
-/// asks again, until there is a verdict.
+/// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
+/// and asks again until there is a verdict.
 async fn decide(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -133,7 +131,7 @@ async fn decide(
     let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
     let mut is_logged = false;
     loop {
-        // Nothing of what was read is held over a wait: a waiting task stays small.
+        // Nothing that was read is held over a wait, so a waiting task stays small.
         let needed = match reader.feed(peeked) {
             Peek::NeedMore { .. } => None,
             Peek::Hello(hello) => {
@@ -163,15 +161,15 @@ async fn decide(
     }
 }
 
-/// What the rules say.
+/// The rules' answer.
 enum Judged {
-    /// The last word.
+    /// A verdict.
     Ruling(Ruling),
-    /// They ask for a fact that costs something.
+    /// The rules need a fact that costs something.
     Need(Fact),
 }
 
-/// Asks the rules with what is known.
+/// Asks the rules with the facts known so far.
 fn judge(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -196,7 +194,7 @@ fn judge(
     }
 }
 
-/// The rules are checked once and shared by all workers.
+/// Compile-time check: all workers share the rules, so they must be `Sync`.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Rules>();
@@ -206,7 +204,7 @@ const _: fn() = || {
 mod tests {
     use super::*;
 
-    /// glibc's per-thread cache, which costs a tenth of its heap, takes what is below 1032 bytes.
+    /// A task fits the blocks of glibc's per-thread cache, below 1032 bytes.
     #[test]
     fn a_connections_task_is_small() {
         fn size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
@@ -215,7 +213,8 @@ mod tests {
         let size = size(connection);
         assert!(size <= 1024, "{size}");
     }
-    /// It is there beside the task, and counted with it (`budget::ACTIVE_BYTES`).
+    /// This future is a second allocation beside the task, counted with it
+    /// (`budget::ACTIVE_BYTES`).
     #[test]
     fn what_is_awaited_of_a_handshake_is_small() {
         fn size<A, B, C, D, E, F: Future>(_: impl Fn(A, B, C, D, E) -> F) -> usize {

@@ -7,11 +7,11 @@ use eyelet_engine::worker::Handle;
 
 use crate::worker::Worker;
 
-/// A connection whose bytes its future moves. Dropping it closes the connection.
+/// A connection whose bytes its future moves. Dropping the handle closes it.
 pub struct ConnectionHandle {
     /// The worker it lives on.
     pub worker: Rc<Worker>,
-    /// What the event loop has given for it.
+    /// Its handle in the event loop.
     pub handle: Handle,
 }
 

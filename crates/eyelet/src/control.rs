@@ -1,5 +1,5 @@
-//! The control socket: `eyelet reload FILE` finds the process that serves FILE by it. One line goes
-//! in; a status and lines come out. It must not know what is done for a request.
+//! The control socket. `eyelet reload FILE` uses it to find the process that serves FILE. A request
+//! is one line; the answer is a status and lines.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,41 +21,41 @@ use tokio::time::timeout;
 
 use crate::reload::ReloadOutcome;
 
-/// Where sockets are if the user has no runtime folder. systemd makes it for a service with
+/// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
 /// `RuntimeDirectory=eyelet`.
 const SYSTEM_FOLDER: &str = "/run/eyelet";
 /// The one request.
 const RELOAD: &[u8] = b"reload\n";
-/// How long a client of the socket may take to say it, and to take the answer.
+/// How long a client of the socket may take to send its request, and to read the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the answer may take: the time to check a large configuration, and to serve by it.
+/// How long the answer may take: time to check a large configuration and to start serving by it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Bytes of an answer: more than all mistakes that are printed.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
-/// Requests that wait while one is answered. Others wait in the socket's queue.
+/// Requests that wait while one is answered. More wait in the socket's queue.
 const REQUESTS_MAX: usize = 1;
-/// Files of a folder that are looked at.
+/// Most files of a folder that are examined.
 const ENTRIES_MAX: usize = 4096;
 /// Bytes of a file's digest in the socket's name.
 const NAME_BYTES: usize = 8;
 
-/// An open control socket. Its file is removed when this is dropped.
+/// An open control socket. Dropping it removes its file.
 pub struct Control {
     path: PathBuf,
     requests: Receiver<ReloadRequest>,
 }
 
-/// Somebody who may wants a reload.
+/// A permitted client that asks for a reload.
 pub struct ReloadRequest(UnixStream);
 
 impl Control {
-    /// Opens the socket of the process that serves `file`. Within a tokio runtime.
+    /// Opens the socket of the process that serves `file`. Call it within a tokio runtime.
     ///
     /// # Errors
     /// If there is no folder that only this user can write to.
     pub fn open(file: &Path) -> io::Result<Self> {
         let folder = own_folder();
-        // It must be ours: who can write to it could answer in our place.
+        // The folder must be ours: a user who can write to it could answer in our place.
         OwnFolder::open(&folder)?;
         remove_dead(&folder);
         let path = folder.join(format!("{}.{}.sock", name(file)?, std::process::id()));
@@ -75,13 +75,13 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Without the file nobody finds it; whoever has found it gets no answer.
+        // Clients find the socket by its file. A client that is connected already gets no answer.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl ReloadRequest {
-    /// Answers it. A client that does not read loses its answer.
+    /// Answers the request. A client that does not read loses its answer.
     pub async fn answer(mut self, outcome: &ReloadOutcome) {
         let text = format!("{}\n{}", outcome.code, outcome.text);
         let _ = timeout(REQUEST_TIMEOUT, self.0.write_all(text.as_bytes())).await;
@@ -92,7 +92,7 @@ async fn accept(listener: UnixListener, requests: Sender<ReloadRequest>) {
     while let Ok((stream, _)) = listener.accept().await {
         let user = stream.peer_cred().map(|peer| peer.uid());
         if !user.as_ref().is_ok_and(|user| may_ask(*user)) {
-            tracing::warn!("control socket: user {user:?} may not ask for anything");
+            tracing::warn!("control socket: user {user:?} is not allowed to connect");
             continue;
         }
         let Ok(Ok(request)) = timeout(REQUEST_TIMEOUT, read(stream)).await else { continue };
@@ -102,7 +102,7 @@ async fn accept(listener: UnixListener, requests: Sender<ReloadRequest>) {
     }
 }
 
-/// Whoever owns the process, or may do everything.
+/// Whether this user may ask: the user of the process, or root.
 fn may_ask(user: u32) -> bool {
     user == process::user() || user == 0
 }
@@ -119,7 +119,7 @@ pub fn reload(file: &Path) -> ExitCode {
         Ok(outcome) => outcome,
         Err(why) => ReloadOutcome::failed(format_args!("eyelet: {why}")),
     };
-    // Nobody is left to tell that an output is closed; the exit code still says how it went.
+    // If an output is closed, the exit code still gives the result.
     let _ = match outcome.code {
         0 => io::stdout().write_all(outcome.text.as_bytes()),
         _ => io::stderr().write_all(outcome.text.as_bytes()),
@@ -160,10 +160,10 @@ fn converse(mut stream: StdStream) -> io::Result<ReloadOutcome> {
     Ok(ReloadOutcome { code, text: text.to_owned() })
 }
 
-/// The processes behind the sockets of a file in one folder.
+/// The processes behind a file's sockets in one folder.
 fn live(folder: &Path, name: &str) -> Result<Vec<(u32, StdStream)>, String> {
     let Ok(metadata) = fs::metadata(folder) else { return Ok(Vec::new()) };
-    // Whoever owns the folder could answer in another's place.
+    // The owner of the folder could answer in the process's place.
     if ![process::user(), 0].contains(&metadata.uid()) && process::user() != 0 {
         return Ok(Vec::new());
     }
@@ -175,15 +175,15 @@ fn live(folder: &Path, name: &str) -> Result<Vec<(u32, StdStream)>, String> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(format!("process {pid} is another user's: {error}"));
             }
-            // It has ended without removing it.
+            // The process has ended without removing its socket.
             Err(_) => {}
         }
     }
     Ok(found)
 }
 
-/// Removes the sockets of processes that were killed. (One that refuses a connection may be
-/// another process's that has not begun to listen.)
+/// Removes the sockets of processes that were killed. A socket that refuses a connection may also
+/// belong to a process that has not begun to listen.
 fn remove_dead(folder: &Path) {
     let is_dead = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -209,7 +209,7 @@ fn pid_of(path: &Path, name: &str) -> Option<u32> {
     rest.strip_prefix('.')?.strip_suffix(".sock")?.parse().ok()
 }
 
-/// What the sockets of a configuration are called, by whatever path it is named.
+/// The name of a configuration's sockets. It is the same for every path to the file.
 fn name(file: &Path) -> io::Result<String> {
     let path = file.canonicalize()?;
     let digest = digest(&SHA256, path.as_os_str().as_bytes());

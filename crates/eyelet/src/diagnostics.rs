@@ -1,6 +1,5 @@
-//! What the program says about itself on standard error: lines go through a bounded queue to a
-//! thread of their own, so that a reader that is stuck stops nothing else, and lines of one kind
-//! are limited in rate. It must not know what a line is about.
+//! Writes the program's log lines to standard error. A bounded queue leads to a thread of its own,
+//! so a stuck reader blocks nothing else. Lines of one kind are rate-limited.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::HashMap;
@@ -19,17 +18,17 @@ use tracing_subscriber::fmt::MakeWriter;
 const LINES_MAX: usize = 256;
 /// Bytes of a line: with [`LINES_MAX`] the queue is below 1 MiB.
 const LINE_BYTES_MAX: usize = 4 << 10;
-/// Warnings and errors of one kind that are written in one [`WINDOW`]: enough to see what goes
-/// wrong, and too few to fill a disk.
+/// Warnings and errors of one kind in one [`WINDOW`]: enough to see what goes wrong, too few to
+/// fill a disk.
 const LINES_A_KIND: u32 = 20;
 /// The time for which lines are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How long the end of the process waits for the reader.
+/// How long the process waits at its end for the reader.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
-/// What is written without EYELET_LOG. Libraries log what peers do, so they are left out.
+/// The filter without EYELET_LOG. Libraries log what peers do, so they are left out.
 const FILTER: &str = "eyelet=info";
 
-/// The place in the source that a line comes from, as `tracing` names its events.
+/// The place in the source that logs a line, as `tracing` names it.
 type Kind = &'static str;
 
 /// Takes lines from any thread without waiting.
@@ -37,29 +36,29 @@ type Kind = &'static str;
 struct Lines(Arc<Mutex<State>>);
 
 struct State {
-    /// None when the process ends.
+    /// None once the process ends.
     queue: Option<SyncSender<Box<[u8]>>>,
-    /// One entry for each place in the source that has warned: their number is fixed.
+    /// One count for each place in the source that has warned. Their number is fixed.
     kinds: HashMap<Kind, Count>,
-    /// Lines that found the queue full.
+    /// Lines dropped because the queue was full.
     lost: u64,
 }
 
-/// The lines of one kind in the window that began then.
+/// The lines of one kind since the window began.
 struct Count {
     began: Instant,
     written: u32,
     left_out: u64,
 }
 
-/// Keeps the thread that writes.
+/// Owns the thread that writes.
 pub struct Diagnostics {
     lines: Lines,
     /// Disconnected when the thread has ended.
     done: Receiver<()>,
 }
 
-/// Has everything that is logged, and every panic, written by a thread of its own.
+/// Starts the thread that writes everything that is logged, and every panic.
 ///
 /// # Errors
 /// The thread cannot be started, or standard error is closed.
@@ -79,7 +78,7 @@ pub fn start() -> io::Result<Diagnostics> {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
         let mut text = format!("thread '{}' {panic}\n", thread.name().unwrap_or("?"));
-        // Only where RUST_BACKTRACE asks for it.
+        // Captures only if RUST_BACKTRACE asks for it.
         let backtrace = Backtrace::capture();
         if backtrace.status() == BacktraceStatus::Captured {
             text += &backtrace.to_string();
@@ -106,7 +105,7 @@ impl Diagnostics {
         Ok(Self { lines, done })
     }
 
-    /// Writes a line as it is.
+    /// Writes a line unchanged.
     pub fn line(&self, text: &str) {
         self.lines.push(None, &format!("{text}\n"));
     }
@@ -114,7 +113,7 @@ impl Diagnostics {
     /// Waits until all lines are written, `FINISH_TIMEOUT` at most.
     pub fn finish(self) {
         self.lines.lock().queue = None;
-        // Both ends say the same: the thread has ended, or it is stuck and ends with the process.
+        // Either the thread has ended, or it is stuck and ends with the process.
         let _ = self.done.recv_timeout(FINISH_TIMEOUT);
     }
 }
@@ -124,7 +123,7 @@ impl Lines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a line to the thread, unless there were too many of its kind.
+    /// Gives a line to the thread, unless there were too many of its kind.
     fn push(&self, kind: Option<Kind>, text: &str) {
         let mut state = self.lock();
         if kind.is_some_and(|kind| !state.allows(kind, Instant::now())) {
@@ -140,10 +139,10 @@ impl Lines {
         }
     }
 
-    /// Writes what comes until the queue is gone, and what was left out in between.
+    /// Writes lines until the queue is closed, and counts of the lines left out in between.
     fn write_all(&self, mut out: impl Write, waiting: &Receiver<Box<[u8]>>) {
         loop {
-            // Standard error that cannot be written to has nobody who could be told.
+            // If standard error cannot be written to, the failure cannot be reported anywhere.
             match waiting.recv_timeout(WINDOW) {
                 Ok(line) => _ = out.write_all(&line),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -160,11 +159,11 @@ impl Lines {
 }
 
 impl State {
-    /// Counts a line; whether it is to be written.
+    /// Counts a line. Returns whether to write it.
     fn allows(&mut self, kind: Kind, now: Instant) -> bool {
         let new = Count { began: now, written: 0, left_out: 0 };
         let count = self.kinds.entry(kind).or_insert(new);
-        // What was left out in the window before is told by the thread, which resets the count.
+        // The thread reports the lines left out in the last window, and resets the count.
         if count.left_out == 0 && now.duration_since(count.began) >= WINDOW {
             (count.began, count.written) = (now, 0);
         }
@@ -177,7 +176,8 @@ impl State {
         allowed
     }
 
-    /// Says what was lost, and what was left out in windows that are over `now`, or in all.
+    /// Text on lines that were lost, and on lines left out in windows that have ended by `now`;
+    /// without `now`, in all windows.
     fn take_left_out(&mut self, now: Option<Instant>) -> String {
         let mut notice = String::new();
         let lost = std::mem::take(&mut self.lost);
@@ -196,7 +196,7 @@ impl State {
     }
 }
 
-/// One line of `tracing`'s.
+/// One log line of `tracing`.
 struct Event {
     lines: Lines,
     kind: Option<Kind>,
@@ -209,7 +209,7 @@ impl<'a> MakeWriter<'a> for Lines {
         Event { lines: self.clone(), kind: None }
     }
 
-    /// Only what may be a peer's doing is limited: the rest is what the operator does or asked for.
+    /// Limits only events that a peer may cause. The operator causes the rest.
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Event {
         let is_limited = *metadata.level() <= Level::WARN;
         Event { lines: self.clone(), kind: is_limited.then(|| metadata.name()) }
@@ -217,7 +217,7 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl Write for Event {
-    /// The printer gives each line as a whole.
+    /// `tracing` writes each line in one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.lines.push(self.kind, &String::from_utf8_lossy(line));
         Ok(line.len())

@@ -1,5 +1,5 @@
-//! `eyelet explain`: which rule a connection would meet, and why no earlier one. Writes a hello,
-//! reads it and asks `decide`, as an edge does. Opens no socket.
+//! `eyelet explain`: prints which rule decides a connection, and why no earlier rule does. It
+//! writes a hello, reads it and asks `decide`, as an edge does. It opens no socket.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ use eyelet_config::{
 
 pub use evidence::EvidenceArgs;
 
-/// What `eyelet explain` is asked.
+/// Arguments of `eyelet explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
     /// The configuration
@@ -69,17 +69,17 @@ pub struct ExplainArgs {
     pub evidence: EvidenceArgs,
 }
 
-/// Prints the verdict and the reasons. Exits with 0, or 2 where the file or a flag is at fault.
+/// Prints the verdict and the reasons. Exits with 0, or with 2 if the file or a flag is wrong.
 pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
     let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
         Err(mistakes) => print_mistakes(&mistakes, out).map(|()| false),
     };
-    // A closed output is not a mistake in the file: there is only nobody to tell.
+    // A closed output is not a mistake in the file.
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
 }
 
-/// `false`: a flag is at fault.
+/// Returns `false` if a flag is wrong.
 fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Result<bool> {
     let Some(listener) = find_listener(args, config) else {
         let wanted = args.listener.as_deref().unwrap_or("");
@@ -125,7 +125,7 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     Ok(true)
 }
 
-/// The loop that an edge runs: ask, fetch what is needed, ask again.
+/// The loop of an edge: ask the rules, fetch the fact that they need, ask again.
 fn decide<'a>(
     args: &'a ExplainArgs,
     config: &Config,
@@ -146,7 +146,7 @@ fn decide<'a>(
     }
 }
 
-/// Puts in what flags give of a fact, if they do.
+/// Adds the fact if a flag gives it.
 fn given<'a>(
     fact: Fact,
     args: &'a ExplainArgs,
@@ -182,8 +182,8 @@ fn given<'a>(
     }
 }
 
-/// What rules in shadow look at besides, in an edge that has gathered it for others before: it
-/// waits for nothing, and nothing of it decides.
+/// Adds the verdicts of shadow rules. A running edge waits for no fact for them, and they decide
+/// nothing.
 fn decide_shadows<'a>(
     args: &'a ExplainArgs,
     config: &Config,
@@ -204,9 +204,9 @@ fn decide_shadows<'a>(
     }
 }
 
-/// Where the client meant to go, where it is not known already.
+/// Where the client meant to go, if it is not known already.
 fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option<SocketAddr> {
-    // A connection of a direct listener was meant for the address that it came to.
+    // A connection of a direct listener was meant for the address that accepted it.
     let listener = config.listeners.get(usize::from(facts.listener));
     let direct = listener.filter(|listener| listener.kind == ListenerKind::Direct);
     let address = direct.map(|listener| listener.address);
@@ -309,7 +309,7 @@ fn host_port(upstream: &HostPort) -> String {
     }
 }
 
-/// What the matcher of a rule that did not match lists.
+/// What the rule that did not match asks of this fact.
 fn asked_text(miss: Miss, config: &Config) -> String {
     match miss.matcher {
         // The rules know listeners by number only.
@@ -319,7 +319,7 @@ fn asked_text(miss: Miss, config: &Config) -> String {
                 listeners.iter().map(|at| listener_text(config.listeners.get(*at as usize)));
             names.collect::<Vec<_>>().join(", ")
         }
-        // A rule without it takes no hello whose name cannot be read.
+        // A rule without this matcher takes no hello whose name cannot be read.
         Matcher::SniMalformed => {
             let asks = !config.policy.matcher_text(miss.rule, miss.matcher).is_empty();
             asks.to_string()
@@ -335,7 +335,7 @@ fn listener_text(listener: Option<&Listener>) -> String {
     })
 }
 
-/// What the connection has where `matcher` looks.
+/// The connection's fact for `matcher`.
 fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
     let hello = facts.hello;
     match matcher {
@@ -396,7 +396,7 @@ fn certificate_text(matcher: Matcher, facts: &Facts<'_>) -> String {
     }
 }
 
-/// What was asked for and no flag gave: it fails closed, which may surprise.
+/// Facts that were asked for and that no flag gave. They fail closed, which may surprise.
 fn unknown_facts(facts: &Facts<'_>) -> &'static str {
     let unknown = |fact| facts.unknown.contains(fact);
     match (unknown(Fact::Destination), unknown(Fact::Ja4)) {
@@ -437,7 +437,7 @@ fn version(text: &str) -> Result<u16, String> {
     eyelet_config::tls_version_code(text)
 }
 
-/// Rules before the verdict that are explained; a list may have 100,000.
+/// Most rules before the verdict that are explained; a list may have 100,000.
 const MISSES_SHOWN: usize = 20;
 
 mod evidence;

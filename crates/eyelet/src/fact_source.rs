@@ -1,5 +1,5 @@
-//! The facts of one connection, fetched as the rules ask for them; the verdict, and what is told of
-//! both. It must not know how evidence is gathered, or what an action does.
+//! Fetches the facts of one connection as the rules ask for them, and turns the verdict into a
+//! refusal or an action.
 
 use std::sync::Arc;
 
@@ -18,18 +18,18 @@ use eyelet_telemetry::evidence::Evidence;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{LacksFacts, Reason};
 
-/// Facts that were fetched, beside those that the info keeps.
+/// Facts that were fetched, beside those in the info.
 #[derive(Default)]
 pub struct FactSource {
     unknown: FactSet,
-    /// Why there is no destination, where one was asked for.
+    /// Why the destination is unknown, if it was asked for.
     no_destination: Option<Reason>,
     dns_agrees: Option<bool>,
     shown: Option<Arc<Attempt>>,
 }
 
 impl FactSource {
-    /// What the rules are asked with.
+    /// The facts known so far, for the rules.
     pub fn facts<'a>(
         &'a self,
         info: &'a ConnectionInfo,
@@ -52,7 +52,8 @@ impl FactSource {
         info.decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }
 
-    /// Fetches what is not in the hello. What cannot be had is unknown, and fails closed.
+    /// Fetches a fact that is not in the hello. A fact that cannot be had is unknown and fails
+    /// closed.
     pub async fn fetch(
         &mut self,
         connection: &ConnectionHandle,
@@ -79,7 +80,7 @@ impl FactSource {
         }
     }
 
-    /// What becomes of the verdict, and what is told of it.
+    /// Turns a verdict into a rule's index or a refusal, and notes it in the info.
     pub fn settle(
         &mut self,
         connection: &ConnectionHandle,
@@ -91,7 +92,7 @@ impl FactSource {
         self.blame(info, act)
     }
 
-    /// A refusal that may come of facts that could not be had says so.
+    /// Adds the facts that could not be had to the reason of a refusal.
     fn blame<T>(
         &mut self,
         info: &ConnectionInfo,
@@ -109,8 +110,8 @@ impl FactSource {
         })
     }
 
-    /// Takes what speaks for the name in the hello, or against it, from memory. Whether it was
-    /// there: most connections are for a name and an address that others were for before.
+    /// Takes evidence for or against the hello's name from memory. Returns whether memory had it.
+    /// It mostly does: earlier connections had the same name and address.
     pub fn recall(
         &mut self,
         connection: &ConnectionHandle,
@@ -129,14 +130,14 @@ impl FactSource {
             }
             _ => None,
         };
-        // That it cannot be had is remembered too.
+        // Memory also holds that evidence cannot be had.
         if had == Some(false) {
             self.unknown = self.unknown.with(fact);
         }
         had.is_some()
     }
 
-    /// Fetches what speaks for the name in the hello, or against it.
+    /// Fetches evidence for or against the hello's name.
     pub async fn fetch_evidence(
         &mut self,
         connection: &ConnectionHandle,
@@ -163,7 +164,7 @@ impl FactSource {
             evidence(info).note_unknown("dns: there is no destination");
             return false;
         };
-        // Boxed: few connections wait here, and every connection's task would have the room.
+        // Boxed: few connections wait here, and the room would be in every connection's task.
         let found =
             Box::pin(gather::by_dns(&connection.worker.names, info.client.ip(), name, to.ip()))
                 .await;
@@ -203,8 +204,8 @@ impl FactSource {
         had
     }
 
-    /// Evidence is about where the client wanted to go; and it takes its own time, which the
-    /// client is not to be held to.
+    /// Evidence concerns the address that the client meant. Fetching it has its own timeout, which
+    /// does not count against the client.
     async fn fetch_destination(
         &mut self,
         connection: &ConnectionHandle,
@@ -223,8 +224,8 @@ fn evidence(info: &mut ConnectionInfo) -> &mut Evidence {
     info.decided.evidence.get_or_insert_default()
 }
 
-/// How many times its own timeout one piece of evidence may take: it is waited for behind others,
-/// and the clock of the connection must not be the one that ends it.
+/// The connection's deadline, in multiples of the evidence's own timeout. Evidence may wait behind
+/// other queries, and the connection's deadline must not end it first.
 const EVIDENCE_TIMEOUTS: u32 = 3;
 
 fn rule_on(

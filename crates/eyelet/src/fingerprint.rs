@@ -1,5 +1,4 @@
-//! The JA4 fingerprint of a hello. Clients are many and their kinds are few: what was hashed
-//! lately is not hashed again. It must not know what a fingerprint is good for.
+//! The JA4 fingerprint of a hello. There are few kinds of clients, so recent hashes are cached.
 
 use std::cell::RefCell;
 
@@ -7,7 +6,7 @@ use aws_lc_rs::digest::{self, SHA256};
 use eyelet_wire::hello::Hello;
 use eyelet_wire::ja4::{HashPrefix, Ja4, ja4_by_lists, list_hash};
 
-/// Lists that are remembered; a kind of client has two. A power of two.
+/// Lists in the cache; each kind of client has two. A power of two.
 const CACHE_LISTS: usize = 64;
 /// Longer lists are hashed each time.
 const LIST_LEN_MAX: usize = 48;
@@ -29,16 +28,17 @@ fn hashed(list: &[u16]) -> HashPrefix {
     })
 }
 
-/// Hashes of the lists that were seen last, each list in the one place that it can have.
+/// Direct-mapped cache of the hashes of recent lists.
 struct Seen {
-    /// None until the first hello, then all, some 7 KiB: a burst's heap is not strewn with them.
+    /// Empty until the first hello, then filled at once (about 7 KiB): single allocations would be
+    /// scattered over a burst's heap.
     cache: Vec<CachedList>,
 }
 
 #[derive(Clone, Copy)]
 struct CachedList {
     list: [u16; LIST_LEN_MAX],
-    /// No list is empty, so none is found where this is 0.
+    /// 0 is an empty slot: no list is empty.
     len: u8,
     hash: HashPrefix,
 }
@@ -50,7 +50,7 @@ impl Seen {
                 vec![CachedList { list: [0; LIST_LEN_MAX], len: 0, hash: [0; 12] }; CACHE_LISTS];
         }
         let Some(cached) = self.cache.get_mut(cell_of(list)) else { return hashed(list) };
-        // The whole list is compared: another of the same place is another client.
+        // The whole list is compared: different lists can share a slot.
         if cached.list.get(..usize::from(cached.len)) == Some(list) {
             return cached.hash;
         }
@@ -66,7 +66,7 @@ impl Seen {
 fn cell_of(list: &[u16]) -> usize {
     let sum =
         list.iter().fold(0_u32, |sum, value| sum.wrapping_mul(31).wrapping_add((*value).into()));
-    // 2^32 over the golden ratio: the upper bits depend on all the lower ones.
+    // 2^32 divided by the golden ratio: the upper bits depend on all lower ones.
     (sum.wrapping_mul(0x9e37_79b9) >> (u32::BITS - CACHE_LISTS.ilog2())) as usize
 }
 
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_list_has_its_own_hash_whoever_had_its_place() {
         let mut seen = Seen { cache: Vec::new() };
-        // More lists than places, of every length that is remembered and of some that are not.
+        // More lists than slots, of cached lengths and of longer ones.
         let lists: Vec<Vec<u16>> =
             (0..300).map(|n: u16| (0..=n % 60).map(|i| i * 7 + n + 1).collect()).collect();
         for list in lists.iter().chain(&lists).chain(lists.iter().rev()) {
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn the_beginning_of_a_list_is_another_list() {
         let mut seen = Seen { cache: Vec::new() };
-        // Zeros in front do not change the place.
+        // Leading zeros do not change the slot.
         for list in [&[0, 0, 5][..], &[0, 5], &[5], &[0, 5]] {
             assert_eq!(cell_of(list), cell_of(&[5]));
             assert_eq!(seen.hash(list), hashed(list));

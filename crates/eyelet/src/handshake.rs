@@ -1,10 +1,10 @@
-//! The TLS handshake by rustls, fed exactly one TLS record at a time, and the handover of its
-//! secrets to the record layer. The one file that knows rustls' unbuffered API; what it does not
-//! judge, or not as the RFCs do, is in `handshake/`.
+//! The TLS handshake by rustls, which gets exactly one TLS record at a time, and the export of its
+//! secrets to the record layer. This is the only file that uses rustls' unbuffered API.
+//! `handshake/` has the checks that rustls lacks, or does not make as the RFCs ask.
 //!
-//! One record at a time, because rustls would otherwise open application data or a KeyUpdate that
-//! came with the client's Finished: the data would have to be carried over as plaintext, and the
-//! KeyUpdate's answer would be lost with rustls.
+//! rustls gets one record at a time for this reason: it would open application data or a KeyUpdate
+//! that came with the client's Finished. The data would have to be carried over as plaintext, and
+//! the answer to the KeyUpdate would be lost with rustls.
 
 mod alerts;
 mod incoming;
@@ -32,37 +32,37 @@ use eyelet_tls::provider::with_next_seq;
 use eyelet_tls::server::{Certificates, TrafficSecrets, take_captured, with_certificates};
 use incoming::{Next, is_early_data, next_record};
 
-/// Bytes read at once: a client's second flight, with certificates, is rarely more.
+/// Bytes of one read: a client's second flight, with certificates, is rarely more.
 const READ_BYTES: usize = 16 << 10;
-/// Bytes that one handshake may hold unread: the largest record that rustls takes, twice, so
-/// that a message of 64 KiB in several records is bounded by rustls' own limit, not by this one.
+/// Unread bytes that one handshake may hold. It is twice the largest record that rustls takes, so
+/// that rustls' own limit bounds a message of 64 KiB in several records.
 const HELD_BYTES_MAX: usize = 128 << 10;
-/// Early data that is skipped, records with their headers: 2^14 bytes as rustls, in a few records.
+/// Bytes of early data that are skipped, with record headers: 2^14 as in rustls, in a few records.
 const EARLY_BYTES_MAX: usize = (16 << 10) + 1024;
 
-/// What a handshake leaves.
+/// The result of a handshake.
 pub struct Handshaken {
     /// Secrets and sequence numbers.
     pub session: Session,
-    /// Ciphertext that came behind the handshake.
+    /// Ciphertext that followed the handshake.
     pub leftover: CountedBuffer,
-    /// The version as on the wire.
+    /// The negotiated version, as on the wire.
     pub version: u16,
-    /// The suite.
+    /// The cipher suite.
     pub suite: &'static str,
-    /// The protocol selected.
+    /// The protocol that ALPN selected.
     pub alpn: Option<Vec<u8>>,
     /// The client's own certificate, verified.
     pub certificate: Option<CertificateDer<'static>>,
-    /// Whether a ticket was taken.
+    /// Whether the session was resumed by a ticket.
     pub resumed: bool,
 }
 
-/// Why a handshake failed, and whether the client was told by an alert.
+/// Why a handshake failed, and the alert for the client.
 pub struct HandshakeFailure {
     /// For the access line.
     pub end: End,
-    /// The alert that is to be sent, sealed or not; empty where there is nobody to tell.
+    /// The alert to send, sealed or not; empty if none is due.
     pub alert: Vec<u8>,
 }
 
@@ -72,8 +72,8 @@ impl From<End> for HandshakeFailure {
     }
 }
 
-/// Does the handshake. `incoming` is what was peeked; `early_data`: its hello announces some;
-/// `asks_certificate`: the client may show one.
+/// Does the handshake. `incoming` has the peeked bytes. `early_data` says that the hello announces
+/// some. `asks_certificate` says that the server requests a client certificate.
 pub async fn handshake(
     connection: &ConnectionHandle,
     (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
@@ -124,7 +124,7 @@ pub fn warm_up(
     client: &mut ClientConnection,
     incoming: CountedBuffer,
 ) -> Result<Handshaken, String> {
-    /// Of each side; a HelloRetryRequest would make it one more.
+    /// Flights of each side. A HelloRetryRequest would add one.
     const FLIGHTS_MAX: usize = 4;
     let tls = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
     let mut machine = Machine::new(tls, incoming, false);
@@ -149,7 +149,7 @@ pub fn warm_up(
 }
 
 enum Step {
-    /// rustls has had all there is.
+    /// rustls has read all complete records.
     NeedMore,
     /// Application data can flow.
     Done,
@@ -157,20 +157,21 @@ enum Step {
 
 struct Machine {
     tls: UnbufferedServerConnection,
-    /// What was received and not discarded by rustls.
+    /// Received bytes that rustls has not discarded.
     incoming: CountedBuffer,
-    /// How much of it rustls was shown: 0 <= fed <= incoming.len(), and a record's end.
+    /// How many of these bytes rustls was given: 0 <= fed <= incoming.len(), and a record ends
+    /// there.
     fed: usize,
     outgoing: Vec<u8>,
-    /// The number of our next TLS 1.3 record, as rustls has counted under the key that it uses.
+    /// The sequence number of our next TLS 1.3 record, as rustls counted it under the current key.
     next_seq: Option<u64>,
     secrets: TrafficSecrets,
-    /// How much early data may still be skipped, in bytes; 0 where none was announced, or once
-    /// the client's handshake has gone on.
+    /// How many bytes of early data may still be skipped. It is 0 if none was announced, or once
+    /// the client's handshake has continued.
     skip_bytes: usize,
-    /// Where rustls keeps the whole transcript, to verify the client's signature over it.
+    /// The transcript that rustls keeps whole, to verify the client's signature over it.
     transcript: Option<Counted>,
-    /// Bytes that rustls was shown.
+    /// Bytes that rustls was given.
     shown: usize,
 }
 
@@ -182,11 +183,12 @@ impl Machine {
         Self { tls, incoming, fed: 0, outgoing, next_seq, secrets, skip_bytes, transcript, shown }
     }
 
-    /// Goes on until rustls needs more, is done, or fails; then `outgoing` has the alert.
+    /// Runs until rustls needs more, is done, or fails. After a failure `outgoing` ends with the
+    /// alert.
     fn step(&mut self) -> Result<Step, rustls::Error> {
         loop {
             let Self { tls, incoming, fed, outgoing, next_seq, secrets, .. } = self;
-            // It seals in this call; what it encodes later is sealed already.
+            // This call seals records. Later states only encode sealed ones.
             let (UnbufferedStatus { discard, state }, counted) =
                 with_next_seq(|| tls.process_tls_records(&mut incoming[..*fed]));
             *next_seq = counted.or(*next_seq);
@@ -200,7 +202,7 @@ impl Machine {
                     false
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => {
-                    // Sent with what follows: one flight, one write.
+                    // Sent with the following records: one write for the flight.
                     data.done();
                     false
                 }
@@ -220,14 +222,15 @@ impl Machine {
         }
     }
 
-    /// Puts the next record before rustls, or skips it; `false`: there is none yet.
+    /// Gives rustls the next record, or skips it. Returns `false` if none is complete yet.
     fn feed(&mut self) -> Result<bool, rustls::Error> {
         loop {
             let sealed = !self.secrets.server.is_empty();
             let end = match next_record(&self.incoming, self.fed, sealed) {
                 Next::NeedMore => return Ok(false),
                 Next::Record(end) => end,
-                // That alert has to be sealed, and only rustls can: it shall find out by itself.
+                // This alert must be sealed, and only rustls can seal it, so rustls finds the error
+                // itself.
                 Next::Refused(..) if self.tls12_is_sealed() => self.incoming.len(),
                 Next::Refused(alert, what) => {
                     self.append_alert(alert);
@@ -237,18 +240,18 @@ impl Machine {
             if !(sealed && self.skips(end)) {
                 self.shown += end - self.fed;
                 if let Some(transcript) = &mut self.transcript {
-                    // It grows by doubling.
+                    // The transcript's buffer grows by doubling.
                     transcript.set(2 * self.shown);
                 }
                 self.fed = end;
                 return Ok(true);
             }
-            // rustls would keep it, and count it again with each record.
+            // rustls would keep these bytes and process them again with each record.
             self.incoming.edit(|bytes| drop(bytes.drain(self.fed..end)));
         }
     }
 
-    /// Whether the record up to `end` is early data to be skipped.
+    /// Whether the record that ends at `end` is early data to skip.
     fn skips(&mut self, end: usize) -> bool {
         let record = &self.incoming[self.fed..end];
         if self.skip_bytes == 0 || !incoming::is_application_data(record) {
@@ -264,11 +267,12 @@ impl Machine {
         left.is_some()
     }
 
-    /// What rustls failed by, with an alert queued in `outgoing`: rustls' or our own.
+    /// Queues an alert in `outgoing` after rustls failed: rustls' own or ours.
     fn failed(&mut self, error: rustls::Error) -> rustls::Error {
         let said = drain_alert(&mut self.tls, &mut self.outgoing);
         let tls12 = self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
-        // What rustls fails by is not discarded: a hello is there from its first record on.
+        // rustls does not discard the bytes that it fails on, so a hello is here from its first
+        // record on.
         let lacking = match HelloReader::new(self.incoming.len()).feed(&self.incoming) {
             Peek::Hello(hello) => incoming::is_lacking(&hello),
             _ => false,
@@ -277,7 +281,7 @@ impl Machine {
             && !self.tls12_is_sealed()
         {
             if let Some(at) = said {
-                // The number of a record that is never sent is free again.
+                // The record is never sent, so its sequence number can be used again.
                 self.outgoing.truncate(at);
                 self.next_seq = self.next_seq.and_then(|seq| seq.checked_sub(1));
             }
@@ -286,14 +290,14 @@ impl Machine {
         error
     }
 
-    /// Whether we have sent ChangeCipherSpec in TLS 1.2 and the client has not finished: only
-    /// where a session is resumed is our Finished the first.
+    /// Whether we have sent ChangeCipherSpec in TLS 1.2 before the client finished. Our Finished is
+    /// first only if a session is resumed.
     fn tls12_is_sealed(&self) -> bool {
         self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2)
             && self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Queues that alert: sealed once our direction has its application keys, else in the clear.
+    /// Queues this alert: sealed once our direction has its application keys, else in the clear.
     fn append_alert(&mut self, alert: AlertDescription) {
         if self.secrets.server.is_empty() {
             self.outgoing.extend_from_slice(&alert.fatal_record());
@@ -326,14 +330,14 @@ impl Machine {
     }
 }
 
-/// Encodes into the end of `outgoing`; rustls says how much room it needs.
+/// Encodes at the end of `outgoing`. rustls returns the size if there is too little room.
 fn append(
     outgoing: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
 ) -> Result<(), rustls::Error> {
-    /// Most records of a flight; a certificate chain says how much more it needs.
+    /// Room for most records of a flight. rustls reports what a longer certificate chain needs.
     const ROOM_BYTES: usize = 512;
-    /// A whole flight with a small chain: it need not grow by halves.
+    /// A whole flight with a small chain, so that the buffer need not grow twice.
     const FLIGHT_BYTES: usize = 2048;
     let at = outgoing.len();
     if at == 0 {
@@ -355,10 +359,10 @@ fn append(
     }
 }
 
-/// After an error rustls may have records queued, of which the last is the alert. It gives them
-/// before it looks at its input, and it must not look: its deframer holds ranges of bytes that are
-/// gone, and panics. So it is called only while something is queued. Returns where in `outgoing`
-/// the alert is.
+/// Takes queued records out of rustls after an error; the last one is the alert. rustls returns
+/// them before it reads its input. It must not read the input: its deframer holds ranges of bytes
+/// that are gone, and it would panic. So this calls it only while records are queued. Returns where
+/// in `outgoing` the alert is.
 fn drain_alert(tls: &mut UnbufferedServerConnection, outgoing: &mut Vec<u8>) -> Option<usize> {
     while tls.wants_write() {
         let UnbufferedStatus { state, .. }: UnbufferedStatus<'_, '_, ServerConnectionData> =
@@ -373,13 +377,13 @@ fn drain_alert(tls: &mut UnbufferedServerConnection, outgoing: &mut Vec<u8>) -> 
     None
 }
 
-/// An alert in the clear, or sealed: two bytes, the content type and a tag of 16 are 19, which no
-/// handshake message is short enough for.
+/// Whether a record is an alert: in the clear it has two bytes. Sealed it has 19, with the content
+/// type and a tag of 16. No handshake message is that short.
 fn is_alert(record: &[u8]) -> bool {
     matches!(record, [21, ..] | [23, _, _, 0, 19, ..])
 }
 
-/// The suite of a TLS 1.3 handshake, once it is agreed on.
+/// The suite of a TLS 1.3 handshake, once it is negotiated.
 fn suite_of(tls: &UnbufferedServerConnection) -> Option<Suite> {
     match tls.negotiated_cipher_suite()?.suite() {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => Some(Suite::Aes128Gcm),
@@ -389,13 +393,13 @@ fn suite_of(tls: &UnbufferedServerConnection) -> Option<Suite> {
     }
 }
 
-/// The record layer's session of a TLS 1.3 connection, at the sequence numbers where rustls left
-/// off. The client's is 0: of what follows its Finished rustls was shown nothing. Ours is the one
-/// that rustls itself would use next (`provider.rs`): to seal another record under a number that
-/// was used would give its key away. Without it there is no session.
+/// The record layer's session of a TLS 1.3 connection, at the sequence numbers where rustls
+/// stopped. The client's number is 0: rustls was given nothing that followed its Finished. Ours is
+/// the one that rustls itself would use next (`provider.rs`): a second record under a used number
+/// would reveal the key. Without the number there is no session.
 ///
-/// rustls tells both numbers only with keys, which it would derive for nobody: that is a twentieth
-/// of a handshake. So the keys are compared where tests run.
+/// rustls returns both numbers only together with keys. Deriving those costs a twentieth of a
+/// handshake, so the keys are compared in tests only.
 fn session13(
     tls: UnbufferedServerConnection,
     secrets: &TrafficSecrets,
@@ -418,7 +422,7 @@ fn is_handed_over(tls: UnbufferedServerConnection, session: &Session, tx_seq: u6
     (*rx_seq, *their_tx_seq) == (0, tx_seq) && session.has_keys((rx_key, rx_iv), (tx_key, tx_iv))
 }
 
-/// The same of TLS 1.2, where rustls' keys are all there is.
+/// The session of a TLS 1.2 connection. rustls gives out its keys only.
 fn session12(tls: UnbufferedServerConnection) -> Option<Session> {
     let (keys, _kernel) = tls.dangerous_into_kernel_connection().ok()?;
     let ((tx_seq, tx), (rx_seq, rx)) = (&keys.tx, &keys.rx);
@@ -442,7 +446,7 @@ fn parts(secrets: &ConnectionTrafficSecrets) -> Option<(Suite, &[u8], &[u8])> {
     }
 }
 
-/// The suite as OpenSSL names it, which is what PROXY's readers expect.
+/// The OpenSSL name of the suite, which readers of PROXY headers expect.
 fn suite_name(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",

@@ -1,5 +1,5 @@
-//! Connections that were meant for somebody else: where to, and whether they would come back to
-//! this very process. It must not know what a rule makes of a destination.
+//! Intercepted connections: their original destination, and whether they would return to this
+//! process.
 
 use eyelet_sys::interfaces;
 
@@ -12,8 +12,8 @@ use eyelet_resolve::loops::HOPS_MAX;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Loop, Reason};
 
-/// Finds out where an accepted connection was meant to go, where its listener's kind tells.
-/// `raw` is what was read so far.
+/// Finds the original destination of an accepted connection, if its listener's kind gives one.
+/// `raw` has the bytes read so far.
 pub async fn arrive(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -23,7 +23,7 @@ pub async fn arrive(
     let destination = match listener.kind {
         ListenerKind::Direct | ListenerKind::HttpRedirect => return Ok(()),
         ListenerKind::Connect => return connect::read_head(connection, info, raw).await,
-        // A load balancer in front knows better than the kernel, which sees the balancer's.
+        // The load balancer's PROXY header wins: the kernel knows only the balancer's destination.
         _ if info.decided.destination.is_some() => return Ok(()),
         ListenerKind::Redirect => connection.handle.original_destination(listener.address.ip()),
         ListenerKind::Tproxy => connection.handle.local_address(),
@@ -47,8 +47,8 @@ pub fn listener_of<'a>(connection: &'a ConnectionHandle, info: &ConnectionInfo) 
     &connection.worker.snapshot.config.listeners[usize::from(info.decided.listener)]
 }
 
-/// Fails where a hello is one that this edge sent where a client wanted to go, and that would be
-/// sent so again. If it goes elsewhere it counts as one that a listener of ours handed over.
+/// Fails if this edge sent the hello itself and would send it on again. If the action leads
+/// elsewhere, the connection counts as handed over by one of our listeners.
 pub fn check_return(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -70,7 +70,7 @@ pub fn check_return(
     }
 }
 
-/// Whoever loops is not told so in TLS: it is us, or has sent nothing yet.
+/// A loop gets no alert: the peer is this edge, or has sent nothing yet.
 fn refused(connection: &ConnectionHandle, how: Loop) -> Result<(), End> {
     refuse::refuse(connection, &RefusalMessage::Nothing, looped(how))
 }

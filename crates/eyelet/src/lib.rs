@@ -1,6 +1,6 @@
 //! Eyelet: a TLS edge. accept -> peek -> decide -> splice, terminate or refuse.
 //!
-//! `connection.rs` shows the path of a connection; ARCHITECTURE.md has the map.
+//! `connection.rs` shows the path of a connection. ARCHITECTURE.md describes the whole.
 
 mod action;
 pub mod check;

@@ -1,5 +1,4 @@
-//! Binding listeners: one socket a worker, and those of the configuration before where they stay.
-//! It must not know what is accepted.
+//! Binds listeners: one socket a worker. A reload keeps the sockets of listeners that stay.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +9,7 @@ use eyelet_config::{Config, Limits, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE};
 use eyelet_sys::socket::{self, Listen};
 
-/// A listener's address cannot be had.
+/// A listener's address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}{}", hint(error))]
 pub struct ListenError {
@@ -32,24 +31,24 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// A listener that is bound. Its sockets close when no configuration and no worker has it.
+/// A bound listener. Its sockets close once no configuration and no worker holds it.
 #[derive(Clone)]
 pub struct Bound {
-    /// Where; port 0 is resolved.
+    /// Its address; port 0 is resolved.
     pub address: SocketAddr,
     /// One for each worker.
     pub sockets: Arc<[Arc<OwnedFd>]>,
     asked: Asked,
 }
 
-/// The same sockets.
+/// Equal means the same sockets.
 impl PartialEq for Bound {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.sockets, &other.sockets)
     }
 }
 
-/// What a socket was bound for. A listener that asks for the same keeps its sockets.
+/// The purpose of a socket. A listener with the same purpose keeps its sockets after a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     address: SocketAddr,
@@ -69,7 +68,7 @@ impl Asked {
     }
 }
 
-/// Binds what is not bound yet. In the order of the configuration.
+/// Binds the addresses that are not bound yet, in the order of the configuration.
 pub fn bind_all(
     config: &Config,
     workers: usize,
@@ -89,8 +88,8 @@ pub fn bind_all(
     Ok(bound.into())
 }
 
-/// A listener that stays where it is and asks for sockets of another kind, which could be bound
-/// only behind the end of the first.
+/// A listener that keeps its address but needs other sockets. They could be bound only after the
+/// first ones close.
 pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
     let address = |listener: &Listener| {
         let asked = Asked::of(listener);
@@ -111,8 +110,8 @@ fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> i
     let how = |reuse_port| Listen { reuse_port, keepalive_idle, transparent, defer };
     let mut address = listener.address;
     if workers > 1 && !listener.reuse_port {
-        // SO_REUSEPORT would share the port with any process of this user that says the same:
-        // a first socket without it finds out whether it is taken.
+        // SO_REUSEPORT would share the port with any process of this user that sets it too. A first
+        // socket without it detects that the port is taken.
         let probe = socket::bind(address, how(false))?;
         socket::listen(&probe, 1)?;
         address = socket::local_address(&probe)?;

@@ -1,5 +1,4 @@
-//! Reading what comes before a decision: the PROXY header of trusted sources, and the hello.
-//! It must not know what is decided by it.
+//! Reads what precedes a decision: the PROXY header of trusted sources, and the hello.
 
 use std::io;
 use std::pin::pin;
@@ -19,10 +18,10 @@ use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{Alpn, ConnectionInfo, End, TlsCompression};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
-/// Bytes asked for at once: a hello is one or two segments, an early upload need not be read.
+/// Bytes of one read: a hello is one or two segments, and an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;
 
-/// How long the first bytes of a client are waited for only to answer in its own protocol.
+/// How long to wait for a client's first bytes only to answer in its own protocol.
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Whether the client is a source that must send a PROXY header.
@@ -32,7 +31,7 @@ pub fn must_name_client(connection: &ConnectionHandle, info: &ConnectionInfo) ->
     listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
 }
 
-/// Reads the PROXY header; what came behind it is left in `raw`.
+/// Reads the PROXY header. Bytes behind it stay in `raw`.
 pub async fn proxy_header(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -57,7 +56,7 @@ pub async fn proxy_header(
     }
 }
 
-/// Reads on. `stage` is what is being read.
+/// Reads more bytes. `stage` is what they belong to.
 pub async fn more(
     connection: &ConnectionHandle,
     raw: &mut CountedBuffer,
@@ -72,8 +71,8 @@ pub async fn more(
     }
 }
 
-/// Fetches what a rule asks for, while there is a client who may want to know. One that has sent
-/// its FIN may: it cannot be told from one that closed. One that was reset does not.
+/// Fetches a fact while the client is connected. A client that sent FIN may still read, as
+/// half-close and close look the same. A client that was reset does not.
 pub async fn while_there(
     connection: &ConnectionHandle,
     fetch: impl Future<Output = ()>,
@@ -88,8 +87,9 @@ pub async fn while_there(
     Err(End::failed(wait_error.reason(Limit::Hello, When::During(stage))))
 }
 
-/// Reads on for who only looks: whether anything came by then. A client that closed goes on as one
-/// that says nothing; one that reset does not: what it sent would be passed on as if it were whole.
+/// Reads more until a deadline, for a caller that does not need it. Returns whether bytes arrived.
+/// A client that closed counts as silent. A client that was reset is an error: its bytes would be
+/// forwarded as if they were whole.
 pub async fn glance(
     connection: &ConnectionHandle,
     raw: &mut CountedBuffer,
@@ -112,8 +112,8 @@ fn unseen(wait_error: &WaitError, raw: &[u8]) -> End {
     End::failed(wait_error.reason(Limit::Hello, When::reading(Stage::Hello, raw)))
 }
 
-/// The answer to a client that is refused before its hello was needed: one that speaks HTTP is
-/// told so in HTTP. A client that says nothing soon gets the alert.
+/// The answer to a client that is refused without its hello. A client that speaks HTTP gets HTTP. A
+/// client that stays silent gets the alert.
 pub async fn fit(
     connection: &ConnectionHandle,
     raw: &mut CountedBuffer,
@@ -121,7 +121,7 @@ pub async fn fit(
 ) -> RefusalMessage {
     if raw.is_empty() {
         let read = connection.handle.recv(raw, READ_BYTES);
-        // Whatever comes of it, the refusal stands.
+        // The refusal stands, whatever this read returns.
         let _ = tokio::time::timeout(FIRST_BYTES_WAIT, read).await;
     }
     match HelloReader::new(READ_BYTES).feed(raw) {
@@ -130,7 +130,8 @@ pub async fn fit(
     }
 }
 
-/// What the info keeps of a hello; of what only the access line needs, nothing if none is kept.
+/// Copies facts of a hello into the info. Facts for the access line only are skipped if there is no
+/// log.
 pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hello: &Hello<'_>) {
     let decided = &mut info.decided;
     if let Sni::Name(name) = hello.sni() {

@@ -1,5 +1,5 @@
-//! The program as the event loop calls it: an accepted connection, one that wakes, a tick, a
-//! reload, an end. It must not know how a connection is served.
+//! Implements `Program` for the event loop: an accepted connection, a wake, a tick, a reload, an
+//! end.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -19,17 +19,17 @@ use crate::connection_handle::ConnectionHandle;
 use crate::published::{News, Published};
 use crate::worker::Worker;
 
-/// What one event loop serves: each new connection by the newest configuration.
+/// The program of one event loop. New connections get the newest configuration.
 pub struct Service {
     index: usize,
     worker: RefCell<Rc<Worker>>,
     published: Arc<Published>,
-    /// Looked at, and not served by yet.
+    /// A newer snapshot that no connection is served by yet.
     news: RefCell<Option<News>>,
 }
 
 impl Service {
-    /// What a worker with this index serves, which has warmed up.
+    /// The program of the worker with this index, which has warmed up.
     pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
         let worker = RefCell::new(Rc::new(worker));
         Self { index, worker, published, news: RefCell::default() }
@@ -40,8 +40,8 @@ impl Service {
     }
 }
 
-/// Ends the parked connections whose rule the configuration does not have. One that is served ends
-/// with its next request.
+/// Ends the parked connections whose rule the new configuration lacks. An active one ends with its
+/// next request.
 fn end_removed(worker: &Worker) {
     let rules: HashSet<&str> = worker.snapshot.config.rules.iter().map(|rule| rule.name).collect();
     park::end_where(&worker.engine, &Reason::RuleGone, |labels, rule| {
@@ -69,7 +69,7 @@ impl Program for Service {
                 eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted)
             }
             Relay::Splice(_) => {
-                let reason = Reason::Internal("only terminated connections dial late");
+                let reason = Reason::Internal("a spliced connection without an upstream");
                 worker.engine.emit(&info, &End::failed(reason));
                 Box::pin(std::future::ready(()))
             }
@@ -112,7 +112,7 @@ impl Program for Service {
         if info.decided.labels.generation() > 0 {
             return log.line(&info.decided, &measured, end, None);
         }
-        // It was shed before any configuration looked at it.
+        // It was shed before a configuration decided it.
         let decided = Decided { labels: worker.labels().clone(), ..info.decided.clone() };
         log.line(&decided, &measured, end, None);
     }

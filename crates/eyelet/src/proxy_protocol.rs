@@ -1,5 +1,4 @@
-//! The PROXY v2 header that an upstream is sent where its rule asks for it.
-//! It must not know when it is sent.
+//! Writes the PROXY v2 header for upstreams whose rule asks for it.
 
 use eyelet_record::Version;
 use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
@@ -7,24 +6,24 @@ use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 use crate::connection_handle::ConnectionHandle;
 use eyelet_telemetry::info::ConnectionInfo;
 
-/// What the TLS TLVs tell of a terminated connection.
+/// The contents of the TLS TLVs for a terminated connection.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// The version in force.
+    /// The negotiated version.
     pub version: Version,
-    /// The suite in force, named as OpenSSL does.
+    /// The cipher suite by its OpenSSL name.
     pub cipher: &'static str,
     /// Whether the session was resumed.
     pub resumed: bool,
-    /// The protocol selected.
+    /// The protocol that ALPN selected.
     pub alpn: Option<Vec<u8>>,
-    /// Whether the client showed a certificate, which was then verified.
+    /// Whether the client sent a certificate, which then was verified.
     pub certificate: bool,
     /// Its common name.
     pub common_name: Option<String>,
 }
 
-/// The header. `tls` is `None` where TLS does not end here.
+/// The header. `tls` is `None` unless TLS ends here.
 pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<&Tls>) -> Vec<u8> {
     let destination = info.decided.destination.or_else(|| connection.handle.local_address());
     let command = match destination {
@@ -43,13 +42,13 @@ pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<
     });
     let mut tlvs = Tlvs {
         alpn: tls.and_then(|tls| tls.alpn.as_deref()),
-        // A hello that only rules in shadow have looked at is nothing to the upstream.
+        // A hello that only shadow rules have read is not passed to the upstream.
         authority: info.decided.sni.as_deref().filter(|_| info.decided.tls_compression.is_some()),
         ssl,
     };
     let mut out = vec![0; V2_WRITTEN_BYTES_MAX];
     let len = write_v2(&mut out, command, &tlvs).or_else(|_| {
-        // Only a common name can be too long: half a name would be another's.
+        // Only a common name can be too long. A truncated name would be another's name.
         tlvs.ssl = tlvs.ssl.map(|ssl| Ssl { common_name: None, ..ssl });
         write_v2(&mut out, command, &tlvs)
     });

@@ -1,5 +1,4 @@
-//! The newest configuration, on its way from the thread that reloads to the workers.
-//! It must not know what a worker does with it.
+//! Passes the newest configuration from the thread that reloads to the workers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +9,21 @@ use eyelet_telemetry::log::Lines;
 use crate::listen::Bound;
 use crate::snapshot::Snapshot;
 
-/// The newest configuration, and which one each worker serves by. Its lock is taken at a reload
-/// and at no other time.
+/// The newest configuration, and the generation that each worker serves by. The lock is taken only
+/// at a reload.
 pub struct Published {
     newest: Mutex<Newest>,
     served: Box<[AtomicU64]>,
 }
 
-/// What a reload gives to workers.
+/// What a reload passes to all workers.
 struct Newest {
     snapshot: Arc<Snapshot>,
     listeners: Arc<[Bound]>,
     lines: Lines,
 }
 
-/// The same for one worker.
+/// What a reload passes to one worker.
 pub struct News {
     /// The configuration.
     pub snapshot: Arc<Snapshot>,
@@ -34,14 +33,14 @@ pub struct News {
 }
 
 impl News {
-    /// What changes in the event loop of a worker.
+    /// The changes for a worker's event loop.
     pub fn update(&self, worker: usize) -> Update {
         Update { settings: self.snapshot.settings, sockets: sockets(&self.listeners, worker) }
     }
 }
 
 impl Published {
-    /// The configuration of the start, which so many workers serve by.
+    /// The first configuration, by which this many workers serve.
     pub fn new(
         snapshot: Arc<Snapshot>,
         listeners: Arc<[Bound]>,
@@ -58,7 +57,7 @@ impl Published {
             let mut newest = self.newest();
             std::mem::replace(&mut *newest, Newest { snapshot, listeners, lines })
         };
-        // It may be the last one to hold the earlier configuration, which takes a while to free.
+        // This may be the last reference to the earlier configuration, and freeing it takes time.
         drop(earlier);
     }
 
@@ -96,7 +95,7 @@ impl Published {
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
-        // Each value is whole: it is replaced in one step.
+        // A poisoned lock still holds a whole value: each is replaced in one step.
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

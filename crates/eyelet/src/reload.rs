@@ -1,5 +1,5 @@
 //! A reload: reads the file, checks it in full, and has all workers serve by it. A mistake changes
-//! nothing. It must not know who asks for it.
+//! nothing.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,29 +11,29 @@ use crate::check::MISTAKES;
 use crate::serve::Running;
 use eyelet_config::{Depth, load};
 
-/// How long workers may take until all serve by the new configuration: an iteration of their event
-/// loops, and half a second for the queue of a listener that goes.
+/// How long all workers may take until they serve by the new configuration: one iteration of their
+/// event loops, and half a second for the queue of a removed listener.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often that is looked at.
+/// How often this is checked.
 const SERVED_STEP: Duration = Duration::from_millis(2);
 
-/// How a reload went.
+/// The result of a reload.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ReloadOutcome {
     /// 0: the new configuration serves. 2: the file has mistakes. 1: anything else is wrong.
     pub code: u8,
-    /// What there is to say, in whole lines.
+    /// The message, in whole lines.
     pub text: String,
 }
 
 impl ReloadOutcome {
-    /// Nothing has changed, and why.
+    /// Nothing has changed, for this reason.
     pub fn failed(why: impl std::fmt::Display) -> Self {
         Self { code: 1, text: format!("{why}\n") }
     }
 }
 
-/// Has an edge serve by what `file` says now.
+/// Makes an edge serve by the current contents of `file`.
 pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
     let mut text = String::new();
     // Writing into a string cannot fail.

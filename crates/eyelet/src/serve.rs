@@ -1,5 +1,4 @@
-//! Starting and draining an edge: sockets bound, workers started, the log written to its end.
-//! It must not know what a worker does.
+//! Starts, reloads and drains an edge: binds its sockets, and runs its workers and its access log.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,10 +24,10 @@ use eyelet_memory::budget::Budget;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 
-/// Why an edge could not be started, or not with a new configuration.
+/// Why an edge could not start, or could not take a new configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A listener's address cannot be had.
+    /// A listener's address cannot be bound.
     #[error("{0}")]
     Listen(#[from] ListenError),
     /// The access log cannot be opened.
@@ -39,7 +38,7 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
-    /// A listener would have to be bound again where it is bound.
+    /// A listener would have to bind its own address again.
     #[error(
         "the listener on {0}: `reuse_port`, `defer_accept` and kind \"tproxy\" need a restart to \
          change"
@@ -48,7 +47,7 @@ pub enum StartError {
     /// A file that the configuration names cannot be used.
     #[error("{0}")]
     Snapshot(#[from] SnapshotError),
-    /// A thread or its epoll could not be made.
+    /// A thread or its epoll could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
 }
@@ -59,24 +58,24 @@ pub struct Running {
     orders: watch::Sender<Order>,
     workers: Vec<JoinHandle<()>>,
     writer: Writer,
-    /// The log of the configuration before, until no worker writes to it.
+    /// The log of the earlier configuration, while a worker writes to it.
     earlier_writer: Option<Writer>,
     budget: Arc<Budget>,
 }
 
-/// What a reload has changed.
+/// The changes by a reload.
 #[derive(Debug)]
 pub struct Reloaded {
     /// The number of the new configuration.
     pub generation: u64,
-    /// Keys that need a restart and stay as they were.
+    /// Keys that need a restart and keep their values.
     pub unchanged: Vec<&'static str>,
 }
 
 /// Binds, then starts the workers.
 ///
 /// # Errors
-/// [`StartError`], in one line that says what to do. Nothing runs then.
+/// [`StartError`], a line that says what to do. Nothing runs then.
 pub fn start(config: Config) -> Result<Running, StartError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
@@ -84,7 +83,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let config = prepared.config();
     let listeners = bind_all(config, count, &[])?;
     let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
-    // What reading the configuration left behind is not to be counted as held.
+    // Frees what reading the configuration left, so that it does not count as held.
     eyelet_sys::memory::trim();
     let resident = eyelet_sys::memory::resident_bytes();
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
@@ -94,12 +93,12 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let (orders, ordered) = watch::channel(Order::default());
     let (published, workers) = (Arc::new(published), Vec::new());
     let mut running = Running { published, orders, workers, writer, earlier_writer: None, budget };
-    // Of memory and of the program, what only the start has needed until here. What comes now is
-    // what connections need.
+    // Returns memory and program pages that only the start needed. From here on connections need
+    // the memory.
     eyelet_sys::memory::trim();
     eyelet_sys::memory::forget_code();
     if let Err(error) = running.work(count, &ordered) {
-        // Those that were made have little to do, if anything.
+        // The workers that were made have little or nothing to finish.
         running.drain();
         return Err(StartError::Worker(error));
     }
@@ -119,7 +118,7 @@ fn log_error(config: &Config, error: io::Error) -> StartError {
     StartError::Log { path, error }
 }
 
-/// A worker that has warmed up, and what runs it.
+/// A warmed-up worker and its runtime.
 fn make(
     index: u16,
     snapshot: Arc<Snapshot>,
@@ -133,13 +132,13 @@ fn make(
     Ok((worker, runtime))
 }
 
-/// One that is missing is enough: its connections are gone, and so is its share of new ones.
+/// One missing worker suffices: its connections are gone, and so is its share of new ones.
 fn has_died(workers: &[JoinHandle<()>]) -> bool {
     workers.iter().any(JoinHandle::is_finished)
 }
 
 impl Running {
-    /// Starts the workers, and waits until all have warmed up or one fails.
+    /// Starts the workers. Waits until all have warmed up, or one fails.
     fn work(&mut self, count: usize, ordered: &watch::Receiver<Order>) -> io::Result<()> {
         let (made, all_made) = sync_channel(count);
         for index in 0..count {
@@ -154,8 +153,8 @@ impl Running {
                     Ok(worker) => (Ok(()), Some(worker)),
                     Err(error) => (Err(error), None),
                 };
-                // The start waits for all, and for no word of one that has met a fault of ours:
-                // what runs must not keep the sender.
+                // The start waits until all senders are dropped. A worker that hit an internal
+                // error sends nothing, so a running worker must drop its sender.
                 let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
@@ -172,7 +171,7 @@ impl Running {
         Ok(())
     }
 
-    /// Has the workers serve by another configuration, each from its next iteration on:
+    /// Makes the workers serve by another configuration, each from its next iteration on: see
     /// [`Running::is_served`].
     ///
     /// # Errors
@@ -194,24 +193,24 @@ impl Running {
             tracing::info!("listening on {}", bound.address);
         }
         for bound in known.iter().filter(|bound| !listeners.contains(bound)) {
-            tracing::info!("{} is no listener any more", bound.address);
+            tracing::info!("stopped listening on {}", bound.address);
         }
         if let Some(writer) = writer {
             self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));
         }
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
-        // Without a worker left nobody has to know.
+        // This fails only if no worker is left.
         let _ = self.orders.send(Order::Reload(generation));
         Ok(Reloaded { generation, unchanged })
     }
 
-    /// Whether all workers serve by this configuration, or a newer one.
+    /// Whether all workers serve by this configuration or a newer one.
     pub fn is_served(&self, generation: u64) -> bool {
         self.published.is_served(generation)
     }
 
-    /// Gives up what the configuration before has left.
+    /// Frees what the earlier configuration left.
     pub fn tidy(&mut self) {
         if let Some(writer) = self.earlier_writer.take() {
             writer.finish();
@@ -219,12 +218,12 @@ impl Running {
         eyelet_sys::memory::trim();
     }
 
-    /// The addresses listened on, in the order of the configuration; port 0 is resolved.
+    /// The listening addresses, in the order of the configuration; port 0 is resolved.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.published.listeners().iter().map(|bound| bound.address).collect()
     }
 
-    /// What is counted against `memory_max` now, by kind, in one line.
+    /// The memory now counted against `memory_max`, by kind, in one line.
     pub fn accounts(&self) -> String {
         let resident = eyelet_sys::memory::resident_bytes();
         let (alive, newest) = (snapshot::alive(), self.published.snapshot().generation);
@@ -234,18 +233,18 @@ impl Running {
         )
     }
 
-    /// Whether a worker has ended by itself, which only a failure makes it do.
+    /// Whether a worker has ended by itself, which only a failure causes.
     pub fn has_died(&self) -> bool {
         has_died(&self.workers)
     }
 
-    /// Stops accepting, closes what is idle, and waits for the rest, `drain_timeout` at most. Then
-    /// what was learnt and logged goes to disk.
+    /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at
+    /// most. Then it writes dictionaries and log lines to disk.
     pub fn drain(self) {
-        // Without a worker left there is nothing to drain.
+        // If no worker is left there is nothing to drain.
         let _ = self.orders.send(Order::Drain);
         for worker in self.workers {
-            // A worker that panicked has said so.
+            // A worker that panicked has logged it.
             let _ = worker.join();
         }
         self.published.snapshot().http.compress.finish();
@@ -267,7 +266,7 @@ fn serve(
     engine.serve(&service);
     let last = LetGo(engine.clone());
     let ended = tasks.block_on(runtime, run(engine, sockets, ordered));
-    // What the connections' ends write goes through the service.
+    // Connections that end here write through the service, so it is dropped last.
     drop((tasks, last, service));
     if let Err(error) = ended {
         tracing::error!("worker {index} has ended: {error}");

@@ -1,5 +1,4 @@
-//! What the rules in shadow would have done, looked at once it is decided what is done, and never
-//! waited for but by `look`. It must not know what an action does.
+//! The outcomes of shadow rules. They are computed after the decision. Only `look` waits for them.
 
 use std::time::Duration;
 
@@ -16,13 +15,13 @@ use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::gather;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 
-/// How long a client is given to say its hello where only rules in shadow ask for it. Who speaks
-/// TLS sends it right behind its half of TCP's handshake, so it is mostly here when the connection
-/// is; who waits for the server to speak first waits this much longer, a tenth of a second.
+/// How long a client may take to send its hello if only shadow rules ask for it. A TLS client sends
+/// it right after TCP's handshake, so it is mostly here already. A client that waits for the server
+/// to speak first waits this much longer.
 const HELLO_WAIT: Duration = Duration::from_millis(100);
 
-/// Looks at the hello of a connection that was decided without it, where rules in shadow ask for
-/// it. Whatever the client says or does not say, it goes on, with all that was read in `peeked`.
+/// Reads the hello of a connection that was decided without it, if shadow rules ask for it.
+/// Whatever the client sends, the connection continues, and `peeked` has all bytes read.
 pub async fn look(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -37,11 +36,11 @@ pub async fn look(
     let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
     loop {
         match reader.feed(peeked) {
-            // Before the 200 that a CONNECT waits for there is no more than came with its head.
+            // Before the 200 to a CONNECT only bytes that came with its head are here.
             Peek::NeedMore { .. } if !info.owes_answer => {}
             Peek::Hello(hello) => {
                 peek::note_hello(connection, info, &hello);
-                // It was decided without the hello, so its server is not held to it either.
+                // The decision did not use the hello, so the server is not held to it either.
                 info.decided.tls_compression = None;
                 note(connection, info, known, Some(&hello));
                 return Ok(());
@@ -54,8 +53,8 @@ pub async fn look(
     }
 }
 
-/// Notes what they come to by what is known and remembered; whether the hello would say more.
-/// Evidence that is not there is gathered beside this connection, for those to come.
+/// Notes the shadow rules' outcomes from known facts and remembered evidence. Returns whether the
+/// hello would say more. Evidence that is missing is gathered for later connections.
 pub fn note(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -67,7 +66,7 @@ pub fn note(
         return false;
     }
     let mut tried = FactSet::EMPTY;
-    // Not kept in the info: what nobody else asked for must not become what is dialled.
+    // Not stored in the info: what only shadow rules asked for must not become the dialled address.
     let mut destination = info.decided.destination;
     let mut outcomes = Vec::new();
     loop {
@@ -95,7 +94,8 @@ pub fn note(
         let Some(fact) = wish else { break };
         tried = tried.with(fact);
         match (fact, hello) {
-            // To resolve what a CONNECT names would be to wait, and settles where it leads.
+            // A CONNECT's name is not resolved here: that would wait, and fix where the connection
+            // leads.
             (Fact::Destination, _) if info.connect.is_none() => {
                 destination = connection.handle.local_address();
             }
@@ -108,9 +108,9 @@ pub fn note(
     tried.contains(Fact::Hello)
 }
 
-/// Begins to gather evidence, where nobody does already. The first poll begins the flight, which
-/// then needs nobody who waits for it, and has the bounds of all flights; where it finds no room,
-/// nobody stays to wait for some.
+/// Begins to gather evidence, unless a query for it is running. The first poll starts the query,
+/// which then runs without a waiting caller, within the limits of all queries. If there is no room,
+/// no caller waits for it.
 fn gather(connection: &ConnectionHandle, info: &ConnectionInfo, fact: Fact) {
     let (names, client) = (&connection.worker.names, info.client.ip());
     match (fact, info.decided.destination, info.decided.sni.as_deref()) {

@@ -1,5 +1,4 @@
-//! What the operator says to a running edge by signals, and what the edge says unasked.
-//! It must not know what a drain does.
+//! The operator's signals to a running edge, and the warnings that the edge logs by itself.
 
 use std::io;
 use std::path::Path;
@@ -12,11 +11,11 @@ use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
 use eyelet_telemetry::counters;
 
-/// How often the workers and their counts are looked at.
+/// How often the workers and their counts are checked.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// The signals that are listened to. Made before anything else, so that none meets the default
-/// action, which is to end the process.
+/// Handlers for the signals. They are installed first, so that no signal meets the default action,
+/// which ends the process.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -25,10 +24,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over. Within a tokio runtime.
+    /// Installs the handlers. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// If the system has no more handlers to give.
+    /// If the system cannot install a handler.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -38,7 +37,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one more SIGTERM or SIGINT: the operator will not wait for the drain.
+    /// Waits for one more SIGTERM or SIGINT, by which the operator ends the drain.
     pub async fn until_second_signal(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -46,8 +45,8 @@ impl Signals {
         }
     }
 
-    /// Waits for SIGTERM or SIGINT, or the end of a worker, and says which. SIGHUP and the control
-    /// socket have `file` read again. SIGUSR1 is answered by what is counted against `memory_max`.
+    /// Waits for SIGTERM, SIGINT or the end of a worker, and returns which. SIGHUP and the control
+    /// socket reload `file`. SIGUSR1 logs what is counted against `memory_max`.
     pub async fn until_stop(
         &mut self,
         running: &mut Running,
@@ -83,13 +82,13 @@ impl Signals {
 /// Why a running edge stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCause {
-    /// By this signal.
+    /// This signal arrived.
     Signal(&'static str),
-    /// A worker has ended, and the process must be started anew.
+    /// A worker has ended, so the process must be restarted.
     Died,
 }
 
-/// The next request at the control socket, if there is one.
+/// The next request at the control socket, if the socket is open.
 async fn next(control: &mut Option<Control>) -> Option<ReloadRequest> {
     match control {
         Some(control) => control.next().await,
@@ -109,7 +108,7 @@ fn log(outcome: &ReloadOutcome) {
     }
 }
 
-/// Says how many connections the kernel has dropped since `known`.
+/// Logs how many connections the kernel has dropped since `known`.
 fn log_drops(known: &mut u64) {
     let drops = counters::snapshot().listen_drops;
     let new = drops - std::mem::replace(known, drops);

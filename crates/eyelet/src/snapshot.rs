@@ -1,5 +1,5 @@
-//! One configuration and everything that was made of it. It never changes: a reload makes another
-//! one, and this one is freed with the last connection that is served by it.
+//! One configuration and everything that was made from it. A snapshot never changes: a reload makes
+//! another. It is freed with the last connection that it serves.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,16 +21,16 @@ use eyelet_telemetry::labels::Labels;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 
-/// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and the
-/// pooled pipes and epolls of each worker.
+/// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and each
+/// worker's pooled pipes and epolls.
 const DESCRIPTORS_KEPT: usize = 64;
-/// The same for each worker: two for each pipe, and some.
+/// The same for each worker: two for each pipe, and a few more.
 const DESCRIPTORS_A_WORKER: usize = 2 * PIPES_MAX + 32;
 
-/// Why nothing can be made of a configuration.
+/// Why a configuration cannot become a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// A terminate rule's files cannot be used.
+    /// A file of a terminate rule cannot be used.
     #[error("{0}")]
     Tls(#[from] TlsError),
     /// The roots for the certificates of destinations cannot be used.
@@ -41,30 +41,30 @@ pub enum SnapshotError {
     Dictionaries(io::Error),
 }
 
-/// What all workers share under one configuration.
+/// Everything that workers share under one configuration.
 pub struct Snapshot {
-    /// Counts the configurations of this process from 1.
+    /// The number of this configuration in the process, from 1.
     pub generation: u64,
     /// The checked configuration.
     pub config: Arc<Config>,
-    /// What listeners are called: their names, or else the addresses that they were bound to.
+    /// The listeners' names. One without a name has its bound address.
     listeners: Arc<[Box<str>]>,
-    /// What looks names up and believes them.
+    /// DNS and evidence for names.
     pub names: Arc<SharedNames>,
     /// TLS configurations by rule.
     pub tls: Arc<ServerConfigs>,
-    /// What HTTP shares.
+    /// What HTTP connections share.
     pub http: Arc<SharedHttp>,
-    /// What connections hold in memory, in all workers.
+    /// The memory that connections hold, in all workers.
     pub budget: Arc<Budget>,
     /// What the event loops share.
     pub process: Arc<Process>,
-    /// The bounds of the event loops.
+    /// The limits of the event loops.
     pub settings: Settings,
     _alive: Alive,
 }
 
-/// What was read for a configuration. Nothing runs by it yet.
+/// The files of a configuration. Nothing runs by it yet.
 pub struct PreparedSnapshot {
     config: Config,
     tls: ServerConfigs,
@@ -73,8 +73,8 @@ pub struct PreparedSnapshot {
 }
 
 impl PreparedSnapshot {
-    /// Reads the files that a configuration names. What has not changed since `earlier` is used
-    /// again: ticket keys, evidence, sets of roots.
+    /// Reads the files that a configuration names. What has not changed since `earlier` is reused:
+    /// ticket keys, evidence, root sets.
     ///
     /// # Errors
     /// [`SnapshotError`], which says which file.
@@ -94,8 +94,8 @@ impl PreparedSnapshot {
         &self.config
     }
 
-    /// The first snapshot of a process with so many workers. `addresses` are those of the
-    /// listeners, as they were bound.
+    /// The first snapshot of a process with this many workers. `addresses` are the listeners' bound
+    /// addresses.
     ///
     /// # Errors
     /// If dictionaries cannot be kept.
@@ -115,7 +115,7 @@ impl PreparedSnapshot {
         Ok(self.finish(workers, addresses, (Arc::new(process), compress), None))
     }
 
-    /// The snapshot that comes after `earlier`.
+    /// The snapshot after `earlier`.
     ///
     /// # Errors
     /// If dictionaries cannot be kept.
@@ -183,7 +183,7 @@ impl PreparedSnapshot {
 }
 
 impl Snapshot {
-    /// What access lines call rules and listeners; one for each worker.
+    /// The names of rules and listeners for access lines, one set for each worker.
     pub fn labels(&self) -> Labels {
         Labels::new(self.generation, self.listeners.clone(), self.config.rules.shared_names())
     }
@@ -196,7 +196,7 @@ fn called(listeners: &[Listener], addresses: &[SocketAddr]) -> Arc<[Box<str>]> {
     names.collect()
 }
 
-/// What the event loops keep to: the configuration's limits, and those of the machine.
+/// The limits of the event loops, from the configuration and the machine.
 fn settings(config: &Config, workers: usize) -> Settings {
     let descriptors = eyelet_sys::process::raise_descriptor_limit();
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
@@ -224,12 +224,12 @@ fn settings(config: &Config, workers: usize) -> Settings {
 /// Snapshots that are not freed yet.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// How many snapshots there are: the newest, and those that connections are still served by.
+/// How many snapshots exist: the newest, and those that still serve connections.
 pub fn alive() -> usize {
     ALIVE.load(Relaxed)
 }
 
-/// Counts its snapshot.
+/// Counts its snapshot while it lives.
 struct Alive;
 
 impl Alive {

@@ -1,5 +1,5 @@
-//! `eyelet dictionary train`: samples from what an access log names, asked of the upstream again
-//! without anybody's cookies, so that no secret gets into what everybody is given.
+//! `eyelet dictionary train`: trains a dictionary from responses to paths of an access log. It
+//! requests them again without cookies, so that no secret gets into a dictionary for all clients.
 
 mod log;
 mod sample;
@@ -22,7 +22,7 @@ use eyelet_http::compress::disk::DictionaryFolder;
 
 use log::Visit;
 
-/// What `eyelet dictionary` does.
+/// Subcommands of `eyelet dictionary`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DictionaryCommand {
     /// Train a dictionary for the small responses of a rule
@@ -33,7 +33,7 @@ pub enum DictionaryCommand {
     Train(TrainArgs),
 }
 
-/// What `eyelet dictionary train` is asked.
+/// Arguments of `eyelet dictionary train`.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArgs {
     /// The configuration
@@ -59,8 +59,8 @@ pub struct TrainArgs {
     pub bytes_max: usize,
 }
 
-/// Runs `eyelet dictionary`. Exits with 0, 1 where no dictionary came of it, 2 where the file or
-/// a flag is at fault.
+/// Runs `eyelet dictionary`. Exits with 0, with 1 if no dictionary was made, with 2 if the file or
+/// a flag is wrong.
 pub fn run(command: &DictionaryCommand, out: &mut impl Write) -> ExitCode {
     let DictionaryCommand::Train(args) = command;
     let loaded = match eyelet_config::load(&args.file, Depth::Files) {
@@ -94,7 +94,7 @@ fn train_rule(args: &TrainArgs, config: &Config, out: &mut impl Write) -> Result
     }
     let mut samples = Vec::new();
     for visit in &picked {
-        // One that cannot be had is one sample less.
+        // A failed request is one sample less.
         samples.extend(source.fetch(visit).map(|body| (visit, body)));
     }
     let paths: Vec<&str> = samples.iter().map(|(visit, _)| &*visit.path).collect();
@@ -143,7 +143,7 @@ struct HeldOut {
     with: usize,
 }
 
-/// What the dictionary is worth for responses that it has not seen.
+/// The dictionary's gain for responses that it was not trained on.
 fn held_out(bodies: &[Vec<u8>], bytes_max: usize) -> Result<HeldOut, String> {
     let (mut learnt, mut tried) = (Vec::new(), Vec::new());
     for pair in bodies.chunks(2) {
@@ -183,7 +183,7 @@ fn visits(args: &TrainArgs, config: &Config) -> Result<Vec<Visit>, String> {
     }
 }
 
-/// The paths that were asked most, each once.
+/// The most requested paths, each once.
 fn pick(visits: Vec<Visit>, args: &TrainArgs) -> Vec<Visit> {
     let mut counts: HashMap<Visit, usize> = HashMap::new();
     for visit in visits {
@@ -196,7 +196,7 @@ fn pick(visits: Vec<Visit>, args: &TrainArgs) -> Vec<Visit> {
     picked.into_iter().take(SAMPLES_MAX).map(|(visit, _)| visit).collect()
 }
 
-/// `/api/` of `/api/1` and `/api/2`, with what follows left open.
+/// The common prefix as a pattern: `/api/*` for `/api/1` and `/api/2`.
 fn in_common(paths: &[&str]) -> String {
     let bare = |path: &str| path.split('?').next().unwrap_or_default().to_owned();
     let mut common = paths.first().map(|path| bare(path)).unwrap_or_default();
@@ -209,17 +209,17 @@ fn in_common(paths: &[&str]) -> String {
     format!("/{}*", common.get(..end).unwrap_or_default().trim_start_matches('/'))
 }
 
-/// Bytes: three quarters of what 112 KiB saves come from the first 32 already, and all of it is
-/// downloaded once by each client.
+/// In bytes. The first 32 KiB give three quarters of the gain of 112 KiB. Each client downloads all
+/// of it once.
 const DICTIONARY_BYTES: usize = 112 << 10;
 const DICTIONARY_BYTES_MIN: usize = 1 << 10;
-/// Bytes of samples for each of the dictionary: with fewer it learns them by heart.
+/// Bytes of samples for each byte of the dictionary. With fewer it would memorize them.
 const SAMPLES_A_BYTE: usize = 4;
-/// The trainer reads all of them several times.
+/// Most samples: the trainer reads all of them several times.
 const SAMPLES_MAX: usize = 4_000;
-/// As responses are coded.
+/// The zstd level of responses.
 const LEVEL: i32 = 9;
-/// Of dcz.
+/// The bytes of a dcz header.
 const HEADER_BYTES: usize = 40;
 
 #[cfg(test)]

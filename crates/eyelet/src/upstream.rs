@@ -1,5 +1,4 @@
-//! Dials the upstream of a connection, and notes in its info who was dialled. It must not know
-//! how an upstream is dialled.
+//! Dials the upstream of a connection, and notes its address in the info.
 
 use std::net::SocketAddr;
 
@@ -10,8 +9,8 @@ use eyelet_telemetry::reason::Reason;
 
 use crate::connection_handle::ConnectionHandle;
 
-/// Dials and makes the connected socket the connection's upstream; how many of the first bytes
-/// were written. The info names who was dialled, also when nobody answered.
+/// Dials, and makes the connected socket the connection's upstream. Returns how many of the first
+/// bytes were written. The info names the dialled address even after a failure.
 pub async fn dial(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,

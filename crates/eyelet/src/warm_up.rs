@@ -1,9 +1,9 @@
-//! Each worker's first connection, with itself: a handshake and an echo, before it takes in any.
-//! It must not know the table or the log: it is no client, and counted nowhere.
+//! Each worker's warm-up: a handshake and an echo with itself before it accepts connections. It has
+//! no slot and no access line.
 //!
-//! What libraries set up when a thread first uses them (generators of random numbers, tables) is
-//! then made while the heap is small, and lies together. Made in the first burst of connections
-//! it would lie strewn over what that leaves free, and keep its pages for life.
+//! Libraries allocate state when a thread first uses them (random number generators, tables). The
+//! warm-up makes these allocations while the heap is small, so they lie together. In a first burst
+//! of connections they would be scattered over free memory and pin its pages for life.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,12 +24,12 @@ use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, Parked, SharedInfo};
 use eyelet_tls::provider;
 
-/// What is said, and said back.
+/// The bytes that are echoed.
 const WORD: &[u8] = b"hello";
 
-/// Rehearses the first rule that terminates and asks for no certificate of the client; nothing is
-/// done where there is none. A failure is told, and is no reason not to start: clients may offer
-/// what our own does not.
+/// Warms up with the first terminate rule that requests no client certificate. Without such a rule
+/// it does nothing. A failure is logged and does not stop the start: clients may offer what our own
+/// client does not.
 pub fn warm_up(worker: &Worker) {
     let rules = &worker.snapshot.config.rules;
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
@@ -60,7 +60,7 @@ fn client() -> Result<ClientConnection, Error> {
     ClientConnection::new(provider::key_only()?.into(), name)
 }
 
-/// Has a word go through the relay to an upstream and back.
+/// Sends bytes through the relay to an upstream and back.
 fn echo(
     shared: &mut SharedInfo,
     buffers: &mut Buffers,
@@ -103,14 +103,10 @@ fn there_and_back(
     client.read_tls(&mut &answer[..read])?;
     client.process_new_packets().map_err(io::Error::other)?;
     client.reader().read_exact(&mut said)?;
-    if said == WORD {
-        Ok(())
-    } else {
-        Err(io::Error::other("what comes back is not what was said"))
-    }
+    if said == WORD { Ok(()) } else { Err(io::Error::other("the echo differs")) }
 }
 
-/// Where nobody is.
+/// No listener has this address.
 const UNSPECIFIED: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 0);
 
 fn unconnected_info() -> ConnectionInfo {
@@ -142,7 +138,7 @@ mod tests {
         let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
         let (mut shared, mut buffers) =
             (SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::default());
-        // A client that has not shaken hands is not understood.
+        // A client that has not finished its handshake cannot be decrypted.
         echo(&mut shared, &mut buffers, session.unwrap(), client().unwrap()).unwrap_err();
         assert!(shared.is_empty());
     }

@@ -1,5 +1,5 @@
-//! What one worker serves connections by, under one configuration. A reload makes another one of
-//! the same event loop. It must not know how a connection is served.
+//! What one worker needs to serve connections under one configuration. A reload makes another value
+//! for the same event loop.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,16 +21,16 @@ pub struct Worker {
     pub snapshot: Arc<Snapshot>,
     /// Its event loop.
     pub engine: Rc<engine::Worker>,
-    /// Its part of what looks names up.
+    /// Its DNS and evidence.
     pub names: Rc<Names>,
-    /// Its part of HTTP.
+    /// Its HTTP.
     pub http: Rc<Http>,
     /// The access log.
     pub log: Rc<RefCell<Log>>,
 }
 
 impl Worker {
-    /// A worker with nothing to do yet.
+    /// A worker without connections.
     pub fn new(
         index: u16,
         snapshot: Arc<Snapshot>,
@@ -55,7 +55,7 @@ impl Worker {
         Self { snapshot, engine, names, http, log }
     }
 
-    /// What access lines call its rules and listeners.
+    /// The names of its rules and listeners for access lines.
     pub fn labels(&self) -> &Labels {
         &self.http.labels
     }

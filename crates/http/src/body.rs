@@ -1,5 +1,5 @@
-//! Bodies of HTTP/1.1 messages: the decoder finds their pieces and their end, strictly, and the
-//! encoder frames them again (RFC 9112 section 7). It must not know whose body it is.
+//! Bodies of HTTP/1.1 messages (RFC 9112 section 7). The decoder finds their pieces and their end,
+//! strictly. The encoder frames them again.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -8,11 +8,12 @@ use super::framing::{is_trailer, write_fields};
 use super::head::{Length, Scanner, is_token, split_to};
 use super::io::WriteQueue;
 
-/// Bytes of a chunk's first line: 16 hexadecimal digits and what extensions anybody uses.
+/// Bytes of a chunk's first line: 16 hexadecimal digits and the extensions in use.
 const CHUNK_LINE_BYTES_MAX: usize = 256;
-/// Bytes of chunk extensions in one body: they are dropped, so a stream of them is an attack.
+/// Bytes of chunk extensions in one body. Extensions are dropped, so a long stream of them is an
+/// attack.
 const EXTENSION_BYTES_MAX: usize = 16 << 10;
-/// Bytes of trailers, and how many fields.
+/// Bytes of trailers, and the number of fields.
 const TRAILER_BYTES_MAX: usize = 8 << 10;
 const TRAILER_FIELDS_MAX: usize = 32;
 /// Hexadecimal digits of a chunk's size: more do not fit 64 bits.
@@ -21,13 +22,13 @@ const SIZE_DIGITS_MAX: usize = 16;
 /// A piece of a body.
 #[derive(Debug, PartialEq)]
 pub enum Piece {
-    /// Some bytes, never none.
+    /// Some bytes; never empty.
     Data(Bytes),
     /// The end, with trailers if there are any.
     End(Option<HeaderMap>),
 }
 
-/// The framing is broken.
+/// The framing is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFraming;
 
@@ -42,7 +43,7 @@ enum State {
     Done,
 }
 
-/// Takes a body apart.
+/// Decodes a body.
 #[derive(Debug)]
 pub struct Decoder {
     state: State,
@@ -61,12 +62,12 @@ impl Decoder {
         Self { state, extension_bytes: 0 }
     }
 
-    /// Whether the end was given.
+    /// Whether the decoder has returned the end.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
 
-    /// The next piece; `None` if more bytes are needed.
+    /// The next piece; `None` if it needs more bytes.
     pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, BadFraming> {
         loop {
             match &mut self.state {
@@ -98,7 +99,7 @@ impl Decoder {
         }
     }
 
-    /// What the end of the stream means: the end of the body, or a cut.
+    /// Handles the end of the stream: it ends the body, or truncates it.
     pub fn ended(&mut self) -> Result<(), BadFraming> {
         match self.state {
             State::UntilClose | State::Done => {
@@ -109,7 +110,7 @@ impl Decoder {
         }
     }
 
-    /// `chunk-size [ chunk-ext ] CRLF`, without white space after the size: there readers differ.
+    /// `chunk-size [ chunk-ext ] CRLF`, without white space after the size: readers differ on it.
     fn size(&mut self, buffer: &mut BytesMut) -> Result<Option<u64>, BadFraming> {
         let Some(lf) = buffer.iter().position(|byte| *byte == b'\n') else {
             let hopeless = buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit());
@@ -132,7 +133,7 @@ impl Decoder {
         }
         let size = std::str::from_utf8(size).map_err(|_| BadFraming)?;
         let size = u64::from_str_radix(size, 16).map_err(|_| BadFraming)?;
-        // As of a Content-Length: others count in signed numbers.
+        // As with Content-Length: other readers use signed numbers.
         i64::try_from(size).map_err(|_| BadFraming)?;
         buffer.advance(lf + 1);
         Ok(Some(size))
@@ -196,13 +197,13 @@ fn skip_blanks(bytes: &[u8]) -> &[u8] {
     &bytes[blanks..]
 }
 
-/// What follows the token that `bytes` begins with, if there is one.
+/// The bytes after a leading token, if there is one.
 fn behind_token(bytes: &[u8]) -> Option<&[u8]> {
     let len = bytes.iter().take_while(|byte| is_token(byte)).count();
     (len > 0).then(|| &bytes[len..])
 }
 
-/// The same of a quoted string (RFC 9110 5.6.4).
+/// The bytes after a leading quoted string (RFC 9110 5.6.4), if there is one.
 fn behind_quoted(bytes: &[u8]) -> Option<&[u8]> {
     let mut rest = bytes.strip_prefix(b"\"")?;
     loop {
@@ -224,7 +225,7 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     Some(split_to(buffer, len).freeze())
 }
 
-/// Trailers without what has no place there, if anything is left.
+/// The trailers without fields that may not be trailers; `None` if no field is left.
 pub fn keep_trailers(trailers: HeaderMap) -> Option<HeaderMap> {
     let mut kept = HeaderMap::new();
     for (name, value) in &trailers {
@@ -235,10 +236,10 @@ pub fn keep_trailers(trailers: HeaderMap) -> Option<HeaderMap> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Frames a body again.
+/// Frames a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {
-    /// As it is: its length is known, or the connection's end is its own.
+    /// Unchanged: the length is known, or the end of the connection ends the body.
     Plain,
     /// In chunks.
     Chunked,

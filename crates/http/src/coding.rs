@@ -1,5 +1,4 @@
-//! The choice of a response's coding: by its head, and by what of its body is here soon.
-//! It must not know how a coding is done.
+//! Chooses a response's coding, by its head and by the first bytes of its body.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
@@ -21,9 +20,8 @@ use eyelet_engine::handle::WaitError;
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// What of a body there is to choose its coding by. Where nothing of it is here and it `may_wait`,
-/// its first bytes have a moment to come; a head that comes long before its body is passed on
-/// alone.
+/// The first bytes of a body, to choose its coding by. If none are here and it `may_wait`, this
+/// waits for them for [`FIRST_WAIT`]. A head that comes long before its body is passed on alone.
 pub async fn first(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -37,7 +35,7 @@ pub async fn first(
             if let Poll::Ready(first) = download.poll_first(task, upstream) {
                 return Poll::Ready(first.map_err(Failure::from));
             }
-            // Asked here, for most bodies have come by now.
+            // Checked only here, as most bodies have arrived by now.
             if wait.is_none() && may_wait() {
                 stream.due_in(FIRST_WAIT.min(served.worker.shared.config.http.body_timeout));
                 wait = Some(true);
@@ -62,7 +60,7 @@ pub async fn first(
     .await
 }
 
-/// How many bytes the body has, where its head says so.
+/// The body's length, if its head gives one.
 pub fn known(length: Length) -> Option<u64> {
     match length {
         Length::Known(bytes) => Some(bytes),
@@ -70,7 +68,7 @@ pub fn known(length: Length) -> Option<u64> {
     }
 }
 
-/// Chooses the response's coding; gives the length of its body as it will be sent.
+/// Chooses the response's coding. Returns the length of the body as it will be sent.
 pub fn begin(
     compressors: &Compressors,
     wanted: &RequestCodings,

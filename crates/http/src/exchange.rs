@@ -1,5 +1,5 @@
-//! One request and its response: checked, passed to the upstream, answered, told.
-//! It must not know which version of HTTP the client speaks.
+//! One request and its response, for either version of HTTP: checks the request, passes it to the
+//! upstream, returns the response, and writes the access line.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -31,24 +31,24 @@ use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
 use eyelet_tls::client::Spoken;
 
-/// A route has an HTTP upstream: nothing else is served here.
+/// A route has an HTTP upstream. Other connections are not served here.
 const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
 
-/// How often a request is sent, where that does no harm.
+/// How often a request is sent, if sending it again does no harm.
 const TRIES_MAX: u32 = 3;
-/// Interim responses to one request: each is a record to its client.
+/// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
 
-/// What is left when an exchange is over.
+/// The result of an exchange.
 #[derive(Default)]
 pub struct ExchangeEnd {
     /// The upstream of a connection that has switched protocols.
     pub switched: Option<Box<one::Http1Connection>>,
-    /// The client is gone.
+    /// The connection to the client is lost.
     pub client_lost: bool,
 }
 
-/// Does an exchange to its end, whatever that is, and writes its access line.
+/// Runs one exchange to its end, and writes its access line.
 pub async fn exchange(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -57,11 +57,11 @@ pub async fn exchange(
 ) -> ExchangeEnd {
     let mut log_entry = RequestLogEntry::new(served, Record::new(served, &request), stream.sent());
     let RequestLogEntry { record, written, .. } = &mut log_entry;
-    // As they came: joining cookies makes them fewer, and keeps the memory.
+    // Counted before cookies are joined: joining reduces the fields but keeps their memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
     let done = match serve(served, stream, &mut request, length, record, written).await {
         Ok(done) => done,
-        // Boxed, as all that is rare: an exchange is as large as the largest of its branches.
+        // Boxed, as all rare branches: an exchange is as large as its largest branch.
         Err(failure) => Box::pin(fail(served, stream, &request.method, failure, record)).await,
     };
     if spare {
@@ -97,7 +97,7 @@ async fn fail(
         Failure::Cut(reason) => {
             record.reason = reason;
             if stream.as_one().is_none() {
-                // A reset drops what its connection has not written yet: the head, mostly.
+                // A reset drops what its connection has not written yet, mostly the head.
                 others_first().await;
             }
             stream.cut();
@@ -108,13 +108,13 @@ async fn fail(
         stream.cut();
         return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
     }
-    // What was taken of the request's body is dropped already: it counts no longer.
+    // The rest of the request's body was dropped already, so it is no longer counted.
     stream.refuse_rest();
     let client_lost = !answer(served, stream, status, method, record).await;
     ExchangeEnd { client_lost, ..ExchangeEnd::default() }
 }
 
-/// Answers with a page of ours; whether the client took it.
+/// Answers with a page of Eyelet. Returns whether the client took it.
 pub async fn answer(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -157,7 +157,7 @@ fn respond(
     Ok(())
 }
 
-/// Writes all that is queued, as long as the client takes some of it in time.
+/// Writes all queued bytes, while the client takes some of them in time.
 async fn flush(served: &ServedConnection, stream: &mut Stream<'_>) -> Result<(), Failure> {
     let mut moved = Instant::now();
     stream.due_in(served.progress_wait());
@@ -175,7 +175,7 @@ async fn flush(served: &ServedConnection, stream: &mut Stream<'_>) -> Result<(),
     .await
 }
 
-/// Waits until nothing has moved for too long, or memory is wanted by others.
+/// Waits until no byte has moved for too long, or other connections need the memory.
 fn poll_stalled(
     task: &mut Context<'_>,
     served: &ServedConnection,
@@ -231,7 +231,7 @@ async fn serve(
         return Box::pin(switched(served, stream, parts, upstream, chosen, record, written)).await;
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
-        // For HTTP/2's client success would mean that the protocols were switched.
+        // A 2xx would tell an HTTP/2 client that the protocols were switched.
         return Err(ResponseFault::Unasked.into());
     }
     if !upload.done {
@@ -243,14 +243,15 @@ async fn serve(
             download.through(compressors.response(&wanted, &mut parts, None, &[]));
             Length::Empty
         }
-        // Not while the request's body is on its way: the response's may wait for it.
+        // Not before the request's body is sent: the response's body may wait for it.
         length => {
             let wait = || upload.done && compressors.wants_first(&wanted, &parts, known(length));
             let here = first(served, stream, &mut download, &mut upstream, wait).await?;
             begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
-    // Before the head, so that by HTTP/2 it goes with what follows.
+    // Other tasks run before the head is written, so that in HTTP/2 it is sent together with the
+    // body.
     others_first().await;
     respond(stream, parts, length, record)?;
     let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
@@ -275,7 +276,7 @@ fn switch(
     }
 }
 
-/// Makes a client's request the upstream's; gives the length of its body.
+/// Turns a client's request into the upstream's. Returns the length of its body.
 fn to_upstream(
     stream: &Stream<'_>,
     request: &mut request::Parts,
@@ -283,17 +284,17 @@ fn to_upstream(
     switch: Option<http::HeaderValue>,
 ) -> Length {
     fields::to_upstream(request, length, switch);
-    // `Content-Length: 0` says that there is no body too.
+    // `Content-Length: 0` also means that there is no body.
     let has_none = length == Length::Known(0) && stream.is_request_done();
     if has_none { Length::Empty } else { length }
 }
 
-/// Whether it does no harm to ask for this twice (RFC 9110 9.2.2), and can be done.
+/// Whether sending this request twice is harmless (RFC 9110 9.2.2) and possible.
 fn may_be_sent_again(request: &request::Parts, length: Length) -> bool {
     request.method.is_idempotent() && length == Length::Empty
 }
 
-/// What may be asked of this server.
+/// The answer to `OPTIONS *`: the allowed methods.
 fn options() -> http::Response<Bytes> {
     let mut response = http::Response::new(Bytes::new());
     response.headers_mut().insert(header::ALLOW, super::page::ALLOW);
@@ -301,7 +302,7 @@ fn options() -> http::Response<Bytes> {
     response
 }
 
-/// An answer of ours that is no page: a dictionary.
+/// Sends an answer of Eyelet that is no page: a dictionary.
 async fn answer_own(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -329,14 +330,14 @@ async fn answer_own(
     Ok(ExchangeEnd::default())
 }
 
-/// What every request must be, before anybody is asked; gives the host to ask for.
+/// Checks that every request must pass before an upstream is asked. Returns its host.
 fn check(served: &ServedConnection, request: &request::Parts) -> Result<Authority, Failure> {
     if request.method == Method::TRACE {
-        // It shows what a proxy adds, cookies among it, and nobody needs it.
+        // TRACE shows the fields that a proxy adds, and cookies. No client needs it.
         return Err(Failure::Answer(Reason::Trace));
     }
     let Some(authority) = request.uri.authority() else {
-        // HTTP/1.0 without Host: the name of the connection is all there is.
+        // For HTTP/1.0 without Host, the connection's name is the only host known.
         let sni = served.info.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
         return sni.ok_or(Failure::Client(ExchangeError::Request(RequestFault::Host)));
     };
@@ -347,16 +348,16 @@ fn check(served: &ServedConnection, request: &request::Parts) -> Result<Authorit
     Ok(authority.clone())
 }
 
-/// An upstream that has answered.
+/// An upstream and its response's head.
 struct Answered<'a> {
     upstream: Upstream,
     upload: Upload<'a>,
     response: Response,
 }
 
-/// Finds a connection, sends the request and waits for the response's head. Where the upstream
-/// has certainly not looked at the request, or a kept connection was dead already and nothing can
-/// have been done twice, the next one is asked.
+/// Finds a connection, sends the request and waits for the response's head. It tries another
+/// connection if the upstream certainly has not processed the request. It also does so if a kept
+/// connection was dead and a second try can do nothing twice.
 async fn ask<'a>(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -364,7 +365,8 @@ async fn ask<'a>(
     record: &mut Record,
     written: &'a Written<'_>,
 ) -> Result<Answered<'a>, Failure> {
-    // Before a connection is chosen: what its upstream says meanwhile, its end among it, is seen.
+    // Other tasks run before a connection is chosen, so that what upstreams sent meanwhile is seen,
+    // their end included.
     others_first().await;
     let UpstreamRequest { parts, length, .. } = upstream_request;
     let mut tries = 1;
@@ -395,7 +397,8 @@ async fn ask<'a>(
     }
 }
 
-/// An upstream for the request: kept, dialled by another request, or dialled now.
+/// An upstream connection for the request: a kept one, one that another request dials, or a new
+/// one.
 async fn find(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -414,10 +417,10 @@ async fn find(
         if let Some(kept) = shelf.take(upstream_request, idle) {
             return Ok(kept);
         }
-        // One wait, for others' dials and for its own.
+        // One deadline for other requests' dials and for its own.
         let give_up_at = *began.get_or_insert_with(Instant::now) + to.wait;
         if spoken != Spoken::One && shelf.is_dialled(in_vain) {
-            // A dial has its own bounds.
+            // A dial has its own timeouts.
             stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
             Box::pin(while_here(stream, shelf.settled())).await?;
             continue;
@@ -432,7 +435,7 @@ async fn find(
     }
 }
 
-/// Waits for something, as long as the client is there.
+/// Waits for a future, while the client is connected.
 async fn while_here<T>(
     stream: &mut Stream<'_>,
     wanted: impl Future<Output = T>,
@@ -445,7 +448,7 @@ async fn while_here<T>(
     .await
 }
 
-/// Dials, as long as the client is there.
+/// Dials, while the client is connected.
 async fn reach(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -457,7 +460,7 @@ async fn reach(
     let Some(to) = route.upstream() else {
         return Err(Failure::Answer(NO_UPSTREAM));
     };
-    // The dial has its own bounds.
+    // The dial has its own timeouts.
     stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
     let dialling = (spoken != Spoken::One).then(|| route.shelf.dials());
     let begins = (spoken, &*served.preface);
@@ -489,7 +492,7 @@ async fn wait_for_head(
             if let Poll::Ready(Err(exchange_error)) = upload.poll(task, stream, upstream) {
                 return Poll::Ready(Err(exchange_error.into()));
             }
-            // Most requests are written at once, and to look at the clock costs.
+            // Most requests are written at once, and reading the clock costs.
             let again = std::mem::replace(&mut was_polled, true);
             if !again || upload.written > before || upload.done && !was_done {
                 began = if again { Instant::now() } else { began };
@@ -511,7 +514,7 @@ async fn wait_for_head(
         }
         if stream.takes_interim() {
             inform(served, stream, response.parts).await?;
-            // The upstream's clock runs on: a hundred interim heads get it no more time.
+            // Interim heads do not extend the upstream's timeout.
             let left = upstream_timeout.saturating_sub(began.elapsed());
             stream.due_in(if upload.done { left } else { served.progress_wait() });
         }
@@ -520,7 +523,7 @@ async fn wait_for_head(
 }
 
 /// Passes an interim response on. It is written before the next head is read, so a client that does
-/// not read makes one head wait, not a hundred.
+/// not read holds up one head, not a hundred.
 async fn inform(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -532,7 +535,7 @@ async fn inform(
     flush(served, stream).await
 }
 
-/// The next response's head, interim ones too.
+/// The next response head, interim ones included.
 fn poll_head(
     task: &mut Context<'_>,
     stream: &mut Stream<'_>,
@@ -548,8 +551,8 @@ fn poll_head(
     Poll::Pending
 }
 
-/// Waits until the upstream has had its time, or the request's body has not moved for too long.
-/// An upstream that did not do what was its to do may be gone without a word.
+/// Waits until the upstream's timeout ends, or the request's body has not moved for too long. An
+/// upstream that stalled is no longer trusted: it may have vanished.
 fn poll_too_late(
     task: &mut Context<'_>,
     served: &ServedConnection,
@@ -578,17 +581,17 @@ fn poll_too_late(
     Poll::Pending
 }
 
-/// How far a response has got.
+/// Progress of a response.
 #[derive(PartialEq, Eq)]
 enum Passed {
-    /// The upstream is not needed for the rest.
+    /// The rest no longer needs the upstream.
     Queued,
-    /// The client's socket has all of it.
+    /// The client's socket has taken all of it.
     Written,
 }
 
 impl Passed {
-    /// Waits until the client has all of it.
+    /// Waits until the client has taken all of it.
     async fn end(
         self,
         served: &ServedConnection,
@@ -601,8 +604,8 @@ impl Passed {
     }
 }
 
-/// The response's body, and what is left of the request's. Ends before the client has all of it
-/// where the upstream has nothing more to do: others may ask it meanwhile.
+/// Passes the response's body down, and the rest of the request's body up. It returns before the
+/// client has all of it if the upstream is done: other requests can use the upstream meanwhile.
 async fn pass_down(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -610,11 +613,11 @@ async fn pass_down(
     upload: &mut Upload<'_>,
     download: &mut Download,
 ) -> Result<Passed, Failure> {
-    // Most responses are here already, and to look at the clock costs.
+    // Most responses are complete already, and reading the clock costs.
     let mut moved = None;
     poll_fn(|task| {
         let before = (download.taken, stream.queued(), upload.written);
-        // A request whose end does not come any more costs only itself.
+        // A request body that fails affects only this request.
         if let Poll::Ready(Err(_)) = upload.poll(task, stream, upstream) {
             upload.breaks(stream);
         }
@@ -649,7 +652,8 @@ async fn pass_down(
     .await
 }
 
-/// The upstream has switched protocols, which only a client that asked for it may see.
+/// Handles an upstream that has switched protocols. Only a client that asked for it may get the
+/// 101.
 async fn switched(
     served: &ServedConnection,
     stream: &mut Stream<'_>,

@@ -1,5 +1,5 @@
-//! What is changed in a message's fields on its way: hop-by-hop fields go (RFC 9110 7.6.1), who
-//! asked is told to the upstream (RFC 7239). It must not know sockets.
+//! Changes the fields of messages that are passed on: removes hop-by-hop fields (RFC 9110 7.6.1),
+//! and describes the client to the upstream (RFC 7239).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::fault::RequestFault;
 use super::framing::{self, is_framing_alias, lists, speaks_of_others, write_fields};
 use super::head::{FIELDS_MAX, Length};
 
-/// What the upstream is told of who asks. The values are parts of one text.
+/// The description of the client for the upstream. The values are parts of one text.
 pub struct Requester {
     via: &'static str,
     text: Bytes,
@@ -27,19 +27,18 @@ pub struct Requester {
     forwarded: ForwardedFields,
 }
 
-/// The fields that say so, beside a request's own: they are the same for each request of a client
-/// to a host.
+/// The fields with this description. They are the same for each request of a client to a host.
 pub type ForwardedFields = Rc<[(HeaderName, HeaderValue)]>;
 
 impl Requester {
-    /// A client at this address that asks for this authority by this version.
+    /// A client at this address, with requests for this authority in this version.
     pub fn new(client: IpAddr, host: &str, version: Version) -> Self {
         let mut text = Vec::with_capacity(64 + host.len());
         text.extend_from_slice(b"for=");
         let client = match client {
             IpAddr::V4(ip) => write_part(&mut text, format_args!("{ip}")),
             IpAddr::V6(ip) => {
-                // RFC 7239 section 6: brackets, and therefore quotes.
+                // RFC 7239 section 6: an IPv6 address needs brackets, and therefore quotes.
                 text.extend_from_slice(b"\"[");
                 let client = write_part(&mut text, format_args!("{ip}"));
                 text.extend_from_slice(b"]\"");
@@ -55,12 +54,13 @@ impl Requester {
         requester
     }
 
-    /// Whether it is one that asks for this authority by this version.
+    /// Whether it is for this authority and this version.
     pub fn asks_for(&self, host: &str, version: Version) -> bool {
         self.text[self.host.clone()] == *host.as_bytes() && self.via == via(version)
     }
 
-    /// Takes what a request says of who asked before, and says who asks.
+    /// Removes a request's fields about the client that are not trusted. Returns the fields for the
+    /// upstream.
     pub fn identify(&self, headers: &mut HeaderMap, trusted: bool) -> ForwardedFields {
         let spoken: Vec<HeaderName> =
             headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
@@ -100,13 +100,13 @@ fn via(version: Version) -> &'static str {
 }
 
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-/// What an upstream says of how long it keeps a connection.
+/// The upstream's field on how long it keeps a connection.
 pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-/// Of no hop, but read by none: CGI makes `HTTP_PROXY` of it, and libraries in the application then
-/// ask that proxy (httpoxy, CVE-2016-5385).
+/// An end-to-end field, but always removed: CGI turns it into `HTTP_PROXY`, and libraries in the
+/// application then use that proxy (httpoxy, CVE-2016-5385).
 const PROXY: HeaderName = HeaderName::from_static("proxy");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// A static: a constant would be made anew for each message.
+/// A static: a constant would be created for each message.
 static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HTTP2_SETTINGS,
@@ -121,19 +121,19 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The protocol that a request asks to switch to, if it may: HTTP/1.1 and no body, for a body
-/// behind which another protocol begins is where readers differ.
+/// The protocol that a request may switch to, if it asks for one. It must be HTTP/1.1 without a
+/// body: readers differ on a body before a switch.
 pub fn upgrade(request: &request::Parts, length: Length) -> Option<HeaderValue> {
     let protocol = request.headers.get(header::UPGRADE)?;
     let asked = request.version == Version::HTTP_11
         && matches!(length, Length::Empty | Length::Known(0))
         && lists(&request.headers, &header::CONNECTION, "upgrade")
-        // RFC 7540's h2c would give a stranger a second protocol past our reader.
+        // RFC 7540's h2c would give the client a second protocol that our reader does not check.
         && !lists(&request.headers, &header::UPGRADE, "h2c");
     asked.then(|| protocol.clone())
 }
 
-/// The protocol that a 101 switches to, if it is one that was asked for (RFC 9110 7.8).
+/// The protocol that a 101 switches to, if the request asked for it (RFC 9110 7.8).
 pub fn chosen(asked: &HeaderValue, response: &response::Parts) -> Option<HeaderValue> {
     let chosen = response.headers.get(header::UPGRADE)?;
     let asked = asked.to_str().ok()?;
@@ -142,8 +142,8 @@ pub fn chosen(asked: &HeaderValue, response: &response::Parts) -> Option<HeaderV
     known.then(|| chosen.clone())
 }
 
-/// Whether a request ends here: OPTIONS that may go no further (RFC 9110 7.6.2). If it may, it
-/// goes one hop less far from here.
+/// Whether an OPTIONS request ends here, because it may go no further (RFC 9110 7.6.2). If it may,
+/// its hop limit is reduced by one.
 pub fn ends_here(request: &mut request::Parts) -> bool {
     if request.method != Method::OPTIONS {
         return false;
@@ -159,20 +159,20 @@ pub fn ends_here(request: &mut request::Parts) -> bool {
     }
 }
 
-/// Makes a client's request the upstream's.
+/// Turns a client's request into the upstream's.
 pub fn to_upstream(request: &mut request::Parts, length: Length, upgrade: Option<HeaderValue>) {
     let headers = &mut request.headers;
     drop_hop_by_hop(headers);
     headers.remove(header::HOST);
     headers.remove(header::CONTENT_LENGTH);
     if request.version == Version::HTTP_10 {
-        // RFC 9110 10.1.1: nobody waits for 100 there.
+        // RFC 9110 10.1.1: an HTTP/1.0 client does not wait for 100.
         headers.remove(header::EXPECT);
     }
     join_cookies(headers);
     match length {
-        // RFC 9110 8.6: where a body means something it is said that there is none; some servers
-        // want that.
+        // RFC 9110 8.6: a request whose method usually has a body states that it has none. Some
+        // servers require it.
         Length::Empty if matches!(request.method, Method::POST | Method::PUT | Method::PATCH) => {
             headers.insert(header::CONTENT_LENGTH, 0.into());
         }
@@ -188,15 +188,15 @@ pub fn to_upstream(request: &mut request::Parts, length: Length, upgrade: Option
     }
 }
 
-/// Appends, and says where it stands.
+/// Appends a part and returns its range.
 fn write_part(out: &mut Vec<u8>, part: fmt::Arguments<'_>) -> Range<usize> {
     let from = out.len();
-    // A vector takes whatever is written.
+    // Writing to a vector cannot fail.
     let _ = out.write_fmt(part);
     from..out.len()
 }
 
-/// A list field with another element behind what is taken out of `headers`.
+/// Takes a list field out of `headers` and returns it with one more element.
 fn take_list(headers: &mut HeaderMap, name: &HeaderName, element: Bytes) -> Option<HeaderValue> {
     let mut before = headers.get_all(name).iter().filter(|value| value.to_str().is_ok());
     let list = match before.next() {
@@ -213,7 +213,7 @@ fn take_list(headers: &mut HeaderMap, name: &HeaderName, element: Bytes) -> Opti
     Some(list)
 }
 
-/// HTTP/2 may cut a cookie into several fields; HTTP/1.1 has one (RFC 9113 8.2.3).
+/// HTTP/2 may split a cookie into several fields; HTTP/1.1 has one (RFC 9113 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut values = headers.get_all(header::COOKIE).iter();
     if values.next().is_none() || values.next().is_none() {
@@ -226,9 +226,9 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes an upstream's response the client's.
+/// Turns an upstream's response into the client's.
 pub fn to_client(response: &mut response::Parts) {
-    // RFC 9110 15.5.22: it says which protocols it means.
+    // RFC 9110 15.5.22: a 426 names the protocols that it requires.
     let headers = &mut response.headers;
     let wanted: Vec<HeaderValue> = match response.status {
         StatusCode::UPGRADE_REQUIRED => headers.get_all(header::UPGRADE).iter().cloned().collect(),
@@ -238,7 +238,7 @@ pub fn to_client(response: &mut response::Parts) {
     for wanted in wanted {
         headers.append(header::UPGRADE, wanted);
     }
-    // RFC 9110 8.6: nothing has a length there.
+    // RFC 9110 8.6: these responses have no Content-Length.
     if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -247,7 +247,7 @@ pub fn to_client(response: &mut response::Parts) {
     }
 }
 
-/// Gives a response the date that it lacks (RFC 9110 6.6.1).
+/// Adds a missing Date to a response (RFC 9110 6.6.1).
 pub fn stamp(response: &mut response::Parts) {
     let headers = &mut response.headers;
     if !headers.contains_key(header::DATE)
@@ -257,10 +257,10 @@ pub fn stamp(response: &mut response::Parts) {
     }
 }
 
-/// Now, as a field's value.
+/// The current time as a field's value.
 fn date() -> Option<HeaderValue> {
     thread_local! {
-        /// Written once a second: it costs as much as the rest of a small response's fields.
+        /// Written once a second: formatting costs as much as all other fields of a small response.
         static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
     }
     let now = SystemTime::now();
@@ -277,9 +277,9 @@ fn date() -> Option<HeaderValue> {
     })
 }
 
-/// Removes what is meant for the next hop alone.
+/// Removes hop-by-hop fields.
 fn drop_hop_by_hop(headers: &mut HeaderMap) {
-    // Most messages have none of them, and looking for each would hash each.
+    // Most messages have none of them, and looking each up would hash each.
     if !headers.keys().any(is_hop_by_hop) {
         return;
     }
@@ -288,7 +288,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
         let named: Vec<HeaderName> = values
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-            // It frames what goes on: a message must not come without it.
+            // Content-Length frames the message, so it must stay.
             .filter(|name| *name != header::CONTENT_LENGTH)
             .collect();
         for name in named {
@@ -300,11 +300,11 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Checks what the HTTP/2 library leaves to us of a request's fields. A name that is no token, or a
-/// value that begins or ends in a blank, is malformed (RFC 9113 8.2.1), and HTTP/1.1 would read
-/// another one.
+/// Checks of a request's fields that the HTTP/2 library does not make. A name that is no token is
+/// malformed, and so is a value that begins or ends with white space (RFC 9113 8.2.1). HTTP/1.1
+/// would read them differently.
 pub fn check_two(headers: &HeaderMap) -> Result<(), RequestFault> {
-    // A cookie may come in pieces, which become one field (RFC 9113 8.2.3).
+    // A split cookie becomes one field (RFC 9113 8.2.3).
     if headers.len() > FIELDS_MAX {
         let pieces = headers.get_all(header::COOKIE).iter().count();
         if headers.len() - pieces.saturating_sub(1) > FIELDS_MAX {
@@ -313,7 +313,7 @@ pub fn check_two(headers: &HeaderMap) -> Result<(), RequestFault> {
     }
     for (name, value) in headers {
         let name = name.as_str().as_bytes();
-        // Of what is no token the type lets only this through.
+        // `"` is the only non-token character that the type accepts.
         if memchr(b'"', name).is_some() || is_framing_alias(name) || !is_trimmed(value) {
             return Err(RequestFault::Field);
         }
@@ -321,8 +321,8 @@ pub fn check_two(headers: &HeaderMap) -> Result<(), RequestFault> {
     Ok(())
 }
 
-/// Whether no value begins or ends in a blank: by HTTP/2 that is malformed (RFC 9113 8.2.1), and
-/// HTTP/1.1 would read another value.
+/// Whether no value begins or ends with white space. In HTTP/2 that is malformed (RFC 9113 8.2.1),
+/// and HTTP/1.1 would read a different value.
 pub fn are_trimmed(headers: &HeaderMap) -> bool {
     headers.values().all(is_trimmed)
 }
@@ -337,7 +337,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     framing::is_hop_by_hop(name.as_str().as_bytes())
 }
 
-/// A request's head as the upstream reads it.
+/// Writes a request's head for the upstream.
 pub fn write_request(
     request: &request::Parts,
     host: &str,

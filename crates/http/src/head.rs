@@ -1,5 +1,5 @@
-//! Heads of HTTP/1.1 messages: bytes to `http` types, strictly, and where the body ends
-//! (RFC 9112). It must not know sockets, or what is done with a message.
+//! Heads of HTTP/1.1 messages (RFC 9112): turns bytes into `http` types, strictly, and finds where
+//! the body ends.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -13,47 +13,47 @@ use memchr::memchr;
 use super::fault::{RequestFault, ResponseFault};
 use super::framing::{is_framing_alias, is_hop_by_hop, lists};
 
-/// Fields of a request: what Apache and hyper allow too.
+/// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;
-/// Fields of a response: an application that sets a hundred cookies works behind nginx, so it works
-/// here. Read into 8 KiB of stack.
+/// Most fields of a response. An application that sets a hundred cookies works behind nginx, so it
+/// must work here. They are read into 8 KiB of stack.
 pub const RESPONSE_FIELDS_MAX: usize = 256;
-/// What is added to a head on its way: growing the map would hash all of it again. A small
-/// message's map stays below what the allocator has at hand.
+/// Fields that Eyelet adds to a head. Growing the map would rehash all fields. A small message's
+/// map stays below what the allocator has cached.
 const FIELDS_ADDED: usize = 3;
-/// Bytes of a request target: browsers stop at 32 KiB at the latest, most servers at 8.
+/// Bytes of a request target: browsers stop at 32 KiB at most, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Maps of fields that a worker keeps for its next messages, and how many fields they have room
-/// for: 40 KiB at most.
+/// Field maps that a worker keeps for its next messages. With their fields they take at most 40
+/// KiB.
 const SPARE_MAX: usize = 16;
 /// See [`give_back`].
 pub const SPARE_FIELDS_MAX: usize = 24;
 
-/// Where a body ends.
+/// How the end of a body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// There is none.
     Empty,
-    /// After so many bytes.
+    /// After this many bytes.
     Known(u64),
     /// After the last chunk.
     Chunked,
-    /// With the connection: responses only.
+    /// At the end of the connection: responses only.
     UntilClose,
 }
 
 /// A request's head.
 #[derive(Debug)]
 pub struct Request {
-    /// Method, target and fields, all of them as they came. The target's authority, or else
-    /// Host, is in the URI.
+    /// Method, target and fields, all as received. The URI has the target's authority, or else
+    /// Host.
     pub parts: request::Parts,
     /// Where its body ends.
     pub length: Length,
-    /// Whether the connection goes on after it, as far as the client is asked.
+    /// Whether the client keeps the connection open after it.
     pub keep_alive: bool,
 }
 
@@ -64,23 +64,23 @@ pub struct Response {
     pub parts: response::Parts,
     /// Where its body ends.
     pub length: Length,
-    /// Whether the upstream's connection goes on after it.
+    /// Whether the upstream keeps its connection open after it.
     pub keep_alive: bool,
 }
 
-/// Finds where a head ends, however it is cut into reads.
+/// Finds where a head ends, whatever the sizes of the reads.
 #[derive(Debug, Default)]
 pub struct Scanner {
     at: usize,
     line: usize,
 }
 
-/// A line that ends in LF alone: some readers end a field there and some do not (RFC 9112 2.2).
+/// A line that ends in LF alone. Readers differ on whether it ends a field (RFC 9112 2.2).
 #[derive(Debug, PartialEq, Eq)]
 pub struct BareLf;
 
 impl Scanner {
-    /// Where the head ends, or `None` if more is needed. `bytes` extends the last call's.
+    /// The length of the head, or `None` if more bytes are needed. `bytes` extends the last call's.
     pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BareLf> {
         while let Some(offset) = memchr(b'\n', &bytes[self.at..]) {
             let lf = self.at + offset;
@@ -98,7 +98,7 @@ impl Scanner {
         Ok(None)
     }
 
-    /// The same where LF alone ends a line too, as RFC 9112 2.2 lets a recipient read.
+    /// The same, but LF alone also ends a line, as RFC 9112 2.2 permits.
     pub fn lenient_end(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(offset) = memchr(b'\n', &bytes[self.at..]) {
             let lf = self.at + offset;
@@ -113,7 +113,7 @@ impl Scanner {
     }
 }
 
-/// Takes a request's head off the front of `buffer`; `None` if it is not whole yet.
+/// Takes a request's head off the front of `buffer`; `None` if it is incomplete.
 pub fn take_request(
     buffer: &mut BytesMut,
     scanner: &mut Scanner,
@@ -126,7 +126,7 @@ pub fn take_request(
     read_request(head.freeze()).map(Some)
 }
 
-/// Where a request's head ends; `None` if it is not whole yet. `begun` extends the last call's.
+/// The length of a request's head; `None` if it is incomplete. `begun` extends the last call's.
 pub fn request_end(
     begun: &[u8],
     scanner: &mut Scanner,
@@ -143,14 +143,14 @@ pub fn request_end(
         });
     }
     match end {
-        // What is no request must not be waited for.
+        // Refused at once: bytes that are no request must not be waited for.
         None => early_fault(begun).map_or(Ok(None), Err),
         end => Ok(end),
     }
 }
 
-/// Whether a head that is not whole yet can become one: its method is a token, and its line ends
-/// in a version.
+/// Whether an incomplete head can become valid: its method is a token, and its line ends in a
+/// version.
 fn early_fault(begun: &[u8]) -> Option<RequestFault> {
     let begun = begun.strip_prefix(b"\r\n").unwrap_or(begun);
     let method = begun.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -161,17 +161,17 @@ fn early_fault(begun: &[u8]) -> Option<RequestFault> {
         return Some(RequestFault::Line);
     }
     let line = &begun[..begun.iter().position(|byte| *byte == b'\n')?];
-    // HTTP/0.9 has no more than this line, and waits for its answer.
+    // An HTTP/0.9 request is only this line, and its client waits for the answer.
     let version = line.split(|byte| *byte == b' ').nth(2).unwrap_or_default();
     (!version.starts_with(b"HTTP/")).then_some(RequestFault::Line)
 }
 
-/// Whether it is a character of a token (RFC 9110 5.6.2).
+/// Whether a byte may be in a token (RFC 9110 5.6.2).
 pub fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
-/// A later minor version is read as the one that is known (RFC 9110 2.5).
+/// Reads a later minor version as HTTP/1.1 (RFC 9110 2.5).
 fn as_known_version(buffer: &mut [u8]) {
     let begin = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
     let line = &mut buffer[begin..];
@@ -218,7 +218,7 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
     Ok(Request { parts, length, keep_alive })
 }
 
-/// `HTTP/` digit `.` digit is a version that is not spoken; anything else is no request line.
+/// `HTTP/` digit `.` digit is an unsupported version. Anything else is no request line.
 fn version_fault(head: &[u8]) -> RequestFault {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
@@ -233,14 +233,14 @@ fn version_fault(head: &[u8]) -> RequestFault {
     }
 }
 
-/// Takes bytes off the front. All of them leave no second owner, and nothing to count.
+/// Takes bytes off the front. Taking all of them leaves no second owner and no reference count.
 pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
     if len == buffer.len() { std::mem::take(buffer) } else { buffer.split_to(len) }
 }
 
-/// The same without the memory of what is behind it. A response's values share the memory of its
-/// head, and may live longer than the response: HTTP/2's library keeps values of earlier heads in
-/// its table (RFC 7541 section 2.3.2).
+/// Takes a head off the front, without sharing the memory of the bytes behind it. A response's
+/// values share the memory of its head, and may outlive the response: the HTTP/2 library keeps
+/// values of earlier heads in its table (RFC 7541 section 2.3.2).
 fn take_alone(buffer: &mut BytesMut, len: usize) -> BytesMut {
     if len == buffer.len() && buffer.capacity() <= 2 * len {
         return std::mem::take(buffer);
@@ -250,10 +250,10 @@ fn take_alone(buffer: &mut BytesMut, len: usize) -> BytesMut {
     head
 }
 
-/// Takes back the memory of fields that nobody needs any more, for the next message's: two
-/// allocations each, which a small request would feel.
+/// Keeps the memory of unused fields for the next message. It saves two allocations each, which a
+/// small request would notice.
 pub fn give_back(mut fields: HeaderMap) {
-    // The capacity says nothing of second values of a name, which keep their memory too.
+    // The capacity does not count repeated names, which also keep memory.
     let is_small = fields.len() <= SPARE_FIELDS_MAX && fields.capacity() <= SPARE_FIELDS_MAX;
     if !is_small || fields.capacity() == 0 {
         return;
@@ -266,7 +266,7 @@ pub fn give_back(mut fields: HeaderMap) {
     });
 }
 
-/// Frees what was given back: it lies in pages that a burst has left, and keeps them.
+/// Frees the kept maps: they lie in pages of an earlier burst and pin them.
 pub fn forget_given_back() {
     SPARE.take();
 }
@@ -275,9 +275,9 @@ thread_local! {
     static SPARE: RefCell<Vec<HeaderMap>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The fields in their order, but last those that do not go on: hop-by-hop fields, and those that
-/// are `removed` otherwise. The map fills the gap of a removed field with its last one, which would
-/// change the order of the others.
+/// Reads the fields in their order, except that fields which are not passed on come last:
+/// hop-by-hop fields and the `removed` ones. The map fills the gap of a removed field with its last
+/// one. That would change the order of the others.
 fn read_fields(
     head: &Bytes,
     fields: &[httparse::Header<'_>],
@@ -313,12 +313,11 @@ fn read_fields(
 /// The fields of a head.
 struct Fields {
     map: HeaderMap,
-    /// Whether any is for the next hop alone. Most heads have none, and need no look at each:
-    /// that would hash each name.
+    /// Whether it has hop-by-hop fields. Most heads have none; looking up each name would hash it.
     has_hop_by_hop: bool,
 }
 
-/// Names that every request gets anew.
+/// Names of fields that Eyelet sets anew in every request.
 fn is_rewritten(name: &[u8]) -> bool {
     match name.len() {
         4 => name.eq_ignore_ascii_case(b"host"),
@@ -327,8 +326,8 @@ fn is_rewritten(name: &[u8]) -> bool {
     }
 }
 
-/// The target in its four forms (RFC 9112 3.2), as a URI with the authority that it is for. Both
-/// are parts of the head and share its memory.
+/// The target in its four forms (RFC 9112 3.2), as a URI with its authority. Both share the memory
+/// of the head.
 fn read_target(
     method: &Method,
     head: &Bytes,
@@ -348,7 +347,7 @@ fn read_target(
     if *method == Method::CONNECT {
         return Err(RequestFault::Connect);
     }
-    // http::Uri would drop a fragment, which no target may have, and takes bytes that are no ASCII
+    // http::Uri would drop a fragment, which no target may have. It also accepts bytes beyond ASCII
     // (RFC 3986 2).
     if target.contains('#') || !target.is_ascii() {
         return Err(RequestFault::Target);
@@ -367,7 +366,7 @@ fn read_target(
         return build(Some(authority), Bytes::from_static(b"*"));
     }
     match uri.path_and_query().map_or("/", PathAndQuery::as_str) {
-        // RFC 9112 3.2.1: a path that is empty goes on as the root.
+        // RFC 9112 3.2.1: an empty path is sent as `/`.
         query if query.starts_with('?') => build(Some(authority), format!("/{query}").into()),
         path => build(Some(authority), Bytes::copy_from_slice(path.as_bytes())),
     }
@@ -390,7 +389,7 @@ pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
 
 fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     let text = authority.as_str();
-    // User information does not pass either: it ends in `@`, or the port begins in it.
+    // This also refuses user information: it ends in `@`, or the port begins in it.
     let end = if text.starts_with('[') { text.find(']').map(|at| at + 1) } else { text.find(':') };
     let (host, port) = text.split_at(end.unwrap_or(text.len()));
     let port_fits = match port.strip_prefix(':') {
@@ -400,8 +399,8 @@ fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
                 && (digits.is_empty() || digits.parse::<u16>().is_ok())
         }
     };
-    // One dot at the end is the root of a full name (RFC 1034 section 3.1). No other label may be
-    // empty: a reader that drops empty ones would see another name.
+    // One trailing dot is the root of a full name (RFC 1034 section 3.1). No other label may be
+    // empty: a reader that drops empty labels would see another name.
     let mut before = b'.';
     let is_plain = |byte: u8| {
         let follows = byte != b'.' || before != b'.';
@@ -414,7 +413,7 @@ fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     Ok(authority)
 }
 
-/// RFC 9112 6.3, stricter: what two readers could read in two ways is nobody's request.
+/// RFC 9112 6.3, but stricter: a request that two readers could read in two ways is refused.
 fn request_length(version: Version, fields: &Fields) -> Result<Length, RequestFault> {
     let known = content_length(&fields.map).map_err(|NoLength| RequestFault::Length)?;
     match coding(fields) {
@@ -426,23 +425,23 @@ fn request_length(version: Version, fields: &Fields) -> Result<Length, RequestFa
     }
 }
 
-/// Content-Length says nothing that can be relied on.
+/// Content-Length gives no reliable length.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoLength;
 
-/// The length that a message gives, if it gives one and only one.
+/// The length that a message gives, if it is unambiguous.
 pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
         (Some(value), None) => {
             let digits = value.as_bytes();
-            // str::parse would take a plus sign.
+            // str::parse would accept a plus sign.
             if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
                 return Err(NoLength);
             }
             let length = value.to_str().map_err(|_| NoLength)?.parse();
-            // Who reads it next may count in signed numbers (RFC 9110 8.6).
+            // The next reader may use signed numbers (RFC 9110 8.6).
             let fits = |length: &u64| i64::try_from(*length).is_ok();
             length.ok().filter(fits).map(Some).ok_or(NoLength)
         }
@@ -469,7 +468,7 @@ fn coding(fields: &Fields) -> Option<Coding> {
             let names: Vec<_> = names.collect();
             let known = |name: &&[u8]| !name.is_empty() && name.iter().all(is_token);
             match names[..] {
-                // RFC 9112 6.1: framed, by a coding that is not known here.
+                // RFC 9112 6.1: chunked, but with an unknown coding before it.
                 [ref others @ .., b"chunked"]
                     if others.iter().all(known) && !others.contains(&&b"chunked"[..]) =>
                 {
@@ -487,7 +486,7 @@ fn keep_alive(version: Version, fields: &Fields) -> bool {
     !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
 }
 
-/// Takes a response's head off the front of `buffer`; `None` if it is not whole yet.
+/// Takes a response's head off the front of `buffer`; `None` if it is incomplete.
 pub fn take_response(
     buffer: &mut BytesMut,
     scanner: &mut Scanner,
@@ -496,19 +495,19 @@ pub fn take_response(
     if buffer.is_empty() {
         return Ok(None);
     }
-    // The client gets CRLF whatever the upstream wrote: no two readers differ behind this.
+    // The client gets CRLF whatever the upstream sent, so later readers cannot differ.
     let end = scanner.lenient_end(buffer);
     if end.unwrap_or(buffer.len()) > RESPONSE_HEAD_BYTES_MAX {
         return Err(ResponseFault::TooLong);
     }
     let Some(end) = end else {
         let begun = &buffer[..buffer.len().min(5)];
-        // What is no HTTP need not be read to its end.
+        // Bytes that are not HTTP need not be read to their end.
         return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
     };
     *scanner = Scanner::default();
     let mut head = take_alone(buffer, end);
-    // A later minor version is read as the one that is known (RFC 9110 2.5).
+    // Reads a later minor version as HTTP/1.1 (RFC 9110 2.5).
     if let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9', b' ', ..] = &mut head[..]
     {
         *minor = b'1';
@@ -569,14 +568,14 @@ fn response_length(
     }
 }
 
-/// Statuses that end with their head (RFC 9110 6.4.1).
+/// Statuses whose responses end with their head (RFC 9110 6.4.1).
 pub fn has_no_body(status: StatusCode) -> bool {
     status.is_informational()
         || status == StatusCode::NO_CONTENT
         || status == StatusCode::NOT_MODIFIED
 }
 
-/// Bytes: `UPDATEREDIRECTREF`, the longest registered method, has 17.
+/// In bytes: `UPDATEREDIRECTREF`, the longest registered method, has 17.
 const METHOD_BYTES_MAX: usize = 32;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! HTTP in front of an application: what a terminated connection with an HTTP upstream does when
-//! its client speaks. It must not know how a connection came here, or what is done at rest.
+//! Serves the HTTP requests of a terminated connection and passes them to its upstream.
 
 #![forbid(unsafe_code)]
 
@@ -46,10 +45,10 @@ use io::ClientStream;
 use served_connection::ServedConnection;
 use worker::Http;
 
-/// Serves a connection whose client's first bytes are here, until it rests or has ended.
+/// Serves a connection whose client has sent its first bytes, until it is parked or has ended.
 ///
-/// What it becomes is boxed before anything waits: a task that keeps what it was made of, or both
-/// versions of HTTP, would be twice as large.
+/// The future is boxed before anything waits. A task that kept its arguments, or both versions of
+/// HTTP, would be twice as large.
 pub fn serve(
     worker: Rc<Http>,
     handle: Handle,
@@ -59,9 +58,9 @@ pub fn serve(
 ) -> Served {
     let http2 = info.decided.http2;
     let (client, preface) = ClientStream::new(handle, terminated);
-    // What was held is the client's now.
+    // From here on the client stream counts the buffered bytes.
     counted.set(if http2 { HTTP2_BYTES } else { 0 });
-    // The first bytes were counted as the upstream's when they were opened.
+    // The first bytes were counted as bytes to the upstream when they were opened.
     let first = client.plain.len() as u64;
     info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
     let serving = worker.engine.serves(info.client.ip());

@@ -1,5 +1,5 @@
-//! HTTP/1.1 on a terminated connection: one request after another, and back to the table when none
-//! comes. It must not know how a request is served.
+//! HTTP/1.1 on a terminated connection: serves one request after another, and parks the connection
+//! when no more arrive.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -23,36 +23,36 @@ use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, Stage, When};
 
 /// How long the task waits for the next request before the connection is parked. A page's next
-/// request comes within a round trip or two; parking and waking cost about as much as a request's
+/// request arrives within a round trip or two. Parking and waking cost about as much as a request's
 /// AEAD.
 const AWAKE: Duration = Duration::from_millis(200);
-/// Where a connection is that has sent the beginning of a request.
+/// The stage of a connection that has sent part of a head.
 const HEAD: When = When::During(Stage::RequestHead);
 
-/// What comes next on a connection.
-// To move the largest costs less than a box for each request.
+/// The next event of a connection.
+// Moving the largest variant costs less than a box for each request.
 #[allow(clippy::large_enum_variant)]
 enum Next {
     Request(Request),
-    /// Nothing, for now.
+    /// No request for now.
     Rest,
-    /// What came is no request.
+    /// An invalid request.
     Fault(RequestFault),
-    /// Nothing more.
+    /// The connection ends.
     End(Reason),
-    /// The client is gone.
+    /// The connection to the client is lost.
     ClientLost(ClientLost),
 }
 
 /// How a connection ends.
 enum Last {
-    /// close_notify, and what is unread is drained.
+    /// By close_notify; unread bytes are drained.
     Close,
-    /// Without close_notify: what was sent is not whole.
+    /// Without close_notify: the last response is truncated.
     Cut,
 }
 
-/// Serves a connection until it is at rest, or has ended.
+/// Serves a connection until it is parked or has ended.
 pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serving: Serving) {
     let (reason, last) = loop {
         match next(&mut client, &served).await {
@@ -97,7 +97,7 @@ fn end(mut client: ClientStream, served: ServedConnection, reason: Reason, last:
     worker.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
 }
 
-/// Back to the table, with no upstream and no buffer.
+/// Parks the connection, without an upstream or a buffer.
 fn rest(client: ClientStream, mut served: ServedConnection) {
     let (handle, terminated) = client.into_parked(std::mem::take(&mut served.preface));
     let mut info = served.end();
@@ -135,11 +135,11 @@ async fn next(client: &mut ClientStream, served: &ServedConnection) -> Next {
             Ok(None) => {}
             Err(fault) => return Next::Fault(fault),
         }
-        // Most heads are whole when they come, and their exchange has deadlines of its own.
+        // Most heads arrive whole, and their exchange sets its own deadlines.
         if !std::mem::replace(&mut is_bounded, true) {
             client.handle.due_in(http.head_timeout);
         }
-        // Until its head is whole it is one of those that make room for others.
+        // Until its head is complete the connection can be shed as half-open.
         let is_large = client.plain.len() > LARGE_BYTES;
         let phase = if is_large { Phase::Large } else { Phase::HalfOpen };
         served.worker.engine.enters(client.handle.key(), phase);
@@ -164,21 +164,21 @@ async fn step(client: &mut ClientStream, served: &ServedConnection, request: Req
     let Request { parts, length, keep_alive } = request;
     let close = !keep_alive || served.worker.engine.is_draining() || served.is_gone();
     let mut stream = Stream::one(client, length, parts.version, close);
-    // Not boxed: it is larger than what the allocator has at hand, and a box a request costs more
-    // than the memory while the connection is awake.
+    // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
+    // costs more than the memory while the connection is awake.
     let done = exchange(served, &mut stream, parts, length).await;
     let close = stream.as_one().is_none_or(|one| one.close);
     Step { close, done }
 }
 
-/// Answers what is no request.
+/// Answers an invalid request.
 async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
     let mut log_entry = RequestLogEntry::new(served, Record::unread(served), stream.sent());
     let record = &mut log_entry.record;
     record.failed = true;
     record.reason = fault.into();
-    // A client that does not read its answer has no other.
+    // The result is dropped: a client that does not read this gets no other answer.
     answer(served, &mut stream, fault.status(), &Method::GET, record).await;
     log_entry.end();
 }

@@ -1,5 +1,4 @@
-//! Connections to upstreams that are kept for the next requests on this worker.
-//! It must not know what was said on them.
+//! A worker's pool of connections to upstreams, kept for later requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,25 +14,26 @@ use super::upstream::dial::Dialled;
 use super::upstream::request::UpstreamRequest;
 use super::upstream::{Upstream, one, two};
 
-/// How long an HTTP/1.1 connection is kept whose upstream does not say for how long it keeps it:
-/// below the five seconds of uvicorn and of Node.js before 8.
+/// How long an HTTP/1.1 connection is kept if its upstream gives no timeout: below the five seconds
+/// of uvicorn and of Node.js before 8.
 const KEPT: Duration = Duration::from_secs(4);
-/// How long such a connection may have rested for a request that must not be sent twice: below the
-/// two seconds of gunicorn, the shortest of the common ones. Others are asked again if the upstream
-/// closes just when they are on their way.
+/// How long such a connection may have been idle for a request that must not be sent twice. It is
+/// below the two seconds of gunicorn, the shortest common timeout. Other requests are sent again if
+/// the upstream closes while they are on their way.
 const KEPT_ONCE: Duration = Duration::from_millis(1500);
-/// How long one is kept at most whose upstream says `Keep-Alive: timeout`: as those of HTTP/2.
+/// How long a connection is kept at most if its upstream says `Keep-Alive: timeout`: as long as one
+/// of HTTP/2.
 const KEPT_MAX: Duration = Duration::from_secs(30);
-/// How much earlier than the upstream says: a request needs some time to get there, and the
-/// upstream counts from when it sent its response.
+/// How much earlier than the upstream's timeout it is dropped: a request needs time to arrive, and
+/// the upstream counts from when it sent its response.
 const KEPT_MARGIN: Duration = Duration::from_secs(1);
-/// An idle connection that has rested so long is looked at by a system call before it is used: no
-/// upstream closes one earlier, and its end may have come since the last turn. A busy pool never
-/// gets here.
+/// A connection that was idle this long is checked by a system call before it is used: its end may
+/// have come since the last iteration. No upstream closes one earlier. A busy pool never makes this
+/// check.
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// HTTP/1.1 connections kept for one upstream.
 const IDLE_MAX: usize = 64;
-/// How often what was kept too long is closed.
+/// How often expired connections are closed.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The pool of a worker.
@@ -42,16 +42,15 @@ pub struct UpstreamPool {
     shelves: RefCell<HashMap<HttpUpstream, Verified>>,
 }
 
-/// The connections to an upstream, and who has verified it.
+/// The connections to an upstream, and the roots that verified it.
 struct Verified {
     roots: Option<Roots>,
     shelf: Rc<Shelf>,
 }
 
 impl UpstreamPool {
-    /// What is kept of an upstream: rules with equal upstreams share connections, whichever
-    /// configuration they are of.
-    /// A file of roots that has changed makes it another upstream.
+    /// The connections of an upstream. Rules with equal upstreams share them, also across
+    /// configurations. A changed file of roots makes it another upstream.
     pub fn shelf(&self, upstream: &HttpUpstream, roots: Option<&Roots>) -> Rc<Shelf> {
         let mut shelves = self.shelves.borrow_mut();
         if let Some(known) = shelves.get(upstream)
@@ -65,8 +64,8 @@ impl UpstreamPool {
         shelf
     }
 
-    /// Forgets upstreams to which nothing is kept and nobody asks for. Done at each reload, so that
-    /// those of all configurations together are few.
+    /// Forgets upstreams without connections and without users. Each reload calls it, which bounds
+    /// the upstreams of all configurations.
     pub fn forget_unused(&self) {
         let is_used = |_: &HttpUpstream, known: &mut Verified| {
             Rc::strong_count(&known.shelf) > 1 || !known.shelf.is_empty()
@@ -74,22 +73,23 @@ impl UpstreamPool {
         self.shelves.borrow_mut().retain(is_used);
     }
 
-    /// Closes what is kept: a worker is what its sockets are watched by, and would not go.
+    /// Closes the kept connections. Their registrations hold the worker, which otherwise would not
+    /// be freed.
     pub fn close(&self) {
         self.shelves.borrow_mut().clear();
     }
 }
 
-/// What is kept for a rule, or for one client where connections are not shared.
+/// The kept connections of a rule, or of one client if they are not shared.
 #[derive(Default)]
 pub struct Shelf {
     ones: RefCell<Vec<Idle>>,
     twos: RefCell<Vec<Rc<two::Http2Connection>>>,
-    /// Connections that are being dialled and may turn out to be shared ones.
+    /// Dials in progress that may bring shared connections.
     dialling: Cell<usize>,
-    /// Dials that brought no shared connection, ever.
+    /// How many dials have brought no shared connection.
     in_vain: Cell<u64>,
-    /// The last one that could choose chose HTTP/1.1.
+    /// The last upstream that could choose chose HTTP/1.1.
     chose_one: Cell<bool>,
     settled: Notify,
     sweeping: Cell<bool>,
@@ -101,31 +101,31 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether it has not rested for too long: for any request, or for one that is sent `once`.
+    /// Whether it is below its idle limit, for any request or for one that is sent `once`.
     fn is_young(&self, rested: Duration, once: bool) -> bool {
         let unsaid = if once { KEPT_ONCE } else { KEPT };
         rested < self.connection.said_timeout.map_or(unsaid, kept)
     }
 
-    /// Whether the upstream is still there, as far as can be seen.
+    /// Whether the upstream still seems connected.
     fn is_fresh(&mut self, rested: Duration) -> bool {
         self.connection.is_fresh(rested >= LOOKED_AT_AFTER)
     }
 }
 
-/// How long a connection is kept whose upstream closes it after `said`.
+/// How long to keep a connection that its upstream closes after `said`.
 fn kept(said: Duration) -> Duration {
     let margin = KEPT_MARGIN.min(said / 2);
     (said - margin).min(KEPT_MAX)
 }
 
 impl Shelf {
-    /// A stream of a shared connection; or, with `idle`, the idle connection used last.
+    /// A stream of a shared connection. With `idle` also the most recently used idle connection.
     pub fn take(&self, upstream_request: &UpstreamRequest<'_>, idle: bool) -> Option<Upstream> {
         if !upstream_request.by_one {
             let mut twos = self.twos.borrow_mut();
             twos.retain(|connection| connection.is_good());
-            // The first that has room: what is not needed gets no streams, and goes.
+            // Fills the first connections with room, so that those not needed stay idle and end.
             let asked =
                 twos.iter().filter(|one| one.has_room()).find_map(|one| one.ask(upstream_request));
             if let Some(asked) = asked {
@@ -135,14 +135,14 @@ impl Shelf {
         if idle { self.take_idle(!upstream_request.again).map(Upstream::One) } else { None }
     }
 
-    /// The idle connection used last, if it is good for a request that is sent `once` or again.
+    /// The most recently used idle connection, if it suits a request that is sent `once` or again.
     fn take_idle(&self, once: bool) -> Option<Box<one::Http1Connection>> {
         let mut ones = self.ones.borrow_mut();
         loop {
             let last = ones.last()?;
             let rested = last.since.elapsed();
             if once && last.is_young(rested, false) && !last.is_young(rested, true) {
-                // It stays for others. Those before it have rested for longer.
+                // It is kept for other requests. Earlier ones have been idle longer.
                 return None;
             }
             let mut last = ones.pop()?;
@@ -159,7 +159,7 @@ impl Shelf {
         if !connection.goes_on() {
             return;
         }
-        // What it has read is taken; its buffer is not kept.
+        // All that it has read was consumed, so its buffer is freed.
         connection.rest();
         let mut ones = self.ones.borrow_mut();
         if ones.len() < IDLE_MAX {
@@ -173,12 +173,12 @@ impl Shelf {
         self.ones.borrow().is_empty() && self.twos.borrow().is_empty()
     }
 
-    /// Dials that brought no shared connection until now.
+    /// How many dials have brought no shared connection until now.
     pub fn in_vain(&self) -> u64 {
         self.in_vain.get()
     }
 
-    /// Whether somebody else's dial may bring what is wanted, and none was in vain since then.
+    /// Whether another request's dial may bring a shared connection, and none failed to since then.
     pub fn is_dialled(&self, since: u64) -> bool {
         self.dialling.get() > 0 && !self.chose_one.get() && self.in_vain.get() == since
     }
@@ -188,7 +188,7 @@ impl Shelf {
         self.settled.notified().await;
     }
 
-    /// Notes that a connection that may be shared is being dialled.
+    /// Notes a dial that may bring a shared connection.
     pub fn dials(self: &Rc<Self>) -> Dialling {
         self.dialling.update(|dialling| dialling + 1);
         Dialling(self.clone())
@@ -212,12 +212,12 @@ impl Shelf {
     }
 }
 
-/// A dial as long as it lasts. Whoever waits for it is woken when it is over, also when its
-/// client has left.
+/// A dial in progress. Its end wakes the requests that wait for it, also if its own client has
+/// disconnected.
 pub struct Dialling(Rc<Shelf>);
 
 impl Dialling {
-    /// Takes what was dialled, or that nothing was.
+    /// Takes the dialled connection, or notes that the dial failed.
     pub fn over(self, dialled: Option<&Dialled>) {
         let shelf = &self.0;
         match dialled {

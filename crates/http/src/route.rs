@@ -1,5 +1,5 @@
-//! Where the requests of a connection go: the rule of one configuration. After a reload the newest
-//! rules decide anew, by what is kept of the hello. It must not know a request.
+//! The rule that serves a connection's requests. After a reload the newest rules decide again, from
+//! the facts kept of the hello.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,10 +17,10 @@ use eyelet_wire::hello::{HelloReader, Peek};
 use crate::pool::Shelf;
 use crate::worker::Http;
 
-/// Bytes of a hello that is written from what is kept of one: 256 of names in ALPN, 253 of SNI.
+/// Bytes of a hello that is rebuilt from kept facts: 256 of ALPN names, 253 of SNI.
 const SKETCH_BYTES_MAX: usize = 4 << 10;
 
-/// The rule that a connection's requests are served by.
+/// The rule that serves a connection's requests.
 pub struct Route {
     /// Its index.
     pub rule: u32,
@@ -30,9 +30,9 @@ pub struct Route {
 }
 
 impl Route {
-    /// The rule of the worker's configuration that serves a connection. Where another
-    /// configuration has decided it, `info` is changed to what this one says of it. `None`: this
-    /// one would not serve it, or only over another handshake.
+    /// The rule of the worker's configuration that serves a connection. If another configuration
+    /// decided it, `info` is updated to this one. `None`: this configuration would not serve it, or
+    /// would require another handshake.
     pub fn of(
         worker: &Http,
         info: &mut ConnectionInfo,
@@ -61,7 +61,7 @@ impl Route {
         info.decided.labels = worker.labels.clone();
         info.decided.listener = listener;
         info.decided.rule = Some(rule);
-        // Their indexes are those of the other configuration.
+        // These are rule indexes of the other configuration.
         info.decided.shadow.clear();
         Some(route)
     }
@@ -72,11 +72,12 @@ impl Route {
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
         let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
         let shelf = match terminate.proxy_protocol {
-            // A connection that came from this edge dials for itself, so that the dial is checked:
-            // what others dialled may lead to a listener of this edge, and its request round again.
+            // A connection that came from this edge dials its own upstream connection, so that the
+            // dial is checked for a loop: a shared one could lead to a listener of this edge.
             None if info.decided.is_handed => Rc::default(),
             None => worker.pool.shelf(upstream, roots),
-            // The upstream was told whose the connection is: it is this client's alone.
+            // The upstream was told the client's address, so only this client may use the
+            // connection.
             Some(_) => Rc::default(),
         };
         Some(Self { rule, action, shelf })
@@ -90,7 +91,7 @@ impl Route {
         }
     }
 
-    /// Where its requests go.
+    /// The upstream of its requests.
     pub fn upstream(&self) -> Option<&HttpUpstream> {
         match &self.terminate()?.upstream {
             TerminateUpstream::Http(upstream) => Some(upstream),
@@ -99,7 +100,7 @@ impl Route {
     }
 }
 
-/// Whether the handshake that was done is one that the rule would have done.
+/// Whether the handshake meets the requirements of the rule.
 fn is_fit(
     terminate: &Terminate,
     client_roots: u32,
@@ -110,12 +111,11 @@ fn is_fit(
     (client_roots == 0 || client_roots == decided.client_roots)
         && decided.tls_version >= Some(terminate.tls_version_min.code())
         && (!decided.http2 || terminate.alpn_select.iter().any(|name| name == b"h2"))
-        // The header says what only the handshake knew.
+        // The PROXY header has facts that only the handshake knew.
         && terminate.proxy_protocol.is_some() == has_preface
 }
 
-/// What the rules say of a connection whose hello is gone. What they ask for that is not kept is
-/// unknown, and fails closed.
+/// The rules' decision without the hello. A fact that was not kept is unknown and fails closed.
 fn decide(
     worker: &Http,
     info: &ConnectionInfo,
@@ -129,7 +129,8 @@ fn decide(
     let raw = HelloSketch {
         sni: decided.sni.as_deref().map(str::as_bytes),
         alpn: &alpn,
-        // The handshake took the highest that both speak, and this edge speaks the highest.
+        // The handshake chose the highest version of both sides, and this edge supports the
+        // highest.
         version_max: decided.tls_version?,
         ech: decided.ech,
         compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),

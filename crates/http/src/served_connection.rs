@@ -1,5 +1,5 @@
-//! What every request of a connection shares: whose it is, by which rule, and what is told of it.
-//! It must not know which version of HTTP it came by.
+//! What all requests of a connection share, in either version of HTTP: its info, its rule, its
+//! counts, and its access lines.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -19,16 +19,16 @@ use eyelet_telemetry::info::{ConnectionInfo, End, Measured, Outcome, UpstreamNam
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
-/// Paths are cut in the log: a line is for reading.
+/// Paths are cut in the log, so that people can read the lines.
 const PATH_CHARS_MAX: usize = 2048;
 
-/// How long an exchange may hold memory that others want while nothing of its bodies moves.
+/// How long an exchange may hold memory that other connections need while its bodies do not move.
 const STALLED: Duration = Duration::from_secs(3);
-/// Bytes of an authority with which what upstreams are told of a client is kept for its next
-/// request: a host name and a port. Longer ones would outlive what their head was counted as.
+/// Longest authority whose requester is kept for the next request: a host name and a port. A longer
+/// one would outlive the count of its head.
 const HOST_BYTES_KEPT: usize = 260;
 
-/// A connection's requests.
+/// A connection that serves requests.
 pub struct ServedConnection {
     /// Its worker.
     pub worker: Rc<Http>,
@@ -36,16 +36,16 @@ pub struct ServedConnection {
     pub info: ConnectionInfo,
     /// The PROXY header that a new upstream connection gets first; empty if none.
     pub preface: Vec<u8>,
-    /// The rule that serves its requests; `None`: a reload has left none.
+    /// The rule that serves its requests; `None` if a reload removed it.
     route: Option<Route>,
     /// Bytes written to upstreams since it woke.
     pub bytes_to_upstream: Rc<Cell<u64>>,
     /// Bytes written to the client since it woke.
     sent: Rc<Cell<u64>>,
-    /// Its info is written, or goes on elsewhere.
+    /// Its info is written, or was passed on.
     is_over: Cell<bool>,
     upstream: RefCell<Option<Arc<str>>>,
-    /// The last request's, and mostly the next one's.
+    /// The requester of the last request, and mostly of the next one.
     requester: RefCell<Option<Requester>>,
 }
 
@@ -73,8 +73,8 @@ impl ServedConnection {
         }
     }
 
-    /// The same under the newest configuration, for new requests, if there was a reload. This one
-    /// then serves the requests that it has, and no more.
+    /// The same connection under the newest configuration, for new requests, if there was a reload.
+    /// The old value then serves only the requests that it has.
     pub fn reloaded(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Option<Self> {
         let worker = self.worker.newer()?;
         let info =
@@ -90,12 +90,12 @@ impl ServedConnection {
     /// The rule that serves its requests.
     ///
     /// # Errors
-    /// If a reload has left none.
+    /// If a reload removed it.
     pub fn route(&self) -> Result<&Route, Reason> {
         self.route.as_ref().ok_or(Reason::RuleGone)
     }
 
-    /// Whether a reload has left no rule for it: it ends behind the next response.
+    /// Whether a reload removed its rule. The connection ends after the next response.
     pub fn is_gone(&self) -> bool {
         self.route.is_none()
     }
@@ -109,12 +109,12 @@ impl ServedConnection {
         }
     }
 
-    /// How long an exchange waits for a byte of a body before it is looked at.
+    /// How long an exchange waits for a byte of a body before it is checked.
     pub fn progress_wait(&self) -> Duration {
         self.worker.shared.config.http.body_timeout.min(STALLED)
     }
 
-    /// Why an exchange whose bodies have not moved since then is given up, if it is.
+    /// The reason to give up an exchange whose bodies have not moved since then, if there is one.
     pub fn gives_up(&self, moved: Instant) -> Option<Reason> {
         if moved.elapsed() >= self.worker.shared.config.http.body_timeout
             || self.worker.engine.is_cutting.get()
@@ -124,7 +124,7 @@ impl ServedConnection {
         self.worker.engine.process.budget.is_filling(0).then_some(Reason::Shed(Shed::Stalled))
     }
 
-    /// Notes who was dialled.
+    /// Notes the dialled address.
     pub fn note_upstream(&self, name: &Arc<str>) {
         let mut upstream = self.upstream.borrow_mut();
         if upstream.as_ref().is_none_or(|known| !Arc::ptr_eq(known, name)) {
@@ -132,7 +132,7 @@ impl ServedConnection {
         }
     }
 
-    /// What the upstream is told of who asks for this authority.
+    /// The description of the client for an upstream, for requests to this authority.
     pub fn identify_requester(
         &self,
         host: &str,
@@ -149,14 +149,14 @@ impl ServedConnection {
         forwarded
     }
 
-    /// Whether what the client says of others before it is believed.
+    /// Whether to believe the client's fields on earlier hops.
     pub fn trusts_client(&self) -> bool {
         let trusted = &self.worker.shared.config.http.trusted_proxies;
         trusted.iter().any(|net| net.contains(&self.info.client.ip()))
     }
 
-    /// Whether a request for this host belongs on this connection: a connection for it would
-    /// have come to the same rule (RFC 9110 7.4).
+    /// Whether a request for this host belongs on this connection: a new connection for the host
+    /// would match the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
         let Some(route) = &self.route else { return false };
         let host = authority.host();
@@ -179,7 +179,7 @@ impl ServedConnection {
         self.worker.shared.config.policy.serves(RuleId(route.rule), name, &facts)
     }
 
-    /// The info with what has happened since it woke, for whoever goes on with it or writes it.
+    /// The info with the counts since it woke, for the next owner or the access line.
     pub fn end(mut self) -> ConnectionInfo {
         self.take_info()
     }
@@ -195,7 +195,7 @@ impl ServedConnection {
         info
     }
 
-    /// The same while requests may still be on their way.
+    /// The same while requests may still be in progress.
     pub fn info_now(&self) -> ConnectionInfo {
         self.is_over.set(true);
         let mut info = ConnectionInfo {
@@ -214,7 +214,7 @@ impl ServedConnection {
         info
     }
 
-    /// Writes the access line of a request, if anybody reads it.
+    /// Writes the access line of a request, if there is a log.
     pub fn emit(&self, record: &Record) {
         self.worker.engine.count_shed(&record.reason);
         if !self.worker.is_logging() {
@@ -235,12 +235,11 @@ impl ServedConnection {
     }
 }
 
-/// Why a task ends that is dropped in the middle of its work.
+/// The reason of a task that is dropped while it works.
 const DROPPED: Reason = Reason::Drained(None);
 
-/// A task that is dropped when the drain's time is over writes its line all the same. One that a
-/// fault of ours ends does not: should that fault be in the writing, a second panic would end the
-/// process.
+/// A task that is dropped at the end of the drain still writes its line. A task that panicked does
+/// not: if the panic came from writing the line, a second one would abort the process.
 impl Drop for ServedConnection {
     fn drop(&mut self) {
         if !self.is_over.get() && !std::thread::panicking() {
@@ -251,12 +250,12 @@ impl Drop for ServedConnection {
     }
 }
 
-/// The access line of a request. It is written when this is dropped, so a drain forgets none.
+/// The access line of a request. Dropping it writes it, so a drain loses none.
 pub struct RequestLogEntry<'a> {
     served: &'a ServedConnection,
-    /// What the line will say.
+    /// The contents of the line.
     pub record: Record,
-    /// Bytes sent by the client's side of the exchange, and how many of them were before it.
+    /// The counter of bytes that the client was sent, and its value when the request began.
     sent: Rc<Cell<u64>>,
     sent_before: u64,
     /// Bytes written to upstreams for it.
@@ -264,15 +263,15 @@ pub struct RequestLogEntry<'a> {
     is_over: bool,
 }
 
-/// Bytes written to upstreams for one request. They count for its connection too, and when they
-/// are written: a task that is dropped before it ends has counted all of its bytes.
+/// Bytes written to upstreams for one request. They are also added to the connection's count at
+/// each write, so a task that is dropped early has counted all of them.
 pub struct Written<'a> {
     served: &'a ServedConnection,
     bytes: Cell<u64>,
 }
 
 impl Written<'_> {
-    /// Counts bytes that a socket has taken.
+    /// Adds bytes that a socket has taken.
     pub fn add(&self, bytes: usize) {
         self.bytes.update(|written| written + bytes as u64);
         self.served.bytes_to_upstream.update(|written| written + bytes as u64);
@@ -280,14 +279,14 @@ impl Written<'_> {
 }
 
 impl<'a> RequestLogEntry<'a> {
-    /// For a request that begins; `sent` counts what its client is sent.
+    /// The entry of a request that begins. `sent` counts the bytes to its client.
     pub fn new(served: &'a ServedConnection, record: Record, sent: Rc<Cell<u64>>) -> Self {
         let sent_before = sent.get();
         let written = Written { served, bytes: Cell::new(0) };
         Self { served, record, sent, sent_before, written, is_over: false }
     }
 
-    /// The request has come to its end.
+    /// Ends the request.
     pub fn end(mut self) {
         self.is_over = true;
     }
@@ -309,12 +308,12 @@ impl Drop for RequestLogEntry<'_> {
     }
 }
 
-/// Whether a host is certainly no address: those end in a digit or a bracket.
+/// Whether a host is certainly a name: addresses end in a digit or a bracket.
 fn is_name(host: &str) -> bool {
     host.ends_with(|last: char| last.is_ascii_alphabetic())
 }
 
-/// What is gathered of one request.
+/// The facts of one request for its access line.
 pub struct Record {
     /// Its start, in milliseconds since 1970.
     started_unix_ms: u64,
@@ -322,33 +321,33 @@ pub struct Record {
     path: Option<PathAndQuery>,
     /// The status that the client got; none if it got none.
     pub status: Option<u16>,
-    /// From the request's last byte, or its head's where the upstream was faster, to the
-    /// response's head.
+    /// Milliseconds from the request's last byte to the response's head. If the upstream answered
+    /// earlier, they count from the request's head.
     pub upstream_ms: Option<u64>,
-    /// What became of the response's body.
+    /// How the response's body was coded.
     pub coded: Coded,
-    /// Why it ended as it did.
+    /// Why the exchange ended.
     pub reason: Reason,
-    /// It did not get a whole response of the upstream's.
+    /// The client did not get a whole response of the upstream.
     pub failed: bool,
-    /// Who was asked.
+    /// The upstream that was asked.
     pub upstream: Option<Arc<str>>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
 }
 
 impl Record {
-    /// The beginning of one.
+    /// The record of a request that begins.
     pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
         let path = request.uri.path_and_query().cloned();
         Self { method: Some(request.method.clone()), path, ..Self::unread(served) }
     }
 
-    /// The same for what could not be read.
+    /// The record of a request that could not be read.
     pub fn unread(served: &ServedConnection) -> Self {
         let logs = served.worker.is_logging();
         Self {
-            // Nobody reads what is not logged.
+            // Without a log the time is not needed.
             started_unix_ms: if logs { served.worker.engine.now_unix_ms() } else { 0 },
             method: None,
             path: None,
@@ -375,7 +374,7 @@ impl Record {
     }
 }
 
-/// As much of a path as the log has.
+/// The path, cut to the length for the log.
 fn cut(path: &str) -> &str {
     if path.len() <= PATH_CHARS_MAX {
         return path;

@@ -1,5 +1,5 @@
-//! The two directions of an exchange: the request's body up, the response's body down, each
-//! bounded, both at once. It must not know heads.
+//! Moves the bodies of an exchange: the request's up and the response's down, both at once, with
+//! bounded buffers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,25 +25,25 @@ use crate::worker::Http;
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
 use eyelet_telemetry::request::Coded;
 
-/// Bytes on their way in one direction: beyond it the source is not read.
+/// Bytes in flight in one direction. At this limit the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a response that are coded in one turn: the worker has others.
+/// Bytes of a response that one poll may code: the worker has other tasks.
 const QUOTA_BYTES: usize = 256 << 10;
-/// What of them every active connection is counted as.
+/// How many of these bytes are counted for every active connection.
 const SMALL_BYTES: usize = 2 << 10;
-/// Bytes of a response that are looked at before its coding is chosen, if they are here.
+/// Bytes of a response that are examined before its coding is chosen, if they have arrived.
 const FIRST_BYTES: usize = 4 << 10;
 
-/// The request on its way up.
+/// The request on its way to the upstream.
 pub struct Upload<'a> {
     queue: WriteQueue,
     encoder: Encoder,
     /// All of it is written.
     pub done: bool,
-    /// The upstream takes no more; it may still answer.
+    /// The upstream takes no more bytes, but may still answer.
     pub broken: bool,
     read: bool,
-    /// Something of the body was read from the client: it cannot be sent again.
+    /// Some of the body was read from the client, so the request cannot be sent again.
     pub taken: bool,
     /// Bytes written.
     pub written: u64,
@@ -53,7 +53,8 @@ pub struct Upload<'a> {
 }
 
 impl<'a> Upload<'a> {
-    /// A request with its head, and a body of that length; chunked if nothing else frames it.
+    /// A request with this head, and a body of this length. The body is chunked if nothing else
+    /// frames it.
     pub fn new(
         worker: &Rc<Http>,
         counts: &'a Written<'a>,
@@ -81,12 +82,12 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Whether it is the upstream that does not take what is here.
+    /// Whether bytes wait because the upstream does not take them.
     pub fn is_stalled(&self) -> bool {
         !self.done && (self.broken || !self.queue.is_empty())
     }
 
-    /// How much of the body may be on its way now.
+    /// How many bytes of the body may be in flight now.
     fn room(&self, upstream: &mut Upstream) -> usize {
         match self.worker.engine.process.budget.piece() {
             Some(piece) => piece.min(QUEUED_BYTES_MAX),
@@ -95,7 +96,7 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Nothing more of it can be written, and what is here is of no use.
+    /// No more can be written. Drops the bytes that wait.
     pub fn breaks(&mut self, stream: &mut Stream<'_>) {
         self.broken = true;
         self.queue = WriteQueue::default();
@@ -103,7 +104,7 @@ impl<'a> Upload<'a> {
         stream.refuse_rest();
     }
 
-    /// Moves what can be moved; ready when all is written, or the upstream takes no more.
+    /// Moves bytes. Ready when all are written or the upstream takes no more.
     pub fn poll(
         &mut self,
         task: &mut Context<'_>,
@@ -111,7 +112,7 @@ impl<'a> Upload<'a> {
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
         if self.broken {
-            // Its client waits for the window, and would not read the answer.
+            // The client waits for window to send the rest, and would not read the answer.
             let _ = stream.poll_rest(task);
         }
         if self.done || self.broken {
@@ -160,7 +161,7 @@ impl<'a> Upload<'a> {
             self.counts.add(written);
             stream.release(written);
             if ready!(sent).is_err() {
-                // It may have answered before it closed: that is read.
+                // It may have answered before it closed, so the answer is still read.
                 self.breaks(stream);
                 return Poll::Ready(Ok(()));
             }
@@ -172,30 +173,31 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// Why a response's body came to no end.
+/// Why a response's body did not end properly.
 #[derive(Debug)]
 pub enum Broken {
-    /// The client's doing.
+    /// The client failed.
     Client(ExchangeError),
-    /// Ours: the coder failed.
+    /// Our coder failed.
     Coding,
-    /// The upstream's.
+    /// The upstream failed.
     Upstream(ResponseFault),
 }
 
-/// The response's body on its way down.
+/// The response's body on its way to the client.
 pub struct Download {
     decoder: Decoder,
-    /// What was read of it before the response was begun, and its end if that came too.
+    /// Bytes of the body that were read before the response was begun, and its end if that came
+    /// too.
     first: Bytes,
     first_end: Option<Option<HeaderMap>>,
     coder: Option<Coder>,
-    /// Until when the upstream's silence is no pause yet.
+    /// The timer after which the upstream's silence counts as a pause.
     pause: Option<Pin<Box<Sleep>>>,
-    /// When the first byte came that the coder has given nothing for.
+    /// When the coder got its first byte since its last output.
     unflushed: Option<Instant>,
     ended: bool,
-    /// Bytes of the body taken from the upstream, and those given to the client.
+    /// Bytes taken from the upstream, and bytes given to the client.
     pub taken: u64,
     given: u64,
     worker: Rc<Http>,
@@ -203,7 +205,7 @@ pub struct Download {
 }
 
 impl Download {
-    /// A body of that length.
+    /// A body of this length.
     pub fn new(worker: &Rc<Http>, length: Length) -> Self {
         Self {
             decoder: Decoder::new(length),
@@ -220,7 +222,7 @@ impl Download {
         }
     }
 
-    /// How much of the body may be on its way now.
+    /// How many bytes of the body may be in flight now.
     fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>) -> usize {
         if let Some(piece) = self.worker.engine.process.budget.piece() {
             return piece.min(QUEUED_BYTES_MAX);
@@ -232,8 +234,8 @@ impl Download {
         room
     }
 
-    /// What of the body is here already, up to [`FIRST_BYTES`], and whether that is all of it.
-    /// Pending as long as there is nothing.
+    /// The bytes of the body that are here already, up to [`FIRST_BYTES`], and whether the body
+    /// ends there. Pending while there are none.
     pub fn poll_first(
         &mut self,
         task: &mut Context<'_>,
@@ -254,7 +256,7 @@ impl Download {
         Poll::Ready(Ok((self.first.clone(), self.first_end.is_some())))
     }
 
-    /// What was read before the response was begun.
+    /// The bytes that were read before the response was begun.
     fn take_first(&mut self) -> Option<Piece> {
         match self.first.is_empty() {
             true => self.first_end.take().map(Piece::End),
@@ -262,17 +264,17 @@ impl Download {
         }
     }
 
-    /// Whether all of it has come from the upstream.
+    /// Whether the upstream has sent all of it.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Passes the body through a coder.
+    /// Sends the body through a coder.
     pub fn through(&mut self, coder: Coder) {
         self.coder = Some(coder);
     }
 
-    /// For the access line.
+    /// How the body was coded, for the access line.
     pub fn coding_info(&self) -> Coded {
         let coding_info = self.coder.as_ref().map(Coder::coding_info).unwrap_or_default();
         Coded {
@@ -283,7 +285,7 @@ impl Download {
         }
     }
 
-    /// Moves what can be moved; ready at the end.
+    /// Moves bytes. Ready at the end.
     pub fn poll(
         &mut self,
         task: &mut Context<'_>,
@@ -315,7 +317,8 @@ impl Download {
                     self.pass(piece, stream).map_err(|CodingError { .. }| Broken::Coding)
                 });
                 if let Err(broken) = passed {
-                    // What came before goes out, so that the client sees how far it got.
+                    // Sends the bytes before the failure, so that the client sees how far the body
+                    // got.
                     let _ = stream.poll_flush(task);
                     return Poll::Ready(Err(broken));
                 }
@@ -326,7 +329,8 @@ impl Download {
                 return Poll::Ready(Ok(()));
             }
             if self.taken >= quota {
-                // What compresses well would never fill the queue: others have their turn.
+                // A body that compresses well would never fill the queue, so it yields to other
+                // tasks.
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -379,8 +383,7 @@ impl Download {
         Ok(())
     }
 
-    /// A pause of the upstream's is one for the client: whether anything came of it. It is one when
-    /// it has lasted a little.
+    /// Flushes the coder after an upstream pause of some length. Returns whether it emitted bytes.
     fn poll_pause(
         &mut self,
         task: &mut Context<'_>,

@@ -1,5 +1,4 @@
-//! HTTP/2 on a terminated connection: a task for the connection, one for each stream.
-//! It must not know how a request is served.
+//! HTTP/2 on a terminated connection: one task for the connection, and one for each stream.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -33,28 +32,28 @@ use eyelet_memory::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Peer, Reason, Shed, StreamFlood};
 
-/// Streams at once: what RFC 9113 6.5.2 calls the least that is useful.
+/// Concurrent streams: the least that RFC 9113 6.5.2 recommends.
 const STREAMS_MAX: u32 = 100;
-/// Bytes that a stream's client may send ahead, and those of all streams together.
+/// Bytes that the client may send ahead on one stream, and on all streams together.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Streams that the client reset before they were served: beyond it it is the rapid-reset flood
-/// (CVE-2023-44487), and the connection ends. The library's own bound is of streams that nobody
-/// has accepted, and each is accepted before the next one is read.
+/// Streams that the client reset before they were served. More are the rapid-reset flood
+/// (CVE-2023-44487), and the connection ends. The library's own limit counts unaccepted streams,
+/// but each is accepted before the next is read.
 const RESETS_PENDING_MAX: usize = 20;
-/// Streams that we reset for the client's errors in the connection's life.
+/// Streams that we reset for the client's errors, over the connection's life.
 const ERRORS_MAX: usize = 256;
-/// Streams that were malformed or ended without a whole response, beyond the others: a browser
-/// that leaves pages drops a hundred at a time, a flood goes on.
+/// Malformed streams and streams without a whole response, beyond the completed ones. A browser
+/// that leaves pages drops a hundred at a time; a flood goes on.
 const DROPS_MAX: u32 = 500;
-/// The port of an authority that names none (RFC 9110 4.2.2).
+/// The port of an authority without one (RFC 9110 4.2.2).
 const HTTPS_PORT: u16 = 443;
-/// How long the rest of a request's body is dropped behind its answer, and how long without a byte
-/// of it. A client that sends on a poor line needs that long to notice the answer; the stream's
-/// memory is held meanwhile.
+/// How long the rest of a request's body is discarded after the answer, and how long without a byte
+/// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
+/// meanwhile.
 const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
-/// How long a connection may take to end after GOAWAY when nothing is on its way.
+/// How long an idle connection may take to end after GOAWAY.
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 
 /// Serves a connection to its end.
@@ -80,7 +79,7 @@ pub async fn serve(
         .enable_connect_protocol()
         .max_local_error_reset_streams(Some(ERRORS_MAX));
     handle.due_in(http.head_timeout);
-    // Boxed, and one after the other: the task need not hold a connection twice.
+    // Boxed, and one after the other, so that the task does not hold a connection twice.
     let mut handshake = Box::pin(builder.handshake::<_, Bytes>(client));
     let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
         Poll::Ready(shaken) => Poll::Ready(Some(Ok(shaken.map(Box::new)))),
@@ -97,7 +96,7 @@ pub async fn serve(
         Some(Ok(Ok(connection))) => run(connection, &handle, &mut served, &load).await,
     };
     load.closes();
-    // What was sealed last is sent, or the client does not read.
+    // The last sealed bytes are sent by now, or the client does not read.
     park::close_with(&handle, &[]);
     let info = served.info_now();
     let end = End { outcome: Outcome::Terminated, reason };
@@ -107,12 +106,12 @@ pub async fn serve(
 /// A stream that its client has begun.
 type AcceptedStream = (Request<h2::RecvStream>, SendResponse<Bytes>);
 
-/// What wakes a connection.
+/// An event that wakes a connection.
 enum Event {
     Stream(Box<AcceptedStream>),
     Failed(h2::Error),
     Late,
-    /// Its memory is wanted for others.
+    /// Other connections need its memory.
     Shed,
     Closed,
 }
@@ -134,8 +133,8 @@ async fn run(
     load: &Rc<Load>,
 ) -> Reason {
     let idle = served.worker.shared.config.http.http2_idle_timeout;
-    // One for the connection, and one for each stream that is served; in it is how many streams
-    // were dropped.
+    // One reference for the connection, and one for each served stream. The value counts dropped
+    // streams.
     let alive = Rc::new(Cell::new(0));
     let (mut going_away, mut is_ending) = (None, false);
     let (mut was_busy, mut has_served) = (true, false);
@@ -155,7 +154,7 @@ async fn run(
             }
             if busy != was_busy {
                 was_busy = busy;
-                // Until its first stream it is half-open.
+                // The connection is half-open until its first stream.
                 if !busy && has_served {
                     served.worker.engine.enters(handle.key(), Phase::Idle);
                 }
@@ -184,7 +183,7 @@ async fn run(
             }
             Event::Closed => return going_away.unwrap_or(Reason::ClientClosed(None)),
             Event::Shed => return send_away(connection, served, load).await,
-            // Each stream has a clock of its own.
+            // Each stream has its own deadline.
             Event::Late if Rc::strong_count(&alive) > 1 => handle.due_in(idle),
             Event::Late => {
                 if let Some(reason) = going_away {
@@ -198,14 +197,14 @@ async fn run(
     }
 }
 
-/// Has new streams served by the newest configuration.
+/// Makes the newest configuration serve new streams.
 fn follow(served: &mut Rc<ServedConnection>, handle: &Handle) {
     if let Some(newer) = served.reloaded(|| handle.local_address()) {
         *served = Rc::new(newer);
     }
 }
 
-/// Why a connection serves no streams beyond those that have begun.
+/// Why a connection accepts no more streams, if it does not.
 fn ends(served: &ServedConnection) -> Option<Reason> {
     if served.worker.engine.is_draining() {
         return Some(Reason::Drained(None));
@@ -213,7 +212,7 @@ fn ends(served: &ServedConnection) -> Option<Reason> {
     served.is_gone().then_some(Reason::RuleGone)
 }
 
-/// Why a connection ends whose client drops its streams, if it does.
+/// Why a connection ends because its client drops streams, if it does.
 fn too_many(load: &Load, drops: u32) -> Option<StreamFlood> {
     if load.resets() > RESETS_PENDING_MAX {
         return Some(StreamFlood::Reset);
@@ -221,7 +220,7 @@ fn too_many(load: &Load, drops: u32) -> Option<StreamFlood> {
     (drops > DROPS_MAX).then_some(StreamFlood::Dropped)
 }
 
-/// The next stream that its client has begun. The library gets one head at a time.
+/// The next stream that its client begins. The library gets one head at a time.
 fn poll_accept(
     connection: &mut Connection<ClientStream, Bytes>,
     load: &Load,
@@ -229,14 +228,14 @@ fn poll_accept(
 ) -> Poll<Option<Result<AcceptedStream, h2::Error>>> {
     loop {
         let accepted = connection.poll_accept(task);
-        // A head may be no new stream: trailers, or refused by the library.
+        // A head need not be a new stream: it may be trailers, or refused by the library.
         if !load.reads_on() || accepted.is_ready() {
             return accepted;
         }
     }
 }
 
-/// What ends a connection beside its client.
+/// Events that end a connection, other than those of its client.
 fn poll_stop(
     task: &mut Context<'_>,
     handle: &Handle,
@@ -244,7 +243,7 @@ fn poll_stop(
     load: &Load,
     busy: bool,
 ) -> Poll<Event> {
-    // As by HTTP/1.1: the beginning of a head that has no room goes, or others do.
+    // As in HTTP/1.1: if a partial head has no room, this connection is shed, or others are.
     if !busy && load.unseen() > HELLO_BYTES && !served.worker.engine.relieve(0) {
         return Poll::Ready(Event::Shed);
     }
@@ -254,13 +253,13 @@ fn poll_stop(
     })
 }
 
-/// Ends a connection by GOAWAY, so that its client knows that no request of its was lost.
+/// Ends a connection by GOAWAY, so that its client knows that none of its requests was lost.
 async fn send_away(
     mut connection: Box<Connection<ClientStream, Bytes>>,
     served: &ServedConnection,
     load: &Load,
 ) -> Reason {
-    // GOAWAY would name as looked at what has come already.
+    // Otherwise GOAWAY would list streams as processed that have only arrived.
     for _ in 0..STREAMS_MAX {
         match poll_fn(|task| Poll::Ready(poll_accept(&mut connection, load, task))).await {
             Poll::Ready(Some(Ok(stream))) => refuse(served, stream),
@@ -273,7 +272,7 @@ async fn send_away(
     ClientLost::Wait(WaitError::Shed).reason()
 }
 
-/// Has a stream served, if there is room for it. `false`: its connection is shed.
+/// Serves a stream if there is room for it. Returns `false` if the connection is shed.
 fn begin(
     served: &Rc<ServedConnection>,
     handle: &Handle,
@@ -283,7 +282,7 @@ fn begin(
 ) -> bool {
     load.sees_head();
     if let Err(WaitError::Shed) = handle.in_time() {
-        // It came in the turn in which its connection's memory went to others.
+        // It came in the iteration in which its connection was shed.
         refuse(served, asked);
         return false;
     }
@@ -291,11 +290,11 @@ fn begin(
     let long = room::beyond_stream(&asked.0);
     let bytes = STREAM_BYTES + long;
     let has_room = worker.engine.make_room_to_wake(handle.key(), source, bytes)
-        // The last eighth is for connections that begin, and for what is short.
+        // The last eighth of the budget is for new connections and for short requests.
         && (long == 0 || !worker.engine.process.budget.is_tight(bytes));
     if !has_room {
-        // It makes room for others as before. Before its first stream it is half-open, so it goes
-        // before those that came later and shake hands.
+        // The connection can still be shed. Before its first stream it is half-open, so it is shed
+        // before later ones that shake hands.
         refuse(served, asked);
         return true;
     }
@@ -303,7 +302,7 @@ fn begin(
     let (request, respond) = asked;
     let (parts, receive) = request.into_parts();
     let length = length(&parts, &receive);
-    // Counted before the next stream is looked at, and that is before this one's task runs.
+    // Counted before the next stream is read, which is before this stream's task runs.
     let counted = Counted::new(&worker.engine.process.budget, bytes);
     let stream = Stream::two(receive, respond, load.clone());
     let share = (counted, worker.engine.serves(source));
@@ -315,7 +314,7 @@ fn begin(
     true
 }
 
-/// Refuses a stream that nobody has looked at, so that its client may ask again (RFC 9113 8.7).
+/// Refuses an unprocessed stream, so that its client may retry (RFC 9113 8.7).
 fn refuse(served: &ServedConnection, (request, mut respond): AcceptedStream) {
     respond.send_reset(h2::Reason::REFUSED_STREAM);
     let mut record = Record::new(served, &request.into_parts().0);
@@ -339,7 +338,7 @@ async fn one_stream(
         served.emit(&record);
         return drops.set(drops.get() + 1);
     }
-    // What a WebSocket says is no body of the request.
+    // WebSocket messages are no body of the request.
     let length = if is_websocket { Length::Empty } else { length };
     let (client_lost, is_whole) = match target(&mut parts) {
         Ok(()) => {
@@ -347,7 +346,7 @@ async fn one_stream(
                 Box::pin(exchange(&served, &mut stream, parts, length)).await.client_lost;
             (client_lost, !client_lost)
         }
-        // It counts as a reset does: for its sender it is as cheap.
+        // Counts like a reset, as it is as cheap for its sender.
         Err(fault) => (!refuse_malformed(&served, &mut stream, &parts, fault).await, false),
     };
     let before = drops.get();
@@ -357,7 +356,7 @@ async fn one_stream(
     }
 }
 
-/// Answers what is no request; whether the client took it.
+/// Answers a malformed request. Returns whether the client took the answer.
 async fn refuse_malformed(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -373,8 +372,8 @@ async fn refuse_malformed(
     taken
 }
 
-/// Reads on after a response that ended before its request's body, until that ends too. A stream
-/// is reset (NO_ERROR) when its end is dropped, and clients lose the answer with it.
+/// Reads and discards the rest of a request's body after its response has ended. Dropping the
+/// stream would reset it (NO_ERROR), and clients then lose the answer.
 async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
     if stream.is_request_done() {
         return;
@@ -385,7 +384,7 @@ async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
     let progress_wait = served.progress_wait().min(REST_SILENCE);
     stream.due_in(progress_wait);
     poll_fn(|task| {
-        // What is short is for those who are still to be answered.
+        // Scarce memory is for requests without an answer yet.
         if stream.poll_rest(task).is_ready() || served.worker.engine.process.budget.is_tight(0) {
             return Poll::Ready(());
         }
@@ -408,14 +407,14 @@ fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
     if receive.is_end_stream() {
         return Length::Empty;
     }
-    // The library holds the data to it, and has refused what is no number.
+    // The library checks the data against it, and has refused invalid numbers.
     let known = parts.headers.get(header::CONTENT_LENGTH);
     let known = known.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
     known.map_or(Length::Chunked, Length::Known)
 }
 
-/// Checks a request's head, and gives its URI the authority, from Host where there is no
-/// :authority; where both are they must agree (RFC 9113 8.3.1).
+/// Checks a request's head and adds the authority to its URI, from Host if there is no :authority.
+/// If both exist they must agree (RFC 9113 8.3.1).
 fn target(parts: &mut request::Parts) -> Result<(), RequestFault> {
     if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
         return Err(RequestFault::Connect);
@@ -432,11 +431,12 @@ fn target(parts: &mut request::Parts) -> Result<(), RequestFault> {
         (Some(authority), _) | (None, Some(authority)) => authority,
         (None, None) => return Err(RequestFault::Host),
     };
-    // The type reads an absent :path as `/`, where there is no :authority either.
+    // `http::Uri` shows an absent :path as `/`, even without an :authority.
     if parts.uri.authority().is_none() && parts.uri.clone().into_parts().path_and_query.is_none() {
         return Err(RequestFault::Target);
     }
-    // It becomes a line of HTTP/1.1, where another form would name another place.
+    // The path becomes part of an HTTP/1.1 request line, where another form would mean another
+    // target.
     let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let whole_server = path == "*" && parts.method == http::Method::OPTIONS;
     let known = |scheme: &Scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP;
@@ -457,7 +457,7 @@ fn target(parts: &mut request::Parts) -> Result<(), RequestFault> {
     Ok(())
 }
 
-/// Whether two authorities name one place: every client here came by https (RFC 9110 4.2.2).
+/// Whether two authorities are equal: every client here uses https (RFC 9110 4.2.2).
 fn is_same(one: &Authority, other: &Authority) -> bool {
     let port = |authority: &Authority| authority.port_u16().unwrap_or(HTTPS_PORT);
     one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)

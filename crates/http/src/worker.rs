@@ -1,5 +1,4 @@
-//! What HTTP owns of a process, and of each of its workers: upstreams, compressors, the log.
-//! It must not know a connection.
+//! The HTTP state of the process and of each worker: upstreams, compressors, the access log.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -21,10 +20,10 @@ use crate::upstream::dial::Dialler;
 
 /// What all workers share under one configuration.
 pub struct SharedHttp {
-    /// Which configuration it is: larger than those before it.
+    /// The generation of the configuration; each is larger than the one before.
     pub generation: u64,
-    /// The first configuration that had the same rules and listeners. A verdict of any since then
-    /// holds, and so does the index of its rule.
+    /// The first generation with the same rules and listeners. Verdicts since then stay valid, and
+    /// so do their rule indexes.
     pub rules_since: u64,
     /// The checked configuration.
     pub config: Arc<Config>,
@@ -34,19 +33,19 @@ pub struct SharedHttp {
     pub server_tls: Arc<ServerConfigs>,
     /// Dictionaries.
     pub compress: Arc<compress::SharedDictionaries>,
-    /// The rules that they may be of.
+    /// The rules that may have dictionaries.
     pub rule_names: Arc<compress::DictionaryRules>,
 }
 
-/// What one worker has of its own, and one configuration that it serves by.
+/// The HTTP state of one worker under one configuration.
 pub struct Http {
     /// What all workers share.
     pub shared: Arc<SharedHttp>,
-    /// What access lines call rules and listeners.
+    /// The names of rules and listeners for access lines.
     pub labels: Labels,
     /// Its event loop.
     pub engine: Rc<Worker>,
-    /// What dials upstreams.
+    /// Dials upstreams.
     pub dialler: Dialler,
     /// Idle connections to upstreams.
     pub pool: Rc<UpstreamPool>,
@@ -56,7 +55,7 @@ pub struct Http {
     newest: Rc<Newest>,
 }
 
-/// The configuration by which the next request of every connection is served.
+/// The configuration that serves the next request of every connection.
 #[derive(Default)]
 struct Newest {
     generation: Cell<u64>,
@@ -64,7 +63,7 @@ struct Newest {
 }
 
 impl Http {
-    /// Nobody is dialled yet.
+    /// The state of a worker without upstream connections.
     pub fn new(
         shared: Arc<SharedHttp>,
         labels: Labels,
@@ -84,7 +83,7 @@ impl Http {
         Self { shared, labels, engine, dialler, pool, compressors, log, newest }.publish()
     }
 
-    /// The same under another configuration, by which new requests are served from now on.
+    /// The same worker under another configuration, which serves new requests from now on.
     pub fn reload(&self, shared: Arc<SharedHttp>, labels: Labels, names: Rc<Names>) -> Rc<Self> {
         let dialler = Dialler {
             engine: self.engine.clone(),
@@ -113,7 +112,7 @@ impl Http {
         http
     }
 
-    /// What serves by the newest configuration, if that is not this.
+    /// The state under the newest configuration, if that is not this one.
     pub fn newer(&self) -> Option<Rc<Self>> {
         if self.newest.generation.get() == self.shared.generation {
             return None;
@@ -121,12 +120,12 @@ impl Http {
         self.newest.http.borrow().upgrade()
     }
 
-    /// Whether anybody reads the access log.
+    /// Whether there is an access log.
     pub fn is_logging(&self) -> bool {
         self.log.borrow().is_on()
     }
 
-    /// Writes the access line of a request on a connection that goes on.
+    /// Writes the access line of a request on a connection that stays open.
     pub fn emit_request(
         &self,
         decided: &Decided,

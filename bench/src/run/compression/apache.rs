@@ -1,5 +1,4 @@
-//! A Subversion repository behind Apache, and the svn client. Must not know what lies between
-//! the two.
+//! A Subversion repository behind Apache, and the svn client.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,9 +12,9 @@ use super::edge::finished;
 use crate::lab::{CERTIFICATE, KEY, LOCALHOST, Lab, Server};
 use crate::peers;
 
-/// Apache with mod_dav_svn, three times the same repository.
+/// Apache with mod_dav_svn: three servers for the same repository.
 pub struct Apache {
-    /// Without TLS and without compression: an upstream.
+    /// Neither TLS nor compression: an upstream.
     pub plain: SocketAddr,
     /// TLS.
     pub identity: SocketAddr,
@@ -44,7 +43,7 @@ impl Programs {
     }
 }
 
-/// Imports trees by name, and serves them.
+/// Imports trees by name and serves them.
 pub async fn start(lab: &Lab, trees: &[(&str, &Path)]) -> io::Result<Apache> {
     let programs = Programs::find()?;
     let repository = lab.folder().join("repository");
@@ -57,7 +56,7 @@ pub async fn start(lab: &Lab, trees: &[(&str, &Path)]) -> io::Result<Apache> {
         import.arg(tree).arg(format!("file://{}/{name}", repository.display()));
         finished(import).await?;
     }
-    // Apache serves as another user where it is started by root.
+    // Apache started by root serves as another user.
     let mut open = Command::new("chmod");
     open.args(["-R", "a+rwX"]).arg(&repository);
     finished(open).await?;
@@ -76,7 +75,7 @@ impl Apache {
     }
 }
 
-/// A checkout by the real client; its seconds.
+/// A checkout by the real client. Returns its seconds.
 pub async fn checkout(lab: &Lab, name: &str, port: u16, gzip: bool) -> io::Result<f64> {
     let programs = Programs::find()?;
     let into = lab.folder().join("working-copy");
@@ -90,7 +89,7 @@ pub async fn checkout(lab: &Lab, name: &str, port: u16, gzip: bool) -> io::Resul
     Ok(seconds)
 }
 
-/// With a configuration of its own, so that nobody's settings are measured.
+/// Runs svn with a configuration of its own, so that the user's settings have no effect.
 fn svn(lab: &Lab, programs: &Programs, gzip: bool) -> Command {
     let mut command = Command::new(&programs.svn);
     command.arg("--config-dir").arg(lab.folder().join("svn-settings"));
@@ -138,5 +137,5 @@ fn configuration(
     )
 }
 
-/// Where Debian has them.
+/// Debian's folder of Apache modules.
 const MODULES: &str = "/usr/lib/apache2/modules";

@@ -1,4 +1,4 @@
-//! A returning browser's bytes of the next version of a bundle. Must not know how a delta is made.
+//! Bytes of a bundle's next version for a returning browser.
 
 use std::io;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub async fn run(lab: &Lab) -> io::Result<(Board, Vec<String>)> {
         client.get(&two, "gzip", None).await?;
         let seen = Instant::now();
         let has = served.get(&one).map(available);
-        // Small ones are made while the client waits; the first large one that comes asks again.
+        // Small deltas are made while the client waits. For a large one this asks again until it is
+        // ready.
         while !is_delta(&client.get(&two, EVERY_CODING, has.as_deref()).await?) {
             if seen.elapsed() > WAIT_MAX {
                 return Err(io::Error::other(format!("{name}: no delta in {WAIT_MAX:?}")));

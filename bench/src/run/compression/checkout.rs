@@ -1,5 +1,5 @@
-//! A Subversion checkout over HTTPS, as it was measured before TLS compression was taken away, and
-//! as it is behind Eyelet. Must not know how bytes are coded.
+//! A Subversion checkout over HTTPS: as it was while TLS compression existed, and as it is behind
+//! Eyelet.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<(Board, Vec<String>
     Ok((board, notes))
 }
 
-/// The tree that is given, or one that is made up.
+/// The given tree, or a generated one.
 pub fn tree(lab: &Lab, options: &Options) -> io::Result<PathBuf> {
     match &options.tree {
         Some(tree) => tree.canonicalize(),
@@ -61,7 +61,7 @@ fn extent(tree: &Path) -> io::Result<(usize, usize)> {
     Ok((files.len(), files.values().map(Vec::len).sum()))
 }
 
-/// A checkout with a look at each TLS record, and what the client sent.
+/// A checkout through the tap. Returns its sizes and what the client sent.
 async fn tapped(lab: &Lab, apache: &Apache, gzip: bool) -> io::Result<(Squeezed, Vec<Vec<u8>>)> {
     let tap = Tap::open(lab, if gzip { apache.gzip } else { apache.identity }).await?;
     apache::checkout(lab, TRUNK, tap.address.port(), gzip).await?;
@@ -69,7 +69,7 @@ async fn tapped(lab: &Lab, apache: &Apache, gzip: bool) -> io::Result<(Squeezed,
     Ok(tap.end())
 }
 
-/// The real client speaks HTTP/1.1 and gzip, whatever is in front of the server.
+/// The real client uses HTTP/1.1 and gzip with any server.
 async fn through_svn(lab: &Lab, apache: &Apache, board: &mut Board) -> io::Result<String> {
     let edge = EdgeProcess::start(lab, apache.plain, SMALL)?;
     let (address, traffic) = tap::count(edge.address).await?;
@@ -82,7 +82,7 @@ async fn through_svn(lab: &Lab, apache: &Apache, board: &mut Board) -> io::Resul
         .into())
 }
 
-/// A dictionary from an earlier checkout's access log, by the real command.
+/// Trains a dictionary from an earlier checkout's access log, by the real command.
 async fn trained(
     lab: &Lab,
     options: &Options,
@@ -101,7 +101,7 @@ async fn trained(
         .ok_or_else(|| io::Error::other("no dictionary is offered"))?;
     let plain = WebClient::open(edge.address).await?.get(&path, "identity", None).await?;
     let has = available(&plain.body);
-    // The dictionary's own download is part of the row.
+    // The row includes the download of the dictionary.
     let mut browser = Browser::open(edge.address).await?;
     let download = browser.get(&path).await?.body.len();
     let done = browser.replay(requests, EVERY_CODING, Some(&has)).await?;

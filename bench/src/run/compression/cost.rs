@@ -1,5 +1,5 @@
-//! CPU a MB of responses, and what is left of them: Eyelet by coding and effort, and nginx's gzip
-//! at level 6, over the same files, in turn. Must not know how a coder works.
+//! CPU a MB of responses, and their size after coding: Eyelet by coding and effort, and nginx's
+//! gzip at level 6, over the same files, in turn.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,17 +18,17 @@ use crate::peers;
 use crate::run::Meter;
 use crate::run::order;
 
-/// A row: a server, and what its client takes.
+/// A row: a server, and the codings that its client accepts.
 struct Entry {
     label: String,
     accept: &'static str,
-    /// Whose identity row its coding is compared with.
+    /// The server whose identity row is the baseline of its coding.
     server: usize,
 }
 
 pub async fn run(lab: &Lab, options: &Options) -> io::Result<(Board, Vec<String>)> {
     let mut files = material::tree(&checkout::tree(lab, options)?)?;
-    // Shorter ones are coded by nobody.
+    // No server codes shorter files.
     files.retain(|_, body| body.len() >= 512);
     let paths: Vec<String> = files.keys().cloned().collect();
     let megabytes = files.values().map(Vec::len).sum::<usize>() as f64 / 1e6;
@@ -89,12 +89,12 @@ fn entries(with_nginx: bool) -> Vec<Entry> {
     entries
 }
 
-/// Each coding's cost and size over nginx's.
+/// Each coding's cost and size relative to nginx's.
 fn against(board: &Board, entries: &[Entry]) -> Vec<String> {
     let middle = |label: &str, key: &str| median(&board.figures(label, key));
     let ratio = |label: &str, key: &str| {
         let (own, yardstick) = (board.figures(label, key), board.figures(YARDSTICK, key));
-        // Within a round, since a shared machine changes its speed between rounds.
+        // Compared within a round, as a shared machine changes its speed between rounds.
         median(&own.iter().zip(&yardstick).map(|(own, theirs)| own / theirs).collect::<Vec<_>>())
     };
     let mut notes = Vec::new();

@@ -1,5 +1,5 @@
-//! An edge that compresses, and what the parts of the measurement share: its client's fields, the
-//! waits that the program promises, and columns. It must not know what is measured.
+//! An edge that compresses, and the common parts of the compression scenarios: request fields,
+//! waits, and columns.
 
 use std::ffi::OsString;
 use std::io;
@@ -27,7 +27,7 @@ impl EdgeProcess {
         let address = lab.free_address()?;
         let file = lab.folder().join(format!("compression-{}.toml", address.port()));
         let name = format!("store-{}", address.port());
-        // Where a dictionary comes to lie while the edge runs.
+        // The edge's dictionary folder, to which dictionaries are added while it runs.
         std::fs::create_dir(lab.folder().join(&name))?;
         let text = format!(
             "workers = 1\n[[listener]]\naddress = \"{address}\"\n[[rule]]\nname = \"app\"\n\
@@ -49,9 +49,10 @@ impl EdgeProcess {
         WebClient::open(self.address).await
     }
 
-    /// Trains from the edge's own log; gives what is said. A running edge offers it 2 s later.
+    /// Trains from the edge's own log. Returns the command's output. A running edge offers the
+    /// dictionary 2 s later.
     pub async fn train(&self, lab: &Lab, more: &[&str]) -> io::Result<String> {
-        // The log is written in batches, and the folder is looked at from time to time.
+        // The log is written in batches, so wait for it.
         tokio::time::sleep(READY).await;
         let log = lab.folder().join(format!("access-{}.log", self.address.port()));
         let mut command = Command::new(eyelet(lab)?);
@@ -63,7 +64,7 @@ impl EdgeProcess {
     }
 }
 
-/// Runs a program to its end in a thread of its own: what it talks to may be in this one.
+/// Runs a program to its end in a thread of its own: its server may run in this one.
 pub async fn finished(mut command: Command) -> io::Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let (tell, told) = tokio::sync::oneshot::channel();
@@ -82,24 +83,24 @@ pub fn eyelet(lab: &Lab) -> io::Result<&Path> {
     lab.eyelet().ok_or_else(|| io::Error::other("there is no eyelet to measure"))
 }
 
-/// The field of a client that has this dictionary.
+/// The `Available-Dictionary` field of a client with this dictionary.
 pub fn available(body: impl AsRef<[u8]>) -> String {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, body.as_ref());
     format!(":{}:", STANDARD.encode(hash))
 }
 
 pub fn column(key: &'static str, heading: &str, decimals: usize) -> Column {
-    // Headings live as long as the program, which ends after its table.
+    // Leaked: headings live until the program ends, soon after its table.
     Column { key, heading: String::leak(heading.to_owned()), decimals }
 }
 
 pub const CODINGS: [(&str, &str); 4] =
     [("identity", "identity"), ("gzip", "gzip"), ("br", "br"), ("zstd", "zstd")];
-/// What a browser sends that has a dictionary.
+/// The Accept-Encoding field of a browser with a dictionary.
 pub const EVERY_CODING: &str = "gzip, deflate, br, zstd, dcb, dcz";
 
-/// Whatever the load is while it is measured.
+/// A fixed effort, so that load does not change it during the measurement.
 pub const SMALL: &str = "compress_effort = \"small\"\n";
 
-/// What the program promises for a version's delta, and for a trained dictionary's offer.
+/// The program's promised delay for a version's delta and for a trained dictionary's offer.
 pub const READY: Duration = Duration::from_secs(2);

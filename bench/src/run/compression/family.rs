@@ -1,5 +1,5 @@
-//! Families of small responses: half of each teaches a dictionary through the real training
-//! command, the other half is measured. Must not know what the responses are.
+//! Families of small responses: half of each trains a dictionary by the real command, and the other
+//! half is measured.
 
 use std::io;
 use std::path::Path;
@@ -12,20 +12,20 @@ use crate::board::{Board, Sample};
 use crate::lab::Lab;
 use crate::run::Meter;
 
-/// `count` JSON answers that the dictionary has never seen.
+/// Measures `count` JSON responses that did not train the dictionary.
 pub async fn answers(lab: &Lab, count: usize) -> io::Result<(Board, Vec<String>)> {
     let served = material::answers(lab.folder(), count)?;
     family(lab, &format!("{count} JSON answers"), "/api/", served).await
 }
 
-/// Half of the pages of a folder.
+/// Measures half of the pages of a folder.
 pub async fn pages(lab: &Lab, folder: &Path) -> io::Result<(Board, Vec<String>)> {
     let served = material::pages(folder)?;
     let count = served.len() / 2;
     family(lab, &format!("{count} pages of {}", folder.display()), "/pages/", served).await
 }
 
-/// What is served is at `prefix` and 0 to n: the even ones teach, the odd ones are measured.
+/// The bodies are served at `prefix` and 0 to n. Even ones train, odd ones are measured.
 async fn family(
     lab: &Lab,
     what: &str,
@@ -38,7 +38,7 @@ async fn family(
     for n in (0..served.len()).step_by(2) {
         client.get(&format!("{prefix}{n}"), "identity", None).await?;
     }
-    // Before the others are asked for: the log would name them too.
+    // Trained before the others are requested: the log would name them too.
     let said = edge.train(lab, &[]).await?;
     let columns = [column("bytes", "bytes", 0), column("cpu", "CPU-ms a MB", 1)];
     let mut board =

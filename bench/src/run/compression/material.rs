@@ -1,5 +1,4 @@
-//! What is compressed: bundles and records from the npm registry, a source tree. Must not know
-//! who asks for it.
+//! The material to compress: bundles and records from the npm registry, and a source tree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +12,10 @@ use serde_json::Value;
 /// Bodies by path.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// Two versions each of some bundles.
+/// Two versions of each of some bundles.
 pub struct Bundles {
     pub names: Vec<&'static str>,
-    /// Each at `/bundles/NAME.N`, and at `/plain/NAME.N`, which no dictionary is for.
+    /// Each at `/bundles/NAME.N`, and at `/plain/NAME.N`, for which there is no dictionary.
     pub served: Files,
 }
 
@@ -32,8 +31,8 @@ pub fn bundles(folder: &Path) -> io::Result<Bundles> {
     Ok(Bundles { names: BUNDLES.iter().map(|bundle| bundle.0).collect(), served })
 }
 
-/// Records of a real data set, one an answer: `2 * count` at `/api/N`, in an order that does not
-/// follow the data's.
+/// Records of a real data set, one a response: `2 * count` at `/api/N`, in another order than the
+/// data's.
 pub fn answers(folder: &Path, count: usize) -> io::Result<Files> {
     let file = fetch(folder, RECORDS.0, RECORDS.1)?.join("data.json");
     let data: Value = serde_json::from_slice(&fs::read(file)?)?;
@@ -42,7 +41,7 @@ pub fn answers(folder: &Path, count: usize) -> io::Result<Files> {
     if records.len() < 2 * count {
         return Err(io::Error::other(format!("{} records only", records.len())));
     }
-    // A step that has no factor in common with the number of records meets each of them once.
+    // A step coprime to the number of records visits each of them once.
     let step = (1..).map(|k| 7_919 + k).find(|step| gcd(*step, records.len()) == 1).unwrap_or(1);
     let all = records.len();
     let pick = |n: usize| std::mem::take(&mut records[n * step % all]);
@@ -66,7 +65,7 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The pages of a folder, in an order that does not follow their names.
+/// The pages of a folder, in another order than that of their names.
 pub fn pages(folder: &Path) -> io::Result<Files> {
     let mut pages: Vec<Vec<u8>> = Vec::new();
     for path in files_in(folder)? {
@@ -75,13 +74,13 @@ pub fn pages(folder: &Path) -> io::Result<Files> {
             pages.push(fs::read(path)?);
         }
     }
-    // Empty ones and those that only point elsewhere are no pages.
+    // Empty pages and redirects are left out.
     pages.retain(|page| page.len() >= PAGE_BYTES_MIN);
     pages.sort_by_cached_key(|page| aws_lc_rs::digest::digest(&SHA256, page).as_ref().to_vec());
     Ok((0..).zip(pages).map(|(n, page)| (format!("/pages/{n}"), page)).collect())
 }
 
-/// The files of a tree, empty ones left out.
+/// The files of a tree, without empty ones.
 pub fn tree(root: &Path) -> io::Result<Files> {
     let mut files = Files::new();
     for path in files_in(root)? {
@@ -93,7 +92,7 @@ pub fn tree(root: &Path) -> io::Result<Files> {
     Ok(files)
 }
 
-/// Regular files below a folder, in the order of their names.
+/// Regular files below a folder, sorted by name.
 fn files_in(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_owned()];
@@ -112,8 +111,8 @@ fn files_in(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A tree that is made up, for where none is given: sources in folders, about 8 MB. They repeat
-/// themselves as sources do, but nobody wrote them: figures are for comparing rows only.
+/// A generated tree if none is given: sources in folders, about 8 MB. They repeat themselves as
+/// sources do, but are artificial, so their figures only compare rows.
 pub fn made_up(folder: &Path) -> io::Result<PathBuf> {
     let root = folder.join("made-up");
     let mut n: u32 = 1;
@@ -144,7 +143,7 @@ pub fn made_up(folder: &Path) -> io::Result<PathBuf> {
     Ok(root)
 }
 
-/// Asks the npm registry for a package through its own client, and unpacks it.
+/// Fetches a package by the npm client, and unpacks it.
 fn fetch(folder: &Path, package: &str, version: &str) -> io::Result<PathBuf> {
     let into = folder.join(format!("{}-{version}", package.replace(['/', '@'], "-")));
     if into.is_dir() {
@@ -176,7 +175,7 @@ const BUNDLES: [Bundle; 3] = [
     ("plotly", "plotly.js-dist-min", ["2.34.0", "2.35.0"], "plotly.min.js"),
 ];
 
-/// Bytes: with less a page has no content.
+/// In bytes: a shorter page has no content.
 const PAGE_BYTES_MIN: usize = 1_000;
 const MADE_UP_MODULES: usize = 24;
 const MADE_UP_FILES: usize = 25;

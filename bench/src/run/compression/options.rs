@@ -1,11 +1,10 @@
-//! What may be asked of the measurement of compression.
-//! It must not know how it is measured.
+//! The command-line options of the compression scenario.
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-/// What is compressed.
+/// Options of the compression scenario.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// The source tree that is checked out [default: one that is made up]
@@ -28,7 +27,7 @@ pub struct Options {
     pub rounds: usize,
 }
 
-/// A table of its own each.
+/// The parts of the scenario. Each has its own table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// A Subversion checkout, with and without Eyelet
@@ -43,5 +42,5 @@ pub enum Part {
     Cost,
 }
 
-/// Debian's apache2-doc.
+/// The folder of Debian's apache2-doc.
 const PAGES: &str = "/usr/share/doc/apache2-doc/manual/en";

@@ -1,5 +1,5 @@
-//! A browser-grade client: the requests of a recorded checkout again, over one HTTP/2 connection
-//! with many streams at a time. Must not decode: what is counted is what was on the wire.
+//! A client like a browser: repeats the requests of a recorded checkout over one HTTP/2 connection
+//! with many streams. It counts bytes on the wire, so it must not decode.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use super::tap::Traffic;
 use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::LOCALHOST;
 
-/// A request as it was recorded.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct RecordedRequest {
     method: Method,
@@ -27,7 +27,7 @@ pub struct RecordedRequest {
     body: Bytes,
 }
 
-/// The requests of connections that were open at the same time, in turn.
+/// The requests of connections that were open at the same time, taken in turn.
 pub fn requests(connections: &[Vec<u8>]) -> io::Result<Vec<RecordedRequest>> {
     let each: Vec<Vec<RecordedRequest>> =
         connections.iter().map(|sent| parse(sent)).collect::<io::Result<_>>()?;
@@ -51,7 +51,7 @@ fn parse(sent: &[u8]) -> io::Result<Vec<RecordedRequest>> {
             match &*name {
                 "content-length" => length = value.parse().map_err(io::Error::other)?,
                 "transfer-encoding" => chunked = true,
-                // A browser's own, or of the connection.
+                // The browser sets these itself, or they concern the connection.
                 "accept-encoding" | "connection" | "host" | "keep-alive" | "te" => {}
                 _ => {
                     let name = HeaderName::try_from(name).map_err(io::Error::other)?;
@@ -100,13 +100,13 @@ pub struct Browser {
     began: Instant,
 }
 
-/// What came back of a request.
+/// The response to one request.
 pub struct ReplayedResponse {
     pub body: Vec<u8>,
     pub headers: HeaderMap,
 }
 
-/// What a checkout was.
+/// The result of a checkout.
 #[derive(Clone, Debug)]
 pub struct Checkout {
     pub read: u64,
@@ -134,7 +134,7 @@ impl Browser {
         Ok(Self { requests, traffic, began })
     }
 
-    /// A GET of a trained dictionary's offer, or of the dictionary itself.
+    /// Gets the page that offers a trained dictionary, or the dictionary itself.
     pub async fn get(&mut self, path: &str) -> io::Result<ReplayedResponse> {
         let (method, path) = (Method::GET, path.to_owned());
         let request =
@@ -142,7 +142,7 @@ impl Browser {
         read(self.send(&request, "br", None).await?).await
     }
 
-    /// All requests again, so many at a time; GETs say which dictionary is there.
+    /// Repeats all requests, a number of them at a time. GETs announce the client's dictionary.
     pub async fn replay(
         mut self,
         requests: &[RecordedRequest],
@@ -222,7 +222,7 @@ pub fn offered(headers: &HeaderMap) -> Option<String> {
 }
 
 impl RecordedRequest {
-    /// Of a file's content.
+    /// Whether it gets a file's content.
     pub fn is_get(&self) -> bool {
         self.method == Method::GET
     }
@@ -236,8 +236,8 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the recording has no whole request")
 }
 
-/// Streams at a time: a browser has a hundred at most.
+/// Concurrent streams: a browser has a hundred at most.
 const STREAMS: usize = 32;
-/// As Chromium has them.
+/// Chromium's window in bytes.
 const STREAM_WINDOW: u32 = 6 << 20;
 const CONNECTION_WINDOW: u32 = 15 << 20;

@@ -1,5 +1,5 @@
-//! Relays on loopback: one counts bytes, one also ends TLS on both sides and looks at each record,
-//! to say what TLS compression would have made of it. Must not know what HTTP is.
+//! Relays on loopback. One counts bytes. The other also ends TLS on both sides and computes what
+//! TLS compression would have made of each record.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::{CERTIFICATE, KEY, LOCALHOST, Lab};
 
-/// What clients read and wrote on the wire, all connections together.
+/// Bytes that clients read and wrote on the wire, over all connections.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
     read: Arc<AtomicU64>,
@@ -48,7 +48,8 @@ impl Traffic {
         }
     }
 
-    /// Counts at the end that a client has connected to: what is read there, it wrote.
+    /// Counts at the server's end of a client's connection: bytes read there are bytes that the
+    /// client wrote.
     fn of_client(&self, stream: TcpStream) -> CountedConnection {
         CountedConnection {
             stream,
@@ -122,14 +123,14 @@ pub struct Tap {
     connections: Arc<Mutex<Vec<Connection>>>,
 }
 
-/// What a connection was, when it has ended.
+/// The result of a connection.
 struct Connection {
     number: usize,
     to_server: Way,
     to_client: Way,
 }
 
-/// What a checkout would have been with TLS compression.
+/// The sizes of a checkout with TLS compression.
 #[derive(Clone, Copy, Debug)]
 pub struct Squeezed {
     pub read: u64,
@@ -159,9 +160,9 @@ impl Tap {
         Ok(Self { address, traffic, connections })
     }
 
-    /// Each record's bytes replaced by what one stream of DEFLATE a connection and direction makes
-    /// of them (RFC 3749), all else on the wire as it was; and what the clients sent, connection by
-    /// connection.
+    /// The sizes if each record's bytes were compressed by one DEFLATE stream a connection and
+    /// direction (RFC 3749), and all else on the wire stayed the same. Also what the clients sent,
+    /// by connection.
     pub fn end(self) -> (Squeezed, Vec<Vec<u8>>) {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.sort_by_key(|connection| connection.number);
@@ -202,7 +203,7 @@ async fn relay(
     std::future::poll_fn(|cx| {
         let sent = to_server.poll(cx, &mut client, &mut server);
         let answered = to_client.poll(cx, &mut server, &mut client);
-        // Either side's end is the connection's, once what the server said has gone out.
+        // The end of either side ends the connection, once all of the server's bytes were sent.
         if answered.is_ready() || (sent.is_ready() && to_client.left.is_empty()) {
             return Poll::Ready(());
         }
@@ -218,7 +219,7 @@ struct Way {
     deflate: Compress,
     plain: u64,
     squeezed: u64,
-    /// Of a record, not written yet.
+    /// The unwritten rest of a record.
     left: Vec<u8>,
     unflushed: bool,
     keeps: bool,
@@ -227,7 +228,7 @@ struct Way {
 
 impl Default for Way {
     fn default() -> Self {
-        // Level 6 and 32 KiB, as OpenSSL had it.
+        // Level 6 and 32 KiB, as in OpenSSL.
         let deflate = Compress::new(Compression::new(6), true);
         let (left, kept) = (Vec::new(), Vec::new());
         Self { deflate, plain: 0, squeezed: 0, left, unflushed: false, keeps: false, kept }
@@ -235,7 +236,7 @@ impl Default for Way {
 }
 
 impl Way {
-    /// A record at a time, so that it leaves as it came. Ready at the end, whatever ended it.
+    /// Moves one record at a time, so that it leaves as it came. Ready at any kind of end.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -250,7 +251,7 @@ impl Way {
                         Err(_) => return Poll::Ready(()),
                     }
                 }
-                // rustls gives no more than one record of what it has decrypted.
+                // rustls returns at most one decrypted record.
                 let length = match ready!(Pin::new(&mut *from).poll_fill_buf(cx)) {
                     Ok([]) | Err(_) => return Poll::Ready(()),
                     Ok(record) => {
@@ -276,7 +277,7 @@ impl Way {
             self.kept.extend_from_slice(record);
         }
         let before = self.deflate.total_out();
-        // Twice a record's bytes: deflate adds five to each stored block.
+        // Twice a record's bytes, as DEFLATE adds five to each stored block.
         let mut out = Vec::with_capacity(2 * record.len() + 64);
         let done = self.deflate.compress_vec(record, &mut out, FlushCompress::Sync);
         assert!(done.is_ok(), "deflate takes any bytes");

@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 origin with files, and a client over TLS that counts bytes as they come. Must
-//! not decode: what is counted is what was sent.
+//! A small HTTP/1.1 origin with files, and a TLS client that counts the bytes it receives. It must
+//! not decode them: the figure is the bytes sent.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use super::material::Files;
 use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::host_name;
 
-/// Serves files until the program ends; gives its address.
+/// Serves files until the program ends. Returns its address.
 pub async fn serve(files: Arc<Files>) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
@@ -54,7 +54,7 @@ async fn converse(stream: TcpStream, files: &Files) -> io::Result<()> {
     }
 }
 
-/// The lines of a head, without the empty one.
+/// The lines of a head, without the empty line.
 async fn head(stream: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
@@ -69,18 +69,18 @@ async fn head(stream: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result<Vec<Str
     }
 }
 
-/// One kept connection.
+/// One kept connection to a server.
 pub struct WebClient {
     stream: BufReader<TlsStream<TcpStream>>,
 }
 
 /// A response.
 pub struct WebResponse {
-    /// Of the body, as sent.
+    /// Bytes of the body as sent.
     pub bytes: usize,
     pub body: Vec<u8>,
     pub coding: Option<String>,
-    /// The path of a dictionary that is offered.
+    /// The path of the offered dictionary.
     pub link: Option<String>,
 }
 

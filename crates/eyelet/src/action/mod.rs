@@ -1,5 +1,4 @@
 //! What a verdict does: splice, terminate or refuse.
-//! It must not know how the verdict was found.
 
 pub mod refuse;
 pub mod splice;

@@ -1,5 +1,4 @@
-//! Refusing a connection so that the client learns why: an alert, or a line of HTTP.
-//! It must not know how rules are matched.
+//! Refuses a connection so that the client learns why: by an alert, or by a line of HTTP.
 
 use eyelet_policy::Refusal;
 use eyelet_wire::alert::AlertDescription;
@@ -25,13 +24,13 @@ const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 pub enum RefusalMessage {
     /// A fatal alert.
     Alert(AlertDescription),
-    /// A 400 response: it spoke HTTP.
+    /// A 400 response, for a client that spoke HTTP.
     BadRequest,
-    /// Nothing that it would understand.
+    /// Nothing: the client would not understand it.
     Nothing,
 }
 
-/// Refuses by rule, or for want of one.
+/// Refuses by a rule, or because no rule matched.
 pub fn by_rule(
     action: Option<&Action>,
     refusal: Refusal,
@@ -48,12 +47,12 @@ pub fn by_rule(
     (RefusalMessage::Alert(alert), end)
 }
 
-/// Refuses what is no hello.
+/// Refuses a client that sent no readable hello.
 pub fn unreadable(peek: &Peek<'_>) -> (RefusalMessage, End) {
     let reason = match peek {
         Peek::NotTls(not_tls) => Reason::NotTls(*not_tls),
         Peek::Malformed(malformed) => Reason::MalformedHello(*malformed),
-        Peek::NeedMore { .. } | Peek::Hello(_) => Reason::Internal("a hello that can be read"),
+        Peek::NeedMore { .. } | Peek::Hello(_) => Reason::Internal("refused a readable hello"),
     };
     (RefusalMessage::of(&reason), End { outcome: Outcome::Refused, reason })
 }
@@ -66,7 +65,7 @@ fn reason(refusal: Refusal) -> Reason {
 }
 
 impl RefusalMessage {
-    /// What a client is sent whose connection ends so before its handshake is done.
+    /// The message to a client whose connection ends for this reason before its handshake is done.
     pub fn of(reason: &Reason) -> Self {
         match reason {
             Reason::NotTls(NotTls::Http) => Self::BadRequest,
@@ -75,7 +74,8 @@ impl RefusalMessage {
     }
 }
 
-/// Sends the answer and lets it be read; the connection lingers, its line is the caller's.
+/// Sends the message. The connection lingers so that the client can read it. The caller emits the
+/// access line.
 pub fn refuse(connection: &ConnectionHandle, answer: &RefusalMessage, end: End) -> Result<(), End> {
     match answer {
         RefusalMessage::Alert(alert) => park::close_with(&connection.handle, &alert.fatal_record()),
@@ -85,7 +85,8 @@ pub fn refuse(connection: &ConnectionHandle, answer: &RefusalMessage, end: End) 
     Err(end)
 }
 
-/// Ends a connection whose rule could not be carried out: `internal_error`, which is ours.
+/// Ends a connection whose rule could not be carried out. The alert is `internal_error`: the fault
+/// is ours.
 pub fn fail(connection: &ConnectionHandle, end: End) -> Result<(), End> {
     let alert = AlertDescription::InternalError.fatal_record();
     park::close_with(&connection.handle, &alert);

@@ -1,5 +1,4 @@
-//! Splice: dial the upstream, give it what was peeked, and leave the pair to the table.
-//! It must not know TLS.
+//! Splice: dials the upstream, sends it the peeked bytes, and parks the pair.
 
 use crate::action::refuse::{self, RefusalMessage};
 use crate::connect;
@@ -19,7 +18,7 @@ use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, TlsCompression};
 use eyelet_telemetry::reason::Reason;
 use eyelet_wire::version::TLS13;
 
-/// Splices the connection. Of `peeked` the first `hello_bytes` are the hello, if it was read.
+/// Splices the connection. The first `hello_bytes` of `peeked` are the hello; 0 if none was read.
 pub async fn splice(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
@@ -41,7 +40,8 @@ pub async fn splice(
         let header = proxy_protocol::header(connection, info, None);
         peeked.edit(|bytes| drop(bytes.splice(0..0, header)));
     }
-    // Without bytes of ours no SYN would be sent, and a server that speaks first would wait.
+    // With TCP Fast Open the SYN waits for our first bytes. Without any, it would never be sent,
+    // and a server that speaks first would wait.
     let fast_open = rule.fast_open && !peeked.is_empty();
     let mark = match target {
         DialTarget::Configured(_) | DialTarget::Unix(_) => DialMark::None,
@@ -75,8 +75,8 @@ pub async fn splice(
     Ok(())
 }
 
-/// A server may choose compression that was offered, and in TLS 1.3 ask for a second hello. A list
-/// of rules that is blind has no name to compare, and no hello that was read.
+/// A server may choose compression that was offered. In TLS 1.3 it may ask for a second hello.
+/// Blind rules need no inspection: they have no name to compare, and no hello was read.
 fn is_inspected(info: &ConnectionInfo, rule: &Splice) -> bool {
     let asks_again = info.decided.tls_version == Some(TLS13);
     match info.decided.tls_compression {
@@ -86,7 +86,7 @@ fn is_inspected(info: &ConnectionInfo, rule: &Splice) -> bool {
     }
 }
 
-/// What came behind the hello goes the way of what is still to come.
+/// Bytes behind the hello take the same way as all later bytes.
 fn pass_behind(
     connection: &ConnectionHandle,
     info: &ConnectionInfo,
@@ -121,8 +121,8 @@ fn target<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>>
     }
 }
 
-/// Where the client meant to go. What it could choose freely, by asking a proxy for it, is guarded
-/// as a name is.
+/// Where the client meant to go. A client of CONNECT chose it freely, so it is guarded as a name
+/// is.
 fn destination<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>> {
     let guard = Guard { allow: &rule.upstream_allow };
     match (info.decided.destination, &info.connect) {
@@ -132,8 +132,8 @@ fn destination<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget
     }
 }
 
-/// A client that sent a hello understands an alert; one whose bytes were never looked at is
-/// closed without a word of ours in a protocol that we don't know.
+/// A client that sent a hello understands an alert. One whose bytes were never read is closed
+/// without an answer: its protocol is unknown.
 fn failed(
     connection: &ConnectionHandle,
     info: &ConnectionInfo,

@@ -1,5 +1,4 @@
-//! Terminate: shake hands, dial the application, and leave the connection to the table.
-//! It must not know how bytes are moved afterwards.
+//! Terminate: shakes hands, dials the application, and parks the connection.
 
 use eyelet_policy::Refusal;
 use eyelet_wire::hello::Hello;
@@ -21,7 +20,7 @@ use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, Reason};
 
-/// What a terminator must know of a hello beside its bytes and its versions.
+/// Facts of a hello that a terminator needs beside its bytes and its versions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offer {
     /// It announces early data.
@@ -31,7 +30,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// That of a hello.
+    /// The facts of this hello.
     pub fn of(hello: &Hello<'_>) -> Self {
         let is_ssl30 = hello.legacy_version() == SSL30;
         Self { early_data: hello.has_early_data(), is_ssl30 }
@@ -57,7 +56,8 @@ pub async fn terminate(
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
     // protocol_version alert". rustls does not.
     if offer.is_ssl30 || info.decided.tls_version < Some(terminate.tls_version_min.code()) {
-        // rustls would say handshake_failure of a client that has no word for what it lacks.
+        // rustls would answer handshake_failure: an old client lacks extensions that rustls checks
+        // first.
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(connection, &answer, end);
     }
@@ -99,7 +99,7 @@ async fn dial(
         TerminateUpstream::Tcp(host_port) => DialTarget::Configured(host_port),
         TerminateUpstream::Unix(path) => DialTarget::Unix(path),
         TerminateUpstream::Http(_) => {
-            return Err(End::failed(Reason::Internal("requests are dialled for")));
+            return Err(End::failed(Reason::Internal("dialled HTTP without a request")));
         }
     };
     if let Err(end) = upstream::dial(connection, info, &target, &DialOptions::default()).await {

@@ -1,5 +1,5 @@
-//! The demo's web application, in clear: pages, JSON, an event stream, a WebSocket echo, a
-//! download. Must not know of TLS or of the edge in front of it.
+//! The demo's web application, in the clear: pages, JSON, an event stream, a WebSocket echo, a
+//! download.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,26 +21,26 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::permits::ConnectionPermits;
 
-/// Connections served at a time, so that whoever loads the demo finds a bound and not the
-/// machine's last descriptor.
+/// Connections served at a time, so that load on the demo ends at a limit and does not use up the
+/// machine's descriptors.
 const CONNECTIONS_MAX: usize = 4096;
-/// The largest `/big`: enough for a measurement, and a typing error ends.
+/// The largest `/big`: enough for a measurement, and a typing error still ends.
 const BIG_BYTES_MAX: u64 = 1 << 30;
 /// `/big` without a size.
 const BIG_BYTES_DEFAULT: u64 = 1 << 20;
-/// One piece of `/big`; static, so that a download of any size holds nothing.
+/// One chunk of `/big`. It is static, so a download of any size allocates nothing.
 static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
-/// A WebSocket message of more is refused: the echo holds a message whole.
+/// Largest WebSocket message: the echo holds a message whole.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 const EVENT_EVERY: Duration = Duration::from_secs(1);
 
-/// Accepts until it is dropped.
+/// Accepts connections until it is dropped.
 pub async fn serve(listener: TcpListener) {
     let permits = ConnectionPermits::new(CONNECTIONS_MAX);
     loop {
         let (stream, permit) = permits.accept(&listener).await;
         tokio::spawn(async move {
-            // A client that goes away in the middle is its own affair.
+            // A client that disconnects early is no error of the demo.
             let _ = answer(stream).await;
             drop(permit);
         });
@@ -107,7 +107,7 @@ fn events() -> Response<Content> {
     response
 }
 
-/// RFC 6455 section 4.2.2: the key answered, then the bytes belong to the echo.
+/// RFC 6455 section 4.2.2: sends the accept key; after it the echo owns the bytes.
 fn websocket(mut request: Request<Incoming>) -> Response<Content> {
     let asked = |name, value: &str| {
         let text = request.headers().get(name).and_then(|v| v.to_str().ok());
@@ -127,7 +127,7 @@ fn websocket(mut request: Request<Incoming>) -> Response<Content> {
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         if let Ok(stream) = upgrade.await {
-            // A client that goes away in the middle is its own affair.
+            // A client that disconnects early is no error of the demo.
             let _ = echo(TokioIo::new(stream)).await;
         }
     });
@@ -149,7 +149,7 @@ async fn echo(stream: Upgraded) -> Result<(), tokio_tungstenite::tungstenite::Er
     let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
     while let Some(message) = socket.next().await {
         let message = message?;
-        // Pings and the closing handshake are the library's.
+        // The library answers pings and the closing handshake.
         if message.is_text() || message.is_binary() {
             socket.send(message).await?;
         }
@@ -177,7 +177,7 @@ fn typed(kind: &'static str, content: Content) -> Response<Content> {
     response
 }
 
-/// A body: all there, so many zeros, or events without end.
+/// A body: bytes, a number of zeros, or events without end.
 enum Content {
     Whole(Option<Bytes>),
     Zeros { left: u64 },

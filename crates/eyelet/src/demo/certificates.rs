@@ -1,5 +1,4 @@
-//! The demo's own certificate authority: a folder that goes away, and the PEM files in it.
-//! Must not know of sockets, of the edge, or of what is printed.
+//! The demo's certificate authority: a temporary folder, and the PEM files in it.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -13,19 +12,18 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// The name of the demo's origin, reached by splice.
+/// The name of the demo's origin, which is spliced.
 pub const ORIGIN_NAME: &str = "origin.demo.test";
-/// The name of the demo's web application, reached by terminate.
+/// The name of the demo's web application, which is terminated.
 pub const APP_NAME: &str = "app.demo.test";
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Certificates live as long as a demo may run: nobody leaves one running for a month.
+/// Days that certificates are valid: longer than a demo runs.
 const LIFE_DAYS: u32 = 30;
-/// Names tried before giving up: one suffices unless another process made the same folder in
-/// the same nanosecond.
+/// Names to try: one suffices, unless another process made the same folder in the same nanosecond.
 const FOLDER_TRIES: u32 = 8;
 
-/// A temporary folder that only its owner may enter; removed with all it holds when dropped.
+/// A temporary folder that only its owner may enter. Dropping it removes it and its files.
 #[derive(Debug)]
 pub struct TemporaryFolder {
     path: PathBuf,
@@ -35,8 +33,8 @@ impl TemporaryFolder {
     /// Makes `eyelet-demo-…` in the system's temporary folder, mode 0700.
     ///
     /// # Errors
-    /// What the system says, e.g. that the disk is full. An existing folder is never reused:
-    /// another user could have made it.
+    /// The system's error, e.g. that the disk is full. An existing folder is never reused: another
+    /// user could have made it.
     pub fn create() -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for _ in 0..FOLDER_TRIES {
@@ -51,16 +49,16 @@ impl TemporaryFolder {
         Err(last)
     }
 
-    /// Where it is.
+    /// The path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a file of this folder, mode 0600, and gives its path.
+    /// Writes a file in this folder, mode 0600, and returns its path.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -71,24 +69,24 @@ impl TemporaryFolder {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // Nobody is left to tell; the system's own cleaning takes what stays.
+        // The system's own cleaning removes what stays.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// A certificate and its key, as a TLS server wants them.
+/// A certificate and its key for a TLS server.
 #[derive(Debug)]
 pub struct Identity {
-    /// The certificate alone: the authority is known to the client.
+    /// The certificate alone: the client has the authority's.
     pub certificate: CertificateDer<'static>,
     /// Its key, PKCS#8.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// What the edge and curl read of them.
+/// The files for the edge and curl.
 #[derive(Debug)]
 pub struct DemoCertificates {
-    /// What a client trusts (PEM).
+    /// The authority that a client trusts (PEM).
     pub ca: PathBuf,
     /// The application's certificate, for the edge's terminate rule (PEM).
     pub app_certificate: PathBuf,
@@ -96,11 +94,11 @@ pub struct DemoCertificates {
     pub app_key: PathBuf,
 }
 
-/// Makes the authority and both certificates (ECDSA P-256), and writes what others read. The
-/// origin's is its own: the edge never sees it.
+/// Makes the authority and both certificates (ECDSA P-256), and writes the files. The origin's key
+/// is not written: the edge never reads it.
 ///
 /// # Errors
-/// A disk that cannot be written, or (as `Other`) a key that could not be made.
+/// A disk that cannot be written to, or (as `Other`) a key that could not be made.
 pub fn make(folder: &TemporaryFolder) -> io::Result<(DemoCertificates, Identity)> {
     let ca_key = KeyPair::generate().map_err(io::Error::other)?;
     let ca_params = authority()?;
@@ -138,7 +136,7 @@ fn leaf(names: &[&str], issuer: &Issuer<'_, KeyPair>) -> io::Result<(rcgen::Cert
     Ok((certificate, key))
 }
 
-/// Valid from yesterday, so that a client whose clock is behind accepts it too.
+/// Valid from yesterday, so that a client with a slow clock accepts it.
 fn dated(names: &[&str]) -> io::Result<CertificateParams> {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(names).map_err(io::Error::other)?;

@@ -1,5 +1,5 @@
-//! `eyelet demo`: an edge on loopback with its own authority, a TLS origin and a web application
-//! behind it. Must not know how the edge works: it configures and starts it as anybody does.
+//! `eyelet demo`: an edge on loopback with its own authority, and a TLS origin and a web
+//! application behind it.
 
 pub mod app;
 pub mod certificates;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use self::certificates::{DemoCertificates, Identity, TemporaryFolder};
 use crate::serve;
 
-/// What `eyelet demo` takes.
+/// Arguments of `eyelet demo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct DemoArgs {
     /// End after this time with a summary, for scripts: 5s, 1m
@@ -31,13 +31,13 @@ pub struct DemoArgs {
     pub port: u16,
 }
 
-/// Runs the demo until a signal or `--exit-after`; what went wrong is one line on stderr.
+/// Runs the demo until a signal or `--exit-after`. An error is one line on stderr.
 #[must_use]
 pub fn run(args: DemoArgs) -> ExitCode {
     match play(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stopped { at, why }) => {
-            // Nobody is left to tell when stderr is gone.
+            // If stderr is closed, the error cannot be reported.
             let _ = writeln!(io::stderr(), "eyelet demo: {at}: {why}");
             ExitCode::FAILURE
         }
@@ -88,7 +88,7 @@ struct Stopped {
     why: String,
 }
 
-/// Only a temporary folder with an odd name could bring this about.
+/// Only a temporary folder with an unusual name can cause this.
 fn mistakes(found: Vec<eyelet_config::Diagnostic>) -> Stopped {
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
     Stopped { at: "the demo's own configuration is wrong", why: lines.join("\n") }
@@ -133,7 +133,7 @@ impl Behind {
     }
 
     fn stop(self) {
-        // A thread that has ended already needs no telling; one that panicked has told.
+        // This fails only if the thread has ended already. A panic was logged then.
         let _ = self.stop.send(());
         let _ = self.thread.join();
     }

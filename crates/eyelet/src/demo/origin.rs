@@ -1,5 +1,4 @@
-//! The demo's TLS origin: it holds the key, so a client that reads its line got there spliced.
-//! Must not know of the edge in front of it.
+//! The demo's TLS origin. Only it has its key, so a client that reads its line was spliced.
 
 use std::io;
 use std::sync::Arc;
@@ -16,14 +15,14 @@ use super::certificates::{Identity, ORIGIN_NAME};
 use super::permits::ConnectionPermits;
 use eyelet_tls::provider::PROVIDER;
 
-/// Connections served at a time, so that whoever loads the demo finds a bound and not the
-/// machine's last descriptor.
+/// Connections served at a time, so that load on the demo ends at a limit and does not use up the
+/// machine's descriptors.
 const CONNECTIONS_MAX: usize = 4096;
 
 /// The acceptor of the origin.
 ///
 /// # Errors
-/// As `Other`, when rustls takes the key for no match of the certificate.
+/// As `Other`, if rustls finds that the key does not match the certificate.
 pub fn acceptor(identity: Identity) -> io::Result<TlsAcceptor> {
     let provider = PROVIDER.clone();
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
@@ -36,14 +35,14 @@ pub fn acceptor(identity: Identity) -> io::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Accepts until it is dropped.
+/// Accepts connections until it is dropped.
 pub async fn serve(listener: TcpListener, acceptor: TlsAcceptor) {
     let permits = ConnectionPermits::new(CONNECTIONS_MAX);
     loop {
         let (stream, permit) = permits.accept(&listener).await;
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            // A client that goes away in the middle is its own affair.
+            // A client that disconnects early is no error of the demo.
             let _ = answer(stream, &acceptor).await;
             drop(permit);
         });

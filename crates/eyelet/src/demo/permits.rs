@@ -1,5 +1,4 @@
-//! Accepting with a bound, for both of the demo's servers.
-//! Must not know what a connection is for.
+//! Accepts connections up to a limit, for both servers of the demo.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,29 +6,29 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long to wait when accept fails: out of descriptors is over when somebody closes one,
-/// and trying again at once would burn a core meanwhile.
+/// How long to wait after accept fails: descriptors become free when a connection closes, and
+/// retrying at once would burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// So many connections at a time; the next wait in the kernel's queue.
+/// A limit on connections at a time. Later ones wait in the kernel's queue.
 #[derive(Debug)]
 pub struct ConnectionPermits {
     free: Arc<Semaphore>,
 }
 
 impl ConnectionPermits {
-    /// At most `connections_max` at a time.
+    /// At most `connections_max` connections at a time.
     #[must_use]
     pub fn new(connections_max: usize) -> Self {
         Self { free: Arc::new(Semaphore::new(connections_max)) }
     }
 
-    /// Waits for a turn and then for a connection. The turn ends when the permit is dropped.
+    /// Waits for a permit, then for a connection. Dropping the permit frees it.
     pub async fn accept(
         &self,
         listener: &TcpListener,
     ) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-        // The semaphore is never closed, so there is always a permit in the end.
+        // The semaphore is never closed, so this always returns a permit.
         let permit = Arc::clone(&self.free).acquire_owned().await.ok();
         loop {
             match listener.accept().await {

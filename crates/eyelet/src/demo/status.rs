@@ -1,5 +1,4 @@
-//! The demo's status line on stderr, until it is time to end.
-//! Must not know what the edge does beyond its counters.
+//! The demo's status line on stderr, until the demo ends.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -10,13 +9,13 @@ use eyelet_telemetry::counters::{self, CounterValues};
 
 /// On a terminal the line is rewritten in place.
 const TERMINAL_EVERY: Duration = Duration::from_secs(1);
-/// Elsewhere each status is a line of its own in somebody's log.
+/// Elsewhere each status is a new line, perhaps of a log file.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
 /// Shows the counters until SIGINT, SIGTERM or `exit_after`.
 ///
 /// # Errors
-/// When no signal can be waited for. A stderr that is gone is no reason to end.
+/// If signals cannot be waited for. A closed stderr does not end the demo.
 pub fn print_status(exit_after: Option<Duration>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -46,14 +45,14 @@ async fn end(exit_after: Option<Duration>) {
     }
 }
 
-/// One line that says what the edge did in all.
+/// Prints the totals of the edge in one line.
 pub fn summary() {
     let seen = counters::snapshot();
     let text = format!(
         "ended: {} accepted, {} spliced, {} terminated, {} refused, {} failed",
         seen.accepted, seen.spliced, seen.terminated, seen.refused, seen.failed,
     );
-    // A stderr that is gone has no reader.
+    // A closed stderr has no reader.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -66,7 +65,7 @@ fn status(seen: &CounterValues) -> String {
     )
 }
 
-/// Where the status goes, and what is on the terminal's line already.
+/// Where the status goes, and what the terminal's line shows now.
 struct Line {
     terminal: bool,
     width: usize,
@@ -84,7 +83,7 @@ impl Line {
 
     fn show(&mut self, text: &str) {
         let text = format!("{:>5} s  {text}", self.began.elapsed().as_secs());
-        // A stderr that is gone has no reader; the demo itself goes on.
+        // A closed stderr has no reader; the demo continues.
         let _ = if self.terminal {
             let width = self.width.max(text.len());
             self.width = text.len();
@@ -94,7 +93,7 @@ impl Line {
         };
     }
 
-    /// The last status, and the end of the line that was rewritten.
+    /// Prints the last status and ends the line.
     fn finish(&mut self) {
         self.show(&status(&counters::snapshot()));
         if self.terminal {

@@ -1,5 +1,4 @@
-//! What the demo writes and prints: the edge's configuration, and what to try.
-//! Must not know how anything is started.
+//! The texts of the demo: the edge's configuration, and the commands to try.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -14,10 +13,10 @@ pub(super) struct Addresses {
     pub(super) app: SocketAddr,
 }
 
-/// A name that no rule knows.
+/// A name without a rule.
 const STRANGER_NAME: &str = "nobody.demo.test";
 
-/// Where the edge's access lines go: not to the terminal, where the status line is.
+/// The file for access lines: the terminal has the status line.
 pub fn access_log(folder: &TemporaryFolder) -> PathBuf {
     folder.path().join("access.log")
 }
@@ -67,7 +66,7 @@ fn quoted(path: &Path) -> String {
     serde_json::Value::from(path.to_string_lossy()).to_string()
 }
 
-/// The lines to try. Each line of a command begins with two spaces and is one shell command.
+/// The commands to try. Each line of a command begins with two spaces and is one shell command.
 pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
     let port = edge.port();
     let ca = shell(ca);
@@ -114,7 +113,7 @@ pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
     text
 }
 
-/// A word that a POSIX shell takes as it is.
+/// A word that a POSIX shell takes unchanged.
 fn shell(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);

@@ -1,5 +1,5 @@
-//! What `eyelet explain` is told of evidence, and what it says would be asked.
-//! Asks nobody: evidence that no flag gives is not known.
+//! The evidence flags of `eyelet explain`, and the questions that an edge would ask. It asks no
+//! server: evidence that no flag gives is unknown.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use eyelet_wire::hello::{Hello, Sni};
 
 use eyelet_config::{Action, Config};
 
-/// Flags on evidence.
+/// The flags for evidence.
 #[derive(Args, Clone, Debug)]
 pub struct EvidenceArgs {
     /// Evidence that confirms the name: dns, certificate
@@ -27,12 +27,12 @@ pub struct EvidenceArgs {
 }
 
 impl EvidenceArgs {
-    /// What DNS says.
+    /// What DNS says of the name.
     pub fn dns(&self) -> Option<bool> {
         self.says(EvidenceKind::Dns)
     }
 
-    /// What the destination shows, if a flag says anything of it.
+    /// What the destination's certificate shows, if a flag says anything about it.
     pub fn certificate(&self, name: Option<&str>) -> Option<CertificateFacts> {
         let valid = self.says(EvidenceKind::Certificate);
         let (names, issuer) = (&self.certificate_names, &self.certificate_issuer);
@@ -57,7 +57,7 @@ impl EvidenceArgs {
     }
 }
 
-/// A line for each question that an edge would have asked.
+/// Prints a line for each question that an edge would have asked.
 pub fn print_asked(asked: &[Fact], facts: &Facts<'_>, out: &mut impl Write) -> io::Result<()> {
     let name = match facts.hello.map(Hello::sni) {
         Some(Sni::Name(name)) => name.to_string(),
@@ -94,7 +94,7 @@ pub fn print_asked(asked: &[Fact], facts: &Facts<'_>, out: &mut impl Write) -> i
     Ok(())
 }
 
-/// A line for each shadow rule that would have decided, or about which too little is known here.
+/// Prints a line for each shadow rule that would have decided, or that lacks a fact here.
 pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -> io::Result<()> {
     for (id, comes_to) in config.policy.shadowed(facts) {
         let Some(rule) = config.rules.get(id.0 as usize) else { continue };
@@ -131,7 +131,7 @@ fn evidence(text: &str) -> Result<EvidenceKind, &'static str> {
     }
 }
 
-/// A rule by its number, and by its name where it has one.
+/// A rule's number, and its name if it has one.
 pub(super) fn label(id: RuleId, name: &str) -> String {
     let number = id.to_string();
     if number == name { number } else { format!("{number} \"{name}\"") }

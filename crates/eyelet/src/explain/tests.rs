@@ -1,5 +1,4 @@
-//! What `eyelet explain` prints for the examples, word for word.
-//! Goes through the command line's own parser.
+//! The exact output of `eyelet explain` for the examples, through the command line's parser.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -16,7 +15,7 @@ struct Typed {
 }
 
 fn run(file: &Path, flags: &str) -> (String, ExitCode) {
-    // `""` is how a shell says an empty word.
+    // `""` is how a shell writes an empty word.
     let words = flags.split_whitespace().map(|word| if word == "\"\"" { "" } else { word });
     let typed = ["explain", file.to_str().unwrap()].into_iter().chain(words);
     let mut out = Vec::new();
@@ -167,7 +166,8 @@ fn evidence_that_would_be_asked_for() {
     let (other, _) = run(&file, "--sni a.test --true-by certificate --tls-compression");
     std::fs::remove_file(&file).unwrap();
     let shadow = "shadow:  rule 1 \"trial\" would refuse\n";
-    // Of what only the rule in shadow asks nothing fails closed, and nobody waits.
+    // Facts that only the shadow rule asks for do not fail closed, and no connection waits for
+    // them.
     let unknown = "asks:    192.0.2.1:443 for its certificate for www.bank.test, by a handshake: \
         not known here (--true-by certificate or --false-by certificate); that fails closed\n\
         shadow:  rule 1 \"trial\" asks for what DNS says (--true-by dns or --false-by dns); it \

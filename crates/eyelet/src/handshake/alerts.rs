@@ -1,5 +1,4 @@
-//! The alerts of a handshake that rustls does not send, or sends another one than the RFCs ask for.
-//! It must not know the connection: errors and secrets come in, an alert goes out.
+//! The alerts that rustls does not send, or where it sends another one than the RFCs ask for.
 
 use eyelet_record::{CONTROL_BYTES_MAX, Keys, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
@@ -9,8 +8,8 @@ use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason};
 use eyelet_tls::server::TrafficSecrets;
 
-/// Our own alert, where rustls says none (`said` is false) or not the RFC's. `lacking`: the hello
-/// is without an extension that TLS 1.3 must have.
+/// Our own alert if rustls sends none (`said` is false) or not the RFC's. `lacking`: the hello
+/// lacks an extension that TLS 1.3 requires.
 pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<AlertDescription> {
     match error {
         // RFC 8446 section 5 and 5.4.
@@ -23,15 +22,15 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
         Error::PeerIncompatible(why) if lacking || is_lack_of_share(why) => {
             Some(AlertDescription::MissingExtension)
         }
-        // It has failed to decrypt, whatever came before it (RFC 8446 section 5.2).
+        // It failed to decrypt, whatever came before (RFC 8446 section 5.2).
         Error::PeerMisbehaved(PeerMisbehaved::RejectedEarlyDataInterleavedWithHandshakeMessage) => {
             Some(AlertDescription::BadRecordMac)
         }
-        // RFC 5246 section 7.4.2, RFC 8446 section 4.4.2: a certificate has a byte at least.
+        // RFC 5246 section 7.4.2, RFC 8446 section 4.4.2: a certificate has at least one byte.
         Error::InvalidMessage(InvalidMessage::IllegalEmptyValue) => {
             Some(AlertDescription::DecodeError)
         }
-        // TLS 1.2 does not know certificate_required (RFC 5246 section 7.4.6).
+        // TLS 1.2 has no certificate_required (RFC 5246 section 7.4.6).
         Error::NoCertificatesPresented if tls12 => Some(AlertDescription::HandshakeFailure),
         _ if said => None,
         Error::InvalidMessage(_) => Some(AlertDescription::DecodeError),
@@ -39,13 +38,13 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
         Error::PeerMisbehaved(_)
         | Error::InappropriateMessage { .. }
         | Error::InappropriateHandshakeMessage { .. } => Some(AlertDescription::UnexpectedMessage),
-        // There is nobody to tell.
+        // The client sent an alert itself, so it gets none.
         Error::AlertReceived(_) => None,
         _ => Some(AlertDescription::InternalError),
     }
 }
 
-/// The end of a connection whose handshake failed by this.
+/// The end of a connection whose handshake failed with this error.
 pub fn end(error: &Error) -> End {
     End::failed(Reason::Handshake(fault(error), Detail::of(error)))
 }
@@ -63,18 +62,18 @@ fn fault(error: &Error) -> HandshakeFault {
         | Error::PeerMisbehaved(_)
         | Error::PeerSentOversizedRecord
         | Error::DecryptError
-        // What our own reader refuses before rustls sees it, and a close_notify.
+        // Errors that our own reader finds before rustls reads the record, and a close_notify.
         | Error::General(_) => HandshakeFault::Protocol,
         _ => HandshakeFault::Internal,
     }
 }
 
-/// Of a second hello, which only rustls sees.
+/// An error about the second hello, which only rustls reads.
 fn is_lack_of_share(why: &PeerIncompatible) -> bool {
     matches!(why, PeerIncompatible::KeyShareExtensionRequired)
 }
 
-/// Appends that alert, as the next record under our application key.
+/// Appends this alert as the next record under our application key.
 pub fn append_sealed(
     suite: Suite,
     secrets: &TrafficSecrets,

@@ -1,6 +1,5 @@
-//! What a handshake's hello lacks, its records by what is never encrypted, and whether one is
-//! early data to be skipped.
-//! It must not know the handshake's state, but for whether our side of TLS 1.3 is sealed.
+//! Checks of a handshake's incoming bytes: missing extensions of the hello, record headers, and
+//! early data to skip.
 
 use eyelet_record::{HEADER_BYTES, Keys, RecordFault, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
@@ -11,33 +10,33 @@ use eyelet_wire::record::{
 };
 use eyelet_wire::version::TLS13;
 
-/// Extensions that a hello of TLS 1.3 must have.
+/// Extensions that a TLS 1.3 hello must have.
 const SUPPORTED_GROUPS: u16 = 10;
 const SIGNATURE_ALGORITHMS: u16 = 13;
 const KEY_SHARE: u16 = 51;
 
-/// What is to be done with a record.
+/// What to do with the next record.
 #[derive(Debug, PartialEq)]
 pub enum Next {
-    /// It is not there whole.
+    /// It is not complete.
     NeedMore,
-    /// rustls may see it: it ends here.
+    /// It ends here, and rustls may read it.
     Record(usize),
-    /// No such record may come. rustls has no alert for it, or another one.
+    /// No such record may come here. rustls has no alert for it, or a different one.
     Refused(AlertDescription, &'static str),
 }
 
-/// Whether a hello of TLS 1.3 lacks an extension that makes us say `missing_extension` (RFC 8446
-/// section 9.2). A pre-shared key alone is no way in: we ask for a new key exchange, and for a
-/// certificate where the ticket is not ours.
+/// Whether a TLS 1.3 hello lacks an extension, so that we answer `missing_extension` (RFC 8446
+/// section 9.2). A pre-shared key alone does not suffice: we require a new key exchange, and a
+/// certificate if the ticket is not ours.
 pub fn is_lacking(hello: &Hello<'_>) -> bool {
     let has = |wanted| hello.extensions().any(|extension| extension == wanted);
     hello.version_max() >= TLS13
         && !(has(SUPPORTED_GROUPS) && has(SIGNATURE_ALGORITHMS) && has(KEY_SHARE))
 }
 
-/// Judges the record that begins at `at`. `sealed`: our TLS 1.3 flight is out, so that what the
-/// client sends is application data from outside, but for alerts and one kind of CCS.
+/// Checks the record that begins at `at`. `sealed` says that our TLS 1.3 flight was sent. The
+/// client's records then look like application data, except alerts and one kind of CCS.
 pub fn next_record(incoming: &[u8], at: usize, sealed: bool) -> Next {
     let Some(header) = incoming.get(at..).and_then(RecordHeader::read) else {
         return Next::NeedMore;
@@ -64,14 +63,14 @@ pub fn next_record(incoming: &[u8], at: usize, sealed: bool) -> Next {
     Next::Record(end)
 }
 
-/// Whether a record is application data from outside.
+/// Whether the outer content type of a record is application data.
 pub fn is_application_data(record: &[u8]) -> bool {
     record.first() == Some(&APPLICATION_DATA)
 }
 
-/// Whether a record is none of the client's handshake (RFC 8446 section 4.2.10: "ignoring records
-/// that fail to deprotect"). It is tried on a copy; the client's sequence number is 0 until one
-/// is its own.
+/// Whether a record does not belong to the client's handshake (RFC 8446 section 4.2.10: "ignoring
+/// records that fail to deprotect"). It is opened on a copy. The client's sequence number stays 0
+/// until one record opens.
 pub fn is_early_data(suite: Suite, client_handshake: &[u8], record: &[u8]) -> bool {
     let secret = client_handshake;
     let Ok(mut session) = Session::tls13(Role::Server, suite, secret, secret, 0, 0) else {

@@ -1,4 +1,4 @@
-//! Reads access lines for what was asked. It must not know what becomes of it.
+//! Reads from an access log which requests the clients of a rule made.
 
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use eyelet_sys::file::open_regular;
 use serde::Deserialize;
 
-/// A request that can be made again.
+/// A request that can be repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Visit {
     pub(super) host: Box<str>,
@@ -30,7 +30,7 @@ struct Http<'a> {
     status: Option<u16>,
 }
 
-/// All that a log has of a rule.
+/// All requests of a rule in a log.
 pub(super) fn read(path: &Path, rule: &str) -> io::Result<Vec<Visit>> {
     let mut visits = Vec::new();
     for line in BufReader::new(open_regular(path)?).lines() {
@@ -42,7 +42,7 @@ pub(super) fn read(path: &Path, rule: &str) -> io::Result<Vec<Visit>> {
     Ok(visits)
 }
 
-/// What comes to a log from now on, for some time.
+/// The requests that a log gets from now on, for some time.
 pub(super) fn follow(path: &Path, rule: &str, time: Duration) -> io::Result<Vec<Visit>> {
     let end = Instant::now() + time;
     let mut file = open_regular(path)?;
@@ -72,5 +72,5 @@ fn visit(line: &str, wanted: &str) -> Option<Visit> {
 }
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// Some hundred megabytes of log.
+/// Most requests that are read: some hundred megabytes of log.
 const VISITS_MAX: usize = 1_000_000;

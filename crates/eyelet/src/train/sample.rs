@@ -1,4 +1,4 @@
-//! Asks an upstream for one response, with nobody's credentials. It must not know what for.
+//! Requests one response from an upstream, without credentials.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -24,7 +24,7 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The upstream of a rule, verified as its requests verify it.
+    /// The upstream of a rule, verified as for the rule's requests.
     pub(super) fn new(config: &Config, upstream: &'a HttpUpstream) -> Result<Self, String> {
         if upstream.http2 == UpstreamHttp2::On {
             return Err(HTTP2_ONLY.into());
@@ -37,15 +37,15 @@ impl<'a> Source<'a> {
         Ok(Self { address, tls: Some((client, name)) })
     }
 
-    /// The body, if it may be shown to everybody and is worth compressing.
+    /// The body, if any client may see it and it is worth compressing.
     pub(super) fn fetch(&self, visit: &Visit) -> Option<Vec<u8>> {
         let (answer, is_closed) = self.ask(visit).ok()?;
         let (status, headers, body) = split(&answer)?;
         let length = Some(body.len() as u64);
         let declared =
             headers.get(CONTENT_LENGTH).and_then(|declared| declared.to_str().ok()?.parse().ok());
-        // What is cut short would teach half a response; nothing tells it from a whole one where
-        // TLS did not end as it should and no length was told.
+        // A truncated body would train on half a response. If the length is unknown, only a proper
+        // end of TLS shows that the body is whole.
         let whole = declared.map_or(is_closed, |declared: u64| Some(declared) == length)
             && body.len() <= BODY_BYTES_MAX
             && !headers.contains_key(TRANSFER_ENCODING);
@@ -77,9 +77,9 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What comes back, and whether it ended as it should.
+/// The response, and whether it ended properly.
 fn converse(mut stream: impl Read + Write, visit: &Visit) -> io::Result<(Vec<u8>, bool)> {
-    // HTTP/1.0: the connection's end is the body's, and nothing is chunked.
+    // HTTP/1.0: the end of the connection ends the body, and nothing is chunked.
     let request = format!(
         "GET {} HTTP/1.0\r\nHost: {}\r\nAccept-Encoding: identity\r\nX-Forwarded-Proto: https\r\n\
          Connection: close\r\n\r\n",
@@ -90,7 +90,7 @@ fn converse(mut stream: impl Read + Write, visit: &Visit) -> io::Result<(Vec<u8>
     let bytes_max = (BODY_BYTES_MAX + HEAD_BYTES_MAX) as u64;
     match stream.take(bytes_max).read_to_end(&mut answer) {
         Ok(_) => Ok((answer, true)),
-        // Without close_notify.
+        // The end came without close_notify.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok((answer, false)),
         Err(error) => Err(error),
     }
@@ -112,7 +112,7 @@ fn split(answer: &[u8]) -> Option<(StatusCode, HeaderMap, &[u8])> {
 const HTTP2_ONLY: &str = "samples are asked by HTTP/1 only; with `upstream_http2 = \"on\"` this \
     upstream may not understand that. Train with a configuration that names it without";
 
-/// What is longer is no small response.
+/// A longer response is not small.
 const BODY_BYTES_MAX: usize = 256 << 10;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const FIELDS_MAX: usize = 128;

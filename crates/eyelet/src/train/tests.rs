@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Answers each path with a record of its number; some are not for everybody, some are cut short.
+/// Answers each path with a record of its number. Some responses are private, some are truncated.
 fn upstream(tls: Option<Arc<rustls::ServerConfig>>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -67,7 +67,7 @@ fn samples_are_asked_over_tls_where_requests_are() {
     train_from_log(&scratch, Some("app.example"));
 }
 
-/// The identity that the scratch configuration's rule has.
+/// The certificate and key of the scratch configuration's rule.
 fn identity(folder: &Path) -> Arc<rustls::ServerConfig> {
     use rustls_pki_types::pem::PemObject;
     let chain = rustls_pki_types::CertificateDer::from_pem_file(folder.join("app.pem")).unwrap();

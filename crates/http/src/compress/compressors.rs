@@ -1,5 +1,5 @@
-//! A worker's compressors: what they share, what they may hold, and Eyelet's own answers.
-//! It must not know a response.
+//! A worker's compressors: their pool, its memory limit, and dictionaries served as Eyelet's own
+//! responses.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,13 +17,13 @@ use super::trained::Trained;
 use eyelet_config::Config;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
-/// A worker's compressors. Clones are the same.
+/// A worker's compressors. Clones share them.
 #[derive(Clone)]
 pub struct Compressors {
     pub(super) inner: Rc<Inner>,
 }
 
-/// All but the names is the worker's, whatever the configuration.
+/// All fields but the names belong to the worker under any configuration.
 #[derive(Clone)]
 pub(super) struct Inner {
     pub(super) pool: Rc<CompressorPool>,
@@ -32,34 +32,34 @@ pub(super) struct Inner {
     pub(super) pace: Rc<Pace>,
     pub(super) tags: Rc<RefCell<WeakTags>>,
     budget: Arc<Budget>,
-    /// What the pool holds, as far as it was looked at.
+    /// The pool's bytes when they were last counted.
     counted: Rc<RefCell<Counted>>,
-    /// What the pool may hold however much is left.
+    /// The pool's limit, even if the budget has more left.
     bytes_max: usize,
 }
 
-/// What is known of a body when its response's head is there.
+/// The facts known of a body once its response's head is here.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyInfo {
     /// Content-Length; `None`: chunked, or until the connection's end.
     pub length: Option<u64>,
-    /// Whether the first bytes are all of it.
+    /// Whether the first bytes are the whole body.
     pub complete: bool,
 }
 
-/// What the access line says of a response's coding.
+/// What the access line says about a response's coding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodingInfo {
-    /// Content-Encoding, if it is ours.
+    /// Content-Encoding, if Eyelet coded it.
     pub coding: Option<&'static str>,
-    /// Bytes before coding; 0 where nothing was coded or watched.
+    /// Bytes before coding; 0 if the body was neither coded nor inspected.
     pub bytes_identity: u64,
-    /// Why nothing was coded.
+    /// Why the body was not coded.
     pub why_not: Option<&'static str>,
 }
 
 impl Compressors {
-    /// Those of one worker, with its share of the memory budget.
+    /// The compressors of one worker, with its share of the memory budget.
     #[must_use]
     pub fn new(config: &Config, shared: &Arc<SharedDictionaries>, budget: &Arc<Budget>) -> Self {
         let workers = config.workers.unwrap_or_else(cores).max(1);
@@ -68,7 +68,7 @@ impl Compressors {
         Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, names, budget)
     }
 
-    /// The same for the rules of another configuration.
+    /// The same compressors for another configuration's rules.
     #[must_use]
     pub fn reloaded(&self, names: Arc<DictionaryRules>) -> Self {
         Self { inner: Rc::new(Inner { names, ..(*self.inner).clone() }) }
@@ -93,7 +93,7 @@ impl Compressors {
         Self { inner: Rc::new(inner) }
     }
 
-    /// Counts what the pool holds, and lets it take no more than the budget has left.
+    /// Counts the pool's bytes, and limits it to what the budget has left.
     pub fn recount(&self) {
         let Inner { pool, budget, counted, bytes_max, .. } = &*self.inner;
         counted.borrow_mut().set(pool.bytes());
@@ -101,20 +101,20 @@ impl Compressors {
         counted.borrow_mut().set(pool.bytes());
     }
 
-    /// Whether compressors rest that nobody took since this was last asked.
+    /// Whether some compressors have not been used since this was last called.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.inner.pool.is_idle()
     }
 
-    /// Gives up what rests: nothing has come for a while, or memory is short.
+    /// Frees idle compressors, after a while without use or when memory is short.
     pub fn rest(&self) {
         self.inner.pool.clear();
         self.recount();
     }
 
-    /// Eyelet's own answer: a trained dictionary, at the path that `Link` names. `None`: the
-    /// upstream's to answer.
+    /// The response for a trained dictionary at the path that `Link` names. `None` if the upstream
+    /// has to answer.
     #[must_use]
     pub fn answer(&self, rule: u32, head: &Parts) -> Option<Response<Bytes>> {
         if ![Method::GET, Method::HEAD].contains(&head.method) {
@@ -134,7 +134,7 @@ impl Inner {
         self.names.get(&rule).cloned()
     }
 
-    /// The dictionaries that were trained for a rule.
+    /// The trained dictionaries of a rule.
     pub(super) fn trained(&self, rule: u32) -> Option<Arc<[Arc<Trained>]>> {
         self.shared.trained(self.names.get(&rule)?)
     }
@@ -157,7 +157,7 @@ pub(super) fn is_bodiless(status: StatusCode) -> bool {
     status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED
 }
 
-/// A quarter of `limits.memory_max` is for compressors, of all workers together.
+/// Compressors of all workers together may take a quarter of `limits.memory_max`.
 const MEMORY_SHARE: usize = 4;
-/// Bytes: below, not even one context for each coding fits.
+/// In bytes: a smaller pool does not fit one context for each coding.
 const POOL_BYTES_MIN: usize = 4 << 20;

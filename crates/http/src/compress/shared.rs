@@ -1,5 +1,5 @@
-//! What workers share of compression: the dictionary store, trained dictionaries, and the threads
-//! that keep them and make deltas. It must not know requests beyond their paths.
+//! The compression state that workers share: the dictionary store, trained dictionaries, and the
+//! threads that store them and make deltas.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -25,22 +25,23 @@ use super::trained::Trained;
 use eyelet_config::{Action, Compression, Config, Terminate, TerminateUpstream};
 use eyelet_memory::budget::{Account, Budget, Counted};
 
-/// The names of rules that compress, by index. Indexes mean nothing beyond one configuration.
+/// The names of rules that compress, by index. Indexes are valid in one configuration only.
 pub type DictionaryRules = HashMap<u32, Box<str>>;
 
-/// Shared by all workers. Without rules with dictionaries it is empty: no file, no thread.
+/// Shared by all workers. If no rule has dictionaries it has no file and no thread.
 pub struct SharedDictionaries {
     store: Arc<Mutex<Store>>,
     /// By the rule's name.
     trained: Arc<RwLock<TrainedOfRules>>,
     /// Absent until a rule has dictionaries.
     keeping: OnceLock<Keeping>,
-    /// What was captured at a path last: a response with the same validators is not read again.
+    /// What was last captured at each path: a response with the same validators is not captured
+    /// again.
     recent: Mutex<HashMap<u64, u64>>,
     budget: Arc<Budget>,
 }
 
-/// The keeper's thread, and what is sent to it.
+/// The keeper's thread, and its queue.
 struct Keeping {
     jobs: SyncSender<Job>,
     thread: JoinHandle<()>,
@@ -65,7 +66,7 @@ impl SharedDictionaries {
         Ok(Arc::new(shared))
     }
 
-    /// Starts the threads if a rule of this configuration has dictionaries, and they do not run.
+    /// Starts the threads if a rule of this configuration has dictionaries and they do not run yet.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -84,29 +85,29 @@ impl SharedDictionaries {
                 None
             }
         });
-        // Configurations are loaded by one thread, so nobody else has started them meanwhile.
+        // Only one thread loads configurations, so this cannot be set already.
         let _ = self.keeping.set(self.start_keeper(folder)?);
         Ok(())
     }
 
-    /// The names of the rules of a configuration that dictionaries may be of.
+    /// The names of a configuration's rules that may have dictionaries.
     pub fn rule_names(&self, config: &Config) -> Arc<DictionaryRules> {
         Arc::new(match self.keeping.get() {
             Some(_) => compressing(config).map(|(index, name, _)| (index, name.into())).collect(),
-            // Nobody asks for them, and they are some 70 bytes a rule.
+            // They are unused then, and take about 70 bytes a rule.
             None => HashMap::new(),
         })
     }
 
-    /// Two threads: what was seen is kept whether or not deltas of it are in the making, which
-    /// takes seconds, and deltas are made whether or not a disk takes its time.
+    /// Starts two threads. Making deltas takes seconds and a disk may be slow, so neither may hold
+    /// up the other.
     fn start_keeper(&self, folder: Option<DictionaryFolder>) -> io::Result<Keeping> {
         let (jobs, received) = sync_channel(JOBS_MAX);
         let (steps, wanted) = sync_channel(WANTED_MAX);
         let maker = Maker::new(self.store.clone(), folder.clone(), self.budget.clone());
         let (store, trained) = (self.store.clone(), self.trained.clone());
         let mut keeper = Keeper::new(store, trained, folder, steps, &self.budget);
-        // Before the first request: a client that comes back after a restart finds its dictionary.
+        // Before the first request: a client that returns after a restart finds its dictionary.
         keeper.load();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         named("deltas").spawn(move || maker.run(&wanted))?;
@@ -114,8 +115,8 @@ impl SharedDictionaries {
         Ok(Keeping { jobs, thread })
     }
 
-    /// Has what is not on disk yet written, and waits for that, `FINISH_TIMEOUT` at most. For the
-    /// time when no worker is left: what was sent before is taken too.
+    /// Writes to disk what is not there yet, and waits for `FINISH_TIMEOUT` at most. Call it when
+    /// no worker is left, so that all jobs in the queue are done too.
     pub fn finish(&self) {
         let Some(Keeping { jobs, thread }) = self.keeping.get() else { return };
         let end = Instant::now() + FINISH_TIMEOUT;
@@ -127,7 +128,7 @@ impl SharedDictionaries {
                     "not all dictionaries were written to disk within {waited} s: some are lost"
                 );
             }
-            // A full queue only gets shorter now.
+            // No more jobs arrive, so a full queue only gets shorter.
             is_logged = is_logged || jobs.try_send(Job::End).is_ok();
             std::thread::park_timeout(FINISH_STEP);
         }
@@ -154,7 +155,7 @@ impl SharedDictionaries {
         self.store().delta(step).map(|delta| delta.coded.clone())
     }
 
-    /// Asks for the delta from `hash` to what was last seen at a path.
+    /// Requests the delta from `hash` to the latest response at a path.
     pub(super) fn ask_for_delta(&self, family: &Family, hash: Hash, path: &str, coding: Coding) {
         if let Some(last) = self.last_at(family, path) {
             self.ask_for_step(family, Step { from: hash, to: last.hash, coding });
@@ -165,7 +166,7 @@ impl SharedDictionaries {
         self.send(Job::Delta(family.clone(), step));
     }
 
-    /// A place for a response's bytes, unless the same response was read already or there is no
+    /// A buffer to capture a response, unless the same response was captured already or there is no
     /// room.
     pub(super) fn capture(
         &self,
@@ -210,7 +211,7 @@ impl SharedDictionaries {
     }
 
     fn send(&self, job: Job) -> bool {
-        // A full queue loses the job: the next response asks again.
+        // A full queue drops the job: the next response requests it again.
         self.keeping.get().is_some_and(|keeping| keeping.jobs.try_send(job).is_ok())
     }
 
@@ -219,7 +220,7 @@ impl SharedDictionaries {
     }
 }
 
-/// The rules whose responses are compressed: index, name, how.
+/// The rules whose responses are compressed: index, name, settings.
 fn compressing(config: &Config) -> impl Iterator<Item = (u32, &str, &Compression)> {
     (0..).zip(config.rules.iter()).filter_map(|(index, rule)| match rule.action {
         Action::Terminate(Terminate {
@@ -235,13 +236,13 @@ fn fingerprint(of: &impl std::hash::Hash) -> u64 {
     hasher.finish()
 }
 
-/// The part of `limits.memory_max` that the store may take, whatever `[dictionary]` says.
+/// The store may take a quarter of `limits.memory_max`, whatever `[dictionary]` says.
 const MEMORY_PARTS: usize = 4;
-/// At the end of the program: time for what waits for the disk.
+/// How long the end of the program waits for the disk.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is looked whether the thread has ended.
+/// How often the end of the thread is checked.
 const FINISH_STEP: Duration = Duration::from_millis(2);
-/// Places whose validators are remembered.
+/// Paths whose validators are remembered.
 const RECENT_MAX: usize = 4096;
-/// Bytes of a response without Content-Length that are kept: what is longer is no asset.
+/// Bytes of a response without Content-Length that are captured: a longer one is no asset.
 const UNKNOWN_BYTES_MAX: usize = 1 << 20;

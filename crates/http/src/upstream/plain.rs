@@ -1,5 +1,5 @@
-//! A socket to an upstream, in the worker's epoll as long as it lives, as a stream that one task
-//! at a time reads and writes. It must not know what is said on it.
+//! A socket to an upstream as a byte stream for one task at a time. It stays in the worker's epoll
+//! for its life.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Takes a connected socket, which it registers if nobody has.
+    /// Takes a connected socket, and registers it if it is not registered yet.
     pub fn new(worker: &Rc<Worker>, connected: Connected<Registration>) -> io::Result<Self> {
         let Connected { socket, registration, .. } = connected;
         let registration = match registration {
@@ -34,12 +34,12 @@ impl Plain {
         Ok(Self { registration, socket })
     }
 
-    /// The socket alone, which nobody watches any more.
+    /// Returns the socket alone, without its registration.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
         self.registration.end(self.socket)
     }
 
-    /// Reads at most `max` bytes, through the worker's buffer, and appends them; how many came. 0
+    /// Reads at most `max` bytes through the worker's buffer and appends them. Returns how many. 0
     /// is the end.
     pub fn poll_recv(
         &self,
@@ -55,20 +55,20 @@ impl Plain {
         self.registration.socket_state.forget();
     }
 
-    /// Bytes that the other machine has not acknowledged. The process behind a Unix socket is on
-    /// this one, and cannot vanish from it.
+    /// Bytes that the other machine has not acknowledged; 0 for a Unix socket, whose process is on
+    /// this machine and cannot vanish unnoticed.
     pub fn unsent(&self) -> usize {
         let is_tcp = socket::local_address(&self.socket).is_ok();
         if is_tcp { socket::unsent(&self.socket).unwrap_or(0) } else { 0 }
     }
 
-    /// Whether epoll has told of something that was not read.
+    /// Whether epoll has reported an event that was not read.
     pub fn has_event(&self) -> bool {
         self.registration.socket_state.is_ready(READ)
     }
 
-    /// Whether nothing has come: neither a byte nor an end. With `look` the kernel is asked also
-    /// where epoll has told of nothing.
+    /// Whether nothing has arrived, neither a byte nor an end. With `look` the kernel is asked even
+    /// if epoll has reported nothing.
     pub fn is_silent(&self, look: bool) -> bool {
         let mut byte = [0; 1];
         !look && !self.has_event()
@@ -141,7 +141,7 @@ impl AsyncWrite for Plain {
         loop {
             ready!(self.registration.socket_state.poll_ready(task, WRITE));
             let sent = match slices {
-                // A fiftieth of a small request is what the kernel takes to look at a vector.
+                // The kernel's check of a vector costs a fiftieth of a small request.
                 [only] => socket::send(&self.socket, only),
                 slices => socket::send_vectored(&self.socket, slices),
             };
@@ -168,7 +168,7 @@ impl AsyncWrite for Plain {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match socket::shutdown_write(&self.socket) {
-            // Its peer was faster.
+            // The peer closed first.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
             done => Poll::Ready(done),
         }
@@ -192,7 +192,7 @@ pub mod tests {
 
     use super::*;
 
-    /// An event loop that nobody runs: epoll tells nothing before [`look`].
+    /// An event loop that does not run: epoll reports nothing before [`look`].
     pub fn worker() -> Rc<Worker> {
         let settings = Settings {
             idle_timeout: Duration::from_secs(300),
@@ -209,7 +209,7 @@ pub mod tests {
         Rc::new(Worker::new(0, settings, Arc::new(process), Arc::default()).unwrap())
     }
 
-    /// An upstream and the socket to it.
+    /// An upstream's socket and the socket to it.
     pub fn connected(worker: &Rc<Worker>) -> (UnixStream, Plain) {
         let (upstream, socket) = UnixStream::pair().unwrap();
         upstream.set_nonblocking(true).unwrap();
@@ -219,7 +219,7 @@ pub mod tests {
         (upstream, Plain::new(worker, connected).unwrap())
     }
 
-    /// Notes what epoll tells.
+    /// Takes the events that epoll reports.
     pub fn look(worker: &Worker) {
         let mut events = Events::with_capacity(8);
         let mut table = worker.table.borrow_mut();
@@ -231,8 +231,8 @@ pub mod tests {
         }
     }
 
-    /// A kept connection whose upstream has spoken or closed must not get a request, also where
-    /// the event loop has not come to its event yet.
+    /// A kept connection whose upstream has sent bytes or closed must not get a request, even
+    /// before the event loop has seen the event.
     #[test]
     fn what_came_before_its_event_is_seen_by_a_look() {
         let says = |upstream: &mut UnixStream| upstream.write_all(b"a byte").unwrap();
@@ -252,7 +252,7 @@ pub mod tests {
         }
     }
 
-    /// An event says that something may be there. Once that was read, silence is silence.
+    /// An event says that bytes may be there. Once they are read, the socket is silent again.
     #[test]
     fn what_was_read_is_no_noise() {
         let worker = worker();
