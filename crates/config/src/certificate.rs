@@ -225,8 +225,12 @@ fn is_encrypted(text: &[u8]) -> bool {
     has(b"BEGIN ENCRYPTED PRIVATE KEY") || has(b"Proc-Type: 4,ENCRYPTED")
 }
 
-/// The text may contain a key, so it is wiped when dropped.
-fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
+/// Reads a PEM file. Opening it never blocks: it must be a regular file of at most 4 MiB. The text
+/// may contain a key, so it is wiped when dropped.
+///
+/// # Errors
+/// [`CertificateError::Unreadable`].
+pub fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
     read_regular(file, FILE_BYTES_MAX)
         .map(Zeroizing::new)
         .map_err(|why| CertificateError::Unreadable { file: file.to_owned(), why })

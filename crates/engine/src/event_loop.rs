@@ -451,6 +451,10 @@ impl Iterations {
         // dropped each time, which takes the locks of their lists.
         let wake = poll_fn(|task| {
             if ticks.poll_tick(task).is_ready() {
+                // Also here, because a worker that always has events never comes to the end.
+                if let Poll::Ready(order) = order.as_mut().poll(task) {
+                    return Poll::Ready(Ok(Wake::Order(order)));
+                }
                 return Poll::Ready(Ok(Wake::Tick));
             }
             if let Poll::Ready(ready) = readiness.poll_read_ready(task) {

@@ -1,5 +1,5 @@
-//! A socket that belongs to no connection, in the worker's epoll: an upstream's, which many
-//! connections may share. It must not know what is said on it.
+//! The registration of a socket that belongs to no single connection: an upstream's, which many
+//! connections may share.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use eyelet_sys::process;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::reload::ReloadOutcome;
 
@@ -30,6 +30,8 @@ const RELOAD: &[u8] = b"reload\n";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the answer may take: time to check a large configuration and to start serving by it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long accepting pauses after an error, such as no free descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of an answer: more than all mistakes that are printed.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 /// Requests that wait while one is answered. More wait in the socket's queue.
@@ -58,7 +60,10 @@ impl Control {
         // The folder must be ours: a user who can write to it could answer in our place.
         OwnFolder::open(&folder)?;
         remove_dead(&folder);
-        let path = folder.join(format!("{}.{}.sock", name(file)?, std::process::id()));
+        let [real, given] = names(file)?;
+        let path = folder.join(format!("{real}.{given}.{}.sock", std::process::id()));
+        // It has our process id: a process with the same one has left it, in a container the first.
+        let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         let (sender, requests) = channel(REQUESTS_MAX);
         let control = Self { path, requests };
@@ -89,7 +94,15 @@ impl ReloadRequest {
 }
 
 async fn accept(listener: UnixListener, requests: Sender<ReloadRequest>) {
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("control socket: {error}");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         let user = stream.peer_cred().map(|peer| peer.uid());
         if !user.as_ref().is_ok_and(|user| may_ask(*user)) {
             tracing::warn!("control socket: user {user:?} is not allowed to connect");
@@ -129,12 +142,13 @@ pub fn reload(file: &Path) -> ExitCode {
 
 fn ask(file: &Path) -> Result<ReloadOutcome, String> {
     let shown = file.display();
-    let name = name(file).map_err(|error| format!("{shown}: {error}"))?;
+    let names = names(file).map_err(|error| format!("{shown}: {error}"))?;
     let mut found = Vec::new();
     for folder in [own_folder(), SYSTEM_FOLDER.into()] {
         if found.iter().all(|(known, _, _): &(PathBuf, u32, _)| *known != folder) {
-            found
-                .extend(live(&folder, &name)?.into_iter().map(|(pid, s)| (folder.clone(), pid, s)));
+            found.extend(
+                live(&folder, &names)?.into_iter().map(|(pid, s)| (folder.clone(), pid, s)),
+            );
         }
     }
     match found.len() {
@@ -161,7 +175,7 @@ fn converse(mut stream: StdStream) -> io::Result<ReloadOutcome> {
 }
 
 /// The processes behind a file's sockets in one folder.
-fn live(folder: &Path, name: &str) -> Result<Vec<(u32, StdStream)>, String> {
+fn live(folder: &Path, names: &[String; 2]) -> Result<Vec<(u32, StdStream)>, String> {
     let Ok(metadata) = fs::metadata(folder) else { return Ok(Vec::new()) };
     // The owner of the folder could answer in the process's place.
     if ![process::user(), 0].contains(&metadata.uid()) && process::user() != 0 {
@@ -169,7 +183,10 @@ fn live(folder: &Path, name: &str) -> Result<Vec<(u32, StdStream)>, String> {
     }
     let mut found = Vec::new();
     for path in entries(folder) {
-        let Some(pid) = pid_of(&path, name) else { continue };
+        let Some((known, pid)) = parts(&path) else { continue };
+        if !known.iter().zip(names).any(|(known, name)| known == name) {
+            continue;
+        }
         match StdStream::connect(&path) {
             Ok(stream) => found.push((pid, stream)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -186,9 +203,11 @@ fn live(folder: &Path, name: &str) -> Result<Vec<(u32, StdStream)>, String> {
 /// belong to a process that has not begun to listen.
 fn remove_dead(folder: &Path) {
     let is_dead = |path: &Path| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let pid = name.strip_suffix(".sock").and_then(|name| name.rsplit_once('.'));
-        pid.is_some_and(|(_, pid)| !Path::new("/proc").join(pid).exists())
+        let is_socket =
+            || fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+        parts(path).is_some_and(|(_, pid)| {
+            !Path::new("/proc").join(pid.to_string()).exists() && is_socket()
+        })
     };
     for path in entries(folder) {
         if is_dead(&path) {
@@ -203,20 +222,28 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// `NAME.PID.sock`.
-fn pid_of(path: &Path, name: &str) -> Option<u32> {
-    let rest = path.file_name()?.to_str()?.strip_prefix(name)?;
-    rest.strip_prefix('.')?.strip_suffix(".sock")?.parse().ok()
+/// The parts of `REAL.GIVEN.PID.sock`: [`names`] and the process.
+fn parts(path: &Path) -> Option<([&str; 2], u32)> {
+    let mut parts = path.file_name()?.to_str()?.strip_suffix(".sock")?.split('.');
+    let names = [parts.next()?, parts.next()?];
+    let is_digest =
+        |name: &&str| name.len() == 2 * NAME_BYTES && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let pid = parts.next()?.parse().ok()?;
+    (parts.next().is_none() && names.iter().all(is_digest)).then_some((names, pid))
 }
 
-/// The name of a configuration's sockets. It is the same for every path to the file.
-fn name(file: &Path) -> io::Result<String> {
-    let path = file.canonicalize()?;
+/// The names of a configuration file: by its real path, which is the same for each link to it, and
+/// by the absolute path as given, which stays the same when a link on the way is switched.
+fn names(file: &Path) -> io::Result<[String; 2]> {
+    Ok([name(&file.canonicalize()?), name(&std::path::absolute(file)?)])
+}
+
+fn name(path: &Path) -> String {
     let digest = digest(&SHA256, path.as_os_str().as_bytes());
     let mut name = String::new();
     // Writing into a string cannot fail.
     digest.as_ref().iter().take(NAME_BYTES).for_each(|byte| _ = write!(name, "{byte:02x}"));
-    Ok(name)
+    name
 }
 
 fn own_folder() -> PathBuf {

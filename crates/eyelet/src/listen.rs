@@ -93,14 +93,19 @@ pub fn bind_all(
 pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
     let address = |listener: &Listener| {
         let asked = Asked::of(listener);
-        let is_other = |known: &&Bound| {
-            known.asked.address == asked.address
-                && asked.address.port() != 0
-                && known.asked != asked
-        };
+        let is_other =
+            |known: &&Bound| overlaps(known.asked.address, asked.address) && known.asked != asked;
         earlier.iter().find(is_other).map(|known| known.asked.address)
     };
     config.listeners.iter().find_map(address)
+}
+
+/// Whether sockets at both addresses would be in each other's way.
+fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |one: SocketAddr, other: SocketAddr| {
+        one.ip() == other.ip() || (one.ip().is_unspecified() && one.is_ipv6() >= other.is_ipv6())
+    };
+    one.port() == other.port() && one.port() != 0 && (covers(one, other) || covers(other, one))
 }
 
 fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> io::Result<Bound> {

@@ -134,9 +134,13 @@ pub async fn fit(
 /// log.
 pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hello: &Hello<'_>) {
     let decided = &mut info.decided;
-    if let Sni::Name(name) = hello.sni() {
-        decided.sni = Some((&**name).into());
+    match hello.sni() {
+        Sni::Name(name) => decided.sni = Some((&**name).into()),
+        Sni::Malformed(_) => decided.sni_malformed = true,
+        Sni::Absent => {}
     }
+    let alpn_bytes: usize = hello.alpn().map(|name| 1 + name.as_ref().len()).sum();
+    decided.alpn_whole = alpn_bytes == 0;
     decided.ech = hello.has_ech();
     decided.tls_version = Some(hello.version_max());
     decided.tls_compression = Some(match hello.offers_compression() {
@@ -147,6 +151,7 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
         return;
     }
     decided.alpn = Alpn::new(hello.alpn());
+    decided.alpn_whole = decided.alpn.as_ref().map_or(0, Alpn::len_bytes) == alpn_bytes;
     if connection.worker.snapshot.config.log.ja4 {
         decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
     }

@@ -47,7 +47,9 @@ pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
     loaded.warnings.iter().for_each(|warning| _ = writeln!(text, "{warning}"));
     let reloaded = match running.reload(loaded.config) {
         Ok(reloaded) => reloaded,
-        Err(error) => return ReloadOutcome::failed(error),
+        Err(error) => {
+            return ReloadOutcome::failed(format_args!("{error}: nothing has changed"));
+        }
     };
     for key in &reloaded.unchanged {
         let _ = writeln!(text, "{}: `{key}` needs a restart; it stays as it was", file.display());
@@ -56,9 +58,13 @@ pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
     while !running.is_served(reloaded.generation) {
         if Instant::now() >= end {
             let waited = SERVED_TIMEOUT.as_secs();
-            return ReloadOutcome::failed(format!(
-                "a worker does not serve by the new configuration after {waited} s"
-            ));
+            let _ = writeln!(
+                text,
+                "{}: configuration {} is taken over, but a worker has not done so after {waited} s",
+                file.display(),
+                reloaded.generation,
+            );
+            return ReloadOutcome { code: 1, text };
         }
         sleep(SERVED_STEP).await;
     }

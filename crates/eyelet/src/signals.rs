@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::check::MISTAKES;
 use crate::control::{Control, ReloadRequest};
 use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
@@ -103,7 +104,7 @@ fn log(outcome: &ReloadOutcome) {
             _ => tracing::error!("reload: {line}"),
         }
     }
-    if outcome.code > 0 {
+    if outcome.code == MISTAKES {
         tracing::error!("reload: nothing has changed");
     }
 }

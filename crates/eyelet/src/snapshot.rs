@@ -147,7 +147,10 @@ impl PreparedSnapshot {
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
         let same = earlier.filter(|earlier| {
             let verdicts = |snapshot: &Config| snapshot.policy.fingerprint();
-            earlier.listeners == listeners && verdicts(&earlier.config) == verdicts(&config)
+            let evidence = |snapshot: &Config| (snapshot.dns.clone(), snapshot.evidence.clone());
+            earlier.listeners == listeners
+                && verdicts(&earlier.config) == verdicts(&config)
+                && evidence(&earlier.config) == evidence(&config)
         });
         let budget = process.budget.clone();
         let loops = earlier.map(|earlier| &earlier.names.loops);

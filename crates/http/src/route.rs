@@ -10,7 +10,7 @@ use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Decision, Fact, Facts, Verdict};
 use eyelet_resolve::evidence::Attempt;
 use eyelet_resolve::gather;
-use eyelet_telemetry::info::{ConnectionInfo, TlsCompression};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, TlsCompression};
 use eyelet_wire::connect::Target;
 use eyelet_wire::hello::{HelloReader, Peek};
 
@@ -110,9 +110,20 @@ fn is_fit(
     let decided = &info.decided;
     (client_roots == 0 || client_roots == decided.client_roots)
         && decided.tls_version >= Some(terminate.tls_version_min.code())
-        && (!decided.http2 || terminate.alpn_select.iter().any(|name| name == b"h2"))
+        && selects(terminate, decided)
         // The PROXY header has facts that only the handshake knew.
         && terminate.proxy_protocol.is_some() == has_preface
+}
+
+/// Whether the rule would have chosen the protocol that the connection speaks.
+fn selects(terminate: &Terminate, decided: &Decided) -> bool {
+    let lists = |wanted: &[u8]| terminate.alpn_select.iter().any(|name| name == wanted);
+    // A client that offered no protocol speaks HTTP/1.1.
+    let offered_none = decided.alpn_whole && decided.alpn.is_none();
+    match decided.http2 {
+        true => lists(b"h2"),
+        false => offered_none || terminate.alpn_select.is_empty() || lists(b"http/1.1"),
+    }
 }
 
 /// The rules' decision without the hello. A fact that was not kept is unknown and fails closed.
@@ -122,6 +133,10 @@ fn decide(
     local: impl FnOnce() -> Option<SocketAddr>,
 ) -> Option<(u16, u32)> {
     let decided = &info.decided;
+    // The hello could not be written again as it was: the rules might take it for another one.
+    if decided.sni_malformed || (!decided.alpn_whole && worker.shared.config.policy.asks_alpn()) {
+        return None;
+    }
     let listener = worker.labels.listener_called(decided.labels.listener(decided.listener))?;
     let alpn: Vec<Box<[u8]>> =
         decided.alpn.iter().flat_map(|alpn| alpn.raw_names()).map(Into::into).collect();

@@ -217,7 +217,8 @@ impl ServedConnection {
     /// Writes the access line of a request, if there is a log.
     pub fn emit(&self, record: &Record) {
         self.worker.engine.count_shed(&record.reason);
-        if !self.worker.is_logging() {
+        // A request that began while the log was off has no time.
+        if !self.worker.is_logging() || record.started_unix_ms == 0 {
             return;
         }
         let now = self.worker.engine.now_unix_ms();

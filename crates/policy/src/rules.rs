@@ -84,6 +84,7 @@ pub struct Rules {
     /// Rules in shadow, ascending.
     shadows: Box<[u32]>,
     asks_hello: bool,
+    asks_alpn: bool,
     asks_ja4: bool,
     asks_certificate: bool,
     asks_dns: bool,
@@ -135,6 +136,7 @@ impl Rules {
             malformed: unnamed_with(true),
             shadows: numbered().filter(|(_, rule)| rule.shadow).map(|(id, _)| id).collect(),
             asks_hello: deciding().any(|entry| entry.asks_hello),
+            asks_alpn: conditions.iter().any(|conditions| conditions.asks(Matcher::Alpn)),
             asks_ja4: conditions.iter().any(|conditions| conditions.asks(Matcher::Ja4)),
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
@@ -199,6 +201,11 @@ impl Rules {
     /// decision.
     pub const fn asks_hello(&self) -> bool {
         self.asks_hello
+    }
+
+    /// Whether any rule asks for the protocols in the hello.
+    pub const fn asks_alpn(&self) -> bool {
+        self.asks_alpn
     }
 
     /// Whether any rule asks for the fingerprint.

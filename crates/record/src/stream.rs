@@ -1,5 +1,4 @@
-//! All records that lie in a buffer are opened, and a control record is sealed into a value of its
-//! own. It must not know where the bytes come from, or where they go.
+//! Opens all records in a buffer, and seals a control record into a value of its own.
 
 use std::ops::{Deref, Range};
 

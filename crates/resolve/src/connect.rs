@@ -1,5 +1,4 @@
-//! Connects to the first of several addresses that answers (RFC 8305). It must not know where the
-//! addresses come from, or what will be sent.
+//! Connects to the first of several addresses that answers (RFC 8305).
 
 use std::future::poll_fn;
 use std::io;

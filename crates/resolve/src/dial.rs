@@ -1,5 +1,5 @@
-//! Dials an upstream: a name's addresses, if a client may be led there and they are no loop, to one
-//! connected socket. It must not know how names are looked up, or what will be sent.
+//! Dials an upstream. Looks a name up, checks that the client may be led to its addresses and that
+//! they do not lead back to this process, and connects to one of them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

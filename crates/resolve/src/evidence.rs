@@ -10,7 +10,7 @@ use crate::certificate::{Prober, RootsError, Shown};
 use crate::permits::Permits;
 use crate::resolved::Resolved;
 use crate::resolver::{DialledName, Found};
-use eyelet_config::Config;
+use eyelet_config::{Config, Dns};
 use eyelet_telemetry::evidence::AddressEvidence;
 
 /// Evidence of each kind, and names that are dialled, may take one such part of `memory_max`: 8 MiB
@@ -37,6 +37,8 @@ pub struct EvidenceStore {
     /// Addresses of names that are dialled.
     pub dialled: Arc<Cache<DialledName, Arc<Found>>>,
     pub(crate) prober: Option<Prober>,
+    /// Whose answers the caches hold.
+    dns_settings: Dns,
     pub(crate) questions: Arc<Permits>,
     pub(crate) handshakes: Arc<Permits>,
     /// For names that clients want dialled.
@@ -76,13 +78,15 @@ impl EvidenceStore {
             certificates: Arc::new(Cache::new(bytes_max)),
             dialled: Arc::new(Cache::new(bytes_max)),
             prober,
+            dns_settings: config.dns.clone(),
             questions: Permits::new(QUESTIONS_MAX),
             handshakes: Permits::new(HANDSHAKES_MAX),
             lookups: Permits::new(LOOKUPS_MAX),
         })
     }
 
-    /// The same under a new configuration. It forgets certificates that other roots have judged.
+    /// The same under a new configuration. It forgets certificates that other roots have judged,
+    /// and addresses that other resolvers gave.
     ///
     /// # Errors
     /// If the roots cannot be read.
@@ -97,11 +101,17 @@ impl EvidenceStore {
             true => self.certificates.clone(),
             false => Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS)),
         };
+        let bytes_max = config.limits.memory_max / MEMORY_PARTS;
+        let (dns, dialled) = match self.dns_settings == config.dns {
+            true => (self.dns.clone(), self.dialled.clone()),
+            false => (Arc::new(Cache::new(bytes_max)), Arc::new(Cache::new(bytes_max))),
+        };
         Ok(Self {
-            dns: self.dns.clone(),
+            dns,
             certificates,
-            dialled: self.dialled.clone(),
+            dialled,
             prober,
+            dns_settings: config.dns.clone(),
             questions: self.questions.clone(),
             handshakes: self.handshakes.clone(),
             lookups: self.lookups.clone(),

@@ -65,8 +65,12 @@ pub struct Decided {
     pub destination: Option<SocketAddr>,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
+    /// Whether the hello has a `server_name` extension without a usable name.
+    pub sni_malformed: bool,
     /// The protocols in the hello.
     pub alpn: Option<Alpn>,
+    /// Whether `alpn` is all that the hello offers, so that rules can be asked about it again.
+    pub alpn_whole: bool,
     /// The fingerprint of the hello.
     pub ja4: Option<Box<str>>,
     /// Whether the hello has the ECH extension.
@@ -129,6 +133,11 @@ impl Alpn {
             list.extend_from_slice(name);
         }
         (!list.is_empty()).then(|| Self(list.into()))
+    }
+
+    /// Bytes of the list.
+    pub fn len_bytes(&self) -> usize {
+        self.0.len()
     }
 
     /// The names, with U+FFFD for invalid UTF-8.

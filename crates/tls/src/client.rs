@@ -10,6 +10,7 @@ use rustls_pki_types::pem::PemObject;
 
 use crate::provider::PROVIDER;
 use crate::server::TlsError;
+use eyelet_config::certificate;
 use eyelet_config::{Action, Config, TerminateUpstream, UpstreamTls};
 
 /// Which versions of HTTP are offered on a connection.
@@ -94,8 +95,9 @@ fn read(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     match ca {
         Some(path) => {
             let shown = path.display().to_string();
-            let found = CertificateDer::pem_file_iter(path);
-            for certificate in found.map_err(|error| fault(&shown, error.to_string()))? {
+            let text = certificate::read(path);
+            let text = text.map_err(|error| fault(&shown, error.to_string()))?;
+            for certificate in CertificateDer::pem_slice_iter(&text) {
                 let certificate = certificate.map_err(|error| fault(&shown, error.to_string()))?;
                 roots.add(certificate).map_err(|error| fault(&shown, error.to_string()))?;
             }

@@ -355,9 +355,8 @@ fn client_fault(path: &Path, reason: String) -> TlsError {
 fn client_roots(path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
     let fault = |reason| client_fault(path, reason);
     let mut roots = RootCertStore::empty();
-    let certificates =
-        CertificateDer::pem_file_iter(path).map_err(|error| fault(error.to_string()))?;
-    for certificate in certificates {
+    let text = certificate::read(path).map_err(|error| fault(error.to_string()))?;
+    for certificate in CertificateDer::pem_slice_iter(&text) {
         let certificate = certificate.map_err(|error| fault(error.to_string()))?;
         roots.add(certificate).map_err(|error| fault(error.to_string()))?;
     }

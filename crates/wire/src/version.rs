@@ -1,5 +1,4 @@
 //! Versions of TLS: their codes on the wire, their names, and those that are spoken here.
-//! It must not know where a version stands in a message.
 
 /// SSL 3.0 as its code: the first version with the form of hello that is read here.
 pub const SSL30: u16 = 0x0300;

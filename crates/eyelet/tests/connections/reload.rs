@@ -15,7 +15,7 @@ use crate::support::client::{Offer, TLS13, echo};
 use crate::support::crowd::permit;
 use crate::support::edge::{self, LISTENER};
 use crate::support::pki::Kind;
-use crate::support::program::{Said, skip};
+use crate::support::program::{Said, Talk, skip};
 use crate::support::two::{self, Two};
 use crate::support::web::{ask, get};
 use crate::support::{Edge, End, Hello, Pki, SOON, Tls, Upstream, alert_of, ending, output, until};
@@ -233,6 +233,88 @@ fn a_connection_without_a_rule_is_answered_421_and_closed() {
     assert_eq!(get(&mut client, "/").status, 421);
 }
 
+/// A hello that is only partly known could be taken for another one: the kept connection gets 421
+/// where a new one is refused.
+#[test]
+fn what_was_not_kept_of_a_hello_does_not_help_its_client() {
+    const REFUSE: &str = "[[rule]]\nalpn = [\"http/1.1\"]\naction = \"refuse\"\n";
+    let long = "x".repeat(250);
+    let offers: [(&str, &[&str]); 2] =
+        [("[log]\naccess = \"off\"\n", &["http/1.1"]), ("", &[&long, "http/1.1"])];
+    for (log, alpn) in offers {
+        let scene = Scene::with(log);
+        let offer = Offer { alpn, ..Offer::new(&scene.pki) };
+        let mut client = offer.connect(scene.edge.address(), "app.test");
+        assert_eq!(get(&mut client, "/").status, 200);
+        scene.write(&scene.one, "http", &format!("{log}{REFUSE}"));
+        scene.reload_well();
+        assert_eq!(get(&mut client, "/").status, 421, "{alpn:?}");
+    }
+}
+
+/// A name that is no host name keeps a connection from rules that do not ask for one, as it does
+/// with a new connection.
+#[test]
+fn a_malformed_name_is_not_taken_for_none() {
+    let scene = Scene::new();
+    let with = |matcher: &str| {
+        let all = scene.pki.terminate(&format!("http://{}", scene.one.address), "");
+        all.replace("sni = \"app.test\"\n", matcher).replace("name = \"app\"", "name = \"all\"")
+    };
+    scene.write(&scene.one, "http", &with("sni_malformed = true\n"));
+    scene.reload_well();
+    let mut client = Talk::start(
+        Command::new("openssl")
+            .args(["s_client", "-quiet", "-servername", "127.0.0.1", "-connect"])
+            .arg(scene.edge.address().to_string()),
+    );
+    let answers = |client: &Talk, count: usize| {
+        let said = client.said();
+        assert!(!said.contains("200 OK"), "{said}");
+        (said.matches("HTTP/1.1 421").count() == count).then_some(())
+    };
+    // A name leads to no rule for malformed ones.
+    client.say("GET / HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    until("the first answer", || answers(&client, 1));
+    scene.write_text(&format!("workers = 2\n{LISTENER}{}", with("")));
+    scene.reload_well();
+    client.say("GET / HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    until("the second answer", || answers(&client, 2));
+}
+
+/// A worker that always has bytes to move hears of a reload as any other.
+#[test]
+fn a_busy_worker_hears_of_a_reload() {
+    let scene = Scene::new();
+    let sink = Upstream::serve(|mut stream| {
+        let mut bytes = [0; 1 << 16];
+        while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
+    });
+    let text = rules(&scene.pki, sink.address, &scene.one, "http", "");
+    scene.write_text(&text.replace("workers = 2", "workers = 1"));
+    scene.reload_well();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            let mut client = scene.edge.connect();
+            let stop = &stop;
+            scope.spawn(move || {
+                let _ = client.write_all(&Hello::named("host.test").bytes());
+                let bytes = [0; 1 << 18];
+                while !stop.load(Ordering::Relaxed) && client.write_all(&bytes).is_ok() {}
+            });
+        }
+        for _ in 0..3 {
+            let said = scene.reload();
+            if said.status.code() != Some(0) {
+                stop.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(said.status.code(), Some(0), "{}", said.text);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn a_removed_rule_may_end_its_connections_at_once() {
     let scene = Scene::new();
@@ -360,9 +442,39 @@ fn a_process_is_found_by_its_file() {
     });
     assert_eq!(said.status.code(), Some(1));
     assert!(said.text.contains("more than one process"), "{}", said.text);
-    // One that was killed counts no more.
+    // One that was killed counts no more. Files of others stay.
+    let foreign = scene.pki.folder.write("eyelet/app.prod.sock", "");
     drop(second);
     scene.reload_well();
+    let mut third = scene.command();
+    third.arg("serve").arg(&scene.file);
+    drop(Edge::spawn(third, 1));
+    assert!(foreign.exists());
+}
+
+/// A folder of a release, or of a mounted secret, is a link that is switched.
+#[test]
+fn a_process_is_found_after_a_link_on_the_way_is_switched() {
+    let scene = Scene::new();
+    let folder = scene.pki.folder.path();
+    let text = rules(&scene.pki, scene.tcp.address, &scene.one, "http", "");
+    for release in ["one", "two"] {
+        std::fs::create_dir(folder.join(release)).unwrap();
+        scene
+            .pki
+            .folder
+            .write(&format!("{release}/edge.toml"), text.replace("\"edge.", "\"../edge."));
+    }
+    let current = folder.join("current");
+    std::os::unix::fs::symlink("one", &current).unwrap();
+    let file = current.join("edge.toml");
+    let mut command = scene.command();
+    command.arg("serve").arg(&file);
+    let _edge = Edge::spawn(command, 1);
+    std::fs::remove_file(&current).unwrap();
+    std::os::unix::fs::symlink("two", &current).unwrap();
+    let said = output(scene.command().arg("reload").arg(&file));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
 }
 
 /// Root may; any other user may not, even if he finds the socket.
@@ -386,7 +498,7 @@ fn a_foreign_user_is_not_heard() {
     sockets.for_each(|socket| open(&socket.unwrap().path(), 0o777));
     let said = reload_as_nobody(&scene);
     assert_eq!(said.status.code(), Some(1), "{}", said.text);
-    scene.edge.wait_log("may not ask");
+    scene.edge.wait_log("is not allowed");
     assert_eq!(scene.configurations().1, 2);
 }
 

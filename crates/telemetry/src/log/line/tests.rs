@@ -186,6 +186,8 @@ fn decided() -> impl Strategy<Value = Decided> {
             alpn: alpn.and_then(|names| Alpn::new(names.into_iter())),
             ja4,
             ech: false,
+            sni_malformed: false,
+            alpn_whole: false,
             client_roots: 0,
             tls_version,
             http2,
