@@ -112,8 +112,8 @@ pub fn by_head(
     by_fields(&read, length, length_min, event_streams)
 }
 
-/// Whether the 200 response of which this 206 is a part may be coded: both then have the same Vary
-/// (RFC 9110 section 15.3.7). The part's own length does not count.
+/// A 206 response is a part of a 200 response. Whether that 200 response may be coded: if so, both
+/// have the same Vary (RFC 9110 section 15.3.7). The part's own length does not count.
 #[must_use]
 pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: bool) -> bool {
     if status != StatusCode::PARTIAL_CONTENT {

@@ -28,8 +28,8 @@ use crate::worker::{Handle, ListenerSocket, Order, Program, Update, Worker};
 
 /// Events taken in one iteration, so that a tick is never far away.
 const EVENTS: usize = 512;
-/// Connections accepted in one iteration from which most hellos have arrived by the time they
-/// begin.
+/// If one iteration accepts this many connections, most of their hellos have arrived when the
+/// connections begin.
 const CROWD: usize = 4;
 /// Tasks that tokio runs between two looks at its events (the default of its `event_interval`).
 const TASKS: usize = 61;

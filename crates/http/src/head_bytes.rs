@@ -23,9 +23,10 @@ pub fn request_bytes(fields: &HeaderMap, uri: &Uri) -> usize {
     map_bytes(fields) + HEAD_COPIES * (text_bytes(fields) + target)
 }
 
-/// Upper bound of what a block of `block_bytes` on HTTP/2's wire takes when decoded. A field has at
-/// least one byte there, and the library counts it as at least 32 bytes of a head (RFC 9113 6.5.2).
-/// The map has room for up to twice its fields, because it grows by doubling.
+/// Most bytes of memory for a decoded header block of HTTP/2. The block has `block_bytes` on the
+/// wire. Each field has at least one byte there, and the library counts it as at least 32 bytes of
+/// a head (RFC 9113 6.5.2). The map has room for up to twice its fields, because it grows by
+/// doubling.
 pub fn decoded(block_bytes: usize, head_bytes_max: usize) -> usize {
     let fields = block_bytes.min(head_bytes_max / LISTED_BYTES_MIN);
     let texts = block_bytes.saturating_mul(TABLE_BYTES).min(head_bytes_max);

@@ -282,7 +282,7 @@ fn begin(
 ) -> bool {
     load.sees_head();
     if let Err(WaitError::Shed) = handle.in_time() {
-        // It came in the iteration in which its connection was shed.
+        // The stream came in the same iteration, after the connection was shed.
         refuse(served, asked);
         return false;
     }

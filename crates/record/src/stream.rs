@@ -79,8 +79,8 @@ impl Session {
         Ok(ControlRecord { bytes, len })
     }
 
-    /// An alert, close_notify among them, sealed; see [`Session::seal_alert`]. Empty where none may
-    /// be sent any more.
+    /// Seals an alert, which may be close_notify; see [`Session::seal_alert`]. Empty if the session
+    /// may send none any more.
     pub fn alert(&mut self, keys: &mut Keys, description: u8) -> ControlRecord {
         let mut bytes = [0; CONTROL_BYTES_MAX];
         let len = self.seal_alert(keys, description, &mut bytes).unwrap_or(0);

@@ -180,7 +180,7 @@ proptest! {
         arbitrary_records(&[choice].into_iter().chain(script).collect::<Vec<u8>>());
     }
 
-    /// Genuine records, then a stranger's bytes, of which nothing is accepted.
+    /// Genuine records, then a stranger's bytes. No byte of the stranger is accepted.
     #[test]
     fn a_stranger_among_genuine_records(
         input in stranger(),

@@ -221,7 +221,7 @@ fn responses() {
     assert_eq!(fits, Ok((Length::UntilClose, false)));
     let beyond = response(&many(RESPONSE_FIELDS_MAX + 1), &Method::GET);
     assert_eq!(beyond, Err(Fault::TooMany));
-    // There is no wait for more of what is not HTTP.
+    // Bytes that are not HTTP are refused at once: more bytes would not help.
     let mut buffer = BytesMut::from(&b"220 mail"[..]);
     let taken = take_response(&mut buffer, &mut Scanner::default(), &Method::GET);
     assert_eq!(taken.err(), Some(Fault::Line));
