@@ -7,7 +7,9 @@ use clap::{Parser, Subcommand};
 
 use crate::own::Own;
 use crate::peers::NAMES;
-use crate::run::{bulk, chat, churn, compression, handshakes, idle, million, requests, splice};
+use crate::run::{
+    bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice,
+};
 
 /// Measures Eyelet and its peers side by side, in one run, in turn.
 ///
@@ -67,6 +69,8 @@ pub enum Scenario {
     Wake(requests::Options),
     /// A million idle connections on this machine, a sample of them answering (Eyelet only)
     Million(million::Options),
+    /// Reloads, upgrades and new certificates under load: what is lost (Eyelet only)
+    Changes(changes::Options),
     /// The servers and clients that this program brings along
     #[command(subcommand, hide = true)]
     Peer(Own),
@@ -79,6 +83,8 @@ Examples:
   eyelet-bench splice --rounds 9 --strace --against eyelet,nginx,haproxy
   eyelet-bench handshakes --json handshakes.json
   eyelet-bench million --conns 20000
+  eyelet-bench changes --change reload --seconds 60
+  eyelet-bench changes --change reload,upgrade,certificate --every 5 --seconds 1200
 
 A machine that others use makes CPU figures drift by tens of percent: compare within a table, and
 prefer more rounds to longer ones. Memory figures hold still. bench/README.md says more.";

@@ -30,7 +30,9 @@ use serde_json::{Value, json};
 use cli::{Cli, Scenario};
 use lab::Lab;
 use run::requests::Work;
-use run::{Findings, bulk, chat, churn, compression, handshakes, idle, million, requests, splice};
+use run::{
+    Findings, bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice,
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -92,6 +94,7 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Findings> {
         Scenario::Requests(options) => requests::run(lab, against, options, Work::Get).await,
         Scenario::Wake(options) => requests::run(lab, against, options, Work::Echo).await,
         Scenario::Million(options) => million::run(lab, options).await,
+        Scenario::Changes(options) => changes::run(lab, options).await,
         Scenario::Peer(_) => Ok(Findings::default()),
     }
 }

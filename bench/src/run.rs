@@ -1,12 +1,14 @@
 //! The scenarios, and their common parts: meters, tallies, servers side by side.
 
 pub mod bulk;
+pub mod changes;
 pub mod chat;
 pub mod churn;
 pub mod compression;
 pub mod handshakes;
 pub mod idle;
 pub mod million;
+mod post;
 pub mod requests;
 pub mod splice;
 mod strace;

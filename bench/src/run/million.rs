@@ -1,15 +1,15 @@
 //! Very many idle connections on one machine: several servers on one shared port, client processes
 //! with minimal state, and a sample of connections that must answer.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout};
+use std::io;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use super::Findings;
+use super::post::{self, Post, number};
 use crate::board::{Board, Column, Sample, median};
-use crate::child::{self, Child};
+use crate::child;
 use crate::lab::{Lab, Server};
 use crate::peers::{self, Row, ServerKind, ServerMode};
 use crate::procfs;
@@ -60,7 +60,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     eprintln!("{opened} opened in {:.0} s", began.elapsed().as_secs_f64());
     tokio::time::sleep(Duration::from_secs_f64(options.hold)).await;
     let (after, slab) = (memory(&servers), procfs::slab_bytes() - slab);
-    let alive = alive(&mut crowds)?;
+    let alive = post::alive(&mut crowds)?;
     let asked = ask(&mut crowds, options.sample)?;
     let each = opened.max(1) as f64;
     sample.figures = vec![
@@ -105,69 +105,6 @@ fn share() -> usize {
 fn memory(servers: &[Server]) -> procfs::Memory {
     let families: Vec<u32> = servers.iter().flat_map(|server| server.child.family()).collect();
     procfs::memory(&families)
-}
-
-/// A crowd and the two pipes to it.
-struct Post {
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    opened: usize,
-    // The last field: dropping it kills the crowd.
-    child: Child,
-}
-
-impl Post {
-    fn new(mut child: Child) -> io::Result<Self> {
-        let (orders, answers) = child.pipes().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { orders, answers: BufReader::new(answers), opened: 0, child })
-    }
-
-    fn order(&mut self, line: &str) -> io::Result<()> {
-        writeln!(self.orders, "{line}")?;
-        self.orders.flush()
-    }
-
-    fn answer(&mut self) -> io::Result<Vec<String>> {
-        let mut line = String::new();
-        if self.answers.read_line(&mut line)? == 0 {
-            let words = self.child.close_with();
-            return Err(io::Error::other(format!("a crowd ended: {words}")));
-        }
-        Ok(line.split_whitespace().map(str::to_owned).collect())
-    }
-
-    fn await_ready(&mut self, sample: &mut Sample) -> io::Result<()> {
-        loop {
-            let words = self.answer()?;
-            self.opened = number(&words, 1);
-            match words.first().map(String::as_str) {
-                Some("ready") => {
-                    let failed: usize = number(&words, 2);
-                    sample.errors += failed as u64;
-                    if failed > 0 && sample.first_error.is_none() {
-                        sample.first_error = words.get(3).cloned();
-                    }
-                    return Ok(());
-                }
-                _ => eprintln!("crowd {}: {} opened", self.child.pid(), self.opened),
-            }
-        }
-    }
-}
-
-fn number(words: &[String], at: usize) -> usize {
-    words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0)
-}
-
-fn alive(crowds: &mut [Post]) -> io::Result<usize> {
-    for crowd in &mut *crowds {
-        crowd.order("alive")?;
-    }
-    let mut all = 0;
-    for crowd in crowds {
-        all += number(&crowd.answer()?, 1);
-    }
-    Ok(all)
 }
 
 #[derive(Default)]
