@@ -1,8 +1,12 @@
-//! The backend: an echo server, or HTTP/1.1 if the first bytes are "GET ", with or without TLS.
+//! The backend: an echo server, or HTTP/1.1 if the first bytes are "GET ", with or without TLS. A
+//! WebSocket echoes, too.
 
 use std::io;
 use std::net::SocketAddr;
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
@@ -64,7 +68,11 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
             }
             length += more;
         }
-        let head = String::from_utf8_lossy(&buffer[..length]).to_ascii_lowercase();
+        let head = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        if let Some(key) = field(&head, "sec-websocket-key") {
+            return switch(stream, buffer, key).await;
+        }
+        let head = head.to_ascii_lowercase();
         let path = head.split(' ').nth(1).unwrap_or("/");
         let asked = path.strip_prefix("/bytes/").and_then(|count| count.parse().ok());
         let close = head.contains("\r\nconnection: close\r\n");
@@ -75,6 +83,40 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
         length = stream.read(buffer).await?;
     }
     Ok(())
+}
+
+/// The value of a field; the first one where there are several.
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let fields = head.lines().filter_map(|line| line.split_once(':'));
+    let mut named = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    named.next().map(|(_, value)| value.trim())
+}
+
+/// Becomes a WebSocket (RFC 6455 section 4.2.2) that sends each message back. A message fits one
+/// frame of at most 125 bytes, as the load tools send them.
+async fn switch<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    buffer: &mut [u8],
+    key: &str,
+) -> io::Result<()> {
+    let accept = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{WEBSOCKET_GUID}").as_bytes());
+    let accept = STANDARD.encode(accept);
+    let head = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: {accept}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    loop {
+        let mut start = [0; 2];
+        stream.read_exact(&mut start).await?;
+        let length = usize::from(start[1] & 0x7f);
+        let frame = &mut buffer[..4 + length];
+        stream.read_exact(frame).await?;
+        let (mask, body) = frame.split_at_mut(4);
+        body.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+        stream.write_all(&[start[0], start[1] & 0x7f]).await?;
+        stream.write_all(body).await?;
+    }
 }
 
 async fn respond<S: AsyncWrite + Unpin>(
@@ -101,6 +143,8 @@ async fn respond<S: AsyncWrite + Unpin>(
 }
 
 const BUFFER_BYTES: usize = 4096;
+/// RFC 6455 section 1.3.
+const WEBSOCKET_GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const SMALL_BODY_BYTES: usize = 128;
 /// The body's bytes, written repeatedly. 64 KiB keeps system calls out of the figures of a bulk
 /// download.

@@ -1,5 +1,6 @@
-//! What changes of a running edge cost its clients: held connections, GETs, pairs that echo, and
-//! new connections, while the edge is reloaded, upgraded and given other certificates.
+//! What changes of a running edge cost its clients: held connections, GETs, pairs and WebSockets
+//! that echo, and new connections, while the edge is reloaded, upgraded, or given another
+//! certificate.
 
 use std::fs;
 use std::io;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use rustls::ClientConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -37,6 +39,9 @@ pub struct Options {
     /// Pairs that echo random bytes all the time: one half spliced, the other terminated
     #[arg(long, default_value_t = 200)]
     pairs: usize,
+    /// WebSockets that echo all the time
+    #[arg(long, default_value_t = 50)]
+    websockets: usize,
     /// What is done in turn
     #[arg(long, value_delimiter = ',', default_values = ["reload"])]
     change: Vec<Change>,
@@ -100,15 +105,15 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     let config = tls::config(tls::HandshakeOptions::default());
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
     let requests = requests(&config, edge.addresses.terminated, options, end);
-    let pairs = pairs(&config, edge.addresses, options, end);
+    let echoes = echoes(&config, edge.addresses, options, end);
     let mut visitor = JoinSet::new();
     visitor.spawn(visits(config, edge.addresses.terminated, end));
     // The first requests allocate what stays.
     tokio::time::sleep(WARM_UP).await;
     let before = edge.anon_bytes();
     let changed = edge.change_all(lab, options, end).await;
-    let (requests, pairs, visits) =
-        (Tally::gather(requests).await, Tally::gather(pairs).await, Tally::gather(visitor).await);
+    let (requests, echoes, visits) =
+        (Tally::gather(requests).await, Tally::gather(echoes).await, Tally::gather(visitor).await);
     tokio::time::sleep(AFTER).await;
     let after = edge.anon_bytes();
     let alive = post::alive(&mut crowds)?;
@@ -119,8 +124,8 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
         ("requests", requests.micros.len() as f64),
         ("failed", requests.errors as f64),
         ("worst_ms", worst_ms(&requests.micros)),
-        ("echoes", pairs.micros.len() as f64),
-        ("pairs_lost", pairs.errors as f64),
+        ("echoes", echoes.micros.len() as f64),
+        ("echoes_lost", echoes.errors as f64),
         ("visits_failed", visits.errors as f64),
         ("visit_worst_ms", worst_ms(&visits.micros)),
         ("changes", secs.len() as f64),
@@ -128,7 +133,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
         ("change_worst_ms", secs.last().copied().unwrap_or_default() * 1e3),
         ("grown_kib", (after - before) / 1024.0),
     ];
-    for tally in [changed.failed, requests, pairs, visits] {
+    for tally in [changed.failed, requests, echoes, visits] {
         sample.errors += tally.errors;
         sample.first_error = sample.first_error.or(tally.first_error);
     }
@@ -317,46 +322,103 @@ fn requests(
     tasks
 }
 
-/// Pairs that echo until the end. A wrong byte, or the end of a pair, is a failure.
-fn pairs(
+/// What echoes.
+#[derive(Clone, Copy)]
+enum Echo {
+    /// Bytes.
+    Pair,
+    /// A message of a WebSocket.
+    WebSocket,
+}
+
+/// Pairs and WebSockets that echo until the end. A wrong byte, or the end of one, is a failure.
+fn echoes(
     config: &Arc<ClientConfig>,
     addresses: Addresses,
     options: &Options,
     end: Instant,
 ) -> JoinSet<Tally> {
+    let targets = [addresses.spliced, addresses.tcp].into_iter().cycle().take(options.pairs);
+    let pairs = targets.map(|target| (target, Echo::Pair));
+    let websockets = std::iter::repeat_n(addresses.terminated, options.websockets);
+    let all = pairs.chain(websockets.map(|target| (target, Echo::WebSocket)));
     let mut tasks = JoinSet::new();
-    for i in 0..options.pairs {
+    for (i, (target, kind)) in all.enumerate() {
         let config = Arc::clone(config);
-        let target = [addresses.spliced, addresses.tcp][i % 2];
         tasks.spawn(async move {
             let mut tally = Tally::default();
-            let mut stream = match in_time(tls::open(&config, target, i, NAMES)).await {
-                Ok(stream) => stream,
-                Err(e) => {
-                    tally.failed(&e);
-                    return tally;
-                }
-            };
-            let mut clock = interval(ECHO_EVERY);
-            clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut seed = i as u8;
-            while Instant::now() < end {
-                clock.tick().await;
-                seed = seed.wrapping_mul(31).wrapping_add(7);
-                let bytes: Vec<u8> = (0..ECHO_BYTES).map(|k| seed.wrapping_add(k as u8)).collect();
-                let began = Instant::now();
-                match in_time(client::echo(&mut stream, &bytes)).await {
-                    Ok(()) => tally.done(began),
-                    Err(e) => {
-                        tally.failed(&e);
-                        break;
-                    }
-                }
+            if let Err(e) = keep_echoing(&mut tally, &config, target, kind, i, end).await {
+                tally.failed(&e);
             }
             tally
         });
     }
     tasks
+}
+
+async fn keep_echoing(
+    tally: &mut Tally,
+    config: &Arc<ClientConfig>,
+    target: SocketAddr,
+    kind: Echo,
+    i: usize,
+    end: Instant,
+) -> io::Result<()> {
+    let mut stream = in_time(tls::open(config, target, i, NAMES)).await?;
+    if let Echo::WebSocket = kind {
+        in_time(become_websocket(&mut stream)).await?;
+    }
+    let mut clock = interval(ECHO_EVERY);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut seed = i as u8;
+    while Instant::now() < end {
+        clock.tick().await;
+        seed = seed.wrapping_mul(31).wrapping_add(7);
+        let began = Instant::now();
+        match kind {
+            Echo::Pair => {
+                let bytes: Vec<u8> = (0..ECHO_BYTES).map(|k| seed.wrapping_add(k as u8)).collect();
+                in_time(client::echo(&mut stream, &bytes)).await?;
+            }
+            Echo::WebSocket => in_time(echo_message(&mut stream, seed)).await?,
+        }
+        tally.done(began);
+    }
+    Ok(())
+}
+
+/// RFC 6455 section 4.1. The key is any 16 bytes.
+async fn become_websocket<S: client::Duplex>(stream: &mut S) -> io::Result<()> {
+    let request = "GET /echo HTTP/1.1\r\nHost: host-0.bench.test\r\nUpgrade: websocket\r\n\
+                   Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    match head.starts_with(b"HTTP/1.1 101 ") {
+        true => Ok(()),
+        false => Err(io::Error::other("no WebSocket")),
+    }
+}
+
+/// One binary message there and back, in one frame (RFC 6455 section 5.2).
+async fn echo_message<S: client::Duplex>(stream: &mut S, seed: u8) -> io::Result<()> {
+    let mask = [seed, 1, 2, 3];
+    let text: Vec<u8> = (0..MESSAGE_BYTES).map(|k| seed.wrapping_add(k)).collect();
+    let mut frame = vec![0x82, 0x80 | MESSAGE_BYTES];
+    frame.extend(mask);
+    frame.extend(text.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    stream.write_all(&frame).await?;
+    stream.flush().await?;
+    let mut back = vec![0; 2 + text.len()];
+    stream.read_exact(&mut back).await?;
+    match back[..2] == [0x82, MESSAGE_BYTES] && back[2..] == text {
+        true => Ok(()),
+        false => Err(io::Error::other("another message came back")),
+    }
 }
 
 /// One new connection after another: the slowest shows the longest pause of accepting.
@@ -382,7 +444,7 @@ const COLUMNS: [Column; 12] = [
     Column { key: "failed", heading: "failed", decimals: 0 },
     Column { key: "worst_ms", heading: "worst ms", decimals: 1 },
     Column { key: "echoes", heading: "echoes", decimals: 0 },
-    Column { key: "pairs_lost", heading: "pairs lost", decimals: 0 },
+    Column { key: "echoes_lost", heading: "echoes lost", decimals: 0 },
     Column { key: "visits_failed", heading: "new failed", decimals: 0 },
     Column { key: "visit_worst_ms", heading: "worst ms", decimals: 1 },
     Column { key: "changes", heading: "changes", decimals: 0 },
@@ -401,4 +463,6 @@ const AFTER: Duration = Duration::from_secs(5);
 const LAST_CHANGE: Duration = Duration::from_secs(2);
 const ECHO_EVERY: Duration = Duration::from_millis(100);
 const ECHO_BYTES: usize = 1500;
+/// A frame of at most 125 bytes has the shortest header.
+const MESSAGE_BYTES: u8 = 100;
 const VISIT_EVERY: Duration = Duration::from_millis(5);
