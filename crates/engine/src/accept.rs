@@ -238,7 +238,7 @@ mod tests {
     use eyelet_sys::socket::Listen;
 
     use super::*;
-    use crate::shed::tests::worker;
+    use crate::testing::worker;
 
     fn socket() -> Arc<OwnedFd> {
         let how = Listen {
