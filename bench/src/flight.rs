@@ -3,6 +3,8 @@
 
 use std::net::SocketAddrV4;
 
+use eyelet_wire::record::PLAINTEXT_BYTES_MAX;
+
 /// A robot's first bytes, and in how many writes they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -89,7 +91,7 @@ pub fn server_flight_tls12(opaque_bytes: usize) -> Vec<u8> {
             .concat();
     let mut flight = record(22, 0x0303, &handshake(2, &hello));
     let filler = vec![0xe7; opaque_bytes];
-    for part in filler.chunks(RECORD_BYTES_MAX) {
+    for part in filler.chunks(PLAINTEXT_BYTES_MAX) {
         flight.extend(record(22, 0x0303, part));
     }
     flight
@@ -111,7 +113,7 @@ pub fn server_flight(opaque_bytes: usize) -> Vec<u8> {
     let mut flight = record(22, 0x0303, &handshake(2, &hello));
     flight.extend(record(20, 0x0303, &[1]));
     let filler = vec![0xe7; opaque_bytes];
-    for part in filler.chunks(RECORD_BYTES_MAX) {
+    for part in filler.chunks(PLAINTEXT_BYTES_MAX) {
         flight.extend(record(23, 0x0303, part));
     }
     flight
@@ -159,12 +161,11 @@ const POST_QUANTUM_BYTES: usize = 1800;
 const FIRST_SEGMENT: usize = 1400;
 /// X25519MLKEM768: an encapsulation key of 1184 bytes, then 32 of X25519.
 const MLKEM_SHARE: usize = 1216;
-/// RFC 8446 section 5.1.
-const RECORD_BYTES_MAX: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyelet_wire::record::RecordHeader;
 
     #[test]
     fn hellos_have_their_size_and_rustls_reads_the_name() {
@@ -189,7 +190,7 @@ mod tests {
         let (mut at, mut kinds) = (0, Vec::new());
         while at < flight.len() {
             kinds.push(flight[at]);
-            at += 5 + usize::from(u16::from_be_bytes([flight[at + 3], flight[at + 4]]));
+            at += RecordHeader::read(&flight[at..]).expect("a whole header").record_len();
         }
         assert_eq!((at, &kinds[..]), (flight.len(), &[22, 20, 23, 23, 23][..]));
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 
+use eyelet_wire::record::{self, RecordHeader};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
@@ -123,10 +124,11 @@ impl Floor {
             Err(Errno::AGAIN) => return Ok(()),
             Err(e) => return Err(e.into()),
         }
-        let [22, _, _, high, low, ..] = pair.hello[..] else {
-            return if pair.hello.len() < 5 { Ok(()) } else { Err(io::ErrorKind::Other.into()) };
-        };
-        if pair.hello.len() < 5 + usize::from(u16::from_be_bytes([high, low])) {
+        let Some(header) = RecordHeader::read(&pair.hello) else { return Ok(()) };
+        if header.content_type != record::HANDSHAKE {
+            return Err(io::ErrorKind::Other.into());
+        }
+        if pair.hello.len() < header.record_len() {
             return Ok(());
         }
         let upstream = self.upstreams[self.next % self.upstreams.len()];

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use eyelet_wire::record::{HEADER_LEN, RecordHeader};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -70,16 +71,15 @@ async fn shake_hands(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<()>
 
 async fn converse(mut stream: TcpStream, opening: Arc<[u8]>, reply: usize) -> io::Result<()> {
     let mut buffer = [0; HELLO_BYTES];
-    let (mut got, mut wanted) = (0, RECORD_HEADER);
+    let (mut got, mut wanted) = (0, HEADER_LEN);
     while got < wanted {
         let more = stream.read(&mut buffer[got..]).await?;
         if more == 0 {
             return Ok(());
         }
         got += more;
-        if got >= RECORD_HEADER {
-            let length = usize::from(u16::from_be_bytes([buffer[3], buffer[4]]));
-            wanted = RECORD_HEADER + length;
+        if let Some(header) = RecordHeader::read(&buffer[..got]) {
+            wanted = header.record_len();
         }
     }
     stream.write_all(&opening).await?;
@@ -93,7 +93,6 @@ async fn converse(mut stream: TcpStream, opening: Arc<[u8]>, reply: usize) -> io
     Ok(())
 }
 
-const RECORD_HEADER: usize = 5;
 /// Enough for the hellos of `flight`.
 const HELLO_BYTES: usize = 2048;
 const PART_BYTES: usize = 1 << 18;

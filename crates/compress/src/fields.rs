@@ -24,7 +24,8 @@ pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str)
     })
 }
 
-/// Whether a list-valued field contains an element, compared without case.
+/// Whether a list-valued field contains an element, compared without case. Other elements need not
+/// be text.
 #[must_use]
 pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
     headers.get_all(field).iter().any(|line| has_element(line, element))
@@ -32,8 +33,30 @@ pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
 
 /// Whether one line of a list-valued field has an element.
 pub(crate) fn has_element(line: &HeaderValue, element: &str) -> bool {
-    line.to_str().is_ok_and(|line| {
-        let mut elements = line.split(',').map(|found| found.trim_matches([' ', '\t']));
-        elements.any(|found| found.eq_ignore_ascii_case(element))
-    })
+    let mut elements = line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    elements.any(|found| found.eq_ignore_ascii_case(element.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::CACHE_CONTROL;
+
+    use super::*;
+
+    /// A directive beside bytes that are no text is still a directive.
+    #[test]
+    fn elements_are_found_beside_any_others() {
+        for (line, expected) in [
+            (&b"no-transform"[..], true),
+            (b"max-age=1 ,\t No-Transform ", true),
+            (b"x=\"\xe9\", no-transform", true),
+            (b"no-transformer", false),
+            (b"x=no-transform", false),
+            (b"", false),
+        ] {
+            let line = HeaderValue::from_bytes(line);
+            let headers = line.into_iter().map(|line| (CACHE_CONTROL, line)).collect();
+            assert_eq!(lists(&headers, &CACHE_CONTROL, "no-transform"), expected, "{headers:?}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use eyelet_sys::socket;
+use eyelet_sys::{Errno, socket};
 
 use crate::ready::Token;
 use crate::worker::{ListenerSocket, Settings, Worker};
@@ -27,13 +27,6 @@ pub const ACCEPTS: usize = 64;
 pub const LAST_ACCEPT_TIME: Duration = Duration::from_millis(500);
 /// Batches of [`ACCEPTS`] in that last round: a queue of [`BACKLOG`].
 const LAST_ACCEPTS: usize = BACKLOG as usize / ACCEPTS + 1;
-
-const EINTR: i32 = 4;
-const EAGAIN: i32 = 11;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-const EPROTO: i32 = 71;
-const ECONNABORTED: i32 = 103;
 
 /// The listeners of a worker and the connections that were accepted but not begun.
 pub struct Accepting {
@@ -85,14 +78,14 @@ impl Worker {
                     self.uses_descriptors(2);
                     accepting.waiting.push(Accepted { listener, client, peer });
                 }
-                Err(error) => match error.raw_os_error() {
-                    Some(EAGAIN) => {
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::AGAIN) => {
                         accepting.guess = n.max(1);
                         return false;
                     }
                     // The client left before it was accepted.
-                    Some(ECONNABORTED | EINTR | EPROTO) => {}
-                    Some(EMFILE | ENFILE) => {
+                    Some(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
+                    Some(Errno::MFILE | Errno::NFILE) => {
                         self.pause(accepting, "out of descriptors");
                         return false;
                     }
@@ -245,7 +238,7 @@ mod tests {
     use eyelet_sys::socket::Listen;
 
     use super::*;
-    use crate::shed::tests::worker;
+    use crate::testing::worker;
 
     fn socket() -> Arc<OwnedFd> {
         let how = Listen {

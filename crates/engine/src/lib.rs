@@ -22,6 +22,8 @@ pub mod worker;
 
 #[cfg(test)]
 mod sim;
+#[cfg(test)]
+mod testing;
 /// The system calls that move bytes. In tests the simulator replaces them.
 #[cfg(not(test))]
 pub(crate) use eyelet_sys::{pipe, socket};

@@ -526,13 +526,12 @@ pub fn cut_all(worker: &Rc<Worker>) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
     use crate::relay::terminate::Terminated;
-    use crate::worker::{Process, Program, Settings, Task, Update};
-    use eyelet_memory::budget::Budget;
+    use crate::testing::worker;
+    use crate::worker::{Program, Task, Update};
     use eyelet_record::{Role as End13, Session, Suite};
     use eyelet_telemetry::info::{Decided, Parked};
 
@@ -574,23 +573,6 @@ mod tests {
         fn is_resting(&self) -> bool {
             true
         }
-    }
-
-    fn worker() -> Rc<Worker> {
-        let settings = Settings {
-            idle_timeout: Duration::from_secs(60),
-            shed_idle: false,
-            drain_timeout: Duration::from_secs(1),
-            connections_max: 10,
-            descriptors_max: 10,
-        };
-        let process = Process {
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(64 << 20, 0)),
-            descriptors: AtomicUsize::new(0),
-        };
-        // Not the first worker, which unmaps the program's code that is not needed any more.
-        Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).unwrap())
     }
 
     /// Parks a terminated connection that has no upstream yet.

@@ -325,14 +325,11 @@ impl Drop for Serving {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::unix::net::UnixStream;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
 
-    use eyelet_memory::budget::{Budget, Counted, CountedBuffer};
+    use eyelet_memory::budget::{Counted, CountedBuffer};
     use eyelet_telemetry::info::Decided;
 
     use super::*;
@@ -341,24 +338,7 @@ pub(crate) mod tests {
     use crate::ready::CLIENT;
     use crate::relay::splice::Spliced;
     use crate::relay::{Flow, Relay};
-    use crate::worker::{Process, Settings};
-
-    /// A worker without a program.
-    pub fn worker() -> Rc<Worker> {
-        let settings = Settings {
-            idle_timeout: Duration::from_secs(300),
-            shed_idle: false,
-            drain_timeout: Duration::from_secs(1),
-            connections_max: 1_000,
-            descriptors_max: 1_000,
-        };
-        let process = Process {
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(64 << 20, 0)),
-            descriptors: AtomicUsize::new(0),
-        };
-        Rc::new(Worker::new(0, settings, Arc::new(process), Arc::default()).unwrap())
-    }
+    use crate::testing::worker;
 
     /// A parked connection whose client does not take a byte.
     fn park_holder(worker: &Worker, client: OwnedFd) -> Key {

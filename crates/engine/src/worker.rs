@@ -164,7 +164,7 @@ pub struct Handle {
 /// One worker.
 pub struct Worker {
     /// Which one, from 0.
-    pub index: u16,
+    pub(crate) index: u16,
     /// State shared with the other workers.
     pub process: Arc<Process>,
     /// Limits from the configuration.
@@ -180,30 +180,30 @@ pub struct Worker {
     /// Its counters.
     pub counters: Arc<Counters>,
     /// Half-open connections that hold much, oldest first. Some positions are stale.
-    pub large: ShedQueue,
+    pub(crate) large: ShedQueue,
     /// Half-open connections, oldest first. Some positions are stale.
-    pub half_open: ShedQueue,
+    pub(crate) half_open: ShedQueue,
     /// HTTP/2 connections without a stream, longest idle first. Some positions are stale.
-    pub unused: ShedQueue,
+    pub(crate) unused: ShedQueue,
     /// Tasks that serve parked connections, by source.
-    pub serving: RefCell<HashMap<Source, usize, RandomState>>,
+    pub(crate) serving: RefCell<HashMap<Source, usize, RandomState>>,
     /// Tasks that wait for memory.
-    pub waiting_for_memory: RefCell<Vec<Waker>>,
+    pub(crate) waiting_for_memory: RefCell<Vec<Waker>>,
     /// Memory that parked connections hold, by source.
-    pub sources: Sources,
+    pub(crate) sources: Sources,
     /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
-    pub holders: RefCell<Holders>,
+    pub(crate) holders: RefCell<Holders>,
     /// Whether the table was searched for idle connections since the last tick.
-    pub has_looked: Cell<bool>,
+    pub(crate) has_looked: Cell<bool>,
     /// Where that search goes on.
-    pub idle_cursor: Cell<u32>,
+    pub(crate) idle_cursor: Cell<u32>,
     /// Where the search for idle connections goes on while the process drains.
-    pub drain_cursor: Cell<u32>,
+    pub(crate) drain_cursor: Cell<u32>,
     /// Parked connections that may have more to move but found memory short. Tried again at each
     /// tick.
-    pub later: RefCell<Vec<Key>>,
+    pub(crate) later: RefCell<Vec<Key>>,
     /// Idle connections that the search found, with their deadlines, the longest idle last.
-    pub idle: RefCell<Vec<(u32, Key)>>,
+    pub(crate) idle: RefCell<Vec<(u32, Key)>>,
     /// Connections to resume in the next iteration without an event: those that used up their share
     /// of this one, and those that must end.
     pub(crate) again: RefCell<Vec<Key>>,
@@ -220,9 +220,16 @@ pub struct Worker {
     pub is_cutting: Cell<bool>,
     pub(crate) burst: Cell<Burst>,
     /// Counting waker for futures stored in slots.
-    pub counting_waker: Waker,
+    pub(crate) counting_waker: Waker,
     /// Its clocks.
     pub clock: Clock,
+}
+
+impl Process {
+    /// No connection yet.
+    pub const fn new(budget: Arc<Budget>) -> Self {
+        Self { open: AtomicUsize::new(0), budget, descriptors: AtomicUsize::new(0) }
+    }
 }
 
 impl Worker {
@@ -299,7 +306,7 @@ impl Worker {
     }
 
     /// The same for a parked connection.
-    pub fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
+    pub(crate) fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
         if self.logs() {
             let mut info = info.info(&self.shared.borrow());
             if let Relay::Splice(spliced) = relay {
@@ -331,7 +338,7 @@ impl Worker {
     }
 
     /// Counts a slot as freed. Dropping it closes its sockets.
-    pub fn closed(&self, slot: Option<Slot>) {
+    pub(crate) fn closed(&self, slot: Option<Slot>) {
         if let Some(slot) = slot {
             self.process.open.fetch_sub(1, Relaxed);
             self.process.budget.give(Account::Connections, slot.active_bytes());
@@ -342,12 +349,12 @@ impl Worker {
 
     /// Counts descriptors that connections took, or returned where `n` is negative. An active
     /// connection counts two from the start, because it may dial.
-    pub fn uses_descriptors(&self, n: isize) {
+    pub(crate) fn uses_descriptors(&self, n: isize) {
         self.process.descriptors.fetch_add(n.cast_unsigned(), Relaxed);
     }
 
     /// Notes that the bytes in transit of one connection changed from `before` to `after`.
-    pub fn keeps(&self, before: usize, after: usize) {
+    pub(crate) fn keeps(&self, before: usize, after: usize) {
         self.holds(before, after);
         if after > before {
             self.process.budget.take(Account::Relayed, after - before);
@@ -357,7 +364,7 @@ impl Worker {
     }
 
     /// Notes that a parked connection's memory changed from `before` to `after` bytes.
-    pub fn holds(&self, before: usize, after: usize) {
+    pub(crate) fn holds(&self, before: usize, after: usize) {
         let bytes = self.counters.parked_bytes.value().wrapping_add(after as u64);
         self.counters.parked_bytes.set(bytes.wrapping_sub(before as u64));
     }
@@ -368,7 +375,7 @@ impl Worker {
     }
 
     /// The info of a connection that was just accepted.
-    pub fn info(&self, listener: u16, peer: SocketAddr) -> ConnectionInfo {
+    pub(crate) fn info(&self, listener: u16, peer: SocketAddr) -> ConnectionInfo {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
         self.counters.accepted.up();
@@ -385,7 +392,7 @@ impl Worker {
     }
 
     /// Resumes a connection in the next iteration, which then starts without an event.
-    pub fn go_on_later(&self, key: Key) {
+    pub(crate) fn go_on_later(&self, key: Key) {
         self.again.borrow_mut().push(key);
         self.wake_loop();
     }

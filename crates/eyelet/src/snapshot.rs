@@ -106,13 +106,9 @@ impl PreparedSnapshot {
         budget: &Arc<Budget>,
     ) -> Result<Snapshot, SnapshotError> {
         let compress = compress::SharedDictionaries::start(&self.config, budget);
-        let process = Process {
-            open: AtomicUsize::new(0),
-            budget: budget.clone(),
-            descriptors: AtomicUsize::new(0),
-        };
+        let process = Arc::new(Process::new(budget.clone()));
         let compress = compress.map_err(SnapshotError::Dictionaries)?;
-        Ok(self.finish(workers, addresses, (Arc::new(process), compress), None))
+        Ok(self.finish(workers, addresses, (process, compress), None))
     }
 
     /// The snapshot after `earlier`.

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
+use eyelet_compress::fields::lists;
 use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
@@ -14,7 +15,6 @@ use super::coding::{begin, first, known};
 use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
-use super::framing::lists;
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::page::page;

@@ -2,7 +2,7 @@
 //! fields as lists and as lines.
 
 use bytes::BytesMut;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 
 /// Whether a name, in any case, is a field for the next hop only.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
@@ -72,14 +72,6 @@ pub fn is_framing_alias(name: &[u8]) -> bool {
         _ => false,
     };
     looks && name.contains(&b'_')
-}
-
-/// Whether a list field contains an element, compared without case.
-pub fn lists(headers: &HeaderMap, name: &HeaderName, element: &str) -> bool {
-    headers.get_all(name).iter().any(|value| {
-        let mut elements = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-        elements.any(|found| found.eq_ignore_ascii_case(element.as_bytes()))
-    })
 }
 
 /// Writes field lines.

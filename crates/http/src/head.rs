@@ -5,13 +5,14 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
+use eyelet_compress::fields::lists;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
 use memchr::memchr;
 
 use super::fault::{RequestFault, ResponseFault};
-use super::framing::{is_framing_alias, is_hop_by_hop, lists};
+use super::framing::{is_framing_alias, is_hop_by_hop};
 
 /// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;

@@ -1,5 +1,9 @@
 //! A terminated connection as a stream that a task reads and writes. Records are opened and sealed
 //! in the worker's buffers.
+//!
+//! `record` opens and seals for this file and for `relay/terminate.rs` of `engine`. Each holds
+//! unsent bytes and the beginning of a record in its own way: here a task waits for the socket, and
+//! counts them with its other memory.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -450,16 +454,15 @@ impl ClientStream {
         }
         let worker = self.handle.worker.clone();
         let output = &mut *worker.buffers.borrow_mut().output;
-        let prefix = self.session.prefix_len();
-        let (mut at, mut payload) = (0, 0);
-        for _ in 0..RECORDS {
-            let filled = fill(&mut output[at + prefix..][..PAYLOAD_BYTES_MAX]);
-            at += self.session.seal(&mut self.keys, &mut output[at..], filled)?;
+        let mut payload = 0;
+        for slot in self.session.slots(output).take(RECORDS) {
+            let filled = fill(slot);
             payload += filled;
             if filled < PAYLOAD_BYTES_MAX {
                 break;
             }
         }
+        let at = self.session.seal_slots(&mut self.keys, output, payload)?;
         self.bytes_to_client.update(|bytes| bytes + payload as u64);
         let sent = match self.sealed.is_empty() {
             true => self.send_now(&output[..at])?,

@@ -4,7 +4,7 @@
 use crate::fault::RecordFault;
 use crate::keys::{Keys, next_generation};
 use crate::partial::Partial;
-use crate::session::{Session, flag};
+use crate::session::{Renegotiation, Session};
 use crate::suite::{Role, Version};
 
 /// Handshake types (RFC 8446 section 4, RFC 5246 section 7.4).
@@ -18,9 +18,6 @@ mod kind {
 /// Most KeyUpdates without application data between them, as in rustls and BoringSSL. Each costs an
 /// HKDF.
 const KEY_UPDATES_MAX: u8 = 32;
-
-/// Longest handshake message that is skipped, as in rustls' deframer.
-const SKIPPED_BYTES_MAX: u32 = 0xffff;
 
 const HEAD_BYTES: u8 = 4;
 
@@ -40,9 +37,9 @@ impl Session {
         while let Some((&byte, behind)) = rest.split_first() {
             match self.partial {
                 Partial::Skip { left } => {
-                    let skipped = left.min(rest.len() as u32);
-                    self.partial = Partial::skip(left - skipped);
-                    rest = &rest[skipped as usize..];
+                    let skipped = rest.len().min(usize::from(left));
+                    self.partial = Partial::skip(left - skipped as u16);
+                    rest = &rest[skipped..];
                 }
                 Partial::Head { len: HEAD_BYTES, .. } => {
                     // RFC 8446 section 5.1: no message may span a change of keys, and a
@@ -85,23 +82,24 @@ impl Session {
     fn read_head(&mut self, head: [u8; 4]) -> Result<(), RecordFault> {
         let [message, body_len @ ..] = head;
         let body_len = body_len.iter().fold(0, |sum, &byte| sum << 8 | u32::from(byte));
+        if message == kind::KEY_UPDATE {
+            return if body_len == 1 { Ok(()) } else { Err(RecordFault::KeyUpdateLength) };
+        }
+        let Ok(left) = u16::try_from(body_len) else { return Err(RecordFault::HandshakeLength) };
         match message {
-            kind::KEY_UPDATE if body_len != 1 => return Err(RecordFault::KeyUpdateLength),
-            kind::KEY_UPDATE => return Ok(()),
-            _ if body_len > SKIPPED_BYTES_MAX => return Err(RecordFault::HandshakeLength),
             kind::NEW_SESSION_TICKET => self.count_empty()?,
             _ => self.refuse_renegotiation()?,
         }
-        self.partial = Partial::skip(body_len);
+        self.partial = Partial::skip(left);
         Ok(())
     }
 
     /// RFC 5246 section 7.2.2: a warning refuses, and the peer may continue. It may not ask twice.
     fn refuse_renegotiation(&mut self) -> Result<(), RecordFault> {
-        if self.has(flag::RENEGOTIATED) {
+        if self.renegotiation != Renegotiation::Unasked {
             return Err(RecordFault::TooManyRenegotiations);
         }
-        self.flags |= flag::RENEGOTIATED | flag::NO_RENEGOTIATION_DUE;
+        self.renegotiation = Renegotiation::WarningDue;
         Ok(())
     }
 
@@ -113,10 +111,8 @@ impl Session {
             return Err(RecordFault::TooManyKeyUpdates);
         }
         self.key_updates += 1;
-        if request_update == 1 {
-            self.flags |= flag::KEY_UPDATE_DUE;
-        }
-        self.flags &= !flag::ASK_KEY_UPDATE;
+        let due = self.key_update_due.without_request();
+        self.key_update_due = if request_update == 1 { due.with_answer() } else { due };
         next_generation(self.suite, &mut self.rx, &mut keys.open);
         Ok(())
     }

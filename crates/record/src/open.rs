@@ -8,7 +8,7 @@ use eyelet_wire::version::TLS12;
 
 use crate::fault::{RecordFault, alert};
 use crate::keys::{DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, records_max};
-use crate::session::{Session, flag};
+use crate::session::{Reading, Session, Writing};
 use crate::suite::{Suite, Version};
 use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 
@@ -70,15 +70,16 @@ impl Session {
     /// The peer's fault. The session has then ended, except for the alert of
     /// [`Session::seal_alert`]. [`RecordFault::Closed`] if it had ended before.
     pub fn open(&mut self, keys: &mut Keys, input: &mut [u8]) -> Result<Opened, RecordFault> {
-        if self.has(flag::FAILED) {
-            return Err(RecordFault::Closed);
-        }
-        if self.has(flag::READ_CLOSED) && !input.is_empty() {
-            return Ok(Opened::Record { consumed: input.len(), what: Incoming::Nothing });
+        match self.reading {
+            Reading::Failed => return Err(RecordFault::Closed),
+            Reading::Closed if !input.is_empty() => {
+                return Ok(Opened::Record { consumed: input.len(), what: Incoming::Nothing });
+            }
+            Reading::Closed | Reading::Open => {}
         }
         let opened = self.open_record(keys, input);
         if opened.is_err() {
-            self.flags |= flag::FAILED;
+            self.fail(Writing::Failed);
             keys.open = None;
         }
         opened
@@ -201,7 +202,7 @@ impl Session {
     fn count_received(&mut self) {
         self.rx.seq += 1;
         if self.version == Version::Tls13 && self.rx.seq == records_max(self.suite) {
-            self.flags |= flag::ASK_KEY_UPDATE;
+            self.key_update_due = self.key_update_due.with_request();
         }
     }
 
@@ -255,7 +256,7 @@ impl Session {
             return Err(RecordFault::AlertLevel(level));
         }
         if description == alert::CLOSE_NOTIFY {
-            self.flags |= flag::READ_CLOSED;
+            self.reading = Reading::Closed;
             return Ok(Incoming::CloseNotify);
         }
         // The level means nothing in TLS 1.3: all except user_canceled are errors (section 6).
@@ -264,7 +265,7 @@ impl Session {
             Version::Tls12 => level == ALERT_LEVEL_WARNING,
         };
         if !warning {
-            self.flags |= flag::FAILED | flag::WRITE_CLOSED;
+            self.fail(Writing::Closed);
             return Ok(Incoming::PeerAlert(description));
         }
         if self.warnings == WARNINGS_MAX {

@@ -6,8 +6,9 @@ pub(crate) enum Partial {
     /// `len` bytes of type and length. 0: between two messages. 4: a KeyUpdate's last byte is
     /// missing.
     Head { len: u8, bytes: [u8; 4] },
-    /// Bytes of a skipped message that are still to come; never 0.
-    Skip { left: u32 },
+    /// Bytes of a skipped message that are still to come; never 0. The longest message that is
+    /// skipped has 0xffff bytes, as in rustls' deframer.
+    Skip { left: u16 },
 }
 
 impl Partial {
@@ -18,7 +19,7 @@ impl Partial {
         !matches!(self, Partial::Head { len: 0, .. })
     }
 
-    pub(crate) fn skip(left: u32) -> Partial {
+    pub(crate) fn skip(left: u16) -> Partial {
         if left == 0 { Partial::NONE } else { Partial::Skip { left } }
     }
 }

@@ -8,7 +8,7 @@ use crate::keys::{
     DirectionKey, EXPLICIT_NONCE_BYTES, Keys, TAG_BYTES, next_generation, records_max,
 };
 use crate::open::{RECORD_VERSION, content, has_explicit_nonce, tls12_aad};
-use crate::session::{Session, flag};
+use crate::session::{KeyUpdateDue, Renegotiation, Session, Writing};
 use crate::suite::{IV_BYTES, Version};
 use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 
@@ -58,7 +58,7 @@ impl Session {
         slot: &mut [u8],
         payload_len: usize,
     ) -> Result<usize, RecordFault> {
-        if self.flags & (flag::WRITE_CLOSED | flag::FAILED) != 0 {
+        if self.writing != Writing::Open {
             return Err(RecordFault::Closed);
         }
         if payload_len == 0 {
@@ -73,18 +73,20 @@ impl Session {
     /// Whether a control record must be sent before more data: the answer to a KeyUpdate or to a
     /// renegotiation, or a KeyUpdate because our key nears its limit.
     pub fn control_due(&self) -> bool {
-        const DUE: u8 = flag::KEY_UPDATE_DUE | flag::ASK_KEY_UPDATE | flag::NO_RENEGOTIATION_DUE;
-        let key_is_old =
-            self.version == Version::Tls13 && self.tx.seq >= records_max(self.suite) - REKEY_MARGIN;
-        !self.has(flag::WRITE_CLOSED)
-            && !self.has(flag::FAILED)
-            && (key_is_old || self.flags & DUE != 0)
+        let is_due = match self.version {
+            Version::Tls12 => self.renegotiation == Renegotiation::WarningDue,
+            Version::Tls13 => {
+                self.key_update_due != KeyUpdateDue::No
+                    || self.tx.seq >= records_max(self.suite) - REKEY_MARGIN
+            }
+        };
+        is_due && self.writing == Writing::Open
     }
 
     /// Schedules a KeyUpdate that requests the peer's (RFC 8446 section 4.6.3). TLS 1.2 has none.
     pub fn request_key_update(&mut self) {
         if self.version == Version::Tls13 {
-            self.flags |= flag::ASK_KEY_UPDATE;
+            self.key_update_due = self.key_update_due.with_request();
         }
     }
 
@@ -101,15 +103,17 @@ impl Session {
             Version::Tls12 => {
                 let warning = [ALERT_LEVEL_WARNING, alert::NO_RENEGOTIATION];
                 let len = self.seal_message(keys, content::ALERT, &warning, out)?;
-                self.flags &= !flag::NO_RENEGOTIATION_DUE;
+                self.renegotiation = Renegotiation::Refused;
                 Ok(len)
             }
             Version::Tls13 => {
-                let message =
-                    if self.has(flag::ASK_KEY_UPDATE) { KEY_UPDATE_REQUESTED } else { KEY_UPDATE };
+                let message = match self.key_update_due {
+                    KeyUpdateDue::No | KeyUpdateDue::Answer => KEY_UPDATE,
+                    KeyUpdateDue::Request | KeyUpdateDue::AnswerAndRequest => KEY_UPDATE_REQUESTED,
+                };
                 // Sealed with the old key. All that follows uses the next (RFC 8446 4.6.3).
                 let len = self.seal_message(keys, content::HANDSHAKE, &message, out)?;
-                self.flags &= !(flag::ASK_KEY_UPDATE | flag::KEY_UPDATE_DUE);
+                self.key_update_due = KeyUpdateDue::No;
                 next_generation(self.suite, &mut self.tx, &mut keys.seal);
                 Ok(len)
             }
@@ -130,16 +134,21 @@ impl Session {
         description: u8,
         out: &mut [u8],
     ) -> Result<usize, RecordFault> {
-        if self.has(flag::WRITE_CLOSED) {
+        if self.writing == Writing::Closed {
             return Ok(0);
         }
-        let (level, closes) = match description {
-            alert::CLOSE_NOTIFY => (ALERT_LEVEL_WARNING, flag::WRITE_CLOSED),
-            alert::USER_CANCELED | alert::NO_RENEGOTIATION => (ALERT_LEVEL_WARNING, 0),
-            _ => (ALERT_LEVEL_FATAL, flag::WRITE_CLOSED | flag::FAILED),
+        let level = match description {
+            alert::CLOSE_NOTIFY | alert::USER_CANCELED | alert::NO_RENEGOTIATION => {
+                ALERT_LEVEL_WARNING
+            }
+            _ => ALERT_LEVEL_FATAL,
         };
         let len = self.seal_message(keys, content::ALERT, &[level, description], out)?;
-        self.flags |= closes;
+        if description == alert::CLOSE_NOTIFY {
+            self.writing = Writing::Closed;
+        } else if level == ALERT_LEVEL_FATAL {
+            self.fail(Writing::Closed);
+        }
         Ok(len)
     }
 

@@ -10,22 +10,76 @@ use crate::suite::{
     Direction, IV_BYTES, Role, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
 };
 
-/// What has happened, and what must still be sent: bits of [`Session::flags`].
-pub(crate) mod flag {
-    /// The peer's close_notify was read: what follows is ignored.
-    pub(crate) const READ_CLOSED: u8 = 1;
-    /// Our close_notify or fatal alert was sealed, or the peer's fatal alert was read.
-    pub(crate) const WRITE_CLOSED: u8 = 1 << 1;
-    /// A fault or a fatal alert: only an alert may still be sealed.
-    pub(crate) const FAILED: u8 = 1 << 2;
-    /// The peer requested our KeyUpdate; one answers many requests (RFC 8446 section 4.6.3).
-    pub(crate) const KEY_UPDATE_DUE: u8 = 1 << 3;
-    /// The peer's key nears its limit: our KeyUpdate will request the peer's.
-    pub(crate) const ASK_KEY_UPDATE: u8 = 1 << 4;
-    /// The peer asked to renegotiate: a no_renegotiation warning is due.
-    pub(crate) const NO_RENEGOTIATION_DUE: u8 = 1 << 5;
-    /// The peer has asked to renegotiate before: a second time is fatal.
-    pub(crate) const RENEGOTIATED: u8 = 1 << 6;
+/// What may still come from the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Records.
+    Open,
+    /// Nothing: its close_notify was read, and what follows is ignored.
+    Closed,
+    /// Nothing: a fault or a fatal alert ended the session.
+    Failed,
+}
+
+/// What we may still send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writing {
+    /// Records.
+    Open,
+    /// An alert alone: the peer broke the protocol.
+    Failed,
+    /// Nothing: our close_notify or fatal alert was sealed, or the peer's fatal alert was read.
+    Closed,
+}
+
+/// The KeyUpdate that we must send (RFC 8446 section 4.6.3). TLS 1.2 has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyUpdateDue {
+    /// None.
+    No,
+    /// The peer requested one. One answers many requests.
+    Answer,
+    /// One that requests the peer's.
+    Request,
+    /// The peer requested one, and it will request the peer's.
+    AnswerAndRequest,
+}
+
+impl KeyUpdateDue {
+    /// The peer requested ours.
+    pub(crate) const fn with_answer(self) -> Self {
+        match self {
+            Self::No | Self::Answer => Self::Answer,
+            Self::Request | Self::AnswerAndRequest => Self::AnswerAndRequest,
+        }
+    }
+
+    /// The peer's key nears its limit, or our caller wants another.
+    pub(crate) const fn with_request(self) -> Self {
+        match self {
+            Self::No | Self::Request => Self::Request,
+            Self::Answer | Self::AnswerAndRequest => Self::AnswerAndRequest,
+        }
+    }
+
+    /// The peer has changed its key, so that no request is needed.
+    pub(crate) const fn without_request(self) -> Self {
+        match self {
+            Self::No | Self::Request => Self::No,
+            Self::Answer | Self::AnswerAndRequest => Self::Answer,
+        }
+    }
+}
+
+/// What we answer to renegotiation, which only TLS 1.2 has: one warning, then a fatal alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renegotiation {
+    /// The peer has not asked.
+    Unasked,
+    /// The peer has asked: a no_renegotiation warning is due.
+    WarningDue,
+    /// The warning was sealed.
+    Refused,
 }
 
 /// All that a connection needs between two records: 128 bytes, wiped on drop. Its Debug output
@@ -39,7 +93,10 @@ pub struct Session {
     pub(crate) suite: Suite,
     pub(crate) version: Version,
     pub(crate) role: Role,
-    pub(crate) flags: u8,
+    pub(crate) reading: Reading,
+    pub(crate) writing: Writing,
+    pub(crate) key_update_due: KeyUpdateDue,
+    pub(crate) renegotiation: Renegotiation,
     pub(crate) key_updates: u8,
     pub(crate) empty_records: u8,
     pub(crate) warnings: u8,
@@ -109,7 +166,10 @@ impl Session {
             suite,
             version,
             role,
-            flags: 0,
+            reading: Reading::Open,
+            writing: Writing::Open,
+            key_update_due: KeyUpdateDue::No,
+            renegotiation: Renegotiation::Unasked,
             key_updates: 0,
             empty_records: 0,
             warnings: 0,
@@ -133,13 +193,13 @@ impl Session {
 
     /// Whether the peer has sent close_notify. If the stream ends before that, it was truncated.
     pub const fn read_closed(&self) -> bool {
-        self.has(flag::READ_CLOSED)
+        matches!(self.reading, Reading::Closed)
     }
 
     /// Whether nothing can be sealed any more: we sent close_notify or a fatal alert, or received a
     /// fatal one.
     pub const fn write_closed(&self) -> bool {
-        self.has(flag::WRITE_CLOSED)
+        matches!(self.writing, Writing::Closed)
     }
 
     /// Whether the AEAD keys and ivs in use are these: (key, iv) for receiving and for sending. A
@@ -152,8 +212,14 @@ impl Session {
         same(&self.rx, rx) && same(&self.tx, tx)
     }
 
-    pub(crate) const fn has(&self, flag: u8) -> bool {
-        self.flags & flag != 0
+    /// Ends the session by a fault or a fatal alert. A direction that is closed stays closed.
+    pub(crate) fn fail(&mut self, writing: Writing) {
+        if self.reading == Reading::Open {
+            self.reading = Reading::Failed;
+        }
+        if self.writing != Writing::Closed {
+            self.writing = writing;
+        }
     }
 }
 

@@ -1,12 +1,13 @@
-//! Opens all records in a buffer, and seals a control record into a value of its own.
+//! Opens all records in a buffer, seals data that lies in slots side by side, and seals a control
+//! record into a value of its own.
 
 use std::ops::{Deref, Range};
 
-use crate::CONTROL_BYTES_MAX;
 use crate::fault::RecordFault;
 use crate::keys::Keys;
 use crate::open::{Incoming, Opened};
 use crate::session::Session;
+use crate::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
 /// Why no more records of a peer can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,34 @@ impl Session {
         Ok(at)
     }
 
+    /// The room for the payload in each of the slots that divide `output`, for
+    /// [`Session::seal_slots`].
+    pub fn slots<'a>(&self, output: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> + use<'a> {
+        let prefix = self.prefix_len();
+        let slots = output.chunks_exact_mut(self.record_len(PAYLOAD_BYTES_MAX));
+        slots.map(move |slot| &mut slot[prefix..][..PAYLOAD_BYTES_MAX])
+    }
+
+    /// Seals a payload that lies in the first slots of `output`, each but the last of them full.
+    /// Full records lie side by side, so the records are one piece. Returns its length.
+    ///
+    /// # Errors
+    /// As for [`Session::seal`].
+    pub fn seal_slots(
+        &mut self,
+        keys: &mut Keys,
+        output: &mut [u8],
+        payload_len: usize,
+    ) -> Result<usize, RecordFault> {
+        let (mut at, mut left) = (0, payload_len);
+        while left > 0 {
+            let payload = left.min(PAYLOAD_BYTES_MAX);
+            at += self.seal(keys, &mut output[at..], payload)?;
+            left -= payload;
+        }
+        Ok(at)
+    }
+
     /// The control record that is due, sealed; see [`Session::seal_control`].
     ///
     /// # Errors
@@ -125,6 +154,27 @@ mod tests {
         assert!(server.control_due());
         assert!(!server.control(&mut Keys::new()).unwrap().is_empty());
         assert!(server.control(&mut Keys::new()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn slots_are_sealed_to_one_piece() {
+        for len in [0, 1, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX + 1, 2 * PAYLOAD_BYTES_MAX] {
+            let (mut client, mut server) = pair();
+            let mut output = vec![0; 2 * client.record_len(PAYLOAD_BYTES_MAX)];
+            let text: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let mut rest = &text[..];
+            for slot in client.slots(&mut output) {
+                let (part, behind) = rest.split_at(rest.len().min(slot.len()));
+                slot[..part.len()].copy_from_slice(part);
+                rest = behind;
+            }
+            let sealed = client.seal_slots(&mut Keys::new(), &mut output, len).unwrap();
+            let mut heard = Vec::new();
+            let take = |input: &mut [u8], data: Range<usize>| heard.extend_from_slice(&input[data]);
+            let opened = server.open_all(&mut Keys::new(), &mut output[..sealed], take);
+            assert_eq!((opened, rest.len()), (Ok(sealed), 0));
+            assert!(heard == text, "{len}");
+        }
     }
 
     #[test]

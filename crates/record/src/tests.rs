@@ -6,7 +6,7 @@
 use crate::fault::alert;
 use crate::keys::{DirectionKey, Material, next_generation, records_max};
 use crate::open::{content, tls12_aad};
-use crate::session::flag;
+use crate::session::Writing;
 use crate::suite::{SECRET_BYTES, hash_len, key_len};
 use crate::*;
 
@@ -139,10 +139,10 @@ fn each(mut test: impl FnMut(Version, Suite)) {
     VERSIONS.into_iter().for_each(|version| SUITES.into_iter().for_each(|s| test(version, s)));
 }
 
-/// A parked session: two directions of 48 secret + 8 sequence number = 112; 8 for a partial
-/// handshake message (kind, length, four bytes); one byte each for suite, version, role, flags and
-/// three flood counters = 7; aligned to 8 = 128. The budget of a parked connection, 320 bytes,
-/// leaves the record layer 136.
+/// A parked session: two directions of 48 secret + 8 sequence number = 112; 6 for a partial
+/// handshake message (kind, length, four bytes); one byte each for suite, version, role, four
+/// states and three flood counters = 10; together 128. The budget of a parked connection, 320
+/// bytes, leaves the record layer 136.
 #[test]
 fn size_parked() {
     assert_eq!(size_of::<Session>(), 128);
@@ -528,7 +528,7 @@ fn the_last_sequence_number_is_never_used() {
         let record = peer.send_as(content::APPLICATION_DATA, b"x");
         assert_eq!(ours.read(record), Err(RecordFault::SequenceExhausted));
         assert_eq!(ours.alert(alert::CLOSE_NOTIFY).len(), ours.session.record_len(2));
-        ours.session.flags &= !flag::WRITE_CLOSED;
+        ours.session.writing = Writing::Failed;
         let mut out = [0; CONTROL_BYTES_MAX];
         let sealed = ours.session.seal_alert(&mut ours.keys, 0, &mut out);
         assert_eq!(sealed, Err(RecordFault::SequenceExhausted));

@@ -9,6 +9,8 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
 /// Most seconds that an answer is valid, as in hickory's cache.
 pub const TTL_SECS_MAX: u32 = 24 * 60 * 60;
+/// How soon DNS is asked again for a name after a query failed.
+pub const FAULT_FRESH_MS: u64 = 2_000;
 /// Most aliases followed from a name to its addresses. Sound names have a few. This ends loops.
 const ALIASES_MAX: usize = 16;
 

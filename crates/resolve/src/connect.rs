@@ -14,7 +14,7 @@ use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_engine::registration::Registration;
 use eyelet_engine::worker::{Handle, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
-use eyelet_sys::{socket, transparent};
+use eyelet_sys::{Errno, socket, transparent};
 use tokio::time::{sleep, timeout};
 
 use crate::loops::{DialMark, Loops};
@@ -313,7 +313,5 @@ fn send_first(socket: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }

@@ -23,7 +23,7 @@ const HANDSHAKES_MAX: usize = 64;
 /// Look-ups of dialled names at once.
 const LOOKUPS_MAX: usize = 256;
 /// How soon a destination is tried again after a failed handshake.
-const FAULT_FRESH_MS: u64 = 5_000;
+const HANDSHAKE_RETRY_MS: u64 = 5_000;
 
 /// A name, and whether its IPv6 addresses are wanted (else IPv4).
 pub type DnsKey = (Box<str>, bool);
@@ -151,7 +151,7 @@ impl ByDns {
 
 impl Attempt {
     pub(crate) fn failed(why: &str, now_ms: u64) -> Arc<Self> {
-        Arc::new(Self { shown: Err(why.into()), fresh_until_ms: now_ms + FAULT_FRESH_MS })
+        Arc::new(Self { shown: Err(why.into()), fresh_until_ms: now_ms + HANDSHAKE_RETRY_MS })
     }
 
     /// Whether it is still valid: by the steady clock, and for a certificate also by the wall

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use eyelet_telemetry::evidence::AddressEvidence;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, FAULT_FRESH_MS};
 
 /// Most addresses kept of a name: those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;
@@ -15,8 +15,6 @@ const LOGGED_MAX: usize = 8;
 /// Every answer is valid at least so long, whatever its TTL: a name is queried at most once a
 /// second.
 const FRESH_MS_MIN: u64 = 1_000;
-/// How soon a resolver that did not answer is queried again.
-const FAULT_FRESH_MS: u64 = 2_000;
 
 /// What is known about a name's addresses of one family.
 #[derive(Debug)]

@@ -8,14 +8,12 @@ use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 
-use crate::answer::{Answer, TTL_SECS_MAX};
+use crate::answer::{Answer, FAULT_FRESH_MS, TTL_SECS_MAX};
 use crate::servers::{Servers, configured, name};
 use eyelet_config::Dns;
 
 /// Most addresses kept of a dialled name: more than are ever tried.
 const ADDRESSES_MAX: usize = 16;
-/// How soon a name is queried again after the query for one address family failed.
-const FAULT_FRESH_MS: u64 = 2_000;
 
 /// Looks up names that a worker dials. Set up at the first name.
 pub struct Resolver {

@@ -10,3 +10,5 @@ pub mod process;
 pub mod socket;
 pub mod transparent;
 pub mod waker;
+
+pub use rustix::io::Errno;

@@ -1,4 +1,8 @@
 //! Moves bytes of a terminated connection: TLS towards the client, plain towards the upstream.
+//!
+//! `record` opens and seals for this file and for `io.rs` of `http`. Each holds unsent bytes and
+//! the beginning of a record in its own way: here the flow has them, with their age, for load
+//! shedding.
 
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
@@ -285,17 +289,16 @@ fn downward(
         let Some(piece) = sockets.room(CLIENT, buffers) else { return Ok(More::Later) };
         reply(terminated, keys, sockets, buffers)?;
         slots = slots.min(piece / PAYLOAD_BYTES_MAX).max(1);
-        let room = slots * PAYLOAD_BYTES_MAX;
-        match recv_slots(&terminated.session, sockets, buffers, room)? {
+        match recv_slots(&terminated.session, sockets, buffers, slots)? {
             None => {}
             Some(0) => terminated.flow.note_upstream_end(),
             Some(read) => {
-                let sealed = seal_slots(&mut terminated.session, keys, &mut buffers.output, read)?;
+                let sealed = terminated.session.seal_slots(keys, &mut buffers.output, read)?;
                 send_sealed(&mut terminated.flow, sockets, buffers, sealed)?;
                 info.bytes_to_client += read as u64;
                 terminated.flow.note_moved(CLIENT);
                 share = share.saturating_sub(read);
-                if read == room {
+                if read == slots * PAYLOAD_BYTES_MAX {
                     slots = SLOTS;
                 }
             }
@@ -328,39 +331,17 @@ fn recv_slots(
     session: &Session,
     sockets: &mut Sockets<'_>,
     buffers: &mut Buffers,
-    room: usize,
+    count: usize,
 ) -> Result<Option<usize>, Failed> {
-    let prefix = session.prefix_len();
-    if room <= PAYLOAD_BYTES_MAX {
-        return sockets.recv(UPSTREAM, &mut buffers.output[prefix..][..room]);
+    let mut slots = session.slots(&mut buffers.output).take(count);
+    if count == 1 {
+        return slots.next().map_or(Ok(None), |slot| sockets.recv(UPSTREAM, slot));
     }
     let Some(upstream) = sockets.upstream else { return Ok(None) };
-    let record = session.record_len(PAYLOAD_BYTES_MAX);
-    let mut chunks = buffers.output.chunks_exact_mut(record).take(room / PAYLOAD_BYTES_MAX);
-    let mut slots: [IoSliceMut<'_>; SLOTS] = std::array::from_fn(|_| match chunks.next() {
-        Some(slot) => IoSliceMut::new(&mut slot[prefix..][..PAYLOAD_BYTES_MAX]),
-        None => IoSliceMut::new(&mut []),
-    });
+    let mut slots: [IoSliceMut<'_>; SLOTS] =
+        std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
     let read = socket::recv_vectored(upstream, &mut slots);
-    sockets.note_read(UPSTREAM, read, room)
-}
-
-/// Seals `read` bytes that lie in the slots. Returns the bytes of the records.
-fn seal_slots(
-    session: &mut Session,
-    keys: &mut Keys,
-    output: &mut [u8],
-    read: usize,
-) -> Result<usize, RecordFault> {
-    let mut at = 0;
-    let mut left = read;
-    while left > 0 {
-        let payload = left.min(PAYLOAD_BYTES_MAX);
-        // Full records lie side by side; only the last one may be shorter.
-        at += session.seal(keys, &mut output[at..], payload)?;
-        left -= payload;
-    }
-    Ok(at)
+    sockets.note_read(UPSTREAM, read, count * PAYLOAD_BYTES_MAX)
 }
 
 fn send_sealed(

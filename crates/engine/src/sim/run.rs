@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use eyelet_memory::budget::{Account, Budget};
+use eyelet_memory::budget::Account;
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_sys::epoll::Events;
 use fastrand::Rng;
@@ -24,8 +22,9 @@ use super::{tls, verdict};
 use crate::accept::{Accepted, Accepting};
 use crate::park;
 use crate::ready::{CLIENT, UPSTREAM};
+use crate::testing::{SETTINGS, worker_with};
 use crate::timer_wheel::TICK_MS;
-use crate::worker::{Process, Settings, Worker};
+use crate::worker::{Settings, Worker};
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The budget gets 5/8 of this: enough for reads of full size until memory is short.
@@ -127,20 +126,8 @@ impl Simulation {
             stalls: rng.u8(..5) == 0,
             bulk: rng.u8(..4) == 0,
         };
-        let settings = Settings {
-            idle_timeout: IDLE_TIMEOUT,
-            shed_idle: rng.bool(),
-            drain_timeout: Duration::from_secs(1),
-            connections_max: 1_000,
-            descriptors_max: 1_000,
-        };
-        let process = Process {
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(MEMORY_BYTES, 0)),
-            descriptors: AtomicUsize::new(0),
-        };
-        // Not the first worker, which unmaps the program's code that is not needed any more.
-        let worker = Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).unwrap());
+        let limits = Settings { idle_timeout: IDLE_TIMEOUT, shed_idle: rng.bool(), ..SETTINGS };
+        let worker = worker_with(limits, MEMORY_BYTES);
         let program =
             Rc::new(Simulated { rng: RefCell::new(rng.fork()), connections: RefCell::default() });
         worker.serve(&program);

@@ -1,5 +1,5 @@
 //! Floods and accidents: many half hellos, resets in every phase, garbage. Nothing may leak, and
-//! nobody else may notice. Must not know the engine beyond its descriptors and memory in /proc.
+//! other clients notice nothing. /proc tells descriptors and memory.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! Foreign clients through both splice and terminate: openssl, curl, Go, Node, Python, Java.
-//! Must not know the engine; skips, and says so, where a program is missing.
+//! Foreign clients through both splice and terminate: openssl, curl, Go, Node, Python, Java. A test
+//! whose program is missing is skipped, and says so.
 
 use std::path::PathBuf;
 use std::process::Command;

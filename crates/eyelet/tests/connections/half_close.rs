@@ -1,5 +1,5 @@
-//! Clients that end their stream behind a whole request, with close_notify or by a bare FIN: they
-//! get their answer. Must not know the engine; client and upstream are played byte by byte.
+//! Clients that end their stream behind a whole request, with close_notify or by a bare FIN, get
+//! their response. The tests play client and upstream byte by byte.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

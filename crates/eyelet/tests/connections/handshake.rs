@@ -1,5 +1,5 @@
-//! What must not come in a TLS handshake: each gets the alert that its RFC names, and the edge goes
-//! on. Must not know the engine; the clients are rustls with bytes slipped in, and raw hellos.
+//! Faulty TLS handshakes: each gets the alert that its RFC names, and the edge goes on. The clients
+//! are rustls with extra bytes, and raw hellos.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

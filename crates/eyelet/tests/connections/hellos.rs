@@ -1,6 +1,5 @@
-//! Hellos of every kind, read by us and by OpenSSL: never is one of another name for us than for
-//! a server behind us. (Against rustls the crate `wire` holds itself.)
-//! Must not know how either reads.
+//! Hellos of every kind, read by us and by OpenSSL: we never read another name than a server behind
+//! us would. The crate `wire` compares itself with rustls.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The life of the process: its start and what stops it, signals, limits, check, explain, demo.
-//! Must not know the engine; it is what an operator does and sees.
+//! The life of the process as an operator sees it: start and stop, signals, limits, check, explain,
+//! demo.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};

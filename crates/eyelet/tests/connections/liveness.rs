@@ -1,5 +1,5 @@
-//! What must not stop the edge: a reader that is stuck, a file that is none, a drain in the middle
-//! of something. Must not know the engine; it is what an operator does and sees.
+//! What must not stop the edge: a log reader that is stuck, a path that is no file, a drain in the
+//! middle of something.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};

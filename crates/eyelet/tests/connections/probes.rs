@@ -1,5 +1,5 @@
-//! The 36 odd connections that today's proxies were asked about, one by one, and what comes of
-//! each here: the table in docs/conformance.md. Must not know the engine; it plays both ends.
+//! The 36 odd connections of the table in docs/conformance.md, one by one, and how each ends here.
+//! The tests play both ends.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};

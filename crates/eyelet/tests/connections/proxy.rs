@@ -1,5 +1,5 @@
-//! The PROXY protocol both ways: believed from those who must send it, sent to who asked for it.
-//! Must not use the project's own reader or writer: the headers are built and read here.
+//! The PROXY protocol both ways: believed from those who must send it, sent to those who want it.
+//! The headers are built and read here, without the project's own reader and writer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

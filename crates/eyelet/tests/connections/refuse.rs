@@ -1,5 +1,5 @@
-//! Refused connections: the alert that says why, in time to be read, and the line about it.
-//! Must not know the engine; the bytes are built here and read here.
+//! Refused connections: the alert that says why, in time to be read, and the access line. The tests
+//! build and read the bytes by hand.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};

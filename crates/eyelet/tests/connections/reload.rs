@@ -1,5 +1,5 @@
 //! A new configuration in a running edge: what goes on, what is decided anew, what a mistake
-//! changes. Must not know the engine; it is what an operator does, and what clients see.
+//! changes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

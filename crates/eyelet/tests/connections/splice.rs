@@ -1,5 +1,5 @@
-//! Spliced connections: every byte as it was sent, every end as it was meant, names resolved and
-//! checked. Must not know the engine; both ends are the test's own sockets.
+//! Spliced connections: bytes and ends pass unchanged, names are resolved and checked. Both ends
+//! are sockets of the tests.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};

@@ -1,5 +1,5 @@
 //! Terminated connections: when the upstream is dialled, how each side ends, what is negotiated,
-//! what the upstream is told. Must not know the engine; the clients are rustls and raw sockets.
+//! what the upstream is sent. The clients are rustls and raw sockets.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

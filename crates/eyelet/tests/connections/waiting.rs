@@ -1,5 +1,5 @@
-//! Connections that wait, in every state there is: none may cost processor time, for a mistake
-//! about readiness shows as a loop and nowhere else. Must not know the engine beyond /proc.
+//! Connections that wait, in every state: none may use processor time. A mistake about readiness is
+//! a busy loop, and shows only there.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,5 +1,5 @@
-//! The first flights of spliced connections, watched as they pass: a server that chooses TLS
-//! compression, and second hellos. Must not know how they are watched: both ends are the test's.
+//! The first flights of spliced connections are inspected: a server that chooses TLS compression,
+//! and second hellos. Both ends are the tests' own.
 
 use std::io::Write;
 use std::net::TcpStream;

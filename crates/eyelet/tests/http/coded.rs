@@ -1,6 +1,6 @@
-//! Every form of Accept-Encoding with every kind of response, and who asks, through the program
-//! over both HTTPs: decoded, compared with what the upstream sent, and with the access lines. What
-//! a client takes is judged here by a reader of its own. Must not know the engine.
+//! Every form of Accept-Encoding with every kind of response, over HTTP/1.1 and HTTP/2. Responses
+//! are decoded and compared with what the upstream sent and with the access lines. A reader of
+//! Accept-Encoding that stands here says what a client accepts.
 
 mod kinds;
 

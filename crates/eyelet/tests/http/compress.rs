@@ -1,5 +1,5 @@
-//! Compression as clients meet it: curl with each coding over both HTTPs, and a real browser that
-//! comes back for the next version. Must not know the engine.
+//! Compression with foreign clients: curl with each coding over HTTP/1.1 and HTTP/2, and a real
+//! browser that comes back for the next version.
 
 use std::io::Write;
 use std::net::TcpStream;

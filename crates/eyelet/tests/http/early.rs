@@ -1,6 +1,5 @@
-//! Answers that an application gives before it has read the request's body: each reaches its
+//! Responses that an application sends before it has read the request's body. Each reaches its
 //! HTTP/2 client whole, whatever that client does with the rest of its body.
-//! Must not know the engine.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;

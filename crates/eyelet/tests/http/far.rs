@@ -1,5 +1,5 @@
-//! HTTP/2 applications that are far away, or gone without a word. Must not know the engine; the way
-//! there is a relay that takes its time, and a silent upstream is frames by hand.
+//! HTTP/2 applications that are far away, or that fall silent. A relay with a delay is the long
+//! way, and frames by hand are the silent upstream.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! A flush from the upstream is a flush to the client: what has come goes out when no more comes,
-//! coded or not, of known length or not. Must not know the engine; a pause is the upstream's own.
+//! A flush of the upstream is a flush to the client: bytes are sent on when no more come, coded or
+//! not, of known length or not. The upstream makes the pauses.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! Connections to upstreams that are kept: who may use them for how long, and who is asked again.
-//! Must not know the engine; client and upstream are played byte by byte.
+//! Kept connections to upstreams: who may use them for how long, and which requests are sent again.
+//! The tests play client and upstream byte by byte.
 
 use std::io::Write;
 use std::thread;

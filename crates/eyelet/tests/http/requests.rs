@@ -1,5 +1,5 @@
-//! HTTP/1.1 in front of an application: kept connections, bodies both ways, upgrades, failures.
-//! Must not know the engine; client and upstream are played byte by byte.
+//! HTTP/1.1 in front of an application: kept connections, bodies both ways, upgrades, failures. The
+//! tests play client and upstream byte by byte.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

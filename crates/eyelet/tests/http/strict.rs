@@ -1,5 +1,5 @@
-//! Requests that two readers could read in two ways: refused, answered, and never seen upstream.
-//! Must not know the engine; the client says bytes, the upstream listens.
+//! Requests that two readers could read in two ways: they are refused with a status, and the
+//! upstream never sees them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

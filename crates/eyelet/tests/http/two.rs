@@ -1,5 +1,5 @@
-//! HTTP/2 in front of an application: streams, their ends, floods, and the connection's own end.
-//! Must not know the engine; the client is the h2 crate, the upstream is played byte by byte.
+//! HTTP/2 in front of an application: streams, how they end, floods, and the end of the connection.
+//! The client is the h2 crate, and the tests play the upstream byte by byte.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

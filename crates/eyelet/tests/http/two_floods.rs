@@ -1,5 +1,5 @@
-//! Floods and bombs by HTTP/2, frame by frame over TLS: they cost their connection, no memory, and
-//! nobody else. Must not know the engine; the client says frames, the upstream counts.
+//! Floods and bombs by HTTP/2: they cost their own connection, no memory, and nobody else. The
+//! client sends frames over TLS, and the upstream counts requests.
 
 use std::io::Write;
 use std::thread;

@@ -1,5 +1,5 @@
-//! HTTP/2 to applications: streams on shared connections, their ends, and what is asked again.
-//! Must not know the engine; behind it: the h2 crate, frames by hand, Go's and Node's servers.
+//! HTTP/2 to applications: streams on shared connections, how they end, and which requests are sent
+//! again. The upstreams are the h2 crate, frames by hand, and servers of Go and Node.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

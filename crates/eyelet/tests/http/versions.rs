@@ -1,5 +1,5 @@
-//! What origins read in different ways, said in both versions of HTTP: each is refused alike,
-//! and by HTTP/2 at the cost of its stream alone. Must not know the engine; the client says bytes.
+//! Requests that origins read in different ways, sent by both versions of HTTP. Both refuse them
+//! alike, and HTTP/2 ends only the stream.
 
 use std::io::Write;
 

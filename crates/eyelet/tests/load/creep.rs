@@ -1,5 +1,5 @@
-//! Memory that does not creep: thousands of short connections, again and again, leave nothing
-//! behind. Must not know how the edge gives memory back, only what the kernel says it has.
+//! Memory does not creep: thousands of short connections, again and again, leave nothing behind.
+//! Memory is what the kernel reports.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Floods against `limits.memory_max`: the process stays below it, says whom it shed, and serves
-//! those who behave. Must not know how memory is counted, only what the kernel says of it.
+//! Floods against `limits.memory_max`: the process stays below it, logs whom it shed, and serves
+//! those who behave. Memory is what the kernel reports.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

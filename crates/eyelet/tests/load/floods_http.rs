@@ -1,5 +1,5 @@
 //! Floods of HTTP against `limits.memory_max`: the process stays below it and serves those who
-//! behave. Must not know how memory is counted, only what the kernel says of it.
+//! behave. Memory is what the kernel reports.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

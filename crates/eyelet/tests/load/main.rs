@@ -1,5 +1,5 @@
 //! Load end to end: floods, parked connections, memory that must come back. Two of its tests run at
-//! a time (`crowd::permit`). Must not know the engine, only the program's sockets and logs.
+//! a time (`crowd::permit`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,5 +1,5 @@
-//! What an idle connection costs in memory of the edge: of each kind, as the slope between two
-//! numbers of them. Must not know the lot, only what the kernel says.
+//! Measures the memory of an idle connection, of each kind, as the slope between two numbers of
+//! connections. The kernel's figures are compared.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Names that are looked up to be dialled and to be checked: which are taken, whose records count,
-//! how many aliases are followed, what a slow resolver, a crowd of names and a greedy client cost.
-//! Must not know how a name is looked up: scripted resolvers and real connections are all there is.
+//! Names that are resolved to be dialled and to be checked: which are accepted, whose records
+//! count, how many aliases are followed, what a slow resolver, a crowd of names and a greedy client
+//! cost. The resolvers are scripted.
 
 use std::collections::VecDeque;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The explicit CONNECT proxy: what it answers in HTTP, what it peeks at inside, and whom it
-//! lets be reached. Must not know the engine; both ends are the test's own sockets, or curl.
+//! The explicit CONNECT proxy: its HTTP responses, the hello inside the tunnel, and which
+//! destinations it allows. Both ends are sockets of the tests, or curl.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};

@@ -1,6 +1,5 @@
-//! Names that are checked before they are believed: by DNS, by the destination's certificate;
-//! and resolvers and destinations that lie, hang or say too much.
-//! Must not know how evidence is gathered: a scripted resolver and real origins are all there is.
+//! Names that are checked before they are believed: by DNS, by the destination's certificate; and
+//! resolvers and destinations that lie, hang or say too much. The resolvers are scripted.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Many names: what each costs in memory, and that certificates are read when they are needed.
-//! Must not know how rules and certificates are held, only what the kernel says.
+//! Many names: what each costs in memory, as the kernel reports it, and that certificates are read
+//! when they are needed.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Rules in shadow: they are told of, and neither decide nor let anybody wait. The hello that only
-//! they ask for, and evidence. Must not know how evidence is gathered.
+//! Rules in shadow: they are logged, and neither decide nor let anybody wait. This includes the
+//! hello that only they need, and evidence.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

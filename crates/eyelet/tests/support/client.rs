@@ -1,5 +1,4 @@
 //! The tests' own clients: raw sockets that tell FIN from RST, and rustls.
-//! Must not know of the engine; what a client sees is all there is.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

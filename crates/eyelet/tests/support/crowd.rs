@@ -1,5 +1,5 @@
-//! Thousands of peers in one process: light clients from chosen addresses, and upstreams that
-//! answer, never read or never stop, on one thread. Must not know of the edge.
+//! Thousands of peers in one process, on one thread: light clients from chosen addresses, and
+//! upstreams that answer, never read or never stop.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

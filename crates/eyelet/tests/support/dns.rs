@@ -1,5 +1,5 @@
-//! A DNS server over UDP and TCP (RFC 1035) that answers as it is told to: addresses, chains of
-//! names, nothing, silence. Must not know of the edge; it counts what it was asked.
+//! A DNS server over UDP and TCP (RFC 1035) with scripted answers: addresses, chains of names,
+//! nothing, silence. It counts its queries.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
 //! The real `eyelet serve` as a child process: its addresses, access lines, log, descriptors.
-//! Must not outlive its test: dropping it kills the child.
+//! Dropping it kills the child.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};

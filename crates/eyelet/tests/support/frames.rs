@@ -1,5 +1,5 @@
-//! Frames of HTTP/2 by hand (RFC 9113 4.1): what no library would send.
-//! Must not check what it is told to write.
+//! Frames of HTTP/2 by hand (RFC 9113 section 4.1), also those that no library would send. Nothing
+//! is checked.
 
 use std::io::Read;
 

@@ -1,5 +1,4 @@
-//! An edge whose clients say by a PROXY header where they wanted to go, and what it is asked with.
-//! Must not know how evidence is gathered.
+//! An edge whose clients say by a PROXY header where they wanted to go, and its configuration.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};

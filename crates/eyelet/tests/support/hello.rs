@@ -1,5 +1,5 @@
-//! TLS hellos built byte by byte (RFC 8446 section 4.1.2), the odd ones too, cut at will.
-//! Must not use the project's own reader: a test that shares its code shares its faults.
+//! TLS hellos built byte by byte (RFC 8446 section 4.1.2), the odd ones too, cut at will. The
+//! project's own reader is not used: a test that shares code shares its faults.
 
 /// A ClientHello to be: what the tests vary, over a plain TLS 1.3 offer.
 #[derive(Clone)]

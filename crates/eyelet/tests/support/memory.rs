@@ -1,5 +1,4 @@
 //! What a process holds in memory, as the kernel counts it: at an instant, at rest, at its peak.
-//! Must not know what the process does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

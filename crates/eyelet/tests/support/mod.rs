@@ -1,5 +1,5 @@
 //! What the end-to-end tests share: the real binary as a child, upstreams, certificates, raw
-//! hellos, foreign programs. Must not know the engine: it sees what an operator and a peer see.
+//! hellos, foreign programs.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code, unused_imports)]

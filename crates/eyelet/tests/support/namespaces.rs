@@ -1,5 +1,5 @@
-//! Three hosts as network namespaces: a client, the gateway, and a server behind it, joined by
-//! veth pairs. Must not touch the network that the tests were started in.
+//! Three hosts as network namespaces: a client, the gateway, and a server behind it, joined by veth
+//! pairs. The network that the tests were started in stays untouched.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -1,5 +1,4 @@
 //! A certificate authority of each test's own: servers with each kind of key, clients, strangers.
-//! Must not know of the edge beyond the names of files that its configuration reads.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Foreign programs as clients: found or skipped, run with a deadline, talked to line by line.
-//! Must not leave a child behind: dropping kills it.
+//! Dropping one kills its child.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};

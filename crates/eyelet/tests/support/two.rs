@@ -1,5 +1,4 @@
 //! HTTP/2 by the h2 crate: a client of the edge, and an application behind it.
-//! Must not know the engine; what either is told is what came over the wire.
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Servers behind the edge, on threads: by hand, an echo, a TLS echo, a small HTTP server.
-//! Must not know of the edge; each counts what it accepted.
+//! Servers behind the edge, on threads: by hand, an echo, a TLS echo, a small HTTP server. Each
+//! counts the connections that it accepted.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,5 +1,5 @@
-//! An HTTP/1.1 client and an upstream that are played byte by byte: what tests need to say and hear
-//! exactly. Must not hide a byte from the test.
+//! An HTTP/1.1 client and an upstream that are played byte by byte, so that a test sends and sees
+//! each byte.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

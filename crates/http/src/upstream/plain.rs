@@ -181,7 +181,6 @@ pub mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
     use std::task::Waker;
     use std::time::Duration;
 
@@ -201,11 +200,7 @@ pub mod tests {
             connections_max: 10,
             descriptors_max: 10,
         };
-        let process = Process {
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(64 << 20, 0)),
-            descriptors: AtomicUsize::new(0),
-        };
+        let process = Process::new(Arc::new(Budget::new(64 << 20, 0)));
         Rc::new(Worker::new(0, settings, Arc::new(process), Arc::default()).unwrap())
     }
 

@@ -155,6 +155,28 @@ fn a_peer_that_updates_by_itself_is_not_asked() {
     talk(&mut peer, &mut ours);
 }
 
+/// What the peer requested stays due when our own request is no longer needed.
+#[test]
+fn an_answer_outlives_our_request() {
+    for ask_first in [true, false] {
+        let (mut ours, mut peer) = pair(Version::Tls13, Suite::Aes128Gcm);
+        let mut update = |ours: &mut End, message: &[u8]| {
+            let record = peer.send_as(content::HANDSHAKE, message);
+            next_generation(Suite::Aes128Gcm, &mut peer.session.tx, &mut peer.keys.seal);
+            ours.read(record)
+        };
+        if ask_first {
+            ours.session.request_key_update();
+        }
+        assert_eq!(update(&mut ours, &KEY_UPDATE_REQUESTED), Ok(Incoming::Reply));
+        ours.session.request_key_update();
+        assert_eq!(update(&mut ours, &KEY_UPDATE), Ok(Incoming::Reply));
+        let answer = ours.control();
+        assert_eq!(peer.read(answer), Ok(Incoming::Nothing), "it requests none");
+        assert_eq!(ours.control(), []);
+    }
+}
+
 /// A client skips tickets, whole and in fragments, and reads the KeyUpdate after them.
 #[test]
 fn a_client_skips_tickets() {

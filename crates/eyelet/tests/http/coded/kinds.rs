@@ -1,5 +1,4 @@
-//! The kinds of response that an upstream may give, and what must become of each.
-//! Must not know how it is asked for.
+//! The kinds of response that an upstream may give, and how each must reach the client.
 
 use std::io::Read;
 
