@@ -15,6 +15,7 @@ mod evidence;
 mod explain;
 mod facts;
 mod matcher;
+mod name_table;
 mod names;
 mod nets;
 mod refusal;

@@ -9,7 +9,8 @@ use eyelet_wire::hello::{Hello, Sni};
 use crate::conditions::Conditions;
 use crate::facts::{Fact, Facts};
 use crate::matcher::{Matcher, Outcome};
-use crate::names::{Found, NameIndex, NamePattern, index_u32};
+use crate::name_table::index_u32;
+use crate::names::{Found, NameIndex, NamePattern};
 use crate::refusal::Refusal;
 
 /// A rule as written. An empty `sni` and `Conditions::default()` match everything.
