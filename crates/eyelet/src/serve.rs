@@ -205,6 +205,11 @@ impl Running {
         Ok(Reloaded { generation, unchanged })
     }
 
+    /// The newest configuration.
+    pub fn config(&self) -> Arc<Config> {
+        self.published.snapshot().config.clone()
+    }
+
     /// Whether all workers serve by this configuration or a newer one.
     pub fn is_served(&self, generation: u64) -> bool {
         self.published.is_served(generation)

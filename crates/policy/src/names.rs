@@ -25,6 +25,9 @@ pub enum NamePattern {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamePatternFault {
+    /// No name, where a list must have one.
+    #[error("there is no name")]
+    Empty,
     /// An address. RFC 6066 section 3 forbids it, so no hello ever matches.
     #[error("a hello never asks for an IP address; use `destination` for addresses")]
     IpLiteral,
