@@ -11,7 +11,8 @@ mod property;
 use certificate::file_is_read_or_refused;
 use property::text_is_checked;
 
-const EXAMPLES: [&str; 4] = [
+const EXAMPLES: [&str; 5] = [
+    include_str!("../../../examples/ci.toml"),
     include_str!("../../../examples/edge.toml"),
     include_str!("../../../examples/egress.toml"),
     include_str!("../../../examples/gateway.toml"),

@@ -159,6 +159,17 @@ impl fmt::Display for NameEntry<'_> {
     }
 }
 
+/// How much it lists.
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (number, noun) = match self {
+            Self::Names(names) => (names.len(), "name"),
+            Self::Nets(nets) => (nets.nets().count(), "network"),
+        };
+        write!(f, "{number} {noun}{}", if number == 1 { "" } else { "s" })
+    }
+}
+
 impl Lists {
     /// Adds a list. `None`: there are [`LISTS_MAX`] already.
     pub fn add(&mut self, list: FileList) -> Option<ListId> {
