@@ -1,6 +1,8 @@
 //! Reads the matchers of one [[rule]], and reports those that can never match.
 
-use eyelet_policy::{AddressPattern, Conditions, EvidenceKind, ListId, NamePattern, NetSet};
+use eyelet_policy::{
+    AddressPattern, Conditions, EvidenceKind, ListId, Matcher, NamePattern, NetSet,
+};
 use ipnet::IpNet;
 
 use crate::listeners::Listeners;
@@ -88,30 +90,28 @@ fn addresses(
     lists: &mut ListReader<'_>,
 ) -> Conditions {
     let (client, files) = section.texts_and_tables(report, "client", "`client`");
-    let client: NetSet = read_each(report, &client, values::net).into_iter().collect();
-    let files: Vec<ListId> =
-        files.iter().filter_map(|file| list(report, file, ListKind::Nets, lists)).collect();
-    let conditions = Conditions::default().client(client).client_lists(files);
+    let client = read_each(report, &client, values::net).into_iter().collect::<NetSet>();
+    let nets = files.iter().filter_map(|file| list(report, file, ListKind::Nets, lists));
+    let nets: Vec<_> = nets.map(|list| (list, None)).collect();
     let (targets, files) = section.texts_and_tables(report, "connect", "`connect`");
+    for file in files.iter().filter(|file| file.value("port").is_none()) {
+        let message = "names for `connect` need a `port`, such as 443, or \"*\" for any";
+        report.missing(file.at, message);
+    }
     let targets = read_each(report, &targets, values::connect_pattern);
-    let names: Vec<_> = files
-        .iter()
-        .filter_map(|file| {
-            if file.value("port").is_none() {
-                let message = "a list of names for `connect` needs a `port`, such as 443, or \
-                    \"*\" for any";
-                report.missing(file.at, message);
-            }
-            port_list(report, file, ListKind::Names, lists)
-        })
-        .collect();
-    let conditions = conditions.connect(targets).connect_lists(names);
+    let names = files.iter().filter_map(|file| port_list(report, file, ListKind::Names, lists));
+    let names: Vec<_> = names.collect();
     let (patterns, files) = section.texts_and_tables(report, "destination", "`destination`");
     let patterns = read_each(report, &patterns, values::address_patterns);
-    let nets = files.iter().filter_map(|file| port_list(report, file, ListKind::Nets, lists));
-    let nets: Vec<_> = nets.collect();
-    let patterns: Vec<AddressPattern> = patterns.into_iter().flatten().collect();
-    conditions.destination(&patterns).destination_lists(nets)
+    let to = files.iter().filter_map(|file| port_list(report, file, ListKind::Nets, lists));
+    let to: Vec<_> = to.collect();
+    Conditions::default()
+        .client(client)
+        .from_files(Matcher::Client, nets)
+        .connect(targets)
+        .from_files(Matcher::Connect, names)
+        .destination(&patterns.into_iter().flatten().collect::<Vec<AddressPattern>>())
+        .from_files(Matcher::Destination, to)
 }
 
 /// `{ file = "allow.txt" }`

@@ -1,16 +1,14 @@
 //! The matchers of a rule other than its names: whether they hold for given facts, and whether one
 //! rule's matchers cover another's.
 
-use std::net::SocketAddr;
-
-use eyelet_wire::connect::{Target, TargetHost};
 use eyelet_wire::hello::Hello;
 use eyelet_wire::version;
 
 use crate::connect::{ConnectPattern, ConnectSet};
 use crate::evidence::{Asked, EvidenceKind};
 use crate::facts::{Fact, Facts};
-use crate::lists::{ListId, ListedBy, Lists};
+use crate::from_files::FromFiles;
+use crate::lists::{ListId, Lists};
 use crate::matcher::{Matcher, Outcome, covers_list, joined, listed, missing, sorted};
 use crate::names::NamePattern;
 use crate::nets::{AddressPattern, AddressSet, NetSet};
@@ -20,11 +18,9 @@ use crate::nets::{AddressPattern, AddressSet, NetSet};
 pub struct Conditions {
     listeners: Box<[u16]>,
     client: NetSet,
-    client_lists: Box<[ListId]>,
     connect: ConnectSet,
-    connect_lists: Box<[PortList]>,
     destination: AddressSet,
-    destination_lists: Box<[PortList]>,
+    from_files: FromFiles,
     sni_malformed: bool,
     tls_version_max: Option<u16>,
     ech: Option<bool>,
@@ -33,9 +29,6 @@ pub struct Conditions {
     tls_compression: bool,
     evidence: Asked,
 }
-
-/// A list from a file, and the port that its entries are meant with. `None` is any.
-type PortList = (ListId, Option<u16>);
 
 /// How far one rule's matchers cover another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,24 +54,10 @@ impl Conditions {
         self
     }
 
-    /// Also clients whose addresses are in these lists.
-    #[must_use]
-    pub fn client_lists(mut self, lists: impl IntoIterator<Item = ListId>) -> Self {
-        self.client_lists = sorted(lists);
-        self
-    }
-
     /// CONNECT requests for these targets.
     #[must_use]
     pub fn connect(mut self, patterns: impl IntoIterator<Item = ConnectPattern>) -> Self {
         self.connect = ConnectSet::new(patterns);
-        self
-    }
-
-    /// Also CONNECT requests for names in these lists, with the port. `None` is any port.
-    #[must_use]
-    pub fn connect_lists(mut self, lists: impl IntoIterator<Item = PortList>) -> Self {
-        self.connect_lists = sorted(lists);
         self
     }
 
@@ -89,10 +68,15 @@ impl Conditions {
         self
     }
 
-    /// Also connections to addresses in these lists, with the port. `None` is any port.
+    /// Also what these lists from files have: `matcher` is `Client`, `Connect` or `Destination`. A
+    /// port is the one that a target or a destination must have; `None` is any.
     #[must_use]
-    pub fn destination_lists(mut self, lists: impl IntoIterator<Item = PortList>) -> Self {
-        self.destination_lists = sorted(lists);
+    pub fn from_files(
+        mut self,
+        matcher: Matcher,
+        lists: impl IntoIterator<Item = (ListId, Option<u16>)>,
+    ) -> Self {
+        self.from_files.add(matcher, lists);
         self
     }
 
@@ -211,11 +195,9 @@ impl Conditions {
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
         match matcher {
             Matcher::Listener => !self.listeners.is_empty(),
-            Matcher::Client => !self.client.is_empty() || !self.client_lists.is_empty(),
-            Matcher::Connect => !self.connect.is_empty() || !self.connect_lists.is_empty(),
-            Matcher::Destination => {
-                !self.destination.is_empty() || !self.destination_lists.is_empty()
-            }
+            Matcher::Client => !self.client.is_empty() || self.from_files.asks(matcher),
+            Matcher::Connect => !self.connect.is_empty() || self.from_files.asks(matcher),
+            Matcher::Destination => !self.destination.is_empty() || self.from_files.asks(matcher),
             Matcher::Sni => false,
             Matcher::SniMalformed => self.sni_malformed,
             Matcher::TlsVersionMax => self.tls_version_max.is_some(),
@@ -232,11 +214,9 @@ impl Conditions {
         Self {
             listeners: self.listeners.clone(),
             client: self.client.clone(),
-            client_lists: self.client_lists.clone(),
             connect: self.connect.clone(),
-            connect_lists: self.connect_lists.clone(),
             destination: self.destination.clone(),
-            destination_lists: self.destination_lists.clone(),
+            from_files: self.from_files.clone(),
             ..Self::default()
         }
     }
@@ -251,12 +231,17 @@ impl Conditions {
         if !self.listeners.is_empty() && !self.listeners.contains(&facts.listener) {
             return Outcome::Fails(Matcher::Listener);
         }
-        if self.asks(Matcher::Client) && !self.has_client(facts, lists) {
+        let files = &self.from_files;
+        if self.asks(Matcher::Client)
+            && !(self.client.contains(facts.client) || files.has_client(facts.client, lists))
+        {
             return Outcome::Fails(Matcher::Client);
         }
         // A connection without CONNECT has no target, and no rule for targets takes it.
         if self.asks(Matcher::Connect)
-            && !facts.connect.is_some_and(|target| self.has_target(target, lists))
+            && !facts.connect.is_some_and(|target| {
+                self.connect.contains(target) || files.has_target(target, lists)
+            })
         {
             return Outcome::Fails(Matcher::Connect);
         }
@@ -264,51 +249,16 @@ impl Conditions {
             return Outcome::Holds;
         }
         match facts.destination {
-            Some(destination) if self.has_destination(destination, lists) => Outcome::Holds,
+            Some(to) if self.destination.contains(to) => Outcome::Holds,
+            Some(to) if files.has_destination(to, lists) => Outcome::Holds,
             Some(_) => Outcome::Fails(Matcher::Destination),
             None => missing(facts, Fact::Destination, Matcher::Destination, refuse),
         }
     }
 
-    fn has_client(&self, facts: &Facts<'_>, lists: &Lists) -> bool {
-        self.client.contains(facts.client)
-            || self.client_lists.iter().any(|id| lists.has_address(*id, facts.client))
-    }
-
-    fn has_target(&self, target: &Target, lists: &Lists) -> bool {
-        let listed = |name: &str| {
-            let mut all = of_port(&self.connect_lists, target.port);
-            all.any(|id| lists.has_name(id, name))
-        };
-        self.connect.contains(target)
-            || matches!(&target.host, TargetHost::Name(name) if listed(name))
-    }
-
-    fn has_destination(&self, to: SocketAddr, lists: &Lists) -> bool {
-        let mut all = of_port(&self.destination_lists, to.port());
-        self.destination.contains(to) || all.any(|id| lists.has_address(id, to.ip()))
-    }
-
-    /// The entry of a file by which `matcher` holds, if it holds by one.
-    pub(crate) fn listed_by(
-        &self,
-        matcher: Matcher,
-        facts: &Facts<'_>,
-        lists: &Lists,
-    ) -> Option<ListedBy> {
-        match (matcher, facts.connect, facts.destination) {
-            (Matcher::Client, ..) => {
-                self.client_lists.iter().find_map(|id| lists.find_address(*id, facts.client))
-            }
-            (Matcher::Connect, Some(target), _) => match &target.host {
-                TargetHost::Name(name) => of_port(&self.connect_lists, target.port)
-                    .find_map(|id| lists.find_name(id, name)),
-                TargetHost::Ip(_) => None,
-            },
-            (Matcher::Destination, _, Some(to)) => of_port(&self.destination_lists, to.port())
-                .find_map(|id| lists.find_address(id, to.ip())),
-            _ => None,
-        }
+    /// The lists from files.
+    pub(crate) const fn files(&self) -> &FromFiles {
+        &self.from_files
     }
 
     /// Checks the matchers on the hello. The caller checks its name, and `sni_malformed`.
@@ -350,29 +300,20 @@ impl Conditions {
     /// Whether these hold whenever those of `other` do: each matcher is absent, or covers the
     /// other's.
     pub(crate) fn cover(&self, other: &Self) -> Cover {
-        let asks = |matcher| (!self.asks(matcher), other.asks(matcher));
-        let client = match asks(Matcher::Client) {
-            (true, _) => true,
-            (_, has) => {
-                has && has_all(&self.client_lists, &other.client_lists)
-                    && self.client.covers(&other.client)
-            }
-        };
+        let (files, others) = (&self.from_files, &other.from_files);
+        let client = !self.asks(Matcher::Client)
+            || (other.asks(Matcher::Client)
+                && files.covers(Matcher::Client, others, |_| false)
+                && self.client.covers(&other.client));
         // Fast path for thousands of rules with one client each.
-        let no_list = self.client_lists.is_empty() && other.client_lists.is_empty();
-        if !client && no_list && !other.client.is_empty() && !self.client.meets(&other.client) {
+        let has_file = files.asks(Matcher::Client) || others.asks(Matcher::Client);
+        if !client && !has_file && !other.client.is_empty() && !self.client.meets(&other.client) {
             return Cover::No;
         }
-        let connect = match asks(Matcher::Connect) {
-            (true, _) => true,
-            (_, has) => {
-                let covers_list = |(list, port): &PortList| {
-                    has_port(&self.connect_lists, *list, *port) || self.connect.has_any(*port)
-                };
-                has && other.connect_lists.iter().all(covers_list)
-                    && self.connect.covers(&other.connect)
-            }
-        };
+        let connect = !self.asks(Matcher::Connect)
+            || (other.asks(Matcher::Connect)
+                && files.covers(Matcher::Connect, others, |port| self.connect.has_any(port))
+                && self.connect.covers(&other.connect));
         let rest = covers_list(&self.listeners, &other.listeners)
             && connect
             && self.sni_malformed == other.sni_malformed
@@ -387,15 +328,10 @@ impl Conditions {
         if !rest {
             return Cover::No;
         }
-        let destination = match asks(Matcher::Destination) {
-            (true, _) => true,
-            (_, has) => {
-                let covers_list =
-                    |(list, port): &PortList| has_port(&self.destination_lists, *list, *port);
-                has && other.destination_lists.iter().all(covers_list)
-                    && self.destination.covers(&other.destination)
-            }
-        };
+        let destination = !self.asks(Matcher::Destination)
+            || (other.asks(Matcher::Destination)
+                && files.covers(Matcher::Destination, others, |_| false)
+                && self.destination.covers(&other.destination));
         match (client, destination) {
             (true, true) => Cover::Whole,
             (false, true) => Cover::AllBut(Matcher::Client),
@@ -406,7 +342,8 @@ impl Conditions {
 
     /// All clients that these can match. `None`: any, as in a file that may change.
     pub(crate) fn clients_at_most(&self) -> Option<&NetSet> {
-        (!self.client.is_empty() && self.client_lists.is_empty()).then_some(&self.client)
+        let has_file = self.from_files.asks(Matcher::Client);
+        (!self.client.is_empty() && !has_file).then_some(&self.client)
     }
 
     /// Clients that these match whatever is in a file. `None`: all, or none.
@@ -416,9 +353,9 @@ impl Conditions {
 
     /// All destinations that these can match. Empty: any, also an unknown one.
     pub(crate) fn destinations_at_most(&self) -> AddressSet {
-        match self.destination_lists.is_empty() {
-            true => self.destination.clone(),
-            false => AddressSet::default(),
+        match self.from_files.asks(Matcher::Destination) {
+            true => AddressSet::default(),
+            false => self.destination.clone(),
         }
     }
 
@@ -429,23 +366,12 @@ impl Conditions {
 
     /// The values of `matcher`, as in the configuration.
     pub(crate) fn text(&self, matcher: Matcher, lists: &Lists) -> String {
-        let files = |files: &[PortList]| {
-            let texts = files.iter().map(|(id, port)| match port {
-                Some(port) => format!("{} with port {port}", lists.text(*id)),
-                None => lists.text(*id),
-            });
-            texts.collect::<Vec<_>>()
-        };
+        let files = || self.from_files.texts(matcher, lists);
         match matcher {
             Matcher::Listener => listed(self.listeners.iter()),
-            Matcher::Client => {
-                let all: Vec<PortList> = self.client_lists.iter().map(|id| (*id, None)).collect();
-                joined(listed(self.client.nets()), files(&all))
-            }
-            Matcher::Connect => joined(listed(self.connect.patterns()), files(&self.connect_lists)),
-            Matcher::Destination => {
-                joined(listed(self.destination.patterns()), files(&self.destination_lists))
-            }
+            Matcher::Client => joined(listed(self.client.nets()), files()),
+            Matcher::Connect => joined(listed(self.connect.patterns()), files()),
+            Matcher::Destination => joined(listed(self.destination.patterns()), files()),
             Matcher::Sni => String::new(),
             Matcher::SniMalformed => self.sni_malformed.to_string(),
             Matcher::TlsVersionMax => version_text(self.tls_version_max.unwrap_or(0)),
@@ -456,22 +382,6 @@ impl Conditions {
             of_evidence => self.evidence.text(of_evidence),
         }
     }
-}
-
-/// The lists whose entries are meant with `port`.
-fn of_port(lists: &[PortList], port: u16) -> impl Iterator<Item = ListId> + '_ {
-    let fits = move |of: Option<u16>| of.is_none_or(|of| of == port);
-    lists.iter().filter(move |(_, of)| fits(*of)).map(|(id, _)| *id)
-}
-
-/// Whether one of these is `list` with `port`, or with any port.
-fn has_port(lists: &[PortList], list: ListId, port: Option<u16>) -> bool {
-    lists.iter().any(|(id, of)| *id == list && (of.is_none() || *of == port))
-}
-
-/// Both lists are sorted. An empty one stands for nothing.
-fn has_all(wide: &[ListId], narrow: &[ListId]) -> bool {
-    narrow.iter().all(|id| wide.binary_search(id).is_ok())
 }
 
 fn version_text(version: u16) -> String {

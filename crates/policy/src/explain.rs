@@ -70,9 +70,9 @@ impl Rules {
             Sni::Absent | Sni::Malformed(_) => None,
         });
         let others = [Matcher::Client, Matcher::Connect, Matcher::Destination];
-        let others = others
-            .into_iter()
-            .filter_map(|matcher| Some((matcher, conditions.listed_by(matcher, facts, &lists)?)));
+        let others = others.into_iter().filter_map(|matcher| {
+            Some((matcher, conditions.files().listed_by(matcher, facts, &lists)?))
+        });
         others.chain(by_name.map(|by| (Matcher::Sni, by))).collect()
     }
 

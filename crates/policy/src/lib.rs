@@ -14,6 +14,7 @@ mod covers;
 mod evidence;
 mod explain;
 mod facts;
+mod from_files;
 mod lists;
 mod matcher;
 mod name_table;

@@ -4,7 +4,7 @@
 
 mod words;
 
-use eyelet_policy::{Covered, ListId, NamePattern, Rule, RuleId, Rules};
+use eyelet_policy::{Covered, ListId, Matcher, NamePattern, Rule, RuleId, Rules};
 use words::{Words, refuse, rule};
 
 /// The rules that cover the last rule of a list.
@@ -107,10 +107,15 @@ fn rules_that_never_match_by_their_other_matchers() {
 #[test]
 fn rules_that_never_match_by_a_file() {
     let sni = |ids: &[u16]| Rule { sni_lists: ids.iter().copied().map(ListId).collect(), ..rule() };
-    let client = |ids: &[u16]| rule().with(|all| all.client_lists(ids.iter().copied().map(ListId)));
-    let connect = |id, port| rule().with(|all| all.connect_lists([(ListId(id), port)]));
+    let client = |ids: &[u16]| {
+        let lists = ids.iter().map(|id| (ListId(*id), None));
+        rule().with(|all| all.from_files(Matcher::Client, lists))
+    };
+    let from_file =
+        |matcher, id, port| rule().with(|all| all.from_files(matcher, [(ListId(id), port)]));
+    let connect = |id, port| from_file(Matcher::Connect, id, port);
     let targets = |text: &str| rule().with(|all| all.connect([text.parse().unwrap()]));
-    let to = |id, port| rule().with(|all| all.destination_lists([(ListId(id), port)]));
+    let to = |id, port| from_file(Matcher::Destination, id, port);
     let nets = |rule: Rule, net| rule.client(&[net]);
     for (rules, by) in [
         (vec![sni(&[0]), sni(&[0])], vec![0]),

@@ -8,8 +8,8 @@ mod words;
 use std::sync::Arc;
 
 use eyelet_policy::{
-    EvidenceKind, Fact, Facts, FileList, List, ListId, Lists, NameList, NamePattern, Needs, NetSet,
-    Rule, RuleId, Rules,
+    EvidenceKind, Fact, Facts, FileList, List, ListId, Lists, Matcher, NameList, NamePattern,
+    Needs, NetSet, Rule, RuleId, Rules,
 };
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use proptest::prelude::*;
@@ -78,9 +78,10 @@ prop_compose! {
         if let Some(wanted) = sni_verified {
             rule = rule.with(|all| all.sni_verified(wanted, [EvidenceKind::Dns]));
         }
-        if client_list { rule = rule.with(|all| all.client_lists([NETS_LIST])); }
+        if client_list { rule = rule.with(|all| all.from_files(Matcher::Client, [(NETS_LIST, None)])); }
         if destination_list {
-            rule = rule.with(|all| all.destination_lists([(NETS_LIST, Some(443))]));
+            let list = [(NETS_LIST, Some(443))];
+            rule = rule.with(|all| all.from_files(Matcher::Destination, list));
         }
         rule.sni_lists = files.into_iter().map(ListId).collect();
         rule.shadow = shadow;

@@ -127,7 +127,7 @@ fn the_keys_of_a_list() {
         ("alpn = { file = \"x\" }", "`alpn` is a table; expected a string or a list of strings"),
         (
             "connect = { file = \"allow.txt\" }",
-            "a list of names for `connect` needs a `port`, such as 443, or \"*\" for any",
+            "names for `connect` need a `port`, such as 443, or \"*\" for any",
         ),
         ("connect = { file = \"allow.txt\", port = 0 }", "`port` is 0; expected 1 to 65535"),
     ] {
