@@ -69,7 +69,7 @@ impl ListFiles {
     }
 
     /// Reads a list's file again, and has `rules` use it from the next decision on. A file with
-    /// mistakes changes nothing.
+    /// mistakes changes nothing. It waits for the disk, so it is not for a worker's thread.
     ///
     /// # Errors
     /// Every mistake, warnings included, up to [`MISTAKES_MAX`].
