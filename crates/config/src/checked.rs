@@ -1,5 +1,6 @@
 //! A checked configuration as a whole, for `serve`, `check` and `explain`.
 
+use crate::lists::ListFiles;
 use crate::model::{
     Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings,
 };
@@ -14,6 +15,8 @@ pub struct Config {
     pub rules: RuleList,
     /// The matchers of `rules`, indexed.
     pub policy: eyelet_policy::Rules,
+    /// The files of the lists in `policy`.
+    pub lists: ListFiles,
     /// Limits.
     pub limits: Limits,
     /// Limits of HTTP.

@@ -205,6 +205,21 @@ impl Running {
         Ok(Reloaded { generation, unchanged })
     }
 
+    /// Has the next request of each HTTP connection decided again. Call it after a list of the
+    /// newest configuration was replaced.
+    pub fn decide_anew(&mut self) {
+        let snapshot = Arc::new(self.published.snapshot().decided_anew());
+        let generation = snapshot.generation;
+        self.published.publish(snapshot, self.published.listeners(), self.writer.lines());
+        // This fails only if no worker is left.
+        let _ = self.orders.send(Order::Reload(generation));
+    }
+
+    /// The newest configuration.
+    pub fn config(&self) -> Arc<Config> {
+        self.published.snapshot().config.clone()
+    }
+
     /// Whether all workers serve by this configuration or a newer one.
     pub fn is_served(&self, generation: u64) -> bool {
         self.published.is_served(generation)
