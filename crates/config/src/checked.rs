@@ -1,5 +1,6 @@
 //! A checked configuration as a whole, for `serve`, `check` and `explain`.
 
+use crate::fleet::FleetSettings;
 use crate::model::{
     Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings, Tickets,
 };
@@ -28,6 +29,8 @@ pub struct Config {
     pub evidence: EvidenceSettings,
     /// Session tickets.
     pub tickets: Tickets,
+    /// The store that several edges share.
+    pub fleet: Option<FleetSettings>,
     /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
     /// Whether a reload ends the connections whose rule it removes.

@@ -6,6 +6,7 @@ mod checked;
 mod compression;
 mod diagnostic;
 mod files;
+mod fleet;
 mod listeners;
 mod load;
 mod matchers;
@@ -22,6 +23,7 @@ pub use certificate::CertificateFiles;
 pub use checked::Config;
 pub use diagnostic::{Diagnostic, Severity};
 pub use files::Depth;
+pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use load::{Loaded, load, parse};
 pub use model::{
     Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,

@@ -124,6 +124,15 @@ pub struct HostPort {
     pub port: u16,
 }
 
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+            Host::Ip(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
+        }
+    }
+}
+
 /// `action = "terminate"`. The certificates are in `RuleList::certificates` instead: 10,000 rules
 /// that differ in nothing else share this.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -190,10 +199,7 @@ impl fmt::Display for HttpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp(HostPort { host: Host::Name(name), port }) => write!(f, "{name}:{port}"),
-            Self::Tcp(HostPort { host: Host::Ip(ip), port }) => {
-                write!(f, "{}", SocketAddr::new(*ip, *port))
-            }
+            Self::Tcp(address) => address.fmt(f),
         }
     }
 }

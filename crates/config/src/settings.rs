@@ -187,10 +187,11 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 11] = [
+pub(super) const DOCUMENT_KEYS: [&str; 12] = [
     "dictionary",
     "dns",
     "evidence",
+    "fleet",
     "http",
     "limits",
     "listener",

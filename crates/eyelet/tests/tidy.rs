@@ -151,6 +151,10 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
+        "crates/fleet",
+        Some(&["aws-lc-rs", "eyelet-config", "eyelet-sys", "redis", "thiserror", "zeroize"]),
+    ),
+    (
         "crates/resolve",
         Some(&[
             "eyelet-config",

@@ -204,15 +204,12 @@ impl Ring {
             let start = if has_begun { key.start } else { u64::MAX - key.start };
             (has_begun, key.period_secs == period_secs, key.origin == origin, start)
         };
-        let Some(sealing) = self.keys.iter().max_by_key(best) else { return };
-        let (name, before) = (sealing.name, (sealing.start, sealing.origin));
-        // While the store of a fleet is down, the last key seals beyond its period. Then the key
-        // before it is still the previous one.
-        self.keys.retain(|key| {
-            let key_end = key.start.saturating_add(key.period_secs.into());
-            let is_previous = (key_end, key.origin) == before;
-            key.name == name || is_previous || !key.is_out_of_date(now)
-        });
+        let Some(name) = self.keys.iter().max_by_key(best).map(|key| key.name) else { return };
+        // It may have sealed beyond its period, while the store of a fleet was down.
+        if let Some(sealed) = self.keys.get_mut(self.sealing) {
+            sealed.note_sealed(now);
+        }
+        self.keys.retain(|key| key.name == name || !key.is_out_of_date(now));
         while self.keys.len() > KEYS_MAX {
             let others = self.keys.iter().enumerate().filter(|(_, key)| key.name != name);
             let furthest = others.max_by_key(|(_, key)| key.start.abs_diff(now.unix_secs));

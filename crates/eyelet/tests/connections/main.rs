@@ -8,6 +8,7 @@ mod support;
 
 mod bad_input;
 mod clients;
+mod fleet;
 mod half_close;
 mod handshake;
 mod hellos;
@@ -19,5 +20,6 @@ mod refuse;
 mod reload;
 mod splice;
 mod terminate;
+mod tickets;
 mod waiting;
 mod watched;

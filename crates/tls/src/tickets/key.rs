@@ -82,6 +82,12 @@ impl Key {
         Ok(Self { name, start, period_secs, origin, secret, aead, steady_end })
     }
 
+    /// It has sealed until now: it opens for one period more.
+    pub(super) fn note_sealed(&mut self, now: Now) {
+        let end = now.steady.checked_add(Duration::from_secs(self.period_secs.into()));
+        self.steady_end = end.map_or(self.steady_end, |end| end.max(self.steady_end));
+    }
+
     /// Whether no ticket that it sealed is good any more. Both clocks must agree: a wall clock that
     /// jumps ahead and back again costs no ticket.
     pub(super) fn is_out_of_date(&self, now: Now) -> bool {

@@ -119,14 +119,17 @@ fn the_last_key_of_a_fleet_goes_on_while_its_store_is_down() {
     let second = edge.seal();
     edge.keys.advance(edge.at(50 * HOUR));
     assert_eq!(edge.seal()[..NAME_BYTES], second[..NAME_BYTES]);
-    assert!(edge.opens(&first) && edge.opens(&second));
-    assert!(!edge.opens(&own));
+    assert!(edge.opens(&second) && !edge.opens(&first) && !edge.opens(&own));
     edge.step(Origin::Fleet, edge.at(51 * HOUR));
     assert_ne!(edge.seal()[..NAME_BYTES], second[..NAME_BYTES]);
+    edge.step(Origin::Fleet, edge.at(52 * HOUR - 1));
+    assert!(edge.opens(&second), "it sealed until an hour ago");
+    edge.step(Origin::Fleet, edge.at(52 * HOUR));
+    assert!(!edge.opens(&second));
     // Without the fleet the own keys seal again, and those of the fleet open.
     edge.keys.configure(Duration::from_secs(HOUR), Origin::Own);
     let shared = edge.seal();
-    edge.step(Origin::Own, edge.at(51 * HOUR + 1));
+    edge.step(Origin::Own, edge.at(52 * HOUR + 1));
     assert_ne!(edge.seal()[..NAME_BYTES], shared[..NAME_BYTES]);
     assert!(edge.opens(&shared));
 }
