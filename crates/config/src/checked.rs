@@ -1,8 +1,9 @@
 //! A checked configuration as a whole, for `serve`, `check` and `explain`.
 
+use crate::fleet::FleetSettings;
 use crate::lists::ListFiles;
 use crate::model::{
-    Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings,
+    Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings, Tickets,
 };
 use crate::rules::RuleList;
 
@@ -29,6 +30,10 @@ pub struct Config {
     pub dns: Dns,
     /// How evidence for names is gathered.
     pub evidence: EvidenceSettings,
+    /// Session tickets.
+    pub tickets: Tickets,
+    /// The store that several edges share.
+    pub fleet: Option<FleetSettings>,
     /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
     /// Whether a reload ends the connections whose rule it removes.

@@ -66,13 +66,7 @@ impl Files {
             key: self.folder.join(key.text),
         };
         let certificate_mode = self.check_present(report, certificate.at, &files.certificate);
-        let key_mode = self.check_present(report, key.at, &files.key);
-        if let Some(mode) = key_mode.filter(|mode| mode & OTHERS != 0) {
-            let (mode, path) = (mode & 0o777, files.key.display());
-            let message =
-                format!("others may read or write the key (mode {mode:o}): chmod o= {path}");
-            report.warning(key.at, message);
-        }
+        let key_mode = self.check_private(report, key.at, &files.key, "key");
         if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
             return;
         }
@@ -93,6 +87,22 @@ impl Files {
         }
     }
 
+    /// The path of a file with a secret, and whether the file is there.
+    pub(super) fn check_secret(
+        &mut self,
+        report: &mut Report<'_>,
+        text: Text<'_>,
+    ) -> (PathBuf, bool) {
+        let path = self.path(text.text);
+        let is_present = self.check_private(report, text.at, &path, "secret").is_some();
+        (path, is_present)
+    }
+
+    /// A path of the configuration.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        self.folder.join(text)
+    }
+
     /// Checks the file of CA certificates for client certificates.
     pub(super) fn check_authorities(&mut self, report: &mut Report<'_>, text: Text<'_>) -> PathBuf {
         let path = self.folder.join(text.text);
@@ -104,6 +114,24 @@ impl Files {
             report.keep(text.at, read.clone());
         }
         path
+    }
+
+    /// Warns of a file that other users may read.
+    fn check_private(
+        &mut self,
+        report: &mut Report<'_>,
+        at: usize,
+        path: &Path,
+        what: &str,
+    ) -> Option<u32> {
+        let mode = self.check_present(report, at, path)?;
+        if mode & OTHERS != 0 {
+            let (mode, path) = (mode & 0o777, path.display());
+            let message =
+                format!("others may read or write the {what} (mode {mode:o}): chmod o= {path}");
+            report.warning(at, message);
+        }
+        Some(mode)
     }
 
     fn check_present(&mut self, report: &mut Report<'_>, at: usize, path: &Path) -> Option<u32> {

@@ -6,6 +6,7 @@ mod checked;
 mod compression;
 mod diagnostic;
 mod files;
+mod fleet;
 mod listeners;
 pub mod lists;
 mod load;
@@ -23,13 +24,14 @@ pub use certificate::CertificateFiles;
 pub use checked::Config;
 pub use diagnostic::{Diagnostic, Severity};
 pub use files::Depth;
+pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
 pub use model::{
     Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,
     Host, HostPort, HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind,
     LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
-    UpstreamHttp2, UpstreamTls, Version,
+    Tickets, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use values::tls_version_code;

@@ -18,7 +18,7 @@ use crate::lists::ListReader;
 use crate::reader::{Report, Section};
 use crate::rule::Lead;
 use crate::rules::Reading;
-use crate::{compression, rule, settings};
+use crate::{compression, fleet, rule, settings};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -104,6 +104,8 @@ fn check(
         dictionaries: compression::dictionaries(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),
         evidence: settings::evidence(&mut report, &document, &mut files),
+        fleet: fleet::read(&mut report, &document, &mut files),
+        tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),
         reload_ends_removed: document.flag(&mut report, "reload_ends_removed").unwrap_or(false),
     };

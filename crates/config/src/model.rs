@@ -124,6 +124,15 @@ pub struct HostPort {
     pub port: u16,
 }
 
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+            Host::Ip(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
+        }
+    }
+}
+
 /// `action = "terminate"`. The certificates are in `RuleList::certificates` instead: 10,000 rules
 /// that differ in nothing else share this.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -190,10 +199,7 @@ impl fmt::Display for HttpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp(HostPort { host: Host::Name(name), port }) => write!(f, "{name}:{port}"),
-            Self::Tcp(HostPort { host: Host::Ip(ip), port }) => {
-                write!(f, "{}", SocketAddr::new(*ip, *port))
-            }
+            Self::Tcp(address) => address.fmt(f),
         }
     }
 }
@@ -354,6 +360,21 @@ pub struct EvidenceSettings {
 impl Default for EvidenceSettings {
     fn default() -> Self {
         Self { ca: None, history: Duration::from_secs(3600), timeout: Duration::from_secs(3) }
+    }
+}
+
+/// Session tickets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tickets {
+    /// Whether clients get tickets, and can resume.
+    pub enabled: bool,
+    /// How long a ticket is good at least. Its key seals for so long, and opens for as long again.
+    pub lifetime: Duration,
+}
+
+impl Default for Tickets {
+    fn default() -> Self {
+        Self { enabled: true, lifetime: Duration::from_hours(12) }
     }
 }
 

@@ -26,6 +26,7 @@ pub mod serve;
 pub mod shadow;
 pub mod signals;
 pub mod snapshot;
+pub mod ticket_keeper;
 pub mod train;
 pub mod upstream;
 pub mod warm_up;

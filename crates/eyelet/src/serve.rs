@@ -15,6 +15,7 @@ use crate::listen::{ListenError, bind_all, rebound};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
+use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
 use eyelet_config::{Access, Config};
@@ -23,6 +24,7 @@ use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
+use eyelet_tls::tickets::TicketKeys;
 
 /// Why an edge could not start, or could not take a new configuration.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,9 @@ pub enum StartError {
     /// A file that the configuration names cannot be used.
     #[error("{0}")]
     Snapshot(#[from] SnapshotError),
+    /// The thread that makes ticket keys could not be started, or there is no randomness.
+    #[error("cannot make ticket keys: {0}")]
+    Tickets(io::Error),
     /// A thread or its epoll could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -61,6 +66,7 @@ pub struct Running {
     /// The log of the earlier configuration, while a worker writes to it.
     earlier_writer: Option<Writer>,
     budget: Arc<Budget>,
+    ticket_keeper: TicketKeeper,
 }
 
 /// The changes by a reload.
@@ -79,7 +85,8 @@ pub struct Reloaded {
 pub fn start(config: Config) -> Result<Running, StartError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
-    let prepared = PreparedSnapshot::new(config, None)?;
+    let ticket_keeper = TicketKeeper::start(&config).map_err(StartError::Tickets)?;
+    let prepared = PreparedSnapshot::new(config, ticket_keeper.keys(), None)?;
     let config = prepared.config();
     let listeners = bind_all(config, count, &[])?;
     let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
@@ -92,7 +99,9 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let published = Published::new(snapshot, listeners, writer.lines(), count);
     let (orders, ordered) = watch::channel(Order::default());
     let (published, workers) = (Arc::new(published), Vec::new());
-    let mut running = Running { published, orders, workers, writer, earlier_writer: None, budget };
+    let earlier_writer = None;
+    let mut running =
+        Running { published, orders, workers, writer, earlier_writer, budget, ticket_keeper };
     // Returns memory and program pages that only the start needed. From here on connections need
     // the memory.
     eyelet_sys::memory::trim();
@@ -183,7 +192,7 @@ impl Running {
         if let Some(address) = rebound(&config, &known) {
             return Err(StartError::Rebound(address));
         }
-        let prepared = PreparedSnapshot::new(config, Some(&earlier))?;
+        let prepared = PreparedSnapshot::new(config, self.ticket_keeper.keys(), Some(&earlier))?;
         let config = prepared.config();
         let listeners = bind_all(config, count, &known)?;
         let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
@@ -198,6 +207,7 @@ impl Running {
         if let Some(writer) = writer {
             self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));
         }
+        self.ticket_keeper.configure(&snapshot.config);
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
         // This fails only if no worker is left.
@@ -231,6 +241,11 @@ impl Running {
             writer.finish();
         }
         eyelet_sys::memory::trim();
+    }
+
+    /// The keys of session tickets, which outlive reloads.
+    pub fn ticket_keys(&self) -> &Arc<TicketKeys> {
+        self.ticket_keeper.keys()
     }
 
     /// The listening addresses, in the order of the configuration; port 0 is resolved.

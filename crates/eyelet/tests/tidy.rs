@@ -141,6 +141,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/tls",
         Some(&[
+            "aws-lc-rs",
             "eyelet-config",
             "rustls",
             "rustls-native-certs",
@@ -148,6 +149,10 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "thiserror",
             "zeroize",
         ]),
+    ),
+    (
+        "crates/fleet",
+        Some(&["aws-lc-rs", "eyelet-config", "eyelet-sys", "redis", "thiserror", "zeroize"]),
     ),
     (
         "crates/resolve",

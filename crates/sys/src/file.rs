@@ -173,14 +173,38 @@ impl OwnFolder {
     /// Writes a file completely or not at all: first under the name `beside`, which is then renamed
     /// to `name`. After a failure, such as a full disk, `beside` does not exist.
     pub fn write(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
+        let replace = || Ok(fs::renameat(&self.0, beside, &self.0, name)?);
+        self.write_beside(beside, content, replace)
+    }
+
+    /// As [`OwnFolder::write`], but only if there is no such file. `false`: there is one, and it
+    /// stays. Of several processes one wins (link(2)). Each needs its own `beside`.
+    pub fn create(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<bool> {
+        let mut is_first = true;
+        let link = || match fs::linkat(&self.0, beside, &self.0, name, AtFlags::empty()) {
+            Err(Errno::EXIST) => {
+                is_first = false;
+                Ok(())
+            }
+            linked => Ok(linked?),
+        };
+        self.write_beside(beside, content, link)?;
+        self.remove(beside)?;
+        Ok(is_first)
+    }
+
+    /// Writes the file `beside`, and has it put in its place.
+    fn write_beside(
+        &self,
+        beside: &str,
+        content: &[u8],
+        place: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         // An old file there is left from a crash, or is a trap: a link is removed, not its target.
         self.remove(beside)?;
         let flags = OPEN | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mut file = File::from(fs::openat(&self.0, beside, flags, Mode::RUSR | Mode::WUSR)?);
-        let written = file
-            .write_all(content)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| Ok(fs::renameat(&self.0, beside, &self.0, name)?));
+        let written = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| place());
         if let Err(error) = written {
             // The first error says more than an error of the clean-up.
             let _ = self.remove(beside);
@@ -307,6 +331,17 @@ mod tests {
         OwnFolder::open(&folder.join("own/../own")).unwrap();
         symlink(&folder, own.join("above")).unwrap();
         OwnFolder::open(&own.join("above/own")).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn of_several_that_create_a_file_one_is_first() {
+        let folder = folder("create");
+        let own = OwnFolder::open(&folder).unwrap();
+        assert!(own.create("name", "a.new", b"first").unwrap());
+        assert!(!own.create("name", "b.new", b"second").unwrap());
+        assert_eq!(own.read("name", 100).unwrap(), b"first");
+        assert_eq!(own.names().unwrap(), ["name"]);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -46,6 +46,8 @@ counters! {
     refused,
     /// Connections that were ended, or not accepted, because memory was short.
     shed,
+    /// Times that the store of the fleet could not be used.
+    store_failures,
     /// Connections spliced.
     spliced,
     /// Connections terminated.
@@ -72,7 +74,11 @@ impl std::fmt::Display for CounterValues {
             self.accept_pauses,
             self.listen_drops,
             self.lines_lost,
-        )
+        )?;
+        match self.store_failures {
+            0 => Ok(()),
+            failures => write!(f, ", the store of the fleet failed {failures} times"),
+        }
     }
 }
 

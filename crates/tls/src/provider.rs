@@ -34,6 +34,13 @@ pub static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     Arc::new(provider)
 });
 
+/// Makes [`PROVIDER`] the one that other libraries use. aws-lc's and ring's are both compiled in,
+/// so rustls does not choose by itself, and panics.
+pub fn install() {
+    // It fails only if it was done before.
+    let _ = CryptoProvider::install_default((**PROVIDER).clone());
+}
+
 /// Suites from both libraries: hash and key schedule from ring, AEAD from aws-lc.
 static MIXED: LazyLock<Vec<Tls13CipherSuite>> = LazyLock::new(|| {
     let suites = aws_lc_rs::ALL_CIPHER_SUITES.iter().filter_map(SupportedCipherSuite::tls13);

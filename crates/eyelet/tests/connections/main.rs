@@ -8,6 +8,7 @@ mod support;
 
 mod bad_input;
 mod clients;
+mod fleet;
 mod half_close;
 mod handshake;
 mod hellos;
@@ -20,5 +21,6 @@ mod refuse;
 mod reload;
 mod splice;
 mod terminate;
+mod tickets;
 mod waiting;
 mod watched;

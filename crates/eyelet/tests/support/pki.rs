@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -60,7 +61,25 @@ impl Pki {
         self.leaf(file, &["client.test"], Kind::P256, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// The same, good for so long from now.
+    pub fn client_for(&self, file: &str, time: Duration) -> Leaf {
+        self.leaf_with(file, &["client.test"], Kind::P256, |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            params.not_after = (SystemTime::now() + time).into();
+        })
+    }
+
     fn leaf(&self, file: &str, names: &[&str], kind: Kind, use_: ExtendedKeyUsagePurpose) -> Leaf {
+        self.leaf_with(file, names, kind, |params| params.extended_key_usages = vec![use_])
+    }
+
+    fn leaf_with(
+        &self,
+        file: &str,
+        names: &[&str],
+        kind: Kind,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Leaf {
         let key = match kind {
             Kind::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
             Kind::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
@@ -73,7 +92,7 @@ impl Pki {
         params.distinguished_name.push(DnType::CommonName, file);
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![use_];
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         self.folder.write(&format!("{file}.pem"), certificate.pem());
         self.folder.write(&format!("{file}.key"), key.serialize_pem());

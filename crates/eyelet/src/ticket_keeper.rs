@@ -1,0 +1,247 @@
+//! The thread that makes ticket keys, or has them from the store of a fleet, so that a handshake
+//! never waits for one. A store that is down stops nothing: the last keys go on.
+
+use std::io;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use eyelet_config::{Config, FleetSettings, Tickets};
+use eyelet_fleet::{Fleet, FleetError};
+use eyelet_telemetry::counters::{self, Counters};
+use eyelet_tls::provider;
+use eyelet_tls::tickets::{Now, Origin, SECRET_BYTES, TicketKeys};
+
+/// The longest time between two looks at the wall clock, which may jump.
+const STEP_MAX: Duration = Duration::from_secs(30);
+/// How long the start waits for the keys of the fleet, so that the first client can resume. Later
+/// they come without it.
+const START_WAIT: Duration = Duration::from_secs(2);
+/// After the first failure of the store; twice as long after each further one.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// The ticket keys of this process, and the thread that makes them. It ends when this is dropped.
+pub struct TicketKeeper {
+    keys: Arc<TicketKeys>,
+    orders: Arc<Orders>,
+}
+
+/// What the thread is told.
+struct Orders {
+    newest: Mutex<Order>,
+    is_new: Condvar,
+}
+
+#[derive(Clone)]
+enum Order {
+    /// Go on as before.
+    None,
+    Configure(Tickets, Option<FleetSettings>),
+    Stop,
+}
+
+impl TicketKeeper {
+    /// Starts the thread, and waits for the first keys.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start(config: &Config) -> io::Result<Self> {
+        let keys = Arc::new(TicketKeys::new(config.tickets.lifetime));
+        let orders = Arc::new(Orders { newest: Mutex::new(Order::None), is_new: Condvar::new() });
+        let keeper = Self { keys: keys.clone(), orders: orders.clone() };
+        keeper.configure(config);
+        let (has_keys, made) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("tickets".into());
+        thread.spawn(move || Thread::new(keys).run(&orders, &has_keys))?;
+        // If the store does not answer in time, clients get full handshakes until it does.
+        let _ = made.recv_timeout(START_WAIT);
+        Ok(keeper)
+    }
+
+    /// The keys, which are the same over all reloads.
+    pub fn keys(&self) -> &Arc<TicketKeys> {
+        &self.keys
+    }
+
+    /// Goes on by another configuration.
+    pub fn configure(&self, config: &Config) {
+        self.order(Order::Configure(config.tickets.clone(), config.fleet.clone()));
+    }
+
+    fn order(&self, order: Order) {
+        *self.orders.lock() = order;
+        self.orders.is_new.notify_one();
+    }
+}
+
+impl Drop for TicketKeeper {
+    fn drop(&mut self) {
+        self.order(Order::Stop);
+    }
+}
+
+impl Orders {
+    fn lock(&self) -> MutexGuard<'_, Order> {
+        // A poisoned lock still holds a whole value: each is replaced in one step.
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for an order, but not longer than this.
+    fn wait(&self, longest: Duration) -> Order {
+        let is_none = |order: &mut Order| matches!(order, Order::None);
+        let waited = self.is_new.wait_timeout_while(self.lock(), longest, is_none);
+        std::mem::replace(&mut *waited.unwrap_or_else(PoisonError::into_inner).0, Order::None)
+    }
+}
+
+/// The state of the thread.
+struct Thread {
+    keys: Arc<TicketKeys>,
+    tickets: Tickets,
+    fleet: Option<(FleetSettings, Option<Fleet>)>,
+    /// While the store fails: how, and when it is asked again.
+    outage: Option<Outage>,
+    counters: Arc<Counters>,
+}
+
+struct Outage {
+    is_sealed: bool,
+    pause: Duration,
+    retry: Instant,
+}
+
+impl Thread {
+    fn new(keys: Arc<TicketKeys>) -> Self {
+        let (tickets, counters) = (Tickets::default(), counters::register());
+        Self { keys, tickets, fleet: None, outage: None, counters }
+    }
+
+    fn run(mut self, orders: &Orders, has_keys: &SyncSender<()>) {
+        let mut wait = Duration::ZERO;
+        loop {
+            match orders.wait(wait) {
+                Order::None => {}
+                Order::Stop => return,
+                Order::Configure(tickets, fleet) => {
+                    let origin = if fleet.is_some() { Origin::Fleet } else { Origin::Own };
+                    self.keys.configure(tickets.lifetime, origin);
+                    self.tickets = tickets;
+                    // Opened anew also if it is the same: the file of the secret may have changed.
+                    self.fleet = fleet.map(|fleet| (fleet, None));
+                    self.outage = None;
+                }
+            }
+            self.step(Now::read());
+            // Only the start waits for this.
+            let _ = has_keys.try_send(());
+            wait = self.until_next_step();
+        }
+    }
+
+    /// Makes or fetches the keys that are missing, and wipes old ones.
+    fn step(&mut self, now: Now) {
+        let is_due = self.outage.as_ref().is_none_or(|outage| outage.retry <= now.steady);
+        if self.tickets.enabled && self.fleet.is_some() && is_due {
+            match self.fetch(now) {
+                Ok(()) => self.note_success(),
+                Err(error) => self.note_failure(&error),
+            }
+        }
+        let start = self.keys.period_start(now);
+        let goes_on = self.fleet.is_some() && self.keys.has_any(Origin::Fleet);
+        if self.tickets.enabled && !goes_on && !self.keys.has(start, Origin::Own) {
+            let made = TicketKeys::random_secret()
+                .and_then(|secret| self.keys.insert(start, Origin::Own, &secret, now));
+            if made.is_err() {
+                tracing::error!("cannot make a ticket key; the last one goes on");
+            }
+        }
+        self.keys.advance(now);
+    }
+
+    /// Has the keys of the current and the next period, and the previous one if there is one. The
+    /// current one comes first: an edge with another secret fails there, and writes nothing.
+    ///
+    /// While an older key of the fleet goes on after an outage, no key is made for the current
+    /// period: some edges would seal with it before the others have it. A key is made so long
+    /// before its period that all edges have asked for it until then.
+    fn fetch(&mut self, now: Now) -> Result<(), FleetError> {
+        let (period, start) = (u64::from(self.keys.lifetime_secs()), self.keys.period_start(now));
+        let soon = now.unix_secs + self.retry_max().as_secs() + 1;
+        let ahead = soon - soon % period + period;
+        let is_first = !self.keys.has_any(Origin::Fleet);
+        self.have(start, is_first, now)?;
+        self.have(start + period, ahead == start + period, now)?;
+        self.have(ahead, true, now)?;
+        self.have(start.saturating_sub(period), false, now)
+    }
+
+    /// Has the key of a period: out of the store, or made here if nobody else made it.
+    fn have(&mut self, start: u64, is_made: bool, now: Now) -> Result<(), FleetError> {
+        let Some((settings, fleet)) = &mut self.fleet else { return Ok(()) };
+        if self.keys.has(start, Origin::Fleet) {
+            return Ok(());
+        }
+        let fleet = match fleet {
+            Some(fleet) => fleet,
+            None => {
+                // For `rediss://`: the client library asks for the provider of the process.
+                provider::install();
+                fleet.insert(Fleet::open(settings)?)
+            }
+        };
+        let period = self.keys.lifetime_secs();
+        let name = format!("tickets-{period}-{start}");
+        let mut value = fleet.get(&name)?;
+        if value.is_none() && is_made {
+            let secret = TicketKeys::random_secret().map_err(|_| FleetError::Library)?;
+            // It opens for one period after its own. One more is for clocks that differ.
+            let end = start + 3 * u64::from(period);
+            let lifetime = Duration::from_secs(end.saturating_sub(now.unix_secs));
+            value = Some(fleet.put_if_absent(&name, &*secret, lifetime)?);
+        }
+        let Some(value) = value else { return Ok(()) };
+        let secret: &[u8; SECRET_BYTES] =
+            value.as_slice().try_into().map_err(|_| FleetError::Foreign(name))?;
+        let inserted = self.keys.insert(start, Origin::Fleet, secret, now);
+        inserted.map_err(|_| FleetError::Library)
+    }
+
+    /// The longest pause between two attempts. Short periods are for tests.
+    fn retry_max(&self) -> Duration {
+        (self.tickets.lifetime / 4).clamp(RETRY_MIN, RETRY_MAX)
+    }
+
+    fn note_success(&mut self) {
+        if self.outage.take().is_some() {
+            tracing::info!("[fleet] the store answers again, and ticket keys change again");
+        }
+    }
+
+    fn note_failure(&mut self, error: &FleetError) {
+        self.counters.store_failures.up();
+        let is_sealed = matches!(error, FleetError::Sealed { .. });
+        let before = self.outage.take().filter(|outage| outage.is_sealed == is_sealed);
+        if before.is_none() {
+            let goes_on = if self.keys.has_any(Origin::Fleet) {
+                "the last ticket keys of the fleet go on"
+            } else {
+                "clients that come from another edge get full handshakes"
+            };
+            tracing::warn!("[fleet] {error}. Until that is mended, {goes_on}");
+        }
+        let pause = before.map_or(RETRY_MIN, |outage| (2 * outage.pause).min(self.retry_max()));
+        self.outage = Some(Outage { is_sealed, pause, retry: Instant::now() + pause });
+    }
+
+    fn until_next_step(&self) -> Duration {
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let period_ms = self.tickets.lifetime.as_millis().max(1);
+        let into = Duration::from_millis((since.as_millis() % period_ms) as u64);
+        let until = |outage: &Outage| outage.retry.saturating_duration_since(Instant::now());
+        let retry = self.outage.as_ref().map(until);
+        let next = self.tickets.lifetime.saturating_sub(into).min(STEP_MAX);
+        retry.map_or(next, |retry| retry.min(next))
+    }
+}

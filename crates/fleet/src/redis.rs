@@ -1,0 +1,141 @@
+//! Redis or Valkey as the store: one server, or a cluster.
+
+use std::time::Duration;
+
+use eyelet_config::{Host, RedisAddress};
+use redis::cluster::{ClusterClient, ClusterConnection};
+use redis::{
+    Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates,
+};
+
+use crate::{StoreError, VALUE_BYTES_MAX};
+
+/// For TCP, TLS and the login together, for each address of the name.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// From a command to its answer.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+/// Attempts of one command at the nodes of a cluster: the first, and one where it is sent on to.
+const CLUSTER_RETRIES: u32 = 2;
+/// Before each name, so that the database can serve others too.
+const PREFIX: &str = "eyelet:";
+
+/// A client with at most one open connection.
+pub struct RedisStore {
+    info: ConnectionInfo,
+    certificates: TlsCertificates,
+    /// The server says that it is a node of a cluster.
+    is_cluster: bool,
+    link: Option<Link>,
+}
+
+enum Link {
+    One(Box<Connection>),
+    Cluster(Box<ClusterConnection>),
+}
+
+impl RedisStore {
+    pub fn new(redis: &RedisAddress) -> Result<Self, StoreError> {
+        let host = match &redis.address.host {
+            Host::Ip(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        };
+        let port = redis.address.port;
+        let address = match &redis.tls {
+            None => ConnectionAddr::Tcp(host, port),
+            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        };
+        let mut login = RedisConnectionInfo::default().set_db(redis.database.into());
+        if let Some((user, password)) = &redis.login {
+            login = login.set_password(password.as_str());
+            if !user.is_empty() {
+                login = login.set_username(user);
+            }
+        }
+        let info = address.into_connection_info()?.set_redis_settings(login);
+        let ca = redis.tls.as_ref().and_then(|tls| tls.ca.as_ref());
+        let ca = ca.map(|file| eyelet_config::certificate::read(file)).transpose();
+        let root_cert = ca.map_err(std::io::Error::other)?.map(|pem| pem.to_vec());
+        let certificates = TlsCertificates { client_tls: None, root_cert };
+        Ok(Self { info, certificates, is_cluster: false, link: None })
+    }
+
+    pub fn get(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        // GETRANGE rather than GET: the server sends no more than we would take.
+        let key = format!("{PREFIX}{name}");
+        let value: Vec<u8> =
+            self.ask(redis::cmd("GETRANGE").arg(key).arg(0).arg(VALUE_BYTES_MAX))?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(StoreError::Value("a value in it is too long"));
+        }
+        // No such value has no bytes.
+        Ok(Some(value).filter(|value| !value.is_empty()))
+    }
+
+    pub fn put_if_absent(
+        &mut self,
+        name: &str,
+        sealed: &[u8],
+        lifetime: Duration,
+    ) -> Result<(), StoreError> {
+        let (key, lifetime_ms) = (format!("{PREFIX}{name}"), lifetime.as_millis() as u64);
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(sealed).arg("NX").arg("PX").arg(lifetime_ms);
+        // The answer says whether it was absent. The caller reads the value either way.
+        let _is_set: Option<String> = self.ask(&set)?;
+        Ok(())
+    }
+
+    fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, StoreError> {
+        let is_kept = self.link.is_some();
+        match self.ask_once(command) {
+            // The server may have closed the connection since the last command.
+            Err(error) if is_kept && error.is_io_error() && !error.is_timeout() => {}
+            // One node of a cluster answers so for most names.
+            Err(error) if !self.is_cluster && is_moved(&error) => self.is_cluster = true,
+            answer => return Ok(answer?),
+        }
+        Ok(self.ask_once(command)?)
+    }
+
+    fn ask_once<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, RedisError> {
+        let mut link = match self.link.take() {
+            Some(link) => link,
+            None => self.connect()?,
+        };
+        let answer = match &mut link {
+            Link::One(connection) => command.query(connection),
+            Link::Cluster(connection) => command.query(connection),
+        };
+        if answer.is_ok() {
+            self.link = Some(link);
+        }
+        answer
+    }
+
+    fn connect(&self) -> Result<Link, RedisError> {
+        if self.is_cluster {
+            let client = ClusterClient::builder([self.info.clone()])
+                .certs(self.certificates.clone())
+                .connection_timeout(CONNECT_TIMEOUT)
+                .response_timeout(COMMAND_TIMEOUT)
+                .retries(CLUSTER_RETRIES)
+                .build()?;
+            return Ok(Link::Cluster(Box::new(client.get_connection()?)));
+        }
+        let client = match self.info.addr() {
+            ConnectionAddr::TcpTls { .. } => {
+                Client::build_with_tls(self.info.clone(), self.certificates.clone())?
+            }
+            _ => Client::open(self.info.clone())?,
+        };
+        let connection = client.get_connection_with_timeout(CONNECT_TIMEOUT)?;
+        connection.set_read_timeout(Some(COMMAND_TIMEOUT))?;
+        connection.set_write_timeout(Some(COMMAND_TIMEOUT))?;
+        Ok(Link::One(Box::new(connection)))
+    }
+}
+
+fn is_moved(error: &RedisError) -> bool {
+    matches!(error.kind(), redis::ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
+}

@@ -1,0 +1,96 @@
+//! Sealed values, and the folder as a store.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Barrier;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+fn fleet(folder: &Path, secret: &str) -> Fleet {
+    let secret_file = folder.join(format!("{}.secret", &secret[..1]));
+    fs::write(&secret_file, secret.repeat(40)).unwrap();
+    let store = StoreAddress::Folder(folder.join("store"));
+    Fleet::open(&eyelet_config::FleetSettings { store, secret_file }).unwrap()
+}
+
+#[test]
+fn a_sealed_value_opens_only_whole_and_under_its_name() {
+    let sealer = Sealer::new(b"secret").unwrap();
+    let sealed = sealer.seal("name", b"value").unwrap();
+    assert_eq!(**sealer.open("name", &sealed).unwrap(), *b"value");
+    assert_eq!(sealer.open("other", &sealed), Err(OpenError::Forged));
+    assert_eq!(Sealer::new(b"Secret").unwrap().open("name", &sealed), Err(OpenError::Forged));
+    for at in 0..sealed.len() {
+        assert!(sealer.open("name", &sealed[..at]).is_err(), "cut at {at}");
+        let mut changed = sealed.clone();
+        changed[at] ^= 1;
+        let expected = if at == 0 { OpenError::Version(0) } else { OpenError::Forged };
+        assert_eq!(sealer.open("name", &changed), Err(expected), "byte {at}");
+    }
+    assert_ne!(sealed, sealer.seal("name", b"value").unwrap());
+}
+
+#[test]
+fn whoever_comes_first_makes_the_value_of_all() {
+    const EDGES: usize = 8;
+    let folder = tempfile::tempdir().unwrap();
+    let together = Barrier::new(EDGES);
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let edges = (0..EDGES as u8).map(|edge| {
+            let (folder, together) = (folder.path(), &together);
+            scope.spawn(move || {
+                let mut fleet = fleet(folder, "a");
+                together.wait();
+                fleet.put_if_absent("key-1", &[edge; 32], LONG).unwrap()
+            })
+        });
+        let edges: Vec<_> = edges.collect();
+        edges.into_iter().map(|edge| edge.join().unwrap()).collect()
+    });
+    assert!(made.iter().all(|value| *value == made[0]), "{made:?}");
+    assert_eq!(fleet(folder.path(), "a").get("key-1").unwrap(), Some(made[0].clone()));
+    let files = fs::read_dir(folder.path().join("store")).unwrap();
+    assert_eq!(files.count(), 1, "nothing is left beside");
+}
+
+#[test]
+fn another_secret_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    fleet(folder.path(), "a").put_if_absent("key-1", b"value", LONG).unwrap();
+    let mut other = fleet(folder.path(), "b");
+    for result in [other.get("key-1").map(drop), other.put_if_absent("key-1", b"x", LONG).map(drop)]
+    {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("sealed with another secret"), "{error}");
+        assert!(error.contains("the same `secret_file`"), "{error}");
+    }
+}
+
+#[test]
+fn values_end_and_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(folder.path(), "a");
+    assert_eq!(fleet.get("key-1").unwrap(), None);
+    let lost = fleet.put_if_absent("key-1", b"value", Duration::ZERO).unwrap_err().to_string();
+    assert!(lost.contains("it lost what was just written"), "{lost}");
+    assert_eq!(fleet.get("key-1").unwrap(), None);
+    fleet.put_if_absent("key-2", b"value", LONG).unwrap();
+    let store = folder.path().join("store");
+    let names = || fs::read_dir(&store).unwrap().map(|file| file.unwrap().file_name());
+    assert_eq!(names().collect::<Vec<_>>(), ["key-2"]);
+    // A cut file, and one that is too large.
+    fs::write(store.join("key-3"), [0; END_BYTES_LESS_ONE]).unwrap();
+    assert!(fleet.get("key-3").is_err());
+    fs::write(store.join("key-4"), vec![255; VALUE_BYTES_MAX + 9]).unwrap();
+    assert!(fleet.get("key-4").is_err());
+    fs::remove_dir_all(&store).unwrap();
+    fs::write(&store, "no folder").unwrap();
+    let error = fleet.get("key-2").unwrap_err().to_string();
+    assert!(error.contains("the store file:"), "{error}");
+}
+
+/// One byte less than the end of a value takes.
+const END_BYTES_LESS_ONE: usize = 7;
