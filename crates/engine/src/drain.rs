@@ -95,14 +95,19 @@ fn visit(worker: &Rc<Worker>, key: Key, pairs: bool) -> Turn {
         Some(SlotState::Lingering) | None => return Turn::Not,
     };
     let wait = park::idle_for(worker, info.is_settled());
-    let may_end = match relay {
-        // Nobody can know what it is about to send, so it has most of the time to end by itself.
-        Relay::Splice(_) if !pairs => return Turn::Not,
-        Relay::Splice(_) => relay.flow().is_quiet(),
-        // An upstream that has an open request may answer until the drain's end.
-        Relay::Terminate(_) => relay.flow().is_quiet() && (pairs || !relay.flow().is_asked()),
+    // Nobody can know what it is about to send, so it has most of the time to end by itself.
+    if matches!(relay, Relay::Splice(_)) && !pairs {
+        return Turn::Not;
+    }
+    let flow = relay.flow();
+    let (may_end, must_rest) = match flow.is_websocket() {
+        // A close frame ends it properly, however busy it is.
+        true => (flow.is_between_frames(), !pairs),
+        // An upstream that has an open request may answer until the last part.
+        false => (pairs || !flow.is_asked(), true),
     };
-    if !may_end || table.since_due_in(key, wait) < IDLE {
+    let is_quiet = flow.is_quiet();
+    if !may_end || !is_quiet || must_rest && table.since_due_in(key, wait) < IDLE {
         return Turn::Later;
     }
     drop(table);

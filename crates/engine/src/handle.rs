@@ -107,7 +107,7 @@ impl Handle {
     pub fn is_to_end(&self) -> bool {
         let mut table = self.worker.table.borrow_mut();
         let state = table.slot(self.key).map(|slot| &slot.state);
-        matches!(state, Some(SlotState::Active { ends: true, .. }))
+        matches!(state, Some(SlotState::Active { ends: true, .. })) || self.worker.is_cutting.get()
     }
 
     fn why_late(&self, shed: bool) -> WaitError {

@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_sys::epoll::ENDED;
 
 use crate::accept::KEEPALIVE_IDLE;
@@ -21,7 +20,8 @@ use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::labels::Labels;
-use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
+use eyelet_telemetry::reason::{Class, Limit, Reason, Shed, Stage, When};
+use eyelet_wire::websocket::close_to_server;
 
 /// How long a lingering client may take to read the last bytes and close.
 const LINGER: Duration = Duration::from_secs(2);
@@ -464,7 +464,8 @@ pub fn end_where(
     end >= slots
 }
 
-/// Ends a parked connection from our side, with close_notify where TLS ends here.
+/// Ends a parked connection from our side, with close_notify where TLS ends here. Both sides of a
+/// WebSocket get a close frame (1001) where they are between frames.
 pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
@@ -474,15 +475,28 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let outcome = match relay {
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
+            if let Some(upstream) = upstream
+                && terminated.flow.takes_close_frame(UPSTREAM)
+                && let Some(mask) = eyelet_sys::process::random()
+            {
+                // An upstream that has not read for long sees only the FIN.
+                let _ = socket::send(upstream.as_fd(), &close_to_server(mask));
+            }
             // RFC 8446 6.1: close_notify tells the client that this is no truncation.
-            let close_notify = relay::terminate::final_alert(terminated, CLOSE_NOTIFY);
+            let records = relay::terminate::final_records(terminated);
             // If its receive window is full, the client sees only the FIN.
-            let _ = socket::send(client.as_fd(), &close_notify);
+            let _ = socket::send(client.as_fd(), &records);
             Outcome::Terminated
         }
     };
+    // The client of a WebSocket answers the close frame, and a reset would overtake what it reads.
+    let answers = relay.flow().is_websocket() && reason.class() != Class::Shed;
     drop(table);
-    let last = if is_cut { Last::Reset } else { Last::Close };
+    let last = match (is_cut, answers) {
+        (true, _) => Last::Reset,
+        (false, true) => Last::Linger,
+        (false, false) => Last::Close,
+    };
     end_parked(worker, key, &End { outcome, reason }, last);
 }
 

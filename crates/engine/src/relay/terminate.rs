@@ -7,6 +7,7 @@ use eyelet_record::{
     Keys, OpenFailure, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RecordFault, Session, alert,
 };
 use eyelet_wire::record::RecordHeader;
+use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::direction::ClientEnd;
@@ -111,6 +112,23 @@ fn ended_badly(
     }
 }
 
+/// Seals the last records for a client: its close frame where it may get one (see
+/// [`Flow::takes_close_frame`]), then close_notify. Empty if earlier bytes are still held.
+pub fn final_records(terminated: &mut Terminated) -> Vec<u8> {
+    let mut records = Vec::new();
+    if terminated.flow.takes_close_frame(CLIENT) {
+        let session = &mut terminated.session;
+        let prefix = session.prefix_len();
+        records.resize(session.record_len(CLOSE_TO_CLIENT.len()), 0);
+        records[prefix..][..CLOSE_TO_CLIENT.len()].copy_from_slice(&CLOSE_TO_CLIENT);
+        // A session that may seal no more has no record before its alert.
+        let sealed = session.seal(&mut Keys::new(), &mut records, CLOSE_TO_CLIENT.len());
+        records.truncate(sealed.unwrap_or(0));
+    }
+    records.extend(final_alert(terminated, alert::CLOSE_NOTIFY));
+    records
+}
+
 /// Seals the last record for a client: an alert, which may be close_notify. Empty if the session
 /// may send none, or if earlier bytes are still held.
 pub fn final_alert(terminated: &mut Terminated, description: u8) -> Vec<u8> {
@@ -169,6 +187,7 @@ fn upward(
         }
         let bytes = &buffers.input[plain.clone()];
         if !bytes.is_empty() {
+            terminated.flow.follow(CLIENT, bytes);
             let sent = sockets.send(UPSTREAM, bytes)?;
             terminated.flow.hold(UPSTREAM, &bytes[sent..]);
             info.bytes_to_upstream += bytes.len() as u64;
@@ -290,6 +309,9 @@ fn downward(
             None => {}
             Some(0) => terminated.flow.note_upstream_end(),
             Some(read) => {
+                if terminated.flow.is_websocket() {
+                    follow_slots(terminated, &buffers.output, read);
+                }
                 let sealed = seal_slots(&mut terminated.session, keys, &mut buffers.output, read)?;
                 send_sealed(&mut terminated.flow, sockets, buffers, sealed)?;
                 info.bytes_to_client += read as u64;
@@ -343,6 +365,17 @@ fn recv_slots(
     });
     let read = socket::recv_vectored(upstream, &mut slots);
     sockets.note_read(UPSTREAM, read, room)
+}
+
+/// Notes `read` bytes of a WebSocket that lie in the slots.
+fn follow_slots(terminated: &mut Terminated, output: &[u8], read: usize) {
+    let Terminated { session, flow } = terminated;
+    let mut left = read;
+    for slot in output.chunks_exact(session.record_len(PAYLOAD_BYTES_MAX)) {
+        let payload = left.min(PAYLOAD_BYTES_MAX);
+        flow.follow(UPSTREAM, &slot[session.prefix_len()..][..payload]);
+        left -= payload;
+    }
 }
 
 /// Seals `read` bytes that lie in the slots. Returns the bytes of the records.
