@@ -88,6 +88,8 @@ pub enum SlotState {
         late: bool,
         /// Its memory was given to others.
         shed: bool,
+        /// The drain has come to it: it ends once its exchange permits.
+        ends: bool,
         /// How far it is.
         phase: Phase,
     },
@@ -162,7 +164,7 @@ impl Waits {
 impl SlotState {
     /// An active connection whose future does not wait yet.
     pub fn active(phase: Phase) -> Self {
-        Self::Active { waits: Waits::No, late: false, shed: false, phase }
+        Self::Active { waits: Waits::No, late: false, shed: false, ends: false, phase }
     }
 }
 

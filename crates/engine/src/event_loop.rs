@@ -20,6 +20,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
 use crate::connection_table::{SlotState, Waiting, Waits};
+use crate::drain;
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
@@ -37,6 +38,8 @@ const TASKS: usize = 61;
 const FEW: usize = TASKS / 2;
 /// Looks of the runtime at its events after which the next iteration begins anyway.
 const RETURNS: usize = 2;
+/// Connections that the end of a drain cuts before the tasks of others run.
+const CUTS: usize = 256;
 /// Most polls that the tasks of a cut connection need to end: its task, the tasks of its requests,
 /// and the HTTP library's between them, each once or twice.
 const LAST_POLLS: usize = 8;
@@ -289,7 +292,7 @@ impl Worker {
             self.give_memory_back(&*program);
         }
         if self.is_draining() {
-            park::drain_idle(self);
+            drain::tick(self);
         }
     }
 
@@ -322,6 +325,17 @@ impl Worker {
             (burst.peak, burst.dirty) = (open, false);
         }
         self.burst.set(burst);
+    }
+}
+
+impl Waits {
+    /// Has the future of a connection look whether it must end.
+    pub(crate) fn look(&self, worker: &Worker, key: Key) {
+        match self {
+            Self::No => {}
+            Self::Here(_) => worker.go_on_later(key),
+            Self::Task(waker) => waker.wake_by_ref(),
+        }
     }
 }
 
@@ -390,12 +404,16 @@ async fn until_written() {
     .await;
 }
 
-/// Ends whatever is left when the drain's time is over. Tasks that were cut log when they run once
-/// more, and the runtime runs [`TASKS`] of them per yield.
+/// Ends whatever is left when the drain's time is over, a piece at a time. Tasks that were cut log
+/// when they run once more, and the runtime runs [`TASKS`] of them per yield.
 async fn cut_all(worker: &Rc<Worker>) {
     worker.is_cutting.set(true);
-    let cut = park::cut_all(worker);
-    for _ in 0..LAST_ITERATIONS + cut * LAST_POLLS / TASKS {
+    let keys = worker.table.borrow().keys();
+    for keys in keys.chunks(CUTS) {
+        drain::cut(worker, keys);
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..LAST_ITERATIONS + keys.len() * LAST_POLLS / TASKS {
         if worker.table.borrow().is_empty() {
             break;
         }
@@ -494,13 +512,13 @@ impl Iterations {
         }
     }
 
-    /// Accepts what is queued, ends what is idle, and serves the rest until its time is over.
+    /// Accepts what is queued, then ends one connection after another. At the end of the drain's
+    /// time it cuts the rest.
     async fn drain(mut self) -> io::Result<()> {
         let now = Instant::now();
         let end = now + self.worker.settings.get().drain_timeout;
         self.worker.accept_last(&mut self.accepting, now + LAST_ACCEPT_TIME);
-        self.worker.draining.set(true);
-        park::drain_idle(&self.worker);
+        drain::begin(&self.worker);
         let mut nothing = pin!(pending::<()>());
         while !self.worker.table.borrow().is_empty() {
             if Instant::now() >= end {

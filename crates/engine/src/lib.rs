@@ -7,6 +7,8 @@
 pub mod accept;
 pub mod clock;
 pub mod connection_table;
+mod drain;
+mod drain_pace;
 pub mod event_loop;
 pub mod handle;
 pub mod inspect;

@@ -1,37 +1,37 @@
 //! Park and wake. An idle connection is a value in the connection table, and an event moves its
 //! bytes without a task. Also how a parked connection ends, and how a client lingers.
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_sys::epoll::ENDED;
 
 use crate::accept::KEEPALIVE_IDLE;
-use crate::connection_table::{Phase, Slot, SlotState, Waits};
+use crate::connection_table::{Phase, Slot, SlotState};
 use crate::queues;
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::socket;
-use crate::timer_wheel::TICK_MS;
 use crate::worker::Handle;
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::labels::Labels;
-use eyelet_telemetry::reason::{Limit, Reason, Shed, Stage, When};
+use eyelet_telemetry::reason::{Class, Limit, Reason, Shed, Stage, When};
+use eyelet_wire::websocket::close_to_server;
 
 /// How long a lingering client may take to read the last bytes and close.
 const LINGER: Duration = Duration::from_secs(2);
 /// Reads of a lingering client's bytes in one wake.
 const LINGER_READS: usize = 16;
-/// A connection that moved nothing for so long counts as idle while the process drains.
-const DRAIN_IDLE: Duration = Duration::from_millis(500);
-
-/// Ticks in [`DRAIN_IDLE`]. Each tick looks at one such part of the table.
-const DRAIN_PARTS: u32 = (DRAIN_IDLE.as_millis() / TICK_MS as u128) as u32;
+/// Parts of the table in which connections of removed rules are ended, a part each tick: one second
+/// in all. Clients that come back at once would delay the others.
+const END_PARTS: u32 = 10;
+/// Slots of a part at least, so that a small table is one part.
+const END_SLOTS_MIN: u32 = 1024;
 
 /// How long a connection is parked until it counts as settled. Most connections of a busy edge are
 /// over by then, and never pay for what only long ones need, such as keepalive.
@@ -80,7 +80,7 @@ fn register(worker: &Rc<Worker>, key: Key) {
 const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
-fn idle_for(worker: &Worker, settled: bool) -> Duration {
+pub(crate) fn idle_for(worker: &Worker, settled: bool) -> Duration {
     let idle_timeout = worker.settings.get().idle_timeout;
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
@@ -432,29 +432,41 @@ pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
     true
 }
 
-/// Ends the parked connections for which `is_gone` is true by their labels and their rule.
+/// Ends parked connections for which `is_gone` is true by their labels and their rule, in one part
+/// of the table from `cursor` on. It wakes the tasks of active ones, which look for themselves.
+/// Returns whether that was the last part.
 pub fn end_where(
     worker: &Rc<Worker>,
+    cursor: &Cell<u32>,
     reason: &Reason,
     mut is_gone: impl FnMut(&Labels, Option<u32>) -> bool,
-) {
-    let keys = worker.table.borrow().keys();
+) -> bool {
+    let slots = worker.table.borrow().slots();
+    let part = slots.div_ceil(END_PARTS).max(END_SLOTS_MIN);
+    let end = cursor.get().saturating_add(part);
+    let keys: Vec<Key> = worker.table.borrow().next_keys(cursor, part).collect();
     for key in keys {
-        let ends = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
+        let ends = match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
             Some(SlotState::Parked { info, .. }) => {
                 let (labels, rule) = info.rule(&worker.shared.borrow());
                 is_gone(&labels, rule)
             }
+            Some(SlotState::Active { waits, .. }) => {
+                waits.look(worker, key);
+                false
+            }
             _ => false,
         };
         if ends {
-            close(worker, key, reason.clone());
+            worker.guarded(key, || close(worker, key, reason.clone()));
         }
     }
+    end >= slots
 }
 
-/// Ends a parked connection from our side, with close_notify where TLS ends here.
-fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
+/// Ends a parked connection from our side, with close_notify where TLS ends here. Both sides of a
+/// WebSocket get a close frame (1001) where they are between frames.
+pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     let SlotState::Parked { relay, .. } = state else { return };
@@ -463,68 +475,33 @@ fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let outcome = match relay {
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
+            if let Some(upstream) = upstream
+                && terminated.flow.takes_close_frame(UPSTREAM)
+                && let Some(mask) = eyelet_sys::process::random()
+            {
+                // An upstream that has not read for long sees only the FIN.
+                let _ = socket::send(upstream.as_fd(), &close_to_server(mask));
+            }
             // RFC 8446 6.1: close_notify tells the client that this is no truncation.
-            let close_notify = relay::terminate::final_alert(terminated, CLOSE_NOTIFY);
+            let records = relay::terminate::final_records(terminated);
             // If its receive window is full, the client sees only the FIN.
-            let _ = socket::send(client.as_fd(), &close_notify);
+            let _ = socket::send(client.as_fd(), &records);
             Outcome::Terminated
         }
     };
+    // The client of a WebSocket answers the close frame, and a reset would overtake what it reads.
+    let answers = relay.flow().is_websocket() && reason.class() != Class::Shed;
     drop(table);
-    let last = if is_cut { Last::Reset } else { Last::Close };
+    let last = match (is_cut, answers) {
+        (true, _) => Last::Reset,
+        (false, true) => Last::Linger,
+        (false, false) => Last::Close,
+    };
     end_parked(worker, key, &End { outcome, reason }, last);
 }
 
-/// Ends idle terminated connections while the process drains. A spliced pair stays until the
-/// drain's end, because nobody can know what it is about to send. Each tick looks at one part of
-/// the table, so that busy connections are served meanwhile: the whole table takes `DRAIN_IDLE`.
-pub fn drain_idle(worker: &Rc<Worker>) {
-    let slots = worker.table.borrow().slots().div_ceil(DRAIN_PARTS);
-    for _ in 0..slots {
-        let key = worker.table.borrow().next_keys(&worker.drain_cursor, 1).next();
-        let Some(key) = key else { continue };
-        let mut table = worker.table.borrow_mut();
-        let (info, relay) = match table.slot(key).map(|slot| &mut slot.state) {
-            Some(SlotState::Parked { info, relay }) => (info, relay),
-            // Its future may wait for the client's next request: it checks for the drain.
-            Some(SlotState::Active { waits, .. }) => {
-                match waits {
-                    Waits::No => {}
-                    Waits::Here(_) => worker.go_on_later(key),
-                    Waits::Task(waker) => waker.wake_by_ref(),
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        let wait = idle_for(worker, info.is_settled());
-        // An upstream that has an open request may answer until the drain's end.
-        let quiet = relay.flow().is_quiet() && !relay.flow().is_asked();
-        if quiet && matches!(relay, Relay::Terminate(_)) {
-            let idle = table.since_due_in(key, wait) >= DRAIN_IDLE;
-            drop(table);
-            if idle {
-                close(worker, key, Reason::Drained(None));
-            }
-        }
-    }
-}
-
-/// Ends all connections when the drain's time is over: at once, or in their tasks. Returns how many
-/// there were.
-pub fn cut_all(worker: &Rc<Worker>) -> usize {
-    let keys = worker.table.borrow().keys();
-    for key in &keys {
-        worker.guarded(*key, || {
-            close(worker, *key, Reason::Drained(None));
-            worker.late(*key);
-        });
-    }
-    keys.len()
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -576,20 +553,25 @@ mod tests {
     }
 
     /// Parks a terminated connection that has no upstream yet.
-    fn terminated(worker: &Rc<Worker>) -> Key {
-        let (client, _) = eyelet_sys::socket::pair().unwrap();
+    pub(crate) fn terminated(worker: &Rc<Worker>) -> Key {
+        let secrets = ([1; 32], [2; 32]);
+        let suite = Suite::Aes128Gcm;
+        let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
+        let flow = relay::Flow::default();
+        parked(worker, Relay::Terminate(Terminated { session, flow })).0
+    }
+
+    /// Parks a connection. Returns its client, too.
+    pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, std::os::fd::OwnedFd) {
+        let (client, peer) = eyelet_sys::socket::pair().unwrap();
         let key = worker.table.borrow_mut().insert(client, false);
         worker.process.open.fetch_add(1, Relaxed);
         worker.uses_descriptors(2);
         worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
         worker.counters.connections.up();
-        let secrets = ([1; 32], [2; 32]);
-        let suite = Suite::Aes128Gcm;
-        let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
-        let relay = Relay::Terminate(Terminated { session, flow: relay::Flow::default() });
         let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
         park(&Handle::new(worker.clone(), key), &mut info, relay);
-        key
+        (key, peer)
     }
 
     #[test]
@@ -613,10 +595,26 @@ mod tests {
         for _ in 0..3 {
             terminated(&worker);
         }
-        assert_eq!(cut_all(&worker), 3);
+        let keys = worker.table.borrow().keys();
+        assert_eq!(keys.len(), 3);
+        crate::drain::cut(&worker, &keys);
         assert!(worker.table.borrow().is_empty(), "all were cut, and none was forgotten");
         assert_eq!(worker.process.open.load(Relaxed), 0);
         assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn connections_of_a_removed_rule_end_in_parts() {
+        let worker = worker();
+        for _ in 0..3 * END_SLOTS_MIN {
+            terminated(&worker);
+        }
+        let cursor = Cell::new(0);
+        for left in [2, 1, 0] {
+            let is_over = end_where(&worker, &cursor, &Reason::RuleGone, |_, _| true);
+            assert_eq!(is_over, left == 0);
+            assert_eq!(worker.table.borrow().keys().len() as u32, left * END_SLOTS_MIN);
+        }
     }
 
     /// What an idle connection costs in this process: its slot, and four bytes for the slot's

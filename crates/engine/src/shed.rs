@@ -242,7 +242,7 @@ impl Worker {
 
     fn shed_active(&self, key: Key, of: Phase) -> bool {
         let mut table = self.table.borrow_mut();
-        let Some(Slot { state: SlotState::Active { waits, late, shed, phase }, .. }) =
+        let Some(Slot { state: SlotState::Active { waits, late, shed, phase, .. }, .. }) =
             table.slot(key)
         else {
             return false;

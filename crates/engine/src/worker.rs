@@ -18,6 +18,7 @@ use foldhash::fast::RandomState;
 
 use crate::clock::Clock;
 use crate::connection_table::{ConnectionTable, Slot};
+use crate::drain_pace::DrainPace;
 use crate::queues::{Holders, ShedQueue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
@@ -197,8 +198,6 @@ pub struct Worker {
     pub(crate) has_looked: Cell<bool>,
     /// Where that search goes on.
     pub(crate) idle_cursor: Cell<u32>,
-    /// Where the search for idle connections goes on while the process drains.
-    pub(crate) drain_cursor: Cell<u32>,
     /// Parked connections that may have more to move but found memory short. Tried again at each
     /// tick.
     pub(crate) later: RefCell<Vec<Key>>,
@@ -215,7 +214,7 @@ pub struct Worker {
     /// Connections whose future is stored in its slot and whose wait is over.
     pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
-    pub(crate) draining: Cell<bool>,
+    pub(crate) drain: Cell<Option<DrainPace>>,
     /// Whether the drain's time is over.
     pub is_cutting: Cell<bool>,
     pub(crate) burst: Cell<Burst>,
@@ -260,7 +259,6 @@ impl Worker {
             holders: RefCell::default(),
             has_looked: Cell::default(),
             idle_cursor: Cell::default(),
-            drain_cursor: Cell::default(),
             idle: RefCell::default(),
             large: ShedQueue::default(),
             half_open: ShedQueue::default(),
@@ -268,7 +266,7 @@ impl Worker {
             serving: RefCell::default(),
             waiting_for_memory: RefCell::default(),
             next_id: Cell::new(1),
-            draining: Cell::new(false),
+            drain: Cell::default(),
             is_cutting: Cell::new(false),
             burst: Cell::default(),
             counting_waker: waker::counting_waker(),
@@ -371,7 +369,7 @@ impl Worker {
 
     /// Whether the worker drains.
     pub fn is_draining(&self) -> bool {
-        self.draining.get()
+        self.drain.get().is_some()
     }
 
     /// The info of a connection that was just accepted.

@@ -137,7 +137,7 @@ fn run_edge(file: &Path, config: eyelet_config::Config) -> Result<(), Box<dyn Er
     let drained = runtime.block_on(async {
         tokio::select! {
             drained = drained => drained.is_ok(),
-            () = signals.until_second_signal() => false,
+            _ = signals.until_terminated() => false,
         }
     });
     tracing::info!("{}", counters::snapshot());

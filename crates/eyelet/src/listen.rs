@@ -88,6 +88,16 @@ pub fn bind_all(
     Ok(bound.into())
 }
 
+/// Applies new limits to the sockets of listeners that stay.
+pub fn follow_limits(listeners: &[Bound], limits: &Limits) {
+    for bound in listeners.iter().filter(|bound| bound.asked.defer_accept) {
+        for socket in &*bound.sockets {
+            // If it cannot be set, clients keep the earlier time.
+            let _ = socket::defer_accept(socket, limits.hello_timeout);
+        }
+    }
+}
+
 /// A listener that keeps its address but needs other sockets. They could be bound only after the
 /// first ones close.
 pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {

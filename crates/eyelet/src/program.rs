@@ -1,7 +1,7 @@
 //! Implements `Program` for the event loop: an accepted connection, a wake, a tick, a reload, an
 //! end.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,27 +26,34 @@ pub struct Service {
     published: Arc<Published>,
     /// A newer snapshot that no connection is served by yet.
     news: RefCell<Option<News>>,
+    /// Where the search for connections whose rule is gone goes on in the table.
+    removal: Cell<Option<u32>>,
 }
 
 impl Service {
     /// The program of the worker with this index, which has warmed up.
     pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
         let worker = RefCell::new(Rc::new(worker));
-        Self { index, worker, published, news: RefCell::default() }
+        Self { index, worker, published, news: RefCell::default(), removal: Cell::default() }
     }
 
     fn worker(&self) -> Rc<Worker> {
         self.worker.borrow().clone()
     }
-}
 
-/// Ends the parked connections whose rule the new configuration lacks. An active one ends with its
-/// next request.
-fn end_removed(worker: &Worker) {
-    let rules: HashSet<&str> = worker.snapshot.config.rules.iter().map(|rule| rule.name).collect();
-    park::end_where(&worker.engine, &Reason::RuleGone, |labels, rule| {
-        rule.is_some_and(|rule| !rules.contains(labels.rule(rule)))
-    });
+    /// Ends parked connections whose rule the newest configuration lacks, in a part of the table.
+    /// An active one ends with its next request.
+    fn end_removed(&self) {
+        let Some(begin) = self.removal.get() else { return };
+        let (worker, cursor) = (self.worker(), Cell::new(begin));
+        let rules = worker.snapshot.config.rules.iter().map(|rule| rule.name);
+        let rules: HashSet<&str> = rules.collect();
+        let is_over =
+            park::end_where(&worker.engine, &cursor, &Reason::RuleGone, |labels, rule| {
+                rule.is_some_and(|rule| !rules.contains(labels.rule(rule)))
+            });
+        self.removal.set((!is_over).then(|| cursor.get()));
+    }
 }
 
 impl Program for Service {
@@ -92,7 +99,8 @@ impl Program for Service {
         let worker = Rc::new(worker);
         *self.worker.borrow_mut() = worker.clone();
         if worker.snapshot.config.reload_ends_removed {
-            end_removed(&worker);
+            self.removal.set(Some(0));
+            self.end_removed();
         }
         self.published.note_served(self.index, generation);
     }
@@ -126,6 +134,7 @@ impl Program for Service {
 
     fn tick(&self) {
         self.worker.borrow().http.compressors.recount();
+        self.end_removed();
     }
 
     fn is_resting(&self) -> bool {

@@ -2,13 +2,14 @@
 //! nothing.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::check::MISTAKES;
-use crate::serve::Running;
+use crate::serve::{Preparation, PreparedReload, Running};
 use eyelet_config::{Depth, load_next};
 
 /// How long all workers may take until they serve by the new configuration: one iteration of their
@@ -33,29 +34,24 @@ impl ReloadOutcome {
     }
 }
 
-/// Makes an edge serve by the current contents of `file`.
+/// Makes an edge serve by the current contents of `file`. Dropping the future leaves the edge as it
+/// is, or with the new configuration.
 pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
     let mut text = String::new();
-    // Writing into a string cannot fail.
-    let loaded = match load_next(file, Depth::Full, &running.config()) {
-        Ok(loaded) => loaded,
-        Err(mistakes) => {
-            mistakes.iter().for_each(|mistake| _ = writeln!(text, "{mistake}"));
-            return ReloadOutcome { code: MISTAKES, text };
-        }
+    let prepared = match prepare(running.preparation(), file.to_owned(), &mut text).await {
+        Ok(prepared) => prepared,
+        Err(outcome) => return outcome,
     };
-    loaded.warnings.iter().for_each(|warning| _ = writeln!(text, "{warning}"));
-    let reloaded = match running.reload(loaded.config) {
+    let reloaded = match running.reload(prepared) {
         Ok(reloaded) => reloaded,
-        Err(error) => {
-            return ReloadOutcome::failed(format_args!("{error}: nothing has changed"));
-        }
+        Err(error) => return unchanged(&error),
     };
+    // Writing into a string cannot fail.
     for key in &reloaded.unchanged {
         let _ = writeln!(text, "{}: `{key}` needs a restart; it stays as it was", file.display());
     }
     let end = Instant::now() + SERVED_TIMEOUT;
-    while !running.is_served(reloaded.generation) {
+    while !running.tidy() {
         if Instant::now() >= end {
             let waited = SERVED_TIMEOUT.as_secs();
             let _ = writeln!(
@@ -68,7 +64,41 @@ pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
         }
         sleep(SERVED_STEP).await;
     }
-    running.tidy();
     let _ = writeln!(text, "{}: configuration {} serves", file.display(), reloaded.generation);
     ReloadOutcome { code: 0, text }
+}
+
+/// Reads the file, and those that it names, on a thread of its own: signals are heard meanwhile,
+/// however slow the disk is. Warnings are added to `text`.
+async fn prepare(
+    preparation: Preparation,
+    file: PathBuf,
+    text: &mut String,
+) -> Result<PreparedReload, ReloadOutcome> {
+    let (done, prepared) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("reload".into());
+    let spawned = thread.spawn(move || {
+        let prepared = load_next(&file, Depth::Full, preparation.served())
+            .map(|loaded| (loaded.warnings, preparation.run(loaded.config)));
+        // Nobody waits for it any more if the edge drains.
+        let _ = done.send(prepared);
+    });
+    if let Err(error) = spawned {
+        return Err(unchanged(&error));
+    }
+    match prepared.await {
+        Ok(Ok((warnings, prepared))) => {
+            warnings.iter().for_each(|warning| _ = writeln!(text, "{warning}"));
+            prepared.map_err(|error| unchanged(&error))
+        }
+        Ok(Err(mistakes)) => {
+            mistakes.iter().for_each(|mistake| _ = writeln!(text, "{mistake}"));
+            Err(ReloadOutcome { code: MISTAKES, text: std::mem::take(text) })
+        }
+        Err(_) => Err(unchanged(&"internal error")),
+    }
+}
+
+fn unchanged(why: &dyn std::fmt::Display) -> ReloadOutcome {
+    ReloadOutcome::failed(format_args!("{why}: nothing has changed"))
 }

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::listen::{ListenError, bind_all, rebound};
+use crate::listen::{Bound, ListenError, bind_all, follow_limits, rebound};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
@@ -65,8 +65,46 @@ pub struct Running {
     writer: Writer,
     /// The log of the earlier configuration, while a worker writes to it.
     earlier_writer: Option<Writer>,
+    /// Earlier configurations. They are freed here, because that takes time and workers have none.
+    earlier: Vec<Arc<Snapshot>>,
+    /// The generation that all workers must serve before what the earlier one left is freed.
+    untidy: Option<u64>,
     budget: Arc<Budget>,
     ticket_keeper: TicketKeeper,
+}
+
+/// Reads the files of a new configuration. It needs nothing of [`Running`], so it may run on
+/// another thread.
+pub struct Preparation {
+    earlier: Arc<Snapshot>,
+    known: Arc<[Bound]>,
+    ticket_keys: Arc<TicketKeys>,
+}
+
+/// A configuration whose files were read, for [`Running::reload`].
+pub struct PreparedReload {
+    prepared: PreparedSnapshot,
+    unchanged: Vec<&'static str>,
+}
+
+impl Preparation {
+    /// The configuration that is served.
+    pub fn served(&self) -> &Config {
+        &self.earlier.config
+    }
+
+    /// Prepares `config`.
+    ///
+    /// # Errors
+    /// [`StartError`], if it cannot follow the earlier configuration, or a file is at fault.
+    pub fn run(self, mut config: Config) -> Result<PreparedReload, StartError> {
+        let unchanged = config.keep_until_restart(&self.earlier.config);
+        if let Some(address) = rebound(&config, &self.known) {
+            return Err(StartError::Rebound(address));
+        }
+        let prepared = PreparedSnapshot::new(config, &self.ticket_keys, Some(&self.earlier))?;
+        Ok(PreparedReload { prepared, unchanged })
+    }
 }
 
 /// The changes by a reload.
@@ -99,9 +137,17 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let published = Published::new(snapshot, listeners, writer.lines(), count);
     let (orders, ordered) = watch::channel(Order::default());
     let (published, workers) = (Arc::new(published), Vec::new());
-    let earlier_writer = None;
-    let mut running =
-        Running { published, orders, workers, writer, earlier_writer, budget, ticket_keeper };
+    let mut running = Running {
+        published,
+        orders,
+        workers,
+        writer,
+        earlier_writer: None,
+        earlier: Vec::new(),
+        untidy: None,
+        budget,
+        ticket_keeper,
+    };
     // Returns memory and program pages that only the start needed. From here on connections need
     // the memory.
     eyelet_sys::memory::trim();
@@ -185,19 +231,17 @@ impl Running {
     ///
     /// # Errors
     /// [`StartError`]. Nothing has changed then.
-    pub fn reload(&mut self, mut config: Config) -> Result<Reloaded, StartError> {
+    pub fn reload(&mut self, prepared: PreparedReload) -> Result<Reloaded, StartError> {
+        let PreparedReload { prepared, unchanged } = prepared;
         let (earlier, count) = (self.published.snapshot(), self.workers.len());
-        let unchanged = config.keep_until_restart(&earlier.config);
         let known = self.published.listeners();
-        if let Some(address) = rebound(&config, &known) {
-            return Err(StartError::Rebound(address));
-        }
-        let prepared = PreparedSnapshot::new(config, self.ticket_keeper.keys(), Some(&earlier))?;
         let config = prepared.config();
         let listeners = bind_all(config, count, &known)?;
         let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
         let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
+        let limits = config.limits.clone();
         let snapshot = Arc::new(prepared.next(count, &addresses, &earlier)?);
+        follow_limits(&listeners, &limits);
         for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
             tracing::info!("listening on {}", bound.address);
         }
@@ -210,6 +254,8 @@ impl Running {
         self.ticket_keeper.configure(&snapshot.config);
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
+        self.earlier.push(earlier);
+        self.untidy = Some(generation);
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::Reload(generation));
         Ok(Reloaded { generation, unchanged })
@@ -218,9 +264,12 @@ impl Running {
     /// Has the next request of each HTTP connection decided again. Call it after a list of the
     /// newest configuration was replaced.
     pub fn decide_anew(&mut self) {
-        let snapshot = Arc::new(self.published.snapshot().decided_anew());
+        let earlier = self.published.snapshot();
+        let snapshot = Arc::new(earlier.decided_anew());
         let generation = snapshot.generation;
         self.published.publish(snapshot, self.published.listeners(), self.writer.lines());
+        self.earlier.push(earlier);
+        self.untidy = Some(generation);
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::Reload(generation));
     }
@@ -230,17 +279,34 @@ impl Running {
         self.published.snapshot().config.clone()
     }
 
-    /// Whether all workers serve by this configuration or a newer one.
-    pub fn is_served(&self, generation: u64) -> bool {
-        self.published.is_served(generation)
+    /// What a thread needs to prepare a reload.
+    pub fn preparation(&self) -> Preparation {
+        Preparation {
+            earlier: self.published.snapshot(),
+            known: self.published.listeners(),
+            ticket_keys: self.ticket_keeper.keys().clone(),
+        }
     }
 
-    /// Frees what the earlier configuration left.
-    pub fn tidy(&mut self) {
-        if let Some(writer) = self.earlier_writer.take() {
-            writer.finish();
+    /// Frees what earlier configurations left. Returns whether all workers serve by the newest.
+    pub fn tidy(&mut self) -> bool {
+        let count = self.earlier.len();
+        self.earlier.retain(|earlier| !earlier.is_unused());
+        let mut is_freed = self.earlier.len() < count;
+        if let Some(generation) = self.untidy {
+            if !self.published.is_served(generation) {
+                return false;
+            }
+            self.untidy = None;
+            is_freed = true;
+            if let Some(writer) = self.earlier_writer.take() {
+                writer.finish();
+            }
         }
-        eyelet_sys::memory::trim();
+        if is_freed {
+            eyelet_sys::memory::trim();
+        }
+        true
     }
 
     /// The keys of session tickets, which outlive reloads.

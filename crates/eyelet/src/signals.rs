@@ -38,11 +38,26 @@ impl Signals {
         })
     }
 
-    /// Waits for one more SIGTERM or SIGINT, by which the operator ends the drain.
-    pub async fn until_second_signal(&mut self) {
+    /// Waits for SIGTERM or SIGINT, and returns which.
+    pub async fn until_terminated(&mut self) -> &'static str {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Reloads, unless a signal comes first that ends the process.
+    async fn reload(
+        &mut self,
+        running: &mut Running,
+        file: &Path,
+    ) -> Result<ReloadOutcome, StopCause> {
+        tokio::select! {
+            outcome = reload(running, file) => {
+                log(&outcome);
+                Ok(outcome)
+            }
+            signal = self.until_terminated() => Err(StopCause::Signal(signal)),
         }
     }
 
@@ -61,16 +76,18 @@ impl Signals {
                 _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
                 _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
                 _ = self.hangup.recv() => {
-                    log(&reload(running, file).await);
+                    if let Err(stop) = self.reload(running, file).await {
+                        return stop;
+                    }
                 }
-                Some(request) = next(&mut control) => {
-                    let outcome = reload(running, file).await;
-                    log(&outcome);
-                    request.answer(&outcome).await;
-                }
+                Some(request) = next(&mut control) => match self.reload(running, file).await {
+                    Ok(outcome) => request.answer(&outcome).await,
+                    Err(stop) => return stop,
+                },
                 _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),
                 _ = watch.tick() => {
                     log_drops(&mut drops);
+                    running.tidy();
                     if running.has_died() {
                         return StopCause::Died;
                     }

@@ -214,6 +214,13 @@ impl Snapshot {
         }
     }
 
+    /// Whether no worker and no connection holds it, or a part of it: the caller has the last
+    /// reference.
+    pub fn is_unused(self: &Arc<Self>) -> bool {
+        [Arc::strong_count(self), Arc::strong_count(&self.http), Arc::strong_count(&self.names)]
+            == [1; 3]
+    }
+
     /// The names of rules and listeners for access lines, one set for each worker.
     pub fn labels(&self) -> Labels {
         Labels::new(self.generation, self.listeners.clone(), self.config.rules.shared_names())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{header, response};
 
+use super::boundary::Boundary;
 use super::failure::Failure;
 use super::head::Length;
 use super::io::ClientLost;
@@ -77,6 +78,9 @@ pub fn begin(
     download: &mut Download,
     (first, complete): (Bytes, bool),
 ) -> Length {
+    if known(length).is_none() {
+        download.follow(Boundary::of_body(&head.headers));
+    }
     let body = BodyInfo { length: known(length), complete };
     let coder = compressors.response(wanted, head, Some(body), &first);
     let coded = !coder.is_identity();

@@ -22,6 +22,7 @@ use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::{ExchangeError, Stream};
 use super::transfer::{Broken, Download, Upload};
+use super::upgrade::Switched;
 use super::upstream::dial::{self, Dialled, spoken};
 use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
@@ -43,7 +44,7 @@ const INTERIM_MAX: usize = 100;
 #[derive(Default)]
 pub struct ExchangeEnd {
     /// The upstream of a connection that has switched protocols.
-    pub switched: Option<Box<one::Http1Connection>>,
+    pub switched: Option<Switched>,
     /// The connection to the client is lost.
     pub client_lost: bool,
 }
@@ -234,7 +235,7 @@ async fn serve(
         // A 2xx would tell an HTTP/2 client that the protocols were switched.
         return Err(ResponseFault::Unasked.into());
     }
-    if !upload.done {
+    if !upload.done || served.why_last().is_some() {
         stream.close_after();
     }
     let mut download = Download::new(&served.worker, response_length);
@@ -257,7 +258,7 @@ async fn serve(
     let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
     record.coded = download.coding_info();
     let passed = passed?;
-    if upload.done {
+    if upload.done && download.is_whole() {
         served.keep(upstream);
     }
     passed.end(served, stream).await
@@ -674,10 +675,11 @@ async fn switched(
     };
     let connection = http::HeaderValue::from_static("upgrade");
     head.headers.insert(header::CONNECTION, connection);
+    let switched = Some(Switched::new(upstream, &protocol));
     head.headers.insert(header::UPGRADE, protocol);
     one.switch(&head);
     flush(served, stream).await?;
-    Ok(ExchangeEnd { switched: Some(upstream), ..ExchangeEnd::default() })
+    Ok(ExchangeEnd { switched, ..ExchangeEnd::default() })
 }
 
 async fn over_two(

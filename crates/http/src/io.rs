@@ -24,8 +24,8 @@ use super::load::Load;
 use eyelet_engine::connection_table::Slot;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
-use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
+use eyelet_engine::relay::{Flow, WebSocketFrames};
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
@@ -298,11 +298,15 @@ impl ClientStream {
     }
 
     /// The same for a connection whose client has sent bytes that the upstream has not received.
-    pub fn into_pair(self) -> (Rc<Handle>, Terminated) {
+    /// `frames` are those of a WebSocket.
+    pub fn into_pair(self, frames: Option<WebSocketFrames>) -> (Rc<Handle>, Terminated) {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
         flow.hold(CLIENT, &self.sealed[self.sent..]);
         flow.hold(UPSTREAM, &self.plain);
+        if let Some(frames) = frames {
+            flow.follow_websocket(frames);
+        }
         (self.handle, Terminated { session: self.session, flow })
     }
 

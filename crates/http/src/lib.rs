@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod body;
+mod boundary;
 mod coding;
 pub mod compress;
 mod exchange;

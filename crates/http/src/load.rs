@@ -48,6 +48,10 @@ pub struct Load {
     trailers: Cell<usize>,
     /// The reader's waker, if reading was put off.
     reader: RefCell<Option<Waker>>,
+    /// Whether streams that have no end of their own are to end.
+    ends: Cell<bool>,
+    /// Tasks of such streams, at most one a stream.
+    endless: RefCell<Vec<Waker>>,
     head_bytes_max: usize,
     counted: RefCell<Counted>,
 }
@@ -118,6 +122,8 @@ impl Load {
             stalled: Cell::default(),
             trailers: Cell::default(),
             reader: RefCell::default(),
+            ends: Cell::default(),
+            endless: RefCell::default(),
             head_bytes_max,
             counted: RefCell::new(counted),
         };
@@ -288,6 +294,25 @@ impl Load {
             self.resets.update(|resets| resets + usize::from(is_early));
             stream.leaves(how);
         }
+    }
+
+    /// Has streams end that have no end of their own.
+    pub fn end_streams(&self) {
+        if !self.ends.replace(true) {
+            self.endless.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Ready once streams without an end are to end.
+    pub fn poll_ends(&self, task: &Context<'_>) -> Poll<()> {
+        if self.ends.get() {
+            return Poll::Ready(());
+        }
+        let mut endless = self.endless.borrow_mut();
+        if !endless.iter().any(|known| known.will_wake(task.waker())) {
+            endless.push(task.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Notes that the connection has ended.

@@ -2,6 +2,7 @@
 //! when no more arrive.
 
 use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Method;
@@ -61,16 +62,15 @@ pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serv
                     served = newer;
                 }
                 let Step { close, done } = step(&mut client, &served, request).await;
-                if let Some(upstream) = done.switched {
-                    return upgrade::switch(client, served, upstream).await;
+                if let Some(switched) = done.switched {
+                    return upgrade::switch(client, served, switched).await;
                 }
                 match (done.client_lost, close) {
                     (true, _) => break (Reason::Cut, Last::Cut),
-                    (false, true) if served.worker.engine.is_draining() => {
-                        break (Reason::Drained(None), Last::Close);
+                    (false, true) => {
+                        let why = served.why_last().unwrap_or(Reason::ClosedAfterResponse);
+                        break (why, Last::Close);
                     }
-                    (false, true) if served.is_gone() => break (Reason::RuleGone, Last::Close),
-                    (false, true) => break (Reason::ClosedAfterResponse, Last::Close),
                     (false, false) => {}
                 }
             }
@@ -111,7 +111,13 @@ async fn next(client: &mut ClientStream, served: &ServedConnection) -> Next {
             return Next::End(Reason::Drained(None));
         }
         client.handle.due_in(AWAKE);
-        match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
+        let filled = poll_fn(|task| match client.poll_fill(task, READ_BYTES) {
+            Poll::Pending if client.handle.is_to_end() => {
+                Poll::Ready(Err(ClientLost::Wait(WaitError::Drained)))
+            }
+            filled => filled,
+        });
+        match filled.await {
             Ok(0) if client.is_truncated() => {
                 return Next::End(Reason::Truncated);
             }
@@ -162,7 +168,7 @@ struct Step {
 
 async fn step(client: &mut ClientStream, served: &ServedConnection, request: Request) -> Step {
     let Request { parts, length, keep_alive } = request;
-    let close = !keep_alive || served.worker.engine.is_draining() || served.is_gone();
+    let close = !keep_alive || served.why_last().is_some();
     let mut stream = Stream::one(client, length, parts.version, close);
     // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
     // costs more than the memory while the connection is awake.

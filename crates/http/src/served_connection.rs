@@ -15,7 +15,7 @@ use super::fields::{self, Requester};
 use super::route::Route;
 use super::upstream::Upstream;
 use crate::worker::Http;
-use eyelet_telemetry::info::{ConnectionInfo, End, Measured, Outcome, UpstreamName};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Measured, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
@@ -98,6 +98,24 @@ impl ServedConnection {
     /// Whether a reload removed its rule. The connection ends after the next response.
     pub fn is_gone(&self) -> bool {
         self.route.is_none()
+    }
+
+    /// Why the connection takes no request after the present ones, if it does not: HTTP/1.1 then
+    /// says `Connection: close`, and HTTP/2 sends GOAWAY.
+    pub fn why_last(&self) -> Option<Reason> {
+        if self.worker.engine.is_draining() {
+            return Some(Reason::Drained(None));
+        }
+        self.is_gone().then_some(Reason::RuleGone)
+    }
+
+    /// Whether the newest configuration lacks this connection's rule, and ends its connections.
+    pub fn is_removed(&self) -> bool {
+        let Some(newest) = self.worker.newer() else { return false };
+        let Decided { rule: Some(rule), labels, .. } = &self.info.decided else { return false };
+        let config = &newest.shared.config;
+        let name = labels.rule(*rule);
+        config.reload_ends_removed && config.rules.iter().all(|rule| rule.name != name)
     }
 
     /// Keeps the upstream of a response that has ended.

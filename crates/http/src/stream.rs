@@ -216,6 +216,16 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// Ready once a drain has come to its connection.
+    pub fn poll_ends(&mut self, task: &Context<'_>) -> Poll<()> {
+        match self {
+            // What comes to a connection wakes its task.
+            Self::One(one) if one.client.handle.is_to_end() => Poll::Ready(()),
+            Self::One(_) => Poll::Pending,
+            Self::Two(two) => two.load.poll_ends(task),
+        }
+    }
+
     /// Sets the deadline of [`Stream::poll_late`].
     pub fn due_in(&mut self, wait: Duration) {
         match self {

@@ -14,6 +14,7 @@ use http::HeaderMap;
 use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
+use super::boundary::Boundary;
 use super::fault::ResponseFault;
 use super::head::Length;
 use super::io::WriteQueue;
@@ -50,6 +51,7 @@ pub struct Upload<'a> {
     counts: &'a Written<'a>,
     worker: Rc<Http>,
     counted: Counted,
+    boundary: Boundary,
 }
 
 impl<'a> Upload<'a> {
@@ -79,7 +81,24 @@ impl<'a> Upload<'a> {
             counts,
             worker: worker.clone(),
             counted,
+            boundary: Boundary::Unknown,
         }
+    }
+
+    /// Follows the body, to know where it may be ended.
+    pub fn follow(&mut self, boundary: Boundary) {
+        self.boundary = boundary;
+    }
+
+    /// Whether it is followed, and between two frames.
+    pub fn is_between_frames(&self) -> bool {
+        !self.read && self.boundary.is_between_frames()
+    }
+
+    /// Ends the body before its client does, with these bytes.
+    pub fn end_with(&mut self, last: &[u8]) {
+        self.queue.push(last.to_vec());
+        self.read = true;
     }
 
     /// Whether bytes wait because the upstream does not take them.
@@ -141,6 +160,7 @@ impl<'a> Upload<'a> {
                     Poll::Ready(Err(exchange_error)) => return Poll::Ready(Err(exchange_error)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
                         self.taken = true;
+                        self.boundary.read(&data);
                         self.encoder.push(data, &mut self.queue);
                     }
                     Poll::Ready(Ok(Piece::End(trailers))) => {
@@ -197,6 +217,9 @@ pub struct Download {
     /// When the coder got its first byte since its last output.
     unflushed: Option<Instant>,
     ended: bool,
+    /// Whether we have ended it before its upstream did.
+    cut_short: bool,
+    boundary: Boundary,
     /// Bytes taken from the upstream, and bytes given to the client.
     pub taken: u64,
     given: u64,
@@ -215,6 +238,8 @@ impl Download {
             pause: None,
             unflushed: None,
             ended: false,
+            cut_short: false,
+            boundary: Boundary::Unknown,
             taken: 0,
             given: 0,
             worker: worker.clone(),
@@ -264,9 +289,35 @@ impl Download {
         }
     }
 
-    /// Whether the upstream has sent all of it.
+    /// Whether it has ended: nothing more comes.
     pub fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Whether the upstream has sent all of it.
+    pub fn is_whole(&self) -> bool {
+        self.ended && !self.cut_short
+    }
+
+    /// Follows the body, to know where it may be ended.
+    pub fn follow(&mut self, boundary: Boundary) {
+        self.boundary = boundary;
+    }
+
+    /// Whether it is followed, and between two frames.
+    pub fn is_between_frames(&self) -> bool {
+        !self.ended && self.boundary.is_between_frames()
+    }
+
+    /// Ends the body before its upstream does, with these bytes.
+    pub fn end_with(
+        &mut self,
+        last: &'static [u8],
+        stream: &mut Stream<'_>,
+    ) -> Result<(), CodingError> {
+        self.cut_short = true;
+        self.pass(Piece::Data(Bytes::from_static(last)), stream)?;
+        self.pass(Piece::End(None), stream)
     }
 
     /// Sends the body through a coder.
@@ -323,6 +374,10 @@ impl Download {
                     return Poll::Ready(Err(broken));
                 }
             }
+            if !self.ended && self.boundary.is_between_events() && stream.poll_ends(task).is_ready()
+            {
+                self.end_with(b"", stream).map_err(|CodingError { .. }| Broken::Coding)?;
+            }
             let idle = stream.queued() == 0;
             ready!(stream.poll_flush(task)).map_err(Broken::Client)?;
             if self.ended {
@@ -341,6 +396,9 @@ impl Download {
     }
 
     fn pass(&mut self, piece: Piece, stream: &mut Stream<'_>) -> Result<(), CodingError> {
+        if let Piece::Data(data) = &piece {
+            self.boundary.read(data);
+        }
         match (piece, &mut self.coder) {
             (Piece::Data(data), Some(coder)) if !coder.is_identity() => {
                 self.taken += data.len() as u64;

@@ -146,7 +146,7 @@ async fn run(
             }
             let busy = Rc::strong_count(&alive) > 1;
             if going_away.is_none()
-                && let Some(why) = ends(served)
+                && let Some(why) = served.why_last()
             {
                 going_away = Some(why);
                 connection.graceful_shutdown();
@@ -204,14 +204,6 @@ fn follow(served: &mut Rc<ServedConnection>, handle: &Handle) {
     }
 }
 
-/// Why a connection accepts no more streams, if it does not.
-fn ends(served: &ServedConnection) -> Option<Reason> {
-    if served.worker.engine.is_draining() {
-        return Some(Reason::Drained(None));
-    }
-    served.is_gone().then_some(Reason::RuleGone)
-}
-
 /// Why a connection ends because its client drops streams, if it does.
 fn too_many(load: &Load, drops: u32) -> Option<StreamFlood> {
     if load.resets() > RESETS_PENDING_MAX {
@@ -243,6 +235,9 @@ fn poll_stop(
     load: &Load,
     busy: bool,
 ) -> Poll<Event> {
+    if served.worker.engine.is_draining() && handle.is_to_end() {
+        load.end_streams();
+    }
     // As in HTTP/1.1: if a partial head has no room, this connection is shed, or others are.
     if !busy && load.unseen() > HELLO_BYTES && !served.worker.engine.relieve(0) {
         return Poll::Ready(Event::Shed);

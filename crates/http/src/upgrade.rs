@@ -4,38 +4,62 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
+use bytes::BytesMut;
+use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
+use http::HeaderValue;
+
+use super::boundary::Boundary;
 use super::io::{ClientLost, ClientStream, WriteQueue, send_all};
 use super::served_connection::ServedConnection;
 use super::upstream::one::Http1Connection;
+use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
-use eyelet_engine::relay::Relay;
+use eyelet_engine::relay::{Relay, WebSocketFrames};
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};
 
+/// The upstream of a connection that has switched protocols.
+pub struct Switched {
+    upstream: Box<Http1Connection>,
+    is_websocket: bool,
+}
+
+impl Switched {
+    /// After a 101 to this protocol.
+    pub fn new(upstream: Box<Http1Connection>, protocol: &HeaderValue) -> Self {
+        let is_websocket = protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket");
+        Self { upstream, is_websocket }
+    }
+}
+
 /// Continues a connection after its 101.
-pub async fn switch(
-    mut client: ClientStream,
-    served: ServedConnection,
-    mut upstream: Box<Http1Connection>,
-) {
-    let mut queue = WriteQueue::default();
-    queue.push(upstream.received.split());
+pub async fn switch(mut client: ClientStream, served: ServedConnection, switched: Switched) {
+    let Switched { mut upstream, is_websocket } = switched;
+    let new = || if is_websocket { Boundary::of_frames() } else { Boundary::Unknown };
+    let (mut up, mut down) = (Way::new(new()), Way::new(new()));
+    up.boundary.read(&client.plain);
+    down.push(upstream.received.split());
     let worker = served.worker.clone();
     client.handle.due_in(worker.shared.config.limits.idle_timeout);
-    let passed = send_all(&mut client, &mut queue).await;
+    let passed = send_all(&mut client, &mut down.queue).await;
     let ended = match passed {
         Err(client_lost) => client_lost.reason(),
         Ok(()) if upstream.is_plain() => match pair(&client, *upstream) {
             Ok(()) => {
                 served.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
-                let (handle, terminated) = client.into_pair();
+                let frames = up.boundary.frames().zip(down.boundary.frames());
+                let frames = frames.map(|(up, down)| WebSocketFrames { up, down });
+                let (handle, terminated) = client.into_pair(frames);
                 let mut info = served.end();
                 return park::park(&handle, &mut info, Relay::Terminate(terminated));
             }
             Err(error) => Reason::upstream_io(&error),
         },
-        Ok(()) => copy(&mut client, &served, upstream).await,
+        Ok(()) => {
+            up.queue.push(client.plain.split());
+            copy(&mut client, &served, upstream, (up, down)).await
+        }
     };
     let words = client.close_notify();
     park::close_with(&client.handle, &words);
@@ -50,40 +74,90 @@ fn pair(client: &ClientStream, upstream: Http1Connection) -> std::io::Result<()>
     Ok(())
 }
 
-/// Copies both directions until both have ended or one fails. Returns the reason.
+/// Copies both directions until both have ended, one fails, or we end them. Returns the reason.
 async fn copy(
     client: &mut ClientStream,
     served: &ServedConnection,
     mut upstream: Box<Http1Connection>,
+    (mut up, mut down): (Way, Way),
 ) -> Reason {
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
-    let (mut up, mut down) = (Way::default(), Way::default());
+    let mut leaving = None;
     poll_fn(|task| {
-        let before = (up.moved, down.moved);
-        let upward = poll_up(task, client, &mut upstream, &mut up);
-        let downward = poll_down(task, client, &mut upstream, &mut down);
-        served.bytes_to_upstream.update(|bytes| bytes + up.moved - before.0);
-        if before != (up.moved, down.moved) {
-            client.handle.due_in(idle_timeout);
+        loop {
+            let before = (up.moved, down.moved);
+            let upward = poll_up(task, client, &mut upstream, &mut up);
+            let downward = poll_down(task, client, &mut upstream, &mut down);
+            served.bytes_to_upstream.update(|bytes| bytes + up.moved - before.0);
+            if before != (up.moved, down.moved) {
+                client.handle.due_in(idle_timeout);
+            }
+            match (upward, downward) {
+                (Poll::Ready(Err(reason)), _) | (_, Poll::Ready(Err(reason))) => {
+                    return Poll::Ready(reason);
+                }
+                (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => {
+                    return Poll::Ready(leaving.take().unwrap_or(Reason::ClientClosed(None)));
+                }
+                _ => {}
+            }
+            if leaving.is_some() {
+                break;
+            }
+            leaving = why_leave(client, served).filter(|_| leave(&mut up, &mut down));
+            if leaving.is_none() {
+                break;
+            }
+            // Sends the close frames.
         }
-        match (upward, downward) {
-            (Poll::Ready(Err(reason)), _) | (_, Poll::Ready(Err(reason))) => Poll::Ready(reason),
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Reason::ClientClosed(None)),
-            _ => match client.handle.poll_ready(task, &[], 0) {
-                Poll::Ready(_) => Poll::Ready(Reason::Timeout(Limit::Idle, None)),
-                Poll::Pending => Poll::Pending,
-            },
+        match client.handle.poll_ready(task, &[], 0) {
+            Poll::Ready(Err(WaitError::Drained)) => Poll::Ready(Reason::Drained(None)),
+            Poll::Ready(_) => Poll::Ready(Reason::Timeout(Limit::Idle, None)),
+            Poll::Pending => Poll::Pending,
         }
     })
     .await
 }
 
-#[derive(Default)]
+/// Why a connection is to end, although nobody has ended it.
+fn why_leave(client: &ClientStream, served: &ServedConnection) -> Option<Reason> {
+    if client.handle.is_to_end() {
+        return Some(Reason::Drained(None));
+    }
+    served.is_removed().then_some(Reason::RuleGone)
+}
+
+/// Ends both directions of a WebSocket by close frames if both are between frames. Returns whether
+/// it did.
+fn leave(up: &mut Way, down: &mut Way) -> bool {
+    if !up.boundary.is_between_frames() || !down.boundary.is_between_frames() {
+        return false;
+    }
+    let Some(mask) = eyelet_sys::process::random() else { return false };
+    up.queue.push(close_to_server(mask).to_vec());
+    down.queue.push(&CLOSE_TO_CLIENT[..]);
+    (up.ended, down.ended) = (true, true);
+    true
+}
+
+/// One direction.
 struct Way {
     queue: WriteQueue,
+    boundary: Boundary,
     ended: bool,
     shut_down: bool,
     moved: u64,
+}
+
+impl Way {
+    fn new(boundary: Boundary) -> Self {
+        Self { queue: WriteQueue::default(), boundary, ended: false, shut_down: false, moved: 0 }
+    }
+
+    fn push(&mut self, bytes: BytesMut) {
+        self.boundary.read(&bytes);
+        self.queue.push(bytes);
+    }
 }
 
 fn poll_up(
@@ -109,13 +183,13 @@ fn poll_up(
             match ready!(client.poll_fill(task, PIECE_BYTES_MIN)) {
                 Ok(0) => way.ended = true,
                 Ok(_) => {}
-                Err(ClientLost::Wait(eyelet_engine::handle::WaitError::Late)) => {
+                Err(ClientLost::Wait(WaitError::Late | WaitError::Drained)) => {
                     return Poll::Pending;
                 }
                 Err(client_lost) => return Poll::Ready(Err(client_lost.reason())),
             }
         }
-        way.queue.push(client.plain.split());
+        way.push(client.plain.split());
     }
 }
 
@@ -140,6 +214,6 @@ fn poll_down(
             Ok(read) => way.moved += read as u64,
             Err(error) => return Poll::Ready(Err(Reason::upstream_io(&error))),
         }
-        way.queue.push(upstream.received.split());
+        way.push(upstream.received.split());
     }
 }

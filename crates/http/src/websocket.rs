@@ -7,9 +7,12 @@ use std::time::Instant;
 
 use base64::Engine;
 use bytes::BytesMut;
+use eyelet_compress::CodingError;
+use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode, request, response};
 
+use super::boundary::Boundary;
 use super::head::Length;
 use super::served_connection::{ServedConnection, Written};
 use super::stream::{ExchangeError, Stream};
@@ -45,6 +48,22 @@ pub fn to_ok(head: &mut response::Parts) {
     head.headers.remove(ACCEPT);
 }
 
+/// Ends both directions by close frames if both are between frames.
+fn leave(
+    stream: &mut Stream<'_>,
+    up: &mut Upload<'_>,
+    down: &mut Download,
+) -> Result<(), CodingError> {
+    if up.is_between_frames()
+        && down.is_between_frames()
+        && let Some(mask) = eyelet_sys::process::random()
+    {
+        up.end_with(&close_to_server(mask));
+        down.end_with(&CLOSE_TO_CLIENT, stream)?;
+    }
+    Ok(())
+}
+
 /// Why a copy ended before both directions had.
 pub enum CopyEnd {
     /// By the client.
@@ -63,11 +82,18 @@ pub async fn copy(
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
     let mut up = Upload::new(&served.worker, written, BytesMut::new(), Length::UntilClose, false);
     let mut down = Download::new(&served.worker, Length::UntilClose);
+    up.follow(Boundary::of_frames());
+    down.follow(Boundary::of_frames());
     let mut shut_down = false;
     let mut moved = Instant::now();
     let progress_wait = served.progress_wait().min(idle_timeout);
     stream.due_in(progress_wait);
     poll_fn(|task| {
+        if (stream.poll_ends(task).is_ready() || served.is_removed())
+            && leave(stream, &mut up, &mut down).is_err()
+        {
+            return Poll::Ready(Err(CopyEnd::Other(Reason::CodingFailed)));
+        }
         let before = (up.written, down.taken);
         if let Poll::Ready(Err(exchange_error)) = up.poll(task, stream, &mut upstream) {
             return Poll::Ready(Err(CopyEnd::Client(exchange_error)));

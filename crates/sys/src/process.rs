@@ -1,10 +1,19 @@
-//! The user of this process, and its limit of open descriptors, raised as far as allowed.
+//! The user of this process, its limit of open descriptors, raised as far as allowed, and random
+//! bytes.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::rand::GetRandomFlags;
 
 /// The user whose rights the process has.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// Random bytes of the kernel. `None`: it has none yet, early at boot.
+pub fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
+    filled.is_ok_and(|filled| filled == N).then_some(bytes)
 }
 
 /// Raises the soft limit of open descriptors to the hard limit. Returns the limit in force.

@@ -50,11 +50,16 @@ pub fn bind(address: SocketAddr, how: Listen) -> io::Result<OwnedFd> {
     sockopt::set_tcp_nodelay(&fd, true)?;
     keepalive(&fd, how.keepalive_idle)?;
     if let Some(silence) = how.defer {
-        let secs = silence.as_secs().max(1).try_into().unwrap_or(libc::c_int::MAX);
-        set_option(&fd, libc::TCP_DEFER_ACCEPT, secs)?;
+        defer_accept(&fd, silence)?;
     }
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
+}
+
+/// Sets how long a listener waits for a client that says nothing: see [`Listen::defer`].
+pub fn defer_accept(fd: impl AsFd, silence: Duration) -> io::Result<()> {
+    let secs = silence.as_secs().max(1).try_into().unwrap_or(libc::c_int::MAX);
+    set_option(fd, libc::TCP_DEFER_ACCEPT, secs)
 }
 
 /// Starts to listen on a bound socket.

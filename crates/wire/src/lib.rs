@@ -31,6 +31,7 @@ pub mod proxy;
 pub mod record;
 pub mod server_hello;
 pub mod version;
+pub mod websocket;
 
 mod cursor;
 mod fault;

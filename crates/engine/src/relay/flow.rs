@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use super::buffers::LentPipe;
 use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
+use super::frames::WebSocketFrames;
 use super::partial_flight::PartialFlight;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use eyelet_telemetry::reason::Reason;
@@ -20,11 +21,22 @@ pub struct Flow {
     is_asked: bool,
     /// The upstream was written once, and its socket has no TCP_NODELAY yet.
     pub(super) is_written_once: bool,
-    /// It holds an unserved request, or part of one, and has a position in the queue of half-open
-    /// ones.
-    is_half_open: bool,
-    /// It has a position in the queue of those that hold bytes: see [`Flow::holds_since`].
-    is_queued: bool,
+    /// The queue in which it has a position.
+    queued: Queued,
+    /// It is a WebSocket, whose frames are followed.
+    pub(super) is_websocket: bool,
+}
+
+/// The queues of those that may end when memory is short. Only a connection without an upstream is
+/// half-open, and only one with an upstream holds bytes for a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Queued {
+    #[default]
+    No,
+    /// It holds an unserved request, or part of one.
+    HalfOpen,
+    /// It holds bytes: see [`Flow::holds_since`].
+    Holding,
 }
 
 /// Bytes that were read but cannot be written, or opened, yet.
@@ -40,6 +52,8 @@ pub struct Pending {
     pub preface: Vec<u8>,
     /// The received part of a flight under inspection.
     pub partial_flight: Option<Box<PartialFlight>>,
+    /// Where a WebSocket is.
+    pub(super) frames: WebSocketFrames,
 }
 
 /// The beginning of a TLS record.
@@ -223,12 +237,14 @@ impl Flow {
 
     /// Marks it as queued among those that hold bytes. Returns whether it was not queued before.
     pub fn begins_to_hold(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_queued, true)
+        std::mem::replace(&mut self.queued, Queued::Holding) != Queued::Holding
     }
 
     /// Notes that it is not queued any more.
     pub fn leaves_queue(&mut self) {
-        self.is_queued = false;
+        if self.queued == Queued::Holding {
+            self.queued = Queued::No;
+        }
     }
 
     /// Whether no bytes are in transit.
@@ -261,13 +277,14 @@ impl Flow {
     /// because it holds part of a request.
     pub fn begins_to_wait(&mut self) -> bool {
         let does = self.has_begun();
-        let did = std::mem::replace(&mut self.is_half_open, does);
+        let now = if does { Queued::HalfOpen } else { Queued::No };
+        let did = std::mem::replace(&mut self.queued, now) == Queued::HalfOpen;
         does && !did
     }
 
     /// Whether it is half-open.
     pub fn waits(&self) -> bool {
-        self.is_half_open && self.has_begun()
+        self.queued == Queued::HalfOpen && self.has_begun()
     }
 
     pub(super) fn note_moved(&mut self, to: Side) {
@@ -320,6 +337,7 @@ impl Flow {
             && pending.partial.bytes.is_empty()
             && pending.preface.is_empty()
             && pending.partial_flight.is_none()
+            && pending.frames.are_between()
         {
             self.pending = None;
         }

@@ -5,14 +5,17 @@ use eyelet_telemetry::info::Parked;
 mod buffers;
 mod direction;
 mod flow;
+mod frames;
 mod inspected;
 mod partial_flight;
 mod sockets;
 pub mod splice;
 pub mod terminate;
+mod websocket;
 
 pub use buffers::{Buffers, PIPES_MAX};
 pub use flow::{Flow, Held, Pending, Rest};
+pub use frames::WebSocketFrames;
 pub use sockets::{Progress, Sockets};
 
 /// How a parked connection's bytes are moved.

@@ -11,6 +11,7 @@ use eyelet_record::{
     Keys, OpenFailure, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RecordFault, Session, alert,
 };
 use eyelet_wire::record::RecordHeader;
+use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::direction::ClientEnd;
@@ -115,6 +116,23 @@ fn ended_badly(
     }
 }
 
+/// Seals the last records for a client: its close frame where it may get one (see
+/// [`Flow::takes_close_frame`]), then close_notify. Empty if earlier bytes are still held.
+pub fn final_records(terminated: &mut Terminated) -> Vec<u8> {
+    let mut records = Vec::new();
+    if terminated.flow.takes_close_frame(CLIENT) {
+        let session = &mut terminated.session;
+        let prefix = session.prefix_len();
+        records.resize(session.record_len(CLOSE_TO_CLIENT.len()), 0);
+        records[prefix..][..CLOSE_TO_CLIENT.len()].copy_from_slice(&CLOSE_TO_CLIENT);
+        // A session that may seal no more has no record before its alert.
+        let sealed = session.seal(&mut Keys::new(), &mut records, CLOSE_TO_CLIENT.len());
+        records.truncate(sealed.unwrap_or(0));
+    }
+    records.extend(final_alert(terminated, alert::CLOSE_NOTIFY));
+    records
+}
+
 /// Seals the last record for a client: an alert, which may be close_notify. Empty if the session
 /// may send none, or if earlier bytes are still held.
 pub fn final_alert(terminated: &mut Terminated, description: u8) -> Vec<u8> {
@@ -173,6 +191,7 @@ fn upward(
         }
         let bytes = &buffers.input[plain.clone()];
         if !bytes.is_empty() {
+            terminated.flow.follow(CLIENT, bytes);
             let sent = sockets.send(UPSTREAM, bytes)?;
             terminated.flow.hold(UPSTREAM, &bytes[sent..]);
             info.bytes_to_upstream += bytes.len() as u64;
@@ -293,6 +312,9 @@ fn downward(
             None => {}
             Some(0) => terminated.flow.note_upstream_end(),
             Some(read) => {
+                if terminated.flow.is_websocket() {
+                    follow_slots(terminated, &mut buffers.output, read);
+                }
                 let sealed = terminated.session.seal_slots(keys, &mut buffers.output, read)?;
                 send_sealed(&mut terminated.flow, sockets, buffers, sealed)?;
                 info.bytes_to_client += read as u64;
@@ -342,6 +364,17 @@ fn recv_slots(
         std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
     let read = socket::recv_vectored(upstream, &mut slots);
     sockets.note_read(UPSTREAM, read, count * PAYLOAD_BYTES_MAX)
+}
+
+/// Notes `read` bytes of a WebSocket that lie in the slots.
+fn follow_slots(terminated: &mut Terminated, output: &mut [u8], read: usize) {
+    let Terminated { session, flow } = terminated;
+    let mut left = read;
+    for slot in session.slots(output) {
+        let payload = left.min(slot.len());
+        flow.follow(UPSTREAM, &slot[..payload]);
+        left -= payload;
+    }
 }
 
 fn send_sealed(

@@ -20,7 +20,7 @@ use super::stream::Stream;
 use super::verdict::Weather;
 use super::{tls, verdict};
 use crate::accept::{Accepted, Accepting};
-use crate::park;
+use crate::drain;
 use crate::ready::{CLIENT, UPSTREAM};
 use crate::testing::{SETTINGS, worker_with};
 use crate::timer_wheel::TICK_MS;
@@ -330,7 +330,7 @@ impl Simulation {
     /// ones. Then every connection must end without a deadline.
     async fn finish(&mut self) {
         if self.weather.drains {
-            self.worker.draining.set(true);
+            drain::begin(&self.worker);
         }
         for round in 0.. {
             let mut left = 0;
@@ -359,7 +359,8 @@ impl Simulation {
     async fn give_up(&mut self) {
         if self.weather.drains && self.rng.bool() {
             self.worker.is_cutting.set(true);
-            park::cut_all(&self.worker);
+            let keys = self.worker.table.borrow().keys();
+            drain::cut(&self.worker, &keys);
         }
         // A deadline may be set a second time, when a connection has settled.
         for _ in 0..8 {

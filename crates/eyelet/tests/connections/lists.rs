@@ -98,7 +98,7 @@ fn a_list_is_replaced_while_connections_are_kept() {
     assert!(config.lists.renew(id, &config.policy).unwrap().is_new);
     is_refused(to, "app.test");
     running.decide_anew();
-    until("both workers to serve", || running.is_served(2).then_some(()));
+    until("both workers to serve", || running.tidy().then_some(()));
     assert_eq!(get(&mut client, "/").status, 421);
 
     pki.folder.write("allow.txt", "app.test\n*\n");

@@ -8,6 +8,7 @@ mod support;
 
 mod bad_input;
 mod clients;
+mod ends;
 mod fleet;
 mod half_close;
 mod handshake;

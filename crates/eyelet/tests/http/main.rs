@@ -9,6 +9,7 @@ mod support;
 mod coded;
 mod compress;
 mod early;
+mod ends;
 mod far;
 mod flushes;
 mod kept;

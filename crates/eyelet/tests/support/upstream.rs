@@ -14,6 +14,9 @@ use socket2::{Domain, Socket, Type};
 use super::pki::Leaf;
 use super::{SOON, edge};
 
+/// A TLS server's stream.
+pub type ServerTls = rustls::StreamOwned<rustls::ServerConnection, TcpStream>;
+
 pub struct Upstream {
     pub address: SocketAddr,
     accepted: Arc<AtomicUsize>,
@@ -99,11 +102,16 @@ impl Upstream {
 
     /// The same behind TLS.
     pub fn https(leaf: Leaf) -> Self {
+        Self::tls(leaf, |tls| _ = http(tls))
+    }
+
+    /// Answers each connection on a thread of its own, behind TLS.
+    pub fn tls(leaf: Leaf, answer: impl Fn(&mut ServerTls) + Send + Sync + 'static) -> Self {
         let config = server_config(leaf);
         Self::serve(move |stream| {
             let session = rustls::ServerConnection::new(config.clone()).unwrap();
-            let mut tls = rustls::StreamOwned::new(session, stream);
-            let _ = http(&mut tls);
+            let mut tls = ServerTls::new(session, stream);
+            answer(&mut tls);
             tls.conn.send_close_notify();
             let _ = tls.flush();
         })

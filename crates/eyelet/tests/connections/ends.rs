@@ -1,0 +1,118 @@
+//! What ends the process or must not: a worker that dies, a signal in the middle of a reload, what
+//! an earlier configuration leaves. Must not know the engine.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::edge::{self, LISTENER};
+use crate::support::{Edge, Folder, need, output, until};
+
+const REFUSE: &str = "[[rule]]\nsni = \"a.test\"\naction = \"refuse\"\n";
+
+/// An edge, and the file that it reads again at SIGHUP.
+fn edge_of(folder: &Folder, text: &str) -> (Edge, std::path::PathBuf) {
+    let file = folder.write("edge.toml", text);
+    let mut command = edge::eyelet(folder);
+    command.arg("serve").arg(&file);
+    (Edge::spawn(command, 1), file)
+}
+
+/// The epoll of the first worker that listens: the descriptor that has a listening socket in it.
+fn epoll_of_a_worker(edge: &Edge) -> String {
+    let process = format!("/proc/{}", edge.pid().as_raw_nonzero());
+    let sockets = fs::read_to_string(format!("{process}/net/tcp")).unwrap();
+    let port = format!(":{:04X}", edge.port());
+    // proc(5): local address, remote address, state (0A: listening); the inode is field 10.
+    let inodes: Vec<String> = sockets
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields[1].ends_with(&port) && fields[3] == "0A")
+        .map(|fields| format!("socket:[{}]", fields[9]))
+        .collect();
+    let entries = fs::read_dir(format!("{process}/fd")).unwrap();
+    let links: Vec<(String, String)> = entries
+        .filter_map(|entry| {
+            let path = entry.unwrap().path();
+            let link = fs::read_link(&path).ok()?.to_str()?.to_owned();
+            Some((path.file_name()?.to_str()?.to_owned(), link))
+        })
+        .collect();
+    let is_listening = |fd: &str| {
+        links.iter().any(|(known, link)| known == fd && inodes.iter().any(|inode| inode == link))
+    };
+    let epolls = links.iter().filter(|(_, link)| link == "anon_inode:[eventpoll]");
+    let mut of_workers = epolls.filter(|(fd, _)| {
+        let info = fs::read_to_string(format!("{process}/fdinfo/{fd}")).unwrap();
+        let mut registered = info.lines().filter_map(|line| line.strip_prefix("tfd:"));
+        registered.any(|rest| is_listening(rest.split_whitespace().next().unwrap_or("")))
+    });
+    of_workers.next().expect("a worker listens").0.clone()
+}
+
+/// A debugger puts another file in the place of a worker's epoll: the worker cannot go on, and the process must not stay with
+/// fewer of them.
+#[test]
+fn a_worker_that_dies_ends_the_process() {
+    if !need("gdb") {
+        return;
+    }
+    let folder = Folder::new();
+    let (mut edge, _) = edge_of(&folder, &format!("workers = 2\n{LISTENER}{REFUSE}"));
+    let epoll = epoll_of_a_worker(&edge);
+    // Not closed: the worker closes its descriptors when it ends.
+    let call = format!("call (int)__dup2(0, {epoll})");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-p", &edge.pid().to_string(), "-ex", &call]);
+    let said = output(&mut gdb);
+    assert!(said.text.contains(&format!("$1 = {epoll}")), "{said:?}");
+    // Both workers wake, so the one that has no epoll any more notices.
+    until("the end of a worker", || {
+        let _ = std::net::TcpStream::connect(edge.address());
+        edge.log().contains("has ended: ").then_some(())
+    });
+    let status = edge.wait_exit();
+    assert_eq!(status.code(), Some(1), "{}", edge.log());
+    let log = edge.log();
+    assert!(log.contains("a worker has ended by itself: draining the others"), "{log}");
+}
+
+/// Reading a large configuration takes seconds. SIGTERM is heard meanwhile.
+#[test]
+fn sigterm_is_heard_in_the_middle_of_a_reload() {
+    const NAMES: usize = 500_000;
+    let folder = Folder::new();
+    let (mut edge, file) = edge_of(&folder, &format!("{LISTENER}{REFUSE}"));
+    let mut large = format!("{LISTENER}[[rule]]\naction = \"refuse\"\nsni = [");
+    (0..NAMES).for_each(|n| _ = write!(large, "\"{n}.names.test\", "));
+    fs::write(&file, large + "]\n").unwrap();
+    edge.signal(Signal::HUP);
+    let threads = format!("/proc/{}/task", edge.pid().as_raw_nonzero());
+    until("the thread that reads", || {
+        let tasks = fs::read_dir(&threads).unwrap();
+        let mut names =
+            tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.any(|name| name == "reload\n").then_some(())
+    });
+    edge.signal(Signal::TERM);
+    assert!(edge.wait_exit().success(), "{}", edge.log());
+    assert!(!edge.log().contains("serves"), "the reload was waited for: {}", edge.log());
+}
+
+/// A listener that stays takes over the time after which the kernel hands on a silent client.
+#[test]
+fn a_deferred_listener_follows_hello_timeout() {
+    let folder = Folder::new();
+    let text = |timeout: &str| {
+        format!("{LISTENER}defer_accept = true\n{REFUSE}[limits]\nhello_timeout = \"{timeout}\"\n")
+    };
+    let (edge, file) = edge_of(&folder, &text("10m"));
+    fs::write(&file, text("1s")).unwrap();
+    edge.signal(Signal::HUP);
+    edge.wait_log("configuration 2 serves");
+    let silent = edge.connect();
+    let line = edge.line_of(silent.local_addr().unwrap());
+    assert_eq!(line["reason"], "hello_timeout before the hello", "{line}");
+}
