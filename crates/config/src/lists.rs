@@ -179,7 +179,8 @@ fn empty(kind: ListKind, name: &str) -> FileList {
     FileList { file: name.into(), fingerprint: 0, list }
 }
 
-/// Reads a file, unless it is the same as `earlier`.
+/// Reads a file. If it is the same as `earlier`, that list is shared, and its warnings were
+/// reported before.
 fn read(
     file: &ListFile,
     name: &str,

@@ -1,5 +1,5 @@
-//! Nanoseconds per decision with 10, 1,000 and 100,000 names, exact and wildcard, one rule each, and
-//! with as many names in one list from a file.
+//! Nanoseconds per decision with 10, 1,000 and 100,000 names, exact and wildcard, one rule each,
+//! and with as many names in one list from a file.
 //! `cargo run --release -p eyelet-policy --example decide_bench`; the hello is read beforehand.
 
 use std::hint::black_box;

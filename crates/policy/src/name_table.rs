@@ -91,6 +91,7 @@ impl NameTable {
 
     /// The bucket of a name, or the free one where it would be. The search ends, because half of
     /// the buckets are free.
+    #[inline]
     fn place_of(&self, name: &str) -> usize {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(name.as_bytes());
@@ -126,11 +127,15 @@ impl Depths {
         self.0 |= 1_u128.checked_shl(labels(suffix)).unwrap_or(0);
     }
 
+    /// Whether there is no suffix.
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     /// The offsets of the dots of `name` after which a suffix with such a number of labels begins.
     #[inline]
     pub(crate) fn dots(self, name: &str) -> impl Iterator<Item = usize> {
-        let mut depth = if self.0 == 0 { 0 } else { labels(name) };
-        let name = if self.0 == 0 { "" } else { name };
+        let mut depth = labels(name);
         name.match_indices('.').filter_map(move |(at, _)| {
             depth -= 1;
             let is_listed = self.0 & 1_u128.checked_shl(depth).unwrap_or(0) != 0;

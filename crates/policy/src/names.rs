@@ -128,7 +128,9 @@ impl NameIndex {
     #[inline]
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut Found<'a>) {
         self.find_key(name, found);
-        self.find_suffixes(name, found);
+        if !self.suffix_depths.is_empty() {
+            self.find_suffixes(name, found);
+        }
     }
 
     /// The rules that list every name that `pattern` matches.

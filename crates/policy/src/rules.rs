@@ -180,6 +180,7 @@ impl Rules {
         self.decide_by(facts, &self.hold_lists())
     }
 
+    #[inline]
     pub(crate) fn decide_by(&self, facts: &Facts<'_>, lists: &Lists) -> Decision {
         if !self.hello_first {
             match self.decide_before_hello(facts, lists) {

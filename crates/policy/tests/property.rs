@@ -78,7 +78,10 @@ prop_compose! {
         if let Some(wanted) = sni_verified {
             rule = rule.with(|all| all.sni_verified(wanted, [EvidenceKind::Dns]));
         }
-        if client_list { rule = rule.with(|all| all.from_files(Matcher::Client, [(NETS_LIST, None)])); }
+        if client_list {
+            let list = [(NETS_LIST, None)];
+            rule = rule.with(|all| all.from_files(Matcher::Client, list));
+        }
         if destination_list {
             let list = [(NETS_LIST, Some(443))];
             rule = rule.with(|all| all.from_files(Matcher::Destination, list));
@@ -87,8 +90,8 @@ prop_compose! {
         rule.shadow = shadow;
         let sni = rule.sni.clone();
         Written {
-            rule, sni, client, client_list, destination, destination_list, listener, malformed, version_max, ech, alpn, ja4,
-            sni_verified,
+            rule, sni, client, client_list, destination, destination_list, listener, malformed,
+            version_max, ech, alpn, ja4, sni_verified,
         }
     }
 }
