@@ -215,22 +215,112 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn write_all(mut out: Box<dyn Write + Send>, batches: Drain, counters: &Counters) {
-    let mut failed = false;
-    for Batch { text, lines } in batches {
-        let written = out.write_all(&text).and_then(|()| out.flush());
-        if let Err(error) = written {
-            counters.lines_lost.add(lines);
-            if !std::mem::replace(&mut failed, true) {
-                tracing::error!("cannot write the access log: {error}");
+fn write_all(out: Box<dyn Write + Send>, batches: Drain, counters: &Counters) {
+    let mut out = Output { out, lost: None, is_mid_line: false };
+    batches.into_iter().for_each(|batch| out.write(&batch, counters));
+}
+
+/// Where the lines go. A disk that is full may have room again.
+struct Output<W> {
+    out: W,
+    /// Lines lost since writing failed.
+    lost: Option<u64>,
+    /// Whether the last bytes that were written are the beginning of a line.
+    is_mid_line: bool,
+}
+
+impl<W: Write> Output<W> {
+    /// Writes a batch, or loses the lines that cannot be written whole.
+    fn write(&mut self, batch: &Batch, counters: &Counters) {
+        let mut written = 0;
+        match self.try_write(&batch.text, &mut written) {
+            Ok(()) => {
+                if let Some(lost) = self.lost.take() {
+                    tracing::warn!("the access log is written again; {lost} lines are lost");
+                }
+            }
+            Err(error) => {
+                let whole = batch.text[..written].iter().filter(|byte| **byte == b'\n').count();
+                let lost = batch.lines.saturating_sub(whole as u64);
+                counters.lines_lost.add(lost);
+                if self.lost.is_none() {
+                    tracing::error!("cannot write the access log: {error}; lines are lost");
+                }
+                *self.lost.get_or_insert(0) += lost;
             }
         }
+    }
+
+    fn try_write(&mut self, text: &[u8], written: &mut usize) -> io::Result<()> {
+        if self.is_mid_line {
+            // The next line must not become a part of the one that was cut.
+            self.out.write_all(b"\n")?;
+            self.is_mid_line = false;
+        }
+        while *written < text.len() {
+            match self.out.write(&text[*written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => *written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            self.is_mid_line = text[..*written].last().is_some_and(|last| *last != b'\n');
+        }
+        self.out.flush()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A disk with so much room.
+    struct Disk {
+        text: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room - self.text.len());
+            self.text.extend_from_slice(&bytes[..count]);
+            match count {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                count => Ok(count),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_spoils_no_other() {
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let batch = |text: &[u8], lines| {
+            let mut counted = CountedBuffer::of(&budget, Account::Log);
+            counted.edit(|bytes| bytes.extend_from_slice(text));
+            Batch { text: counted, lines }
+        };
+        for (room, expected, lost) in [
+            (0, "e\nf\n", 4),
+            (2, "a\ne\nf\n", 3),
+            (3, "a\nb\ne\nf\n", 3),
+            (4, "a\nb\ne\nf\n", 2),
+            (8, "a\nb\nc\nd\ne\nf\n", 0),
+        ] {
+            let counters = Counters::default();
+            let disk = Disk { text: Vec::new(), room };
+            let mut out = Output { out: disk, lost: None, is_mid_line: false };
+            out.write(&batch(b"a\nb\n", 2), &counters);
+            out.write(&batch(b"c\nd\n", 2), &counters);
+            out.out.room = 100;
+            out.write(&batch(b"e\nf\n", 2), &counters);
+            assert_eq!(String::from_utf8_lossy(&out.out.text), expected, "{room}");
+            assert_eq!(counters.lines_lost.value(), lost, "{room}");
+        }
+    }
 
     #[test]
     fn lines_that_wait_have_no_more_room_than_they_need() {

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::support::edge::{self, LISTENER};
-use crate::support::{Edge, Folder, need, output, until};
+use crate::support::{Edge, Folder, Hello, SOON, ending, need, output, until};
 
 const REFUSE: &str = "[[rule]]\nsni = \"a.test\"\naction = \"refuse\"\n";
 
@@ -52,8 +52,8 @@ fn epoll_of_a_worker(edge: &Edge) -> String {
     of_workers.next().expect("a worker listens").0.clone()
 }
 
-/// A debugger puts another file in the place of a worker's epoll: the worker cannot go on, and the process must not stay with
-/// fewer of them.
+/// A debugger puts another file in the place of a worker's epoll: the worker cannot go on, and the
+/// process must not stay with fewer of them.
 #[test]
 fn a_worker_that_dies_ends_the_process() {
     if !need("gdb") {
@@ -115,4 +115,45 @@ fn a_deferred_listener_follows_hello_timeout() {
     let silent = edge.connect();
     let line = edge.line_of(silent.local_addr().unwrap());
     assert_eq!(line["reason"], "hello_timeout before the hello", "{line}");
+}
+
+/// A full disk costs lines and says so. When there is room again, the lines go on, and none of them
+/// is glued to the piece of a line that the disk still took.
+#[test]
+fn a_full_disk_cuts_no_line_but_one() {
+    if !rustix::process::geteuid().is_root() {
+        return crate::support::program::skip("only root may mount a file system");
+    }
+    let folder = Folder::new();
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let refuse = "[[rule]]\nsni = \"a.test\"\naction = \"refuse\"\n";
+    let log = "[log]\naccess = \"disk/access.log\"\n";
+    let file = folder.write("edge.toml", format!("workers = 1\n{LISTENER}{refuse}{log}"));
+    let script = "mount -t tmpfs -o size=64k tmpfs \"$0\" && \
+                  head -c 40960 /dev/zero >\"$0/filler\" && exec \"$1\" serve \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(&disk);
+    command.arg(env!("CARGO_BIN_EXE_eyelet")).arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let seen = format!("/proc/{}/root{}", edge.pid().as_raw_nonzero(), disk.display());
+    let hello = Hello::named("nowhere.test").bytes();
+    let connect = || {
+        let mut client = edge.connect();
+        std::io::Write::write_all(&mut client, &hello).unwrap();
+        ending(&mut client, SOON);
+    };
+    until("the disk to be full", || {
+        connect();
+        edge.log().contains("cannot write the access log").then_some(())
+    });
+    fs::remove_file(format!("{seen}/filler")).unwrap();
+    until("room", || {
+        connect();
+        edge.log().contains("the access log is written again").then_some(())
+    });
+    let text = fs::read_to_string(format!("{seen}/access.log")).unwrap();
+    let whole = text.rsplit_once('\n').unwrap().0.lines();
+    let broken = whole.filter(|line| serde_json::from_str::<serde_json::Value>(line).is_err());
+    assert!(broken.count() <= 1, "{text}");
 }
