@@ -168,11 +168,12 @@ impl Thread {
     /// before its period that all edges have asked for it until then.
     fn fetch(&mut self, now: Now) -> Result<(), FleetError> {
         let (period, start) = (u64::from(self.keys.lifetime_secs()), self.keys.period_start(now));
-        let soon = now.unix_secs + self.retry_max().as_secs() + 1;
+        // An attempt that fails takes time too, so a pause counts twice.
+        let soon = now.unix_secs + (2 * self.retry_max()).as_secs() + 1;
         let ahead = soon - soon % period + period;
         let is_first = !self.keys.has_any(Origin::Fleet);
         self.have(start, is_first, now)?;
-        self.have(start + period, ahead == start + period, now)?;
+        self.have(start + period, is_first || ahead == start + period, now)?;
         self.have(ahead, true, now)?;
         self.have(start.saturating_sub(period), false, now)
     }

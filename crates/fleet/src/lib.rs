@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod folder;
+#[cfg(test)]
+mod properties;
 mod redis;
 pub mod sealed;
 
@@ -67,7 +69,7 @@ pub struct Fleet {
 /// Where the values are.
 enum Store {
     Folder(FolderStore),
-    Redis(RedisStore),
+    Redis(Box<RedisStore>),
 }
 
 /// Why a store could not answer.
@@ -92,7 +94,9 @@ impl Fleet {
         let sealer = Sealer::new(&secret).map_err(|_| FleetError::Library)?;
         let store = match &fleet.store {
             StoreAddress::Folder(folder) => Ok(Store::Folder(FolderStore::new(folder))),
-            StoreAddress::Redis(redis) => RedisStore::new(redis).map(Store::Redis),
+            StoreAddress::Redis(redis) => {
+                RedisStore::new(redis).map(|redis| Store::Redis(Box::new(redis)))
+            }
         };
         match store {
             Ok(store) => Ok(Self { store, address, sealer }),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eyelet_config::{Host, RedisAddress};
+use eyelet_config::{Host, RedisAddress, certificate};
 use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::{
     Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
@@ -23,7 +23,8 @@ const PREFIX: &str = "eyelet:";
 /// A client with at most one open connection.
 pub struct RedisStore {
     info: ConnectionInfo,
-    certificates: TlsCertificates,
+    /// For `rediss://`.
+    certificates: Option<TlsCertificates>,
     /// The server says that it is a node of a cluster.
     is_cluster: bool,
     link: Option<Link>,
@@ -53,10 +54,12 @@ impl RedisStore {
             }
         }
         let info = address.into_connection_info()?.set_redis_settings(login);
-        let ca = redis.tls.as_ref().and_then(|tls| tls.ca.as_ref());
-        let ca = ca.map(|file| eyelet_config::certificate::read(file)).transpose();
-        let root_cert = ca.map_err(std::io::Error::other)?.map(|pem| pem.to_vec());
-        let certificates = TlsCertificates { client_tls: None, root_cert };
+        let certificates = redis.tls.as_ref().map(|tls| {
+            let ca = tls.ca.as_deref().map(certificate::read).transpose();
+            let root_cert = ca.map_err(std::io::Error::other)?.map(|pem| pem.to_vec());
+            Ok::<_, StoreError>(TlsCertificates { client_tls: None, root_cert })
+        });
+        let certificates = certificates.transpose()?;
         Ok(Self { info, certificates, is_cluster: false, link: None })
     }
 
@@ -115,19 +118,18 @@ impl RedisStore {
 
     fn connect(&self) -> Result<Link, RedisError> {
         if self.is_cluster {
-            let client = ClusterClient::builder([self.info.clone()])
-                .certs(self.certificates.clone())
+            let mut builder = ClusterClient::builder([self.info.clone()])
                 .connection_timeout(CONNECT_TIMEOUT)
                 .response_timeout(COMMAND_TIMEOUT)
-                .retries(CLUSTER_RETRIES)
-                .build()?;
-            return Ok(Link::Cluster(Box::new(client.get_connection()?)));
-        }
-        let client = match self.info.addr() {
-            ConnectionAddr::TcpTls { .. } => {
-                Client::build_with_tls(self.info.clone(), self.certificates.clone())?
+                .retries(CLUSTER_RETRIES);
+            if let Some(certificates) = &self.certificates {
+                builder = builder.certs(certificates.clone());
             }
-            _ => Client::open(self.info.clone())?,
+            return Ok(Link::Cluster(Box::new(builder.build()?.get_connection()?)));
+        }
+        let client = match &self.certificates {
+            Some(certificates) => Client::build_with_tls(self.info.clone(), certificates.clone())?,
+            None => Client::open(self.info.clone())?,
         };
         let connection = client.get_connection_with_timeout(CONNECT_TIMEOUT)?;
         connection.set_read_timeout(Some(COMMAND_TIMEOUT))?;

@@ -13,7 +13,7 @@ fn fleet(folder: &Path, secret: &str) -> Fleet {
     let secret_file = folder.join(format!("{}.secret", &secret[..1]));
     fs::write(&secret_file, secret.repeat(40)).unwrap();
     let store = StoreAddress::Folder(folder.join("store"));
-    Fleet::open(&eyelet_config::FleetSettings { store, secret_file }).unwrap()
+    Fleet::open(&FleetSettings { store, secret_file }).unwrap()
 }
 
 #[test]
@@ -31,6 +31,9 @@ fn a_sealed_value_opens_only_whole_and_under_its_name() {
         assert_eq!(sealer.open("name", &changed), Err(expected), "byte {at}");
     }
     assert_ne!(sealed, sealer.seal("name", b"value").unwrap());
+    for length in [0, 1, 12, 13, 29, 200] {
+        properties::only_what_was_sealed_opens(&vec![length as u8; length]);
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 pub mod client;
 mod client_chain;
+#[cfg(test)]
+mod properties;
 pub mod provider;
 pub mod server;
 pub mod tickets;

@@ -17,13 +17,14 @@ use crate::support::upstream::vacant;
 use crate::support::{Edge, Folder, Pki, Upstream, need, output, until};
 
 /// How long a key seals in these tests.
-const LIFETIME: Duration = Duration::from_secs(4);
+const LIFETIME: Duration = Duration::from_secs(6);
 const SECRET: &str = "c2VjcmV0IG9mIGEgZmxlZXQgaW4gYSB0ZXN0Li4uLi4=";
 const OTHER_SECRET: &str = "YW5vdGhlciBzZWNyZXQgb2YgYSBmbGVldCBpbiBhIHRl";
 
 struct Fleet {
     pki: Pki,
     upstream: Upstream,
+    /// The `store`, and keys behind it.
     store: String,
     edges: Vec<Edge>,
 }
@@ -31,7 +32,11 @@ struct Fleet {
 impl Fleet {
     /// Three edges with this store.
     fn new(store: &str) -> Self {
-        let (pki, upstream) = (Pki::new(), Upstream::echo());
+        Self::with(Pki::new(), &format!("\"{store}\""))
+    }
+
+    fn with(pki: Pki, store: &str) -> Self {
+        let upstream = Upstream::echo();
         pki.folder.write("fleet.secret", SECRET);
         pki.folder.write("other.secret", OTHER_SECRET);
         let mut fleet = Self { pki, upstream, store: store.to_owned(), edges: Vec::new() };
@@ -47,14 +52,21 @@ impl Fleet {
         let lifetime = LIFETIME.as_secs();
         let text = format!(
             "{LISTENER}{rule}[tickets]\nlifetime = \"{lifetime}s\"\n\
-             [fleet]\nstore = \"{}\"\nsecret_file = \"{secret}\"\n",
+             [fleet]\nstore = {}\nsecret_file = \"{secret}\"\n",
             self.store
         );
         Edge::start_whole(&self.pki.folder, &text, |_| ())
     }
 
+    /// Clients without tickets, once all edges have the same keys.
     fn clients(&self) -> Clients {
         let offer = |versions| Offer { versions, ..Offer::new(&self.pki) }.config();
+        until("the keys at all edges", || {
+            let (config, edges) = (offer(TLS13), &self.edges);
+            // Back to the first: each has the key of the one before.
+            let kinds = edges.iter().chain(edges.first()).map(|edge| kind(&config, edge.address()));
+            kinds.skip(1).all(|kind| kind == Resumed).then_some(())
+        });
         Clients { configs: [offer(TLS13), offer(TLS12)], last: None, edge: 0 }
     }
 
@@ -118,9 +130,13 @@ struct Redis {
 impl Redis {
     fn start(address: SocketAddr, folder: &Path) -> Self {
         let port = address.port().to_string();
+        Self::with(address, folder, &["--port", &port, "--requirepass", "pass word"])
+    }
+
+    fn with(address: SocketAddr, folder: &Path, options: &[&str]) -> Self {
         let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--dir"]);
-        command.arg(folder).args(["--appendonly", "no", "--requirepass", "pass word"]);
+        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]);
+        command.arg(folder).args(options);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let redis = Self { child, address };
         until("redis-server", || TcpStream::connect(address).ok());
@@ -178,7 +194,7 @@ fn an_edge_with_another_secret_says_so_and_serves() {
     let stranger = fleet.start("other.secret");
     stranger.wait_log("it was sealed with another secret");
     stranger.wait_log("the same `secret_file`");
-    let [config, _] = fleet.clients().configs;
+    let config = Offer::new(&fleet.pki).config();
     assert_eq!(kind(&config, fleet.edges[0].address()), Full);
     assert_eq!(kind(&config, stranger.address()), Full);
     assert_eq!(kind(&config, stranger.address()), Resumed);
@@ -190,13 +206,60 @@ fn an_edge_with_another_secret_says_so_and_serves() {
     stranger.signal(rustix::process::Signal::HUP);
     stranger.wait_log("configuration 2 serves");
     fleet.edges.push(stranger);
-    let mut clients = fleet.clients();
-    until("the fourth edge to resume", || {
-        let [config, _] = fleet.clients().configs;
-        kind(&config, fleet.edges[0].address());
-        (kind(&config, fleet.edges[3].address()) == Resumed).then_some(())
+    fleet.clients().over(&fleet, 2);
+}
+
+#[test]
+fn redis_is_reached_by_tls() {
+    if !need("redis-server") {
+        return;
+    }
+    let (pki, [address]) = (Pki::new(), vacant());
+    let [port, certificate, key, ca] = [
+        address.port().to_string(),
+        pki.text("edge.pem"),
+        pki.text("edge.key"),
+        pki.text("ca.pem"),
+    ];
+    let mut options = vec!["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"];
+    options.extend(["--tls-cert-file", &certificate, "--tls-key-file", &key]);
+    options.extend(["--tls-ca-cert-file", &ca]);
+    let _redis = Redis::with(address, pki.folder.path(), &options);
+    let fleet = Fleet::with(pki, &format!("\"rediss://{address}\"\nca = \"ca.pem\""));
+    fleet.clients().over(&fleet, 1);
+}
+
+/// A cluster of two nodes. Eyelet knows one, which has half of the names.
+#[test]
+fn the_other_node_of_a_cluster_is_found() {
+    if !(need("redis-server") && need("redis-cli")) {
+        return;
+    }
+    let (folder, [one, two, bus_one, bus_two]) = (Folder::new(), vacant());
+    let start = |address: SocketAddr, bus: SocketAddr| {
+        let [port, bus] = [address, bus].map(|address| address.port().to_string());
+        let nodes = format!("nodes-{port}.conf");
+        let options = ["--port", &port, "--cluster-enabled", "yes", "--cluster-port", &bus];
+        let options = [&options[..], &["--cluster-config-file", &nodes]].concat();
+        Redis::with(address, folder.path(), &options)
+    };
+    let _nodes = [start(one, bus_one), start(two, bus_two)];
+    let cluster = |address: SocketAddr, command: &[&str]| {
+        let port = address.port().to_string();
+        output(Command::new("redis-cli").args(["-p", &port, "cluster"]).args(command)).text
+    };
+    let [port, bus] = [two, bus_two].map(|address| address.port().to_string());
+    cluster(one, &["addslotsrange", "0", "8191"]);
+    cluster(two, &["addslotsrange", "8192", "16383"]);
+    cluster(one, &["meet", "127.0.0.1", &port, &bus]);
+    until("the cluster", || {
+        let is_whole = |node| cluster(node, &["info"]).contains("cluster_state:ok");
+        (is_whole(one) && is_whole(two)).then_some(())
     });
-    clients.over(&fleet, 2);
+    let fleet = Fleet::new(&format!("redis://{one}"));
+    // Each period has a name of its own, and so perhaps another node.
+    fleet.clients().over(&fleet, 3);
+    assert!(!fleet.has_logged("WARN"), "{}", fleet.edges[0].log());
 }
 
 #[test]
@@ -214,7 +277,7 @@ fn a_store_that_is_down_at_the_start_stops_nobody() {
     // A store that accepts, and never answers.
     let silent = Upstream::by_hand();
     let fleet = Fleet::new(&format!("redis://{}", silent.address));
-    let [config, _] = fleet.clients().configs;
+    let config = Offer::new(&fleet.pki).config();
     until("keys of its own", || {
         let address = fleet.edges[0].address();
         kind(&config, address);

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use super::*;
+use crate::properties::bytes_are_keys_or_nothing;
 
 const HOUR: u64 = 3600;
 /// The first second of a period of an hour.
@@ -159,6 +160,9 @@ fn keys_go_to_another_process() {
     assert_eq!(new.keys.import(&[2], new.at(HOUR)), Err(ImportError::Version(2)));
     let many = [&[1][..], &exported[1..].repeat(KEYS_MAX)].concat();
     assert_eq!(new.keys.import(&many, new.at(HOUR)), Err(ImportError::Malformed));
+    for bytes in [&exported[..], &exported[1..], &many, b"", &[1; 46], &[0; 400]] {
+        bytes_are_keys_or_nothing(bytes);
+    }
     let mut no_period = exported.to_vec();
     no_period[9..13].fill(0);
     assert_eq!(new.keys.import(&no_period, new.at(HOUR)), Err(ImportError::Malformed));
