@@ -9,6 +9,7 @@ pub mod clock;
 pub mod connection_table;
 pub mod event_loop;
 pub mod handle;
+pub mod handover;
 pub mod inspect;
 pub mod park;
 mod queues;

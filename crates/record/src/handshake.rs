@@ -17,10 +17,10 @@ mod kind {
 
 /// Most KeyUpdates without application data between them, as in rustls and BoringSSL. Each costs an
 /// HKDF.
-const KEY_UPDATES_MAX: u8 = 32;
+pub(crate) const KEY_UPDATES_MAX: u8 = 32;
 
 /// Longest handshake message that is skipped, as in rustls' deframer.
-const SKIPPED_BYTES_MAX: u32 = 0xffff;
+pub(crate) const SKIPPED_BYTES_MAX: u32 = 0xffff;
 
 const HEAD_BYTES: u8 = 4;
 
@@ -71,14 +71,7 @@ impl Session {
 
     /// Whether a message of this type is allowed.
     fn admit(&self, message: u8) -> Result<(), RecordFault> {
-        let allowed = match (self.version, self.role) {
-            (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,
-            (Version::Tls13, Role::Client) => {
-                matches!(message, kind::KEY_UPDATE | kind::NEW_SESSION_TICKET)
-            }
-            (Version::Tls12, Role::Server) => message == kind::CLIENT_HELLO,
-            (Version::Tls12, Role::Client) => message == kind::HELLO_REQUEST,
-        };
+        let allowed = may_begin(self.version, self.role, message);
         if allowed { Ok(()) } else { Err(RecordFault::HandshakeType(message)) }
     }
 
@@ -119,5 +112,17 @@ impl Session {
         self.flags &= !flag::ASK_KEY_UPDATE;
         next_generation(self.suite, &mut self.rx, &mut keys.open);
         Ok(())
+    }
+}
+
+/// Whether the peer of this end may send a message of this type after the handshake.
+pub(crate) fn may_begin(version: Version, role: Role, message: u8) -> bool {
+    match (version, role) {
+        (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,
+        (Version::Tls13, Role::Client) => {
+            matches!(message, kind::KEY_UPDATE | kind::NEW_SESSION_TICKET)
+        }
+        (Version::Tls12, Role::Server) => message == kind::CLIENT_HELLO,
+        (Version::Tls12, Role::Client) => message == kind::HELLO_REQUEST,
     }
 }

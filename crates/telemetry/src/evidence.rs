@@ -19,7 +19,7 @@ pub struct Evidence {
 }
 
 /// What a log entry shows of a name's addresses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AddressEvidence {
     /// At most eight addresses of the last answer.
     pub addresses: Box<[IpAddr]>,
@@ -28,7 +28,7 @@ pub struct AddressEvidence {
 }
 
 /// What a log entry shows of a certificate.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CertificateEvidence {
     /// At most eight names.
     pub names: Box<[Box<str>]>,
@@ -92,6 +92,43 @@ impl Evidence {
     /// The unknown evidence, and why it is unknown.
     pub fn unknown(&self) -> &[Box<str>] {
         &self.unknown
+    }
+
+    /// Evidence of these parts.
+    pub(crate) fn of(
+        dns: Option<Arc<AddressEvidence>>,
+        dns_agrees: Option<bool>,
+        certificate: Option<Arc<CertificateEvidence>>,
+        unknown: Vec<Box<str>>,
+    ) -> Self {
+        Self { dns: dns.map(Same), dns_agrees, certificate: certificate.map(Same), unknown }
+    }
+
+    /// Changes the times of its parts.
+    pub(crate) fn move_times(&mut self, moved: impl Fn(u64) -> u64) {
+        if let Some(Same(dns)) = &mut self.dns {
+            let dns = Arc::make_mut(dns);
+            dns.at_unix_ms = moved(dns.at_unix_ms);
+        }
+        if let Some(Same(shown)) = &mut self.certificate {
+            let shown = Arc::make_mut(shown);
+            shown.at_unix_ms = moved(shown.at_unix_ms);
+        }
+    }
+
+    /// The addresses of the name.
+    pub(crate) fn dns(&self) -> Option<&AddressEvidence> {
+        self.dns.as_ref().map(|Same(dns)| &**dns)
+    }
+
+    /// Whether the address is the name's.
+    pub(crate) fn dns_agrees(&self) -> Option<bool> {
+        self.dns_agrees
+    }
+
+    /// The certificate that the destination has shown.
+    pub(crate) fn certificate(&self) -> Option<&CertificateEvidence> {
+        self.certificate.as_ref().map(|Same(shown)| &**shown)
     }
 
     /// Its form in a log entry.

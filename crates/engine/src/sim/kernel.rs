@@ -127,6 +127,10 @@ pub mod pipe {
             socket::or_reset(&from, self.0.fill(&from, len))
         }
 
+        pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(into)
+        }
+
         pub fn empty(&self, to: impl AsFd, len: usize) -> io::Result<usize> {
             let Some(link) = link(&to) else { return self.0.empty(to, len) };
             let sent = self.0.empty(to, link.take_room(len)?)?;

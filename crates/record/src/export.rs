@@ -1,0 +1,217 @@
+//! A session as bytes for another process, and back. The form is fixed and documented in
+//! docs/handover-format.md: a change of the types in memory must not change it.
+
+use thiserror::Error;
+
+use crate::handshake::{KEY_UPDATE, KEY_UPDATES_MAX, SKIPPED_BYTES_MAX, may_begin};
+use crate::open::{EMPTY_RECORDS_MAX, WARNINGS_MAX};
+use crate::partial::Partial;
+use crate::session::{Session, flag};
+use crate::suite::{
+    Direction, IV_BYTES, Role, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
+};
+
+/// Bytes of an exported session: 8 bytes that say what it is, 5 of a message that has begun, and
+/// for each direction the sequence number and the secret.
+pub const EXPORT_BYTES: usize = 8 + 5 + 2 * (8 + SECRET_BYTES);
+
+/// Why bytes are not an exported session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SessionFault {
+    /// The length is not [`EXPORT_BYTES`].
+    #[error("an exported session has {EXPORT_BYTES} bytes, and these are {0}")]
+    Length(usize),
+    /// The code names no cipher suite.
+    #[error("{0} is no cipher suite")]
+    Suite(u8),
+    /// The code names no version of TLS.
+    #[error("{0} is no version of TLS")]
+    Version(u8),
+    /// The code names neither client nor server.
+    #[error("{0} is no role")]
+    Role(u8),
+    /// A flag is unknown, or is not possible in this version.
+    #[error("flags {0:#04x} are not possible")]
+    Flags(u8),
+    /// A count is above its limit.
+    #[error("a count of {0} is above its limit")]
+    Count(u8),
+    /// No session stops in the middle of a message in this way.
+    #[error("no message can have begun so")]
+    Partial,
+    /// Bytes that the suite does not use are not zero.
+    #[error("unused bytes of a secret are not zero")]
+    Padding,
+}
+
+/// The flags' bits in the exported form.
+const FLAGS: [(u8, u8); 7] = [
+    (1, flag::READ_CLOSED),
+    (1 << 1, flag::WRITE_CLOSED),
+    (1 << 2, flag::FAILED),
+    (1 << 3, flag::KEY_UPDATE_DUE),
+    (1 << 4, flag::ASK_KEY_UPDATE),
+    (1 << 5, flag::NO_RENEGOTIATION_DUE),
+    (1 << 6, flag::RENEGOTIATED),
+];
+
+/// Codes of the exported form.
+const SUITES: [(u8, Suite); 3] =
+    [(1, Suite::Aes128Gcm), (2, Suite::Aes256Gcm), (3, Suite::ChaCha20Poly1305)];
+const VERSIONS: [(u8, Version); 2] = [(2, Version::Tls12), (3, Version::Tls13)];
+const ROLES: [(u8, Role); 2] = [(1, Role::Server), (2, Role::Client)];
+/// A [`Partial::Skip`]. Smaller codes are the length of a [`Partial::Head`].
+const SKIP: u8 = 5;
+/// The first four bytes of a KeyUpdate. No other message is kept with all four.
+const KEY_UPDATE_HEAD: [u8; 4] = [KEY_UPDATE[0], KEY_UPDATE[1], KEY_UPDATE[2], KEY_UPDATE[3]];
+
+/// The code of a value. Each value has one.
+fn code<T: Copy + PartialEq>(codes: &[(u8, T)], value: T) -> u8 {
+    codes.iter().find(|(_, known)| *known == value).map_or(0, |(code, _)| *code)
+}
+
+fn value<T: Copy>(codes: &[(u8, T)], code: u8) -> Option<T> {
+    codes.iter().find(|(known, _)| *known == code).map(|(_, value)| *value)
+}
+
+impl Session {
+    /// Writes all that another process needs to go on. From here on one of the two may seal or
+    /// open, never both: a second record with the same sequence number would reuse a nonce.
+    ///
+    /// The bytes hold the secrets, so the caller wipes them.
+    pub fn export(&self, out: &mut [u8; EXPORT_BYTES]) {
+        let flags = FLAGS.iter().filter(|(_, flag)| self.has(*flag)).map(|(bit, _)| bit);
+        let (partial, partial_bytes) = match self.partial {
+            Partial::Head { len, bytes } => (len, bytes),
+            Partial::Skip { left } => (SKIP, left.to_be_bytes()),
+        };
+        let head = [
+            code(&SUITES, self.suite),
+            code(&VERSIONS, self.version),
+            code(&ROLES, self.role),
+            flags.sum(),
+            self.key_updates,
+            self.empty_records,
+            self.warnings,
+            0,
+            partial,
+        ];
+        let mut rest = &mut out[..];
+        write(&mut rest, &head);
+        write(&mut rest, &partial_bytes);
+        for direction in [&self.rx, &self.tx] {
+            write(&mut rest, &direction.seq.to_be_bytes());
+            write(&mut rest, &direction.secret);
+        }
+    }
+
+    /// The session that [`Session::export`] has written.
+    ///
+    /// # Errors
+    /// The first value that no exported session has.
+    pub fn import(bytes: &[u8]) -> Result<Session, SessionFault> {
+        let Ok(bytes) = <&[u8; EXPORT_BYTES]>::try_from(bytes) else {
+            return Err(SessionFault::Length(bytes.len()));
+        };
+        let [suite, version, role, flags, key_updates, empty_records, warnings, zero, partial, ..] =
+            *bytes;
+        let suite = value(&SUITES, suite).ok_or(SessionFault::Suite(suite))?;
+        let version = value(&VERSIONS, version).ok_or(SessionFault::Version(version))?;
+        let role = value(&ROLES, role).ok_or(SessionFault::Role(role))?;
+        if zero != 0 {
+            return Err(SessionFault::Padding);
+        }
+        for (count, max) in [
+            (key_updates, KEY_UPDATES_MAX),
+            (empty_records, EMPTY_RECORDS_MAX),
+            (warnings, WARNINGS_MAX),
+        ] {
+            if count > max {
+                return Err(SessionFault::Count(count));
+            }
+        }
+        let partial_bytes = [bytes[9], bytes[10], bytes[11], bytes[12]];
+        let mut session = Session::blank(role, suite, version, 0, 0);
+        session.flags = import_flags(flags, version)?;
+        session.partial = import_partial(partial, partial_bytes, version, role)?;
+        (session.key_updates, session.empty_records) = (key_updates, empty_records);
+        session.warnings = warnings;
+        let (rx, tx) = bytes[13..].split_at(8 + SECRET_BYTES);
+        import_direction(&mut session.rx, rx, suite, version)?;
+        import_direction(&mut session.tx, tx, suite, version)?;
+        Ok(session)
+    }
+}
+
+fn write(rest: &mut &mut [u8], bytes: &[u8]) {
+    let (to, behind) = std::mem::take(rest).split_at_mut(bytes.len());
+    to.copy_from_slice(bytes);
+    *rest = behind;
+}
+
+fn import_flags(bits: u8, version: Version) -> Result<u8, SessionFault> {
+    let known = FLAGS.iter().filter(|(bit, _)| bits & bit != 0);
+    let flags = known.clone().map(|(_, flag)| flag).sum::<u8>();
+    let is_known = known.map(|(bit, _)| bit).sum::<u8>() == bits;
+    const OF_TLS13: u8 = flag::KEY_UPDATE_DUE | flag::ASK_KEY_UPDATE;
+    const OF_TLS12: u8 = flag::NO_RENEGOTIATION_DUE | flag::RENEGOTIATED;
+    let of_other = match version {
+        Version::Tls12 => OF_TLS13,
+        Version::Tls13 => OF_TLS12,
+    };
+    // The answer is due because the peer has asked.
+    let is_unasked = flags & OF_TLS12 == flag::NO_RENEGOTIATION_DUE;
+    if !is_known || flags & of_other != 0 || is_unasked {
+        return Err(SessionFault::Flags(bits));
+    }
+    Ok(flags)
+}
+
+fn import_partial(
+    kind: u8,
+    bytes: [u8; 4],
+    version: Version,
+    role: Role,
+) -> Result<Partial, SessionFault> {
+    let is_possible = match kind {
+        0 => bytes == [0; 4],
+        1..=3 => {
+            let (begun, rest) = bytes.split_at(usize::from(kind));
+            may_begin(version, role, begun[0]) && rest.iter().all(|byte| *byte == 0)
+        }
+        4 => version == Version::Tls13 && bytes == KEY_UPDATE_HEAD,
+        // A server of TLS 1.3 skips no message.
+        SKIP => {
+            let skips = (version, role) != (Version::Tls13, Role::Server);
+            skips && (1..=SKIPPED_BYTES_MAX).contains(&u32::from_be_bytes(bytes))
+        }
+        _ => false,
+    };
+    match kind {
+        _ if !is_possible => Err(SessionFault::Partial),
+        SKIP => Ok(Partial::Skip { left: u32::from_be_bytes(bytes) }),
+        len => Ok(Partial::Head { len, bytes }),
+    }
+}
+
+/// Fills in place: a secret that moves leaves a copy.
+fn import_direction(
+    direction: &mut Direction,
+    bytes: &[u8],
+    suite: Suite,
+    version: Version,
+) -> Result<(), SessionFault> {
+    let (seq, secret) = bytes.split_at(8);
+    let is_used = |at| match version {
+        Version::Tls13 => at < hash_len(suite),
+        Version::Tls12 => {
+            at < key_len(suite) || (TLS12_IV_AT..TLS12_IV_AT + IV_BYTES).contains(&at)
+        }
+    };
+    if secret.iter().enumerate().any(|(at, byte)| !is_used(at) && *byte != 0) {
+        return Err(SessionFault::Padding);
+    }
+    direction.seq = seq.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    direction.secret.copy_from_slice(secret);
+    Ok(())
+}
