@@ -20,7 +20,7 @@ pub struct Detached {
     pub(super) client: OwnedFd,
     pub(super) upstream: Option<OwnedFd>,
     pub(super) info: ConnectionInfo,
-    pub(super) relay: Relay,
+    pub(crate) relay: Relay,
     /// See [`eyelet_telemetry::info::Parked::is_settled`].
     pub(super) is_settled: bool,
     /// How long it may still move no byte.
@@ -56,5 +56,15 @@ impl Detached {
     /// upstream's if there is one.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.client.as_fd()).chain(self.upstream.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Whether it takes bytes along that are not sent, or not opened, yet.
+    #[cfg(test)]
+    pub fn holds_bytes(&self) -> bool {
+        let flow = match &self.relay {
+            Relay::Splice(spliced) => &spliced.flow,
+            Relay::Terminate(terminated) => &terminated.flow,
+        };
+        !flow.is_quiet()
     }
 }

@@ -1,7 +1,7 @@
 //! One run: connections arrive, peers act, the clock moves, memory gets short, and at the end
 //! nothing is left over.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,12 +16,14 @@ use eyelet_policy::sketch::HelloSketch;
 use eyelet_sys::epoll::Events;
 use fastrand::Rng;
 
+use super::handing_over::{self, HandedOver};
 use super::peer::Peer;
 use super::program::{Connection, LogEntry, Plan, REFUSAL, Simulated};
 use super::stream::Stream;
 use super::verdict::Weather;
 use super::{tls, verdict};
 use crate::accept::{Accepted, Accepting};
+use crate::handover::next_parked;
 use crate::park;
 use crate::ready::{CLIENT, UPSTREAM};
 use crate::timer_wheel::TICK_MS;
@@ -49,6 +51,7 @@ pub struct Report {
     ends: BTreeMap<String, usize>,
     key_updates: usize,
     pipes: usize,
+    handed_over: HandedOver,
     log: Vec<LogEntry>,
 }
 
@@ -59,6 +62,7 @@ pub struct Seen {
     bytes: usize,
     key_updates: usize,
     pipes: usize,
+    handed_over: HandedOver,
 }
 
 impl Seen {
@@ -70,6 +74,7 @@ impl Seen {
         self.bytes += bytes.sum::<usize>();
         self.key_updates += report.key_updates;
         self.pipes += report.pipes;
+        self.handed_over.add(&report.handed_over);
     }
 
     /// Panics if no run reached one of the relay's ends of a connection.
@@ -78,6 +83,7 @@ impl Seen {
             assert!(self.ends.keys().any(|seen| seen.starts_with(end)), "no run has {end:?}");
         }
         assert!(self.key_updates > 0 && self.pipes > 0);
+        self.handed_over.check_coverage();
     }
 }
 
@@ -85,6 +91,7 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes, ", self.bytes)?;
         write!(f, "{} key updates, {} loans of pipes", self.key_updates, self.pipes)?;
+        write!(f, ", {:?}", self.handed_over)?;
         self.ends.iter().try_for_each(|(end, count)| write!(f, "\n{count:>8} {end}"))
     }
 }
@@ -95,22 +102,28 @@ pub fn run(seed: u64) -> Report {
     let tasks = tokio::task::LocalSet::new();
     let mut simulation = Simulation::new(seed);
     let report = tasks.block_on(&runtime, simulation.run());
-    let budget = simulation.worker.process.budget.clone();
+    let workers = simulation.workers;
     drop(tasks);
-    verdict::check_worker(simulation.worker);
-    verdict::check_budget(&budget);
+    for worker in workers {
+        let budget = worker.process.budget.clone();
+        verdict::check_worker(worker);
+        verdict::check_budget(&budget);
+    }
     report
 }
 
 struct Simulation {
     rng: Rng,
     weather: Weather,
-    worker: Rc<Worker>,
+    /// Those of two processes. The first one accepts, and they hand connections to each other.
+    workers: [Rc<Worker>; 2],
+    /// Where each goes on to look for parked connections.
+    cursors: [Cell<u32>; 2],
     program: Rc<Simulated>,
     events: Events,
     accepting: Accepting,
     now: Duration,
-    /// Bytes that the simulation holds, so that memory is short.
+    /// Bytes that the simulation holds in each process, so that memory is short.
     held: usize,
     report: Report,
 }
@@ -126,6 +139,7 @@ impl Simulation {
             drains: rng.u8(..6) == 0,
             stalls: rng.u8(..5) == 0,
             bulk: rng.u8(..4) == 0,
+            hands_over: rng.bool(),
         };
         let settings = Settings {
             idle_timeout: IDLE_TIMEOUT,
@@ -134,20 +148,25 @@ impl Simulation {
             connections_max: 1_000,
             descriptors_max: 1_000,
         };
-        let process = Process {
-            open: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(MEMORY_BYTES, 0)),
-            descriptors: AtomicUsize::new(0),
-        };
-        // Not the first worker, which unmaps the program's code that is not needed any more.
-        let worker = Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).unwrap());
         let program =
             Rc::new(Simulated { rng: RefCell::new(rng.fork()), connections: RefCell::default() });
-        worker.serve(&program);
+        let workers = [0; 2].map(|_| {
+            let process = Process {
+                open: AtomicUsize::new(0),
+                budget: Arc::new(Budget::new(MEMORY_BYTES, 0)),
+                descriptors: AtomicUsize::new(0),
+            };
+            // Not the first worker, which unmaps the program's code that is not needed any more.
+            let worker = Worker::new(1, settings, Arc::new(process), Arc::default()).unwrap();
+            let worker = Rc::new(worker);
+            worker.serve(&program);
+            worker
+        });
         Self {
             rng,
             weather,
-            worker,
+            workers,
+            cursors: Default::default(),
             program,
             events: Events::with_capacity(64),
             accepting: Accepting::new(Vec::new()),
@@ -168,6 +187,7 @@ impl Simulation {
                 4..=7 => self.pass_time(),
                 8..=11 => self.press(),
                 12..=35 => self.step().await,
+                36..=41 if self.weather.hands_over => self.hand_over(),
                 _ => self.act(),
             }
         }
@@ -179,16 +199,30 @@ impl Simulation {
 
     /// One iteration of the event loop, and all tasks that it has woken.
     async fn step(&mut self) {
-        self.worker.iteration(&mut self.events, &mut self.accepting).unwrap();
-        for _ in 0..POLLS {
-            tokio::task::yield_now().await;
+        for worker in &self.workers {
+            worker.iteration(&mut self.events, &mut self.accepting).unwrap();
+            for _ in 0..POLLS {
+                tokio::task::yield_now().await;
+            }
+            self.report.pipes += worker.buffers.borrow().pipes_lent();
         }
-        self.report.pipes += self.worker.buffers.borrow().pipes_lent();
+    }
+
+    /// Parked connections leave one process for the other.
+    fn hand_over(&mut self) {
+        let from = self.rng.usize(..2);
+        let (old, new) = (&self.workers[from], &self.workers[1 - from]);
+        let count = self.rng.usize(1..=CONNECTIONS_MAX);
+        for key in next_parked(old, &self.cursors[from], count) {
+            handing_over::hand_over(old, new, key, &mut self.rng, &mut self.report.handed_over);
+        }
     }
 
     fn tick(&mut self, ticks: u64) {
         self.now += Duration::from_millis(ticks * TICK_MS);
-        self.worker.tick(&mut self.accepting, self.now);
+        for worker in &self.workers {
+            worker.tick(&mut self.accepting, self.now);
+        }
     }
 
     fn pass_time(&mut self) {
@@ -205,17 +239,23 @@ impl Simulation {
         if !self.weather.short_memory {
             return;
         }
-        let budget = &self.worker.process.budget;
-        budget.give(Account::Http, self.held);
         let eighth = MEMORY_BYTES / 8 * 5 / 8;
-        self.held = match self.rng.u8(..5) {
+        let held = match self.rng.u8(..5) {
             0 => 0,
             1 => eighth * 6,
             2 => eighth * 7 - self.rng.usize(..2 << 20),
             3 => eighth * 7,
             _ => eighth * 8,
         };
-        budget.take(Account::Http, self.held);
+        self.hold(held);
+    }
+
+    fn hold(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.held, bytes);
+        for worker in &self.workers {
+            worker.process.budget.give(Account::Http, before);
+            worker.process.budget.take(Account::Http, bytes);
+        }
     }
 
     /// A client connects.
@@ -227,10 +267,11 @@ impl Simulation {
         connections.push(connection);
         drop(connections);
         // As `accept` does.
-        self.worker.process.open.fetch_add(1, Relaxed);
-        self.worker.uses_descriptors(2);
+        let [worker, _] = &self.workers;
+        worker.process.open.fetch_add(1, Relaxed);
+        worker.uses_descriptors(2);
         self.accepting.waiting.push(Accepted { listener: 0, client, peer });
-        self.worker.begin_all(&mut self.accepting);
+        worker.begin_all(&mut self.accepting);
     }
 
     fn plan(&mut self) -> (Connection, std::os::fd::OwnedFd) {
@@ -323,7 +364,7 @@ impl Simulation {
     /// Memory is free again, and peers that read get all that was written although nothing more is
     /// written.
     async fn settle(&mut self) {
-        self.worker.process.budget.give(Account::Http, std::mem::take(&mut self.held));
+        self.hold(0);
         for _ in 0..SETTLE_ROUNDS {
             for connection in &mut *self.program.connections.borrow_mut() {
                 if !connection.is_stalled {
@@ -343,7 +384,7 @@ impl Simulation {
     /// ones. Then every connection must end without a deadline.
     async fn finish(&mut self) {
         if self.weather.drains {
-            self.worker.draining.set(true);
+            self.workers.iter().for_each(|worker| worker.draining.set(true));
         }
         for round in 0.. {
             let mut left = 0;
@@ -371,8 +412,10 @@ impl Simulation {
     /// The remaining connections end by deadlines, or are cut at the end of a drain.
     async fn give_up(&mut self) {
         if self.weather.drains && self.rng.bool() {
-            self.worker.is_cutting.set(true);
-            park::cut_all(&self.worker);
+            for worker in &self.workers {
+                worker.is_cutting.set(true);
+                park::cut_all(worker);
+            }
         }
         // A deadline may be set a second time, when a connection has settled.
         for _ in 0..8 {
