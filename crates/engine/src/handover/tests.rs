@@ -18,6 +18,8 @@ use crate::worker::Handle;
 use eyelet_memory::budget::ACTIVE_BYTES;
 use eyelet_telemetry::info::ConnectionInfo;
 
+mod format;
+
 /// The edge's sockets of a connection, and its two peers.
 fn sockets() -> ((OwnedFd, OwnedFd), UnixStream, UnixStream) {
     let pair = || {
