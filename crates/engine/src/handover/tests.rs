@@ -320,3 +320,51 @@ fn batches_go_through_the_table() {
     assert_eq!(seen, parked);
     assert_eq!(next_parked(&old, &cursor, 5), []);
 }
+
+/// The upstream does not read for now, so some bytes are held in memory or in a pipe. Nothing more
+/// comes from the client: only the attach itself can learn that the upstream is full.
+#[test]
+fn held_bytes_are_sent_once_the_peer_reads_again() {
+    for piece in [1_000, 200_000] {
+        let (old, new) = (worker(), worker());
+        let ((client, upstream), mut far_client, mut far_upstream) = sockets();
+        far_client.set_nonblocking(true).unwrap();
+        far_upstream.set_nonblocking(true).unwrap();
+        let key = park_one(&old, (client, Some(upstream)), spliced);
+        let sent: Vec<u8> = (0..2_000_000_u32).map(|n| (n / 7) as u8).collect();
+        let mut written = 0;
+        let is_full = |old: &Worker| {
+            let mut table = old.table.borrow_mut();
+            let SlotState::Parked { relay, .. } = &mut table.slot(key).unwrap().state else {
+                return false;
+            };
+            !relay.flow().is_quiet()
+        };
+        while !is_full(&old) {
+            let end = (written + piece).min(sent.len());
+            written += far_client.write(&sent[written..end]).unwrap();
+            iterate(&old);
+            assert!(written < sent.len(), "the upstream's socket takes it all");
+        }
+        hand_over(&old, &new, key);
+        check_empty(&old);
+        let mut heard = Vec::new();
+        while heard.len() < written {
+            let mut bytes = [0; 4096];
+            match far_upstream.read(&mut bytes) {
+                Ok(read) => heard.extend_from_slice(&bytes[..read]),
+                Err(_) => {
+                    let before = heard.len();
+                    iterate(&new);
+                    let read = far_upstream.read(&mut bytes).unwrap();
+                    heard.extend_from_slice(&bytes[..read]);
+                    assert!(heard.len() > before);
+                }
+            }
+        }
+        assert!(heard == sent[..written]);
+        drop((far_client, far_upstream));
+        iterate(&new);
+        check_empty(&new);
+    }
+}
