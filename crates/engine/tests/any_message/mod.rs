@@ -1,14 +1,13 @@
 //! Messages of other processes, whatever their bytes. Asserts: no panic; what is read is written
 //! and read again as the same; and a worker that gets it has nothing left when it is gone.
 
-use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use eyelet_engine::handover::{Detached, attach, detach, next_parked};
+use eyelet_engine::handover::{Detached, attach, close, detach};
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
@@ -76,17 +75,20 @@ fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {
     Some(pairs.ok()?.into_iter().unzip())
 }
 
-/// Parks it in a worker, which sends what it holds. Then it leaves again.
+/// Parks it in a worker, which sends what it holds. Then it leaves again, and is ended.
 fn serve(detached: Detached) {
     let Some(worker) = worker() else { return };
     if attach(&worker, detached).is_err() {
         return;
     }
-    for key in next_parked(&worker, &Cell::new(0), 10) {
-        drop(detach(&worker, key));
+    let keys = || worker.table.borrow().keys();
+    for key in keys() {
+        if let Some(detached) = detach(&worker, key) {
+            close(&worker, detached);
+        }
     }
-    let left = worker.table.borrow().keys();
-    left.into_iter().for_each(|key| worker.late(key));
+    // A client that may still send lingers.
+    keys().into_iter().for_each(|key| worker.late(key));
     assert!(worker.table.borrow().is_empty());
     assert_eq!(worker.process.open.load(Relaxed), 0);
     assert_eq!(worker.process.descriptors.load(Relaxed), 0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use eyelet_record::{EXPORT_BYTES, Role};
 use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence};
-use eyelet_telemetry::export::InfoFault;
+use eyelet_telemetry::export::{InfoFault, InfoV1};
 use eyelet_telemetry::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
 use eyelet_telemetry::labels::Labels;
 
@@ -174,6 +174,7 @@ fn shown(detached: &Detached) -> String {
     };
     let upstream = upstream.is_some();
     let flow = flow.export();
+    let info = InfoV1::new(info, IMPORT_UNIX_MS);
     format!("{info:?} {is_settled} {idle_left:?} {upstream} {session} {flow:?}")
 }
 
