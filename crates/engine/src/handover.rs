@@ -15,7 +15,6 @@ use eyelet_telemetry::reason::{Reason, Shed};
 
 use crate::connection_table::{Slot, SlotState};
 use crate::park;
-use crate::relay::Relay;
 use crate::worker::Worker;
 
 mod detached;
@@ -30,8 +29,8 @@ use detached::{Clock, IMPORT_UNIX_MS};
 /// registered nowhere, and nothing of it is counted except the bytes that it holds.
 ///
 /// `None` if it is active, lingers or has ended; if it is about to be ended because its first
-/// flight is refused; or if the kernel does not give back what is in its pipe. It is then as it
-/// was, and may be tried again.
+/// flight is refused; if it holds more than a message takes; or if the kernel does not give back
+/// what is in its pipe. Nothing has changed for its peers then, and it may be tried again.
 pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
     let (is_settled, idle_left) = prepare(worker, key)?;
     let (info, mut relay) = park::unpark(worker, key, SlotState::Lingering)?;
@@ -68,8 +67,8 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
 /// The connection, where `connections_max`, the descriptors or the memory leave no room for it. One
 /// that was not decoded is never refused: it comes back to where it was counted a moment ago.
 #[allow(clippy::result_large_err)] // a box for each would cost more than the move
-pub fn attach(worker: &Rc<Worker>, detached: Detached) -> Result<(), Detached> {
-    if detached.clock == Clock::Import && !has_room(worker, &detached) {
+pub fn attach(worker: &Rc<Worker>, mut detached: Detached) -> Result<(), Detached> {
+    if detached.clock == Clock::Import && !has_room(worker, &mut detached) {
         return Err(detached);
     }
     let key = place(worker, detached);
@@ -96,15 +95,11 @@ fn place(worker: &Rc<Worker>, detached: Detached) -> Key {
 }
 
 /// Whether the limits and the budget leave room for it.
-fn has_room(worker: &Worker, detached: &Detached) -> bool {
+fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
     let settings = worker.settings.get();
     let process = &worker.process;
     let descriptors = detached.sockets().count();
-    let held = match &detached.relay {
-        Relay::Splice(spliced) => spliced.flow.held_bytes() + spliced.name_bytes(),
-        Relay::Terminate(terminated) => terminated.flow.held_bytes(),
-    };
-    let bytes = worker.table.borrow().next_entry_bytes() + held;
+    let bytes = worker.table.borrow().next_entry_bytes() + detached.relay.held_bytes();
     process.open.load(Relaxed) < settings.connections_max
         && process.descriptors.load(Relaxed) + descriptors <= settings.descriptors_max
         && !process.budget.is_over(bytes)

@@ -10,9 +10,9 @@ use eyelet_sys::epoll::Events;
 
 use super::*;
 use crate::accept::Accepting;
-use crate::relay::Flow;
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
+use crate::relay::{Flow, Relay};
 use crate::shed::tests::worker;
 use crate::worker::Handle;
 use eyelet_memory::budget::ACTIVE_BYTES;
