@@ -316,6 +316,45 @@ impl ConnectionTable {
         removed
     }
 
+    /// Adds a connection that was parked elsewhere. Its sockets count as writable until a write
+    /// shows otherwise; whether they can be read is reported once they are registered.
+    pub(crate) fn insert_parked(
+        &mut self,
+        client: OwnedFd,
+        upstream: Option<OwnedFd>,
+        state: SlotState,
+    ) -> Key {
+        let key = self.insert(client, false);
+        if let Some(upstream) = upstream {
+            self.set_connected(key, upstream);
+        }
+        if let Some(slot) = self.slots.slot(key) {
+            slot.state = state;
+        }
+        key
+    }
+
+    /// Removes a connection whose sockets stay open, and ends their registrations: those belong to
+    /// the sockets, which another process may have, and would report its events here.
+    pub(crate) fn remove_open(&mut self, key: Key) -> Option<Slot> {
+        let slot = self.remove(key)?;
+        for side in [CLIENT, UPSTREAM] {
+            if slot.shared_socket & 1 << side != 0
+                && let Some(socket) = slot.socket(side)
+            {
+                // An error means that it is not registered, which is the aim.
+                let _ = self.epoll.remove(socket);
+            }
+        }
+        Some(slot)
+    }
+
+    /// How long it is until the connection's deadline.
+    pub(crate) fn due_left(&mut self, key: Key) -> Duration {
+        let ticks = self.due(key).saturating_sub(self.wheel.now());
+        Duration::from_millis(u64::from(ticks) * TICK_MS)
+    }
+
     /// Makes the connection due after `wait` from now.
     pub fn due_in(&mut self, key: Key, wait: Duration) {
         if self.slots.slot(key).is_some() {

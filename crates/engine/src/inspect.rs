@@ -8,6 +8,11 @@ use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 
 use eyelet_telemetry::reason::{Reason, SecondHello, ServerFault};
 
+// By path: the fuzz crate includes this file as a module of its own.
+#[path = "inspect/export.rs"]
+pub mod export;
+use export::InspectionV1;
+
 /// A change_cipher_spec that changes nothing.
 const COMPATIBILITY_RECORD: [u8; 6] = [20, 3, 3, 0, 1, 1];
 
@@ -158,6 +163,28 @@ fn second_hello(reader: &mut HelloReader, held: &[u8], sni: Option<&str>) -> Pas
 
 fn never(why: SecondHello) -> Pass {
     Pass::Never(Reason::SecondHello(Box::new(why)))
+}
+
+/// The state as a form for another process, and back.
+impl FlightInspection {
+    /// The form.
+    pub fn export(&self) -> InspectionV1 {
+        let Borders { left, header, header_len } = self.borders;
+        // A record's length has two bytes, and a header has five.
+        let (left, header_len) = (left as u16, header_len as u8);
+        InspectionV1 { left, header, header_len, is_retried: self.is_retried }
+    }
+
+    /// The state of such a form. `None` if no inspection stops so.
+    pub fn import(form: &InspectionV1) -> Option<Self> {
+        let InspectionV1 { left, header, header_len, is_retried } = *form;
+        let (left, header_len) = (usize::from(left), usize::from(header_len));
+        let is_within_one = left == 0 || header_len == 0;
+        let begun = header.get(header_len..)?.iter().all(|byte| *byte == 0);
+        let borders = Borders { left, header, header_len };
+        let is_possible = is_within_one && begun && header_len < HEADER_LEN;
+        is_possible.then(|| Self { borders, is_retried, ..Self::default() })
+    }
 }
 
 impl Borders {

@@ -11,6 +11,7 @@ mod drain;
 mod drain_pace;
 pub mod event_loop;
 pub mod handle;
+pub mod handover;
 pub mod inspect;
 pub mod park;
 mod queues;

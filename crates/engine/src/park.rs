@@ -2,8 +2,9 @@
 //! bytes without a task. Also how a parked connection ends, and how a client lingers.
 
 use std::cell::Cell;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
@@ -67,8 +68,35 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     register(worker, active.key());
 }
 
+/// Parks a connection that was parked elsewhere. `rest` is whether it has settled, and how long it
+/// may still be idle. The caller registers and wakes it.
+pub(crate) fn place(
+    worker: &Rc<Worker>,
+    (client, upstream): (OwnedFd, Option<OwnedFd>),
+    info: ConnectionInfo,
+    mut relay: Relay,
+    (is_settled, idle_left): (bool, Duration),
+) -> Key {
+    let held = relay.held_bytes();
+    let mut info = info.park(&mut worker.shared.borrow_mut());
+    if is_settled {
+        info.settle();
+    }
+    worker.process.open.fetch_add(1, Relaxed);
+    worker.uses_descriptors(1 + isize::from(upstream.is_some()));
+    worker.counters.connections.up();
+    worker.counters.parked.up();
+    worker.sources.add(info.client_ip(), held);
+    worker.holds(0, size_of::<Slot>());
+    worker.keeps(0, held);
+    let mut table = worker.table.borrow_mut();
+    let key = table.insert_parked(client, upstream, SlotState::Parked { info, relay });
+    table.due_in(key, idle_left.min(idle_for(worker, is_settled)));
+    key
+}
+
 /// Registers the sockets that must be waited for, if they are not registered yet.
-fn register(worker: &Rc<Worker>, key: Key) {
+pub(crate) fn register(worker: &Rc<Worker>, key: Key) {
     let shared_socket = worker.table.borrow_mut().register(key);
     if let Err(error) = shared_socket {
         give_up(worker, key, Reason::Unregistered((&error).into()));
@@ -223,7 +251,11 @@ fn says_no_more(client: &impl AsFd) -> bool {
 }
 
 /// Takes info and relay out of a parked slot and gives the slot another role.
-fn unpark(worker: &Rc<Worker>, key: Key, state: SlotState) -> Option<(ConnectionInfo, Relay)> {
+pub(crate) fn unpark(
+    worker: &Rc<Worker>,
+    key: Key,
+    state: SlotState,
+) -> Option<(ConnectionInfo, Relay)> {
     let mut table = worker.table.borrow_mut();
     let slot = table.slot(key)?;
     let SlotState::Parked { info, mut relay } = std::mem::replace(&mut slot.state, state) else {
@@ -503,7 +535,6 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
     use crate::relay::terminate::Terminated;
@@ -562,7 +593,7 @@ pub(crate) mod tests {
     }
 
     /// Parks a connection. Returns its client, too.
-    pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, std::os::fd::OwnedFd) {
+    pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, OwnedFd) {
         let (client, peer) = eyelet_sys::socket::pair().unwrap();
         let key = worker.table.borrow_mut().insert(client, false);
         worker.process.open.fetch_add(1, Relaxed);

@@ -338,11 +338,16 @@ impl Worker {
     /// Counts a slot as freed. Dropping it closes its sockets.
     pub(crate) fn closed(&self, slot: Option<Slot>) {
         if let Some(slot) = slot {
-            self.process.open.fetch_sub(1, Relaxed);
-            self.process.budget.give(Account::Connections, slot.active_bytes());
-            self.process.descriptors.fetch_sub(slot.descriptors(), Relaxed);
-            self.counters.connections.down();
+            self.uncount(&slot);
         }
+    }
+
+    /// Counts a slot as freed whose sockets may stay open.
+    pub(crate) fn uncount(&self, slot: &Slot) {
+        self.process.open.fetch_sub(1, Relaxed);
+        self.process.budget.give(Account::Connections, slot.active_bytes());
+        self.process.descriptors.fetch_sub(slot.descriptors(), Relaxed);
+        self.counters.connections.down();
     }
 
     /// Counts descriptors that connections took, or returned where `n` is negative. An active
@@ -387,6 +392,17 @@ impl Worker {
             bytes_to_upstream: 0,
             bytes_to_client: 0,
         }
+    }
+
+    /// The count in the id of the next connection.
+    pub fn next_id(&self) -> u64 {
+        self.next_id.get()
+    }
+
+    /// Counts on from `count`, so that no id of an earlier process is used again. A count that has
+    /// passed that already stays.
+    pub fn set_next_id(&self, count: u64) {
+        self.next_id.update(|own| own.max(count));
     }
 
     /// Resumes a connection in the next iteration, which then starts without an event.

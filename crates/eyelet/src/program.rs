@@ -117,7 +117,7 @@ impl Program for Service {
         let worker = self.worker.borrow();
         let measured = info.measured(worker.engine.now_unix_ms());
         let mut log = worker.log.borrow_mut();
-        if info.decided.labels.generation() > 0 {
+        if info.decided.labels.is_known() {
             return log.line(&info.decided, &measured, end, None);
         }
         // It was shed before a configuration decided it.

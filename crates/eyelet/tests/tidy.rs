@@ -122,6 +122,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "memchr",
             "serde",
             "serde_json",
+            "thiserror",
             "tracing",
         ]),
     ),
@@ -134,8 +135,12 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-telemetry",
             "eyelet-wire",
             "foldhash",
+            "postcard", // parked connections as bytes for another process
+            "serde",
+            "thiserror",
             "tokio",
             "tracing",
+            "zeroize",
         ]),
     ),
     (

@@ -17,7 +17,7 @@ mod kind {
 
 /// Most KeyUpdates without application data between them, as in rustls and BoringSSL. Each costs an
 /// HKDF.
-const KEY_UPDATES_MAX: u8 = 32;
+pub(crate) const KEY_UPDATES_MAX: u8 = 32;
 
 const HEAD_BYTES: u8 = 4;
 
@@ -68,14 +68,7 @@ impl Session {
 
     /// Whether a message of this type is allowed.
     fn admit(&self, message: u8) -> Result<(), RecordFault> {
-        let allowed = match (self.version, self.role) {
-            (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,
-            (Version::Tls13, Role::Client) => {
-                matches!(message, kind::KEY_UPDATE | kind::NEW_SESSION_TICKET)
-            }
-            (Version::Tls12, Role::Server) => message == kind::CLIENT_HELLO,
-            (Version::Tls12, Role::Client) => message == kind::HELLO_REQUEST,
-        };
+        let allowed = may_begin(self.version, self.role, message);
         if allowed { Ok(()) } else { Err(RecordFault::HandshakeType(message)) }
     }
 
@@ -115,5 +108,17 @@ impl Session {
         self.key_update_due = if request_update == 1 { due.with_answer() } else { due };
         next_generation(self.suite, &mut self.rx, &mut keys.open);
         Ok(())
+    }
+}
+
+/// Whether the peer of this end may send a message of this type after the handshake.
+pub(crate) fn may_begin(version: Version, role: Role, message: u8) -> bool {
+    match (version, role) {
+        (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,
+        (Version::Tls13, Role::Client) => {
+            matches!(message, kind::KEY_UPDATE | kind::NEW_SESSION_TICKET)
+        }
+        (Version::Tls12, Role::Server) => message == kind::CLIENT_HELLO,
+        (Version::Tls12, Role::Client) => message == kind::HELLO_REQUEST,
     }
 }

@@ -23,6 +23,7 @@
 //! ```
 
 mod aead;
+mod export;
 mod fault;
 mod handshake;
 mod keys;
@@ -35,6 +36,7 @@ mod suite;
 
 use eyelet_wire::record;
 
+pub use export::{EXPORT_BYTES, SessionFault};
 pub use fault::{RecordFault, Whose, alert};
 pub use keys::Keys;
 pub use open::{Incoming, Opened};

@@ -20,10 +20,10 @@ pub(crate) const RECORD_VERSION: u16 = TLS12;
 
 /// Most empty records without application data between them, as in rustls and BoringSSL. They are
 /// legal but cost an AEAD operation each, so a stream of them is an attack.
-const EMPTY_RECORDS_MAX: u8 = 32;
+pub(crate) const EMPTY_RECORDS_MAX: u8 = 32;
 
 /// Most warning alerts in the life of a connection, as in rustls and BoringSSL.
-const WARNINGS_MAX: u8 = 4;
+pub(crate) const WARNINGS_MAX: u8 = 4;
 
 const ALERT_LEVEL_WARNING: u8 = 1;
 const ALERT_LEVEL_FATAL: u8 = 2;

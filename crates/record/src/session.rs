@@ -158,7 +158,13 @@ impl Session {
         Ok(session)
     }
 
-    fn blank(role: Role, suite: Suite, version: Version, rx_seq: u64, tx_seq: u64) -> Session {
+    pub(crate) fn blank(
+        role: Role,
+        suite: Suite,
+        version: Version,
+        rx_seq: u64,
+        tx_seq: u64,
+    ) -> Session {
         Session {
             rx: Direction { secret: [0; SECRET_BYTES], seq: rx_seq },
             tx: Direction { secret: [0; SECRET_BYTES], seq: tx_seq },

@@ -34,4 +34,9 @@ impl Pipe {
     pub fn empty(&self, to: impl AsFd, len: usize) -> io::Result<usize> {
         Ok(rustix::pipe::splice(&self.read, None, to, None, len, MOVE)?)
     }
+
+    /// Copies bytes out of the pipe, for a connection that leaves this process.
+    pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.read, into)?)
+    }
 }

@@ -100,7 +100,8 @@ impl Heap for Decided {
             Some(UpstreamName::Name(name)) => name.len(),
             Some(UpstreamName::Address(_)) | None => 0,
         };
-        text(&self.connect)
+        self.labels.heap_bytes()
+            + text(&self.connect)
             + text(&self.sni)
             + text(&self.ja4)
             + upstream
@@ -133,6 +134,18 @@ impl Alpn {
             list.extend_from_slice(name);
         }
         (!list.is_empty()).then(|| Self(list.into()))
+    }
+
+    /// The list, as [`Alpn::as_bytes`] gave it. `None` if it is none, or longer than one is here.
+    pub(crate) fn from_bytes(list: &[u8]) -> Option<Self> {
+        let alpn = Self(list.into());
+        let whole = alpn.raw_names().map(|name| 1 + name.len()).sum::<usize>();
+        (whole == list.len() && (1..=ALPN_BYTES_MAX).contains(&whole)).then_some(alpn)
+    }
+
+    /// The list.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Bytes of the list.
@@ -244,6 +257,20 @@ impl ConnectionInfo {
     pub fn take(&mut self) -> Self {
         let decided = std::mem::take(&mut self.decided);
         Self { decided, connect: self.connect.take(), ..*self }
+    }
+
+    /// A copy without its CONNECT request, which a parked connection does not have.
+    pub fn copy(&self) -> Self {
+        Self { decided: self.decided.clone(), connect: None, ..*self }
+    }
+
+    /// Counts its times by another clock: `to` is the time at which that one shows `from`.
+    pub fn follow_clock(&mut self, from_unix_ms: u64, to_unix_ms: u64) {
+        let moved = |at: u64| to_unix_ms.saturating_sub(from_unix_ms.saturating_sub(at));
+        self.started_unix_ms = moved(self.started_unix_ms);
+        if let Some(evidence) = &mut self.decided.evidence {
+            evidence.move_times(moved);
+        }
     }
 
     /// The part that a parked connection keeps.

@@ -5,6 +5,7 @@
 
 pub mod counters;
 pub mod evidence;
+pub mod export;
 pub mod info;
 pub mod labels;
 pub mod log;

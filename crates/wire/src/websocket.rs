@@ -24,6 +24,9 @@ pub const fn close_to_server(mask: [u8; 4]) -> [u8; CLOSE_BYTES_MAX] {
     [CLOSE, MASKED | 2, a, b, c, d, GOING_AWAY[0] ^ a, GOING_AWAY[1] ^ b]
 }
 
+/// Bytes of an exported [`FrameReader`].
+pub const EXPORT_BYTES: usize = 11;
+
 /// Follows the frames of one direction without keeping them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameReader {
@@ -68,6 +71,37 @@ impl FrameReader {
                 }
             };
         }
+    }
+
+    /// Where the direction is, for another process: a code, two small values and a length.
+    pub fn export(self) -> [u8; EXPORT_BYTES] {
+        let (code, one, other, length) = match self.state {
+            State::Between => (0, 0, 0, 0),
+            State::Length { opcode } => (1, opcode, 0, 0),
+            State::Extended { left, behind, length } => (2, left, behind, length),
+            State::Payload { left } => (3, 0, 0, left),
+            State::Closed => (4, 0, 0, 0),
+        };
+        let mut bytes = [0; EXPORT_BYTES];
+        bytes[..3].copy_from_slice(&[code, one, other]);
+        bytes[3..].copy_from_slice(&length.to_be_bytes());
+        bytes
+    }
+
+    /// The reader that [`FrameReader::export`] wrote. `None`: no direction can be there.
+    pub fn import(bytes: [u8; EXPORT_BYTES]) -> Option<Self> {
+        let [code, one, other, length @ ..] = bytes;
+        let state = match (code, one, other, u64::from_be_bytes(length)) {
+            (0, 0, 0, 0) => State::Between,
+            (1, opcode @ 0..=OPCODE, 0, 0) => State::Length { opcode },
+            (2, left @ 1..=8, behind @ (0 | MASK_BYTES), length) => {
+                State::Extended { left, behind, length }
+            }
+            (3, 0, 0, left @ 1..) => State::Payload { left },
+            (4, 0, 0, 0) => State::Closed,
+            _ => return None,
+        };
+        Some(Self { state })
     }
 
     /// Whether the last frame is whole, and another may follow.
@@ -132,6 +166,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_reader_goes_on_in_another_process_after_every_byte() {
+        for masked in [false, true] {
+            for length in [0, 125, 300, 65_536] {
+                let bytes = [frame(2, length, masked), frame(8, 2, masked)].concat();
+                let (mut reader, mut moved) = (FrameReader::default(), FrameReader::default());
+                for byte in bytes {
+                    reader.read(&[byte]);
+                    moved.read(&[byte]);
+                    moved = FrameReader::import(moved.export()).unwrap_or_default();
+                    assert_eq!(reader, moved, "{length} {masked}");
+                }
+            }
+        }
+        let mut impossible = [0; EXPORT_BYTES];
+        for (at, byte) in [(0, 5), (1, 1), (2, 1), (10, 1)] {
+            impossible[at] = byte;
+            assert_eq!(FrameReader::import(impossible), None);
+            impossible[at] = 0;
+        }
+        assert_eq!(FrameReader::import([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), None);
     }
 
     #[test]

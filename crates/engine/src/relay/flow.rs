@@ -273,6 +273,11 @@ impl Flow {
         self.is_asked
     }
 
+    /// The same, for a flow that comes from another process.
+    pub(super) fn set_asked(&mut self, is_asked: bool) {
+        self.is_asked = is_asked;
+    }
+
     /// Notes that it is parked before it is served. Returns whether it now becomes half-open,
     /// because it holds part of a request.
     pub fn begins_to_wait(&mut self) -> bool {

@@ -4,6 +4,7 @@ use eyelet_telemetry::info::Parked;
 
 mod buffers;
 mod direction;
+pub mod export;
 mod flow;
 mod frames;
 mod inspected;

@@ -20,6 +20,11 @@ impl Flow {
         self.is_websocket
     }
 
+    /// Where its frames are, if they are followed.
+    pub(super) fn followed(&self) -> Option<WebSocketFrames> {
+        self.is_websocket.then(|| self.frames())
+    }
+
     /// Notes bytes that a side has sent.
     pub(super) fn follow(&mut self, from: Side, bytes: &[u8]) {
         if !self.is_websocket {

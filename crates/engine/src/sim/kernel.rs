@@ -64,6 +64,17 @@ pub fn pair() -> (OwnedFd, Rc<Link>, OwnedFd) {
     (edge, link, peer)
 }
 
+/// A second descriptor of a socket, as another process would receive it.
+pub fn copy(socket: impl AsFd) -> OwnedFd {
+    let copy = socket.as_fd().try_clone_to_owned().expect("a descriptor");
+    let link = link(socket);
+    LINKS.with_borrow_mut(|links| match link {
+        Some(link) => _ = links.insert(copy.as_raw_fd(), link),
+        None => _ = links.remove(&copy.as_raw_fd()),
+    });
+    copy
+}
+
 /// Replaces `eyelet_sys::socket` in the tests of this crate.
 pub mod socket {
     use std::io::{self, IoSliceMut};
@@ -125,6 +136,10 @@ pub mod pipe {
 
         pub fn fill(&self, from: impl AsFd, len: usize) -> io::Result<usize> {
             socket::or_reset(&from, self.0.fill(&from, len))
+        }
+
+        pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(into)
         }
 
         pub fn empty(&self, to: impl AsFd, len: usize) -> io::Result<usize> {

@@ -5,6 +5,7 @@
 //! steps the event loop and moves its clock. [`kernel`] makes writes short and peers reset.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod handing_over;
 pub mod kernel;
 mod peer;
 mod program;

@@ -14,6 +14,7 @@ use eyelet_policy::sketch::HelloSketch;
 use eyelet_sys::epoll::Events;
 use fastrand::Rng;
 
+use super::handing_over::{self, HandedOver};
 use super::peer::Peer;
 use super::program::{Connection, LogEntry, Plan, REFUSAL, Simulated};
 use super::stream::Stream;
@@ -48,6 +49,7 @@ pub struct Report {
     ends: BTreeMap<String, usize>,
     key_updates: usize,
     pipes: usize,
+    handed_over: HandedOver,
     log: Vec<LogEntry>,
 }
 
@@ -58,6 +60,7 @@ pub struct Seen {
     bytes: usize,
     key_updates: usize,
     pipes: usize,
+    handed_over: HandedOver,
 }
 
 impl Seen {
@@ -69,6 +72,7 @@ impl Seen {
         self.bytes += bytes.sum::<usize>();
         self.key_updates += report.key_updates;
         self.pipes += report.pipes;
+        self.handed_over.add(&report.handed_over);
     }
 
     /// Panics if no run reached one of the relay's ends of a connection.
@@ -77,6 +81,7 @@ impl Seen {
             assert!(self.ends.keys().any(|seen| seen.starts_with(end)), "no run has {end:?}");
         }
         assert!(self.key_updates > 0 && self.pipes > 0);
+        self.handed_over.check_coverage();
     }
 }
 
@@ -84,6 +89,7 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes, ", self.bytes)?;
         write!(f, "{} key updates, {} loans of pipes", self.key_updates, self.pipes)?;
+        write!(f, ", {:?}", self.handed_over)?;
         self.ends.iter().try_for_each(|(end, count)| write!(f, "\n{count:>8} {end}"))
     }
 }
@@ -94,22 +100,26 @@ pub fn run(seed: u64) -> Report {
     let tasks = tokio::task::LocalSet::new();
     let mut simulation = Simulation::new(seed);
     let report = tasks.block_on(&runtime, simulation.run());
-    let budget = simulation.worker.process.budget.clone();
+    let workers = simulation.workers;
     drop(tasks);
-    verdict::check_worker(simulation.worker);
-    verdict::check_budget(&budget);
+    for worker in workers {
+        let budget = worker.process.budget.clone();
+        verdict::check_worker(worker);
+        verdict::check_budget(&budget);
+    }
     report
 }
 
 struct Simulation {
     rng: Rng,
     weather: Weather,
-    worker: Rc<Worker>,
+    /// Those of two processes. The first one accepts, and they hand connections to each other.
+    workers: [Rc<Worker>; 2],
     program: Rc<Simulated>,
     events: Events,
     accepting: Accepting,
     now: Duration,
-    /// Bytes that the simulation holds, so that memory is short.
+    /// Bytes that the simulation holds in each process, so that memory is short.
     held: usize,
     report: Report,
 }
@@ -125,16 +135,20 @@ impl Simulation {
             drains: rng.u8(..6) == 0,
             stalls: rng.u8(..5) == 0,
             bulk: rng.u8(..4) == 0,
+            hands_over: rng.bool(),
         };
         let limits = Settings { idle_timeout: IDLE_TIMEOUT, shed_idle: rng.bool(), ..SETTINGS };
-        let worker = worker_with(limits, MEMORY_BYTES);
         let program =
             Rc::new(Simulated { rng: RefCell::new(rng.fork()), connections: RefCell::default() });
-        worker.serve(&program);
+        let workers = [0; 2].map(|_| {
+            let worker = worker_with(limits, MEMORY_BYTES);
+            worker.serve(&program);
+            worker
+        });
         Self {
             rng,
             weather,
-            worker,
+            workers,
             program,
             events: Events::with_capacity(64),
             accepting: Accepting::new(Vec::new()),
@@ -155,6 +169,7 @@ impl Simulation {
                 4..=7 => self.pass_time(),
                 8..=11 => self.press(),
                 12..=35 => self.step().await,
+                36..=41 if self.weather.hands_over => self.hand_over(),
                 _ => self.act(),
             }
         }
@@ -166,16 +181,32 @@ impl Simulation {
 
     /// One iteration of the event loop, and all tasks that it has woken.
     async fn step(&mut self) {
-        self.worker.iteration(&mut self.events, &mut self.accepting).unwrap();
-        for _ in 0..POLLS {
-            tokio::task::yield_now().await;
+        for worker in &self.workers {
+            worker.iteration(&mut self.events, &mut self.accepting).unwrap();
+            for _ in 0..POLLS {
+                tokio::task::yield_now().await;
+            }
+            self.report.pipes += worker.buffers.borrow().pipes_lent();
         }
-        self.report.pipes += self.worker.buffers.borrow().pipes_lent();
+    }
+
+    /// Parked connections leave one process for the other.
+    fn hand_over(&mut self) {
+        let from = self.rng.usize(..2);
+        let (old, new) = (&self.workers[from], &self.workers[1 - from]);
+        let keys = old.table.borrow().keys();
+        for key in keys {
+            if self.rng.bool() {
+                handing_over::hand_over(old, new, key, &mut self.rng, &mut self.report.handed_over);
+            }
+        }
     }
 
     fn tick(&mut self, ticks: u64) {
         self.now += Duration::from_millis(ticks * TICK_MS);
-        self.worker.tick(&mut self.accepting, self.now);
+        for worker in &self.workers {
+            worker.tick(&mut self.accepting, self.now);
+        }
     }
 
     fn pass_time(&mut self) {
@@ -192,17 +223,23 @@ impl Simulation {
         if !self.weather.short_memory {
             return;
         }
-        let budget = &self.worker.process.budget;
-        budget.give(Account::Http, self.held);
         let eighth = MEMORY_BYTES / 8 * 5 / 8;
-        self.held = match self.rng.u8(..5) {
+        let held = match self.rng.u8(..5) {
             0 => 0,
             1 => eighth * 6,
             2 => eighth * 7 - self.rng.usize(..2 << 20),
             3 => eighth * 7,
             _ => eighth * 8,
         };
-        budget.take(Account::Http, self.held);
+        self.hold(held);
+    }
+
+    fn hold(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.held, bytes);
+        for worker in &self.workers {
+            worker.process.budget.give(Account::Http, before);
+            worker.process.budget.take(Account::Http, bytes);
+        }
     }
 
     /// A client connects.
@@ -214,10 +251,11 @@ impl Simulation {
         connections.push(connection);
         drop(connections);
         // As `accept` does.
-        self.worker.process.open.fetch_add(1, Relaxed);
-        self.worker.uses_descriptors(2);
+        let [worker, _] = &self.workers;
+        worker.process.open.fetch_add(1, Relaxed);
+        worker.uses_descriptors(2);
         self.accepting.waiting.push(Accepted { listener: 0, client, peer });
-        self.worker.begin_all(&mut self.accepting);
+        worker.begin_all(&mut self.accepting);
     }
 
     fn plan(&mut self) -> (Connection, std::os::fd::OwnedFd) {
@@ -310,7 +348,7 @@ impl Simulation {
     /// Memory is free again, and peers that read get all that was written although nothing more is
     /// written.
     async fn settle(&mut self) {
-        self.worker.process.budget.give(Account::Http, std::mem::take(&mut self.held));
+        self.hold(0);
         for _ in 0..SETTLE_ROUNDS {
             for connection in &mut *self.program.connections.borrow_mut() {
                 if !connection.is_stalled {
@@ -330,7 +368,7 @@ impl Simulation {
     /// ones. Then every connection must end without a deadline.
     async fn finish(&mut self) {
         if self.weather.drains {
-            drain::begin(&self.worker);
+            self.workers.iter().for_each(drain::begin);
         }
         for round in 0.. {
             let mut left = 0;
@@ -358,9 +396,11 @@ impl Simulation {
     /// The remaining connections end by deadlines, or are cut at the end of a drain.
     async fn give_up(&mut self) {
         if self.weather.drains && self.rng.bool() {
-            self.worker.is_cutting.set(true);
-            let keys = self.worker.table.borrow().keys();
-            drain::cut(&self.worker, &keys);
+            for worker in &self.workers {
+                worker.is_cutting.set(true);
+                let keys = worker.table.borrow().keys();
+                drain::cut(worker, &keys);
+            }
         }
         // A deadline may be set a second time, when a connection has settled.
         for _ in 0..8 {

@@ -51,6 +51,7 @@ pub struct Weather {
     pub drains: bool,
     pub stalls: bool,
     pub bulk: bool,
+    pub hands_over: bool,
 }
 
 /// Panics unless the connection ended as it should.

@@ -1,0 +1,109 @@
+//! A parked connection leaves its worker as a value, becomes bytes and sockets for another process,
+//! and is parked again there.
+//!
+//! A connection has one reader and one writer at any time: two would seal different records with
+//! one nonce. So [`detach`] takes it out of its worker whole, and the caller sees to it that only
+//! one of its copies is attached: the one in the other process, or the one that never left.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use eyelet_memory::budget::{Account, Counted};
+use eyelet_memory::slab::Key;
+use eyelet_telemetry::reason::{Reason, Shed};
+
+use crate::connection_table::{Slot, SlotState};
+use crate::park;
+use crate::worker::Worker;
+
+mod detached;
+mod format;
+
+pub use detached::Detached;
+pub use format::{ImportError, MESSAGE_BYTES_MAX};
+
+use detached::{Clock, IMPORT_UNIX_MS};
+
+/// Takes a parked connection out of its worker, which does not touch its sockets any more: they are
+/// registered nowhere, and nothing of it is counted except the bytes that it holds.
+///
+/// `None` if it is active, lingers or has ended; if it is about to be ended because its first
+/// flight is refused; if it holds more than a message takes; or if the kernel does not give back
+/// what is in its pipe. Nothing has changed for its peers then, and it may be tried again.
+pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
+    let (is_settled, idle_left) = prepare(worker, key)?;
+    let (info, mut relay) = park::unpark(worker, key, SlotState::Lingering)?;
+    let slot = worker.table.borrow_mut().remove_open(key)?;
+    worker.uncount(&slot);
+    let Slot { client, upstream, .. } = slot;
+    let budget = &worker.process.budget;
+    let counted = Some(Counted::of(budget, Account::Relayed, relay.held_bytes()));
+    let clock = Clock::Worker { left_unix_ms: worker.now_unix_ms() };
+    Some(Detached { client, upstream, info, relay, is_settled, idle_left, clock, counted })
+}
+
+/// Brings all that a parked connection holds into memory. Returns whether it is settled, and how
+/// long it may still be idle. `None` if it cannot leave.
+fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
+    let mut table = worker.table.borrow_mut();
+    let idle_left = table.due_left(key);
+    let SlotState::Parked { info, relay } = &mut table.slot(key)?.state else { return None };
+    let held = relay.held_bytes();
+    let drained = relay.flow().drain_pipes(&mut worker.buffers.borrow_mut());
+    let holds = relay.held_bytes();
+    if holds != held {
+        worker.keeps(held, holds);
+        worker.sources.update(info.client_ip(), held, holds);
+    }
+    (drained.is_ok() && relay.flow().may_leave()).then_some((info.is_settled(), idle_left))
+}
+
+/// Parks a connection in a worker: of the process that it was handed over to, or in the one that it
+/// left where the handover failed. What it holds is tried at once. It must be called in the
+/// worker's own `LocalSet`, because that may begin a task.
+///
+/// # Errors
+/// The connection, where `connections_max`, the descriptors or the memory leave no room for it. One
+/// that was not decoded is never refused: it comes back to where it was counted a moment ago.
+#[allow(clippy::result_large_err)] // a box for each would cost more than the move
+pub fn attach(worker: &Rc<Worker>, mut detached: Detached) -> Result<(), Detached> {
+    if detached.clock == Clock::Import && !has_room(worker, &mut detached) {
+        return Err(detached);
+    }
+    let key = place(worker, detached);
+    park::register(worker, key);
+    worker.guarded(key, || park::wake(worker, key));
+    Ok(())
+}
+
+/// Ends a connection that was refused: with its access line, and close_notify where TLS ends here.
+pub fn close(worker: &Rc<Worker>, detached: Detached) {
+    let key = place(worker, detached);
+    worker.guarded(key, || park::close(worker, key, Reason::Shed(Shed::New)));
+}
+
+fn place(worker: &Rc<Worker>, detached: Detached) -> Key {
+    let Detached { client, upstream, mut info, relay, is_settled, idle_left, clock, counted } =
+        detached;
+    if clock == Clock::Import {
+        info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
+    }
+    // From here on the slot counts it.
+    drop(counted);
+    park::place(worker, (client, upstream), info, relay, (is_settled, idle_left))
+}
+
+/// Whether the limits and the budget leave room for it.
+fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
+    let settings = worker.settings.get();
+    let process = &worker.process;
+    let descriptors = detached.sockets().count();
+    let bytes = worker.table.borrow().next_entry_bytes() + detached.relay.held_bytes();
+    process.open.load(Relaxed) < settings.connections_max
+        && process.descriptors.load(Relaxed) + descriptors <= settings.descriptors_max
+        && !process.budget.is_over(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! A parked connection as a value outside of any worker.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use eyelet_memory::budget::Counted;
+use eyelet_telemetry::info::ConnectionInfo;
+
+use crate::relay::Relay;
+
+/// The time that a decoded connection counts from until a worker's clock is known: more than any
+/// age, and far from overflow.
+pub(super) const IMPORT_UNIX_MS: u64 = 1 << 62;
+
+/// A parked connection outside of any worker. It owns its sockets: dropping it closes them.
+///
+/// Its TLS secrets are wiped when it is dropped, and Debug shows none of it.
+pub struct Detached {
+    pub(super) client: OwnedFd,
+    pub(super) upstream: Option<OwnedFd>,
+    pub(super) info: ConnectionInfo,
+    pub(crate) relay: Relay,
+    /// See [`eyelet_telemetry::info::Parked::is_settled`].
+    pub(super) is_settled: bool,
+    /// How long it may still move no byte.
+    pub(super) idle_left: Duration,
+    /// The clock that `info` counts by.
+    pub(super) clock: Clock,
+    /// The memory that it holds, as long as a budget knows it.
+    pub(super) counted: Option<Counted>,
+}
+
+/// The clock by which a detached connection's times are counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// That of the worker that it left, which showed this time then.
+    Worker { left_unix_ms: u64 },
+    /// One that shows [`IMPORT_UNIX_MS`].
+    Import,
+}
+
+impl fmt::Debug for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detached").field("id", &self.info.id).finish_non_exhaustive()
+    }
+}
+
+impl Detached {
+    /// Its id, as in the access log.
+    pub fn id(&self) -> u64 {
+        self.info.id
+    }
+
+    /// Its sockets, in the order in which `Detached::decode` expects them: the client's, then the
+    /// upstream's if there is one.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.client.as_fd()).chain(self.upstream.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Whether it takes bytes along that are not sent, or not opened, yet.
+    #[cfg(test)]
+    pub fn holds_bytes(&self) -> bool {
+        let flow = match &self.relay {
+            Relay::Splice(spliced) => &spliced.flow,
+            Relay::Terminate(terminated) => &terminated.flow,
+        };
+        !flow.is_quiet()
+    }
+}

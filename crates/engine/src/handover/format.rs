@@ -1,0 +1,201 @@
+//! The messages that carry a parked connection's state: a version, and then the values of that
+//! version by postcard. docs/handover-format.md describes them. The types of a version never
+//! change; a change of the connection's own types changes only the conversions.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use eyelet_record::{EXPORT_BYTES, Role, Session};
+use eyelet_telemetry::export::{InfoFault, InfoV1};
+
+use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
+use crate::relay::Relay;
+use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX};
+use crate::relay::splice::Spliced;
+use crate::relay::terminate::Terminated;
+
+/// The version that is written.
+const VERSION: u16 = 1;
+/// Bytes of the version at a message's begin.
+const VERSION_BYTES: usize = 2;
+/// Most bytes of a message: what a connection holds both ways and of two first flights, and as
+/// much again for all else.
+pub const MESSAGE_BYTES_MAX: usize = 8 * HELD_BYTES_MAX;
+
+/// Why a message and its sockets are not a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ImportError {
+    /// Its process is newer, or it is no message.
+    #[error("the format has version {0}, and this process knows {VERSION}")]
+    Version(u16),
+    /// It is longer than any message.
+    #[error("a message of {0} bytes is longer than {MESSAGE_BYTES_MAX}")]
+    TooLong(usize),
+    /// It ends in the middle of a value, or a value is not possible.
+    #[error("the message is cut or malformed")]
+    Malformed,
+    /// Bytes follow its end.
+    #[error("{0} bytes follow the message")]
+    Trailing(usize),
+    /// The sockets that came with it are not those that it has.
+    #[error("the message has {expected} sockets, and {got} came with it")]
+    Sockets {
+        /// Sockets of the connection.
+        expected: usize,
+        /// Sockets that came.
+        got: usize,
+    },
+    /// No session of a terminated connection.
+    #[error("TLS: {0}")]
+    Session(#[from] eyelet_record::SessionFault),
+    /// The session is a client's.
+    #[error("TLS: the role is a client's")]
+    Role,
+    /// No info of a connection.
+    #[error("info: {0}")]
+    Info(#[from] InfoFault),
+    /// No bytes in transit.
+    #[error("bytes in transit: {0}")]
+    Flow(#[from] FlowFault),
+    /// Fewer bytes have moved than are held back.
+    #[error("more bytes are held back than were read")]
+    Counts,
+}
+
+/// Version 1 of a parked connection.
+#[derive(Deserialize, Serialize)]
+struct ConnectionV1<'a> {
+    has_upstream: bool,
+    is_settled: bool,
+    idle_left_ms: u64,
+    #[serde(borrow)]
+    info: InfoV1<'a>,
+    #[serde(borrow)]
+    relay: RelayV1<'a>,
+}
+
+/// [`Relay`].
+#[derive(Deserialize, Serialize)]
+enum RelayV1<'a> {
+    Splice {
+        #[serde(borrow)]
+        flow: FlowV1<'a>,
+    },
+    Terminate {
+        /// [`Session::export`].
+        session: &'a [u8],
+        #[serde(borrow)]
+        flow: FlowV1<'a>,
+    },
+}
+
+impl Detached {
+    /// Its state without the sockets, as a message of [`MESSAGE_BYTES_MAX`] at most. It holds the
+    /// secrets, and is wiped when it is dropped.
+    pub fn encode(&self) -> Zeroizing<Vec<u8>> {
+        let Self { info, relay, is_settled, idle_left, clock, .. } = self;
+        let now_unix_ms = match clock {
+            Clock::Worker { left_unix_ms } => *left_unix_ms,
+            Clock::Import => IMPORT_UNIX_MS,
+        };
+        let mut session = Zeroizing::new([0; EXPORT_BYTES]);
+        let mut info = info.copy();
+        let relay = match relay {
+            Relay::Splice(spliced) => {
+                spliced.restore(&mut info.decided);
+                RelayV1::Splice { flow: spliced.flow.export() }
+            }
+            Relay::Terminate(terminated) => {
+                terminated.session.export(&mut session);
+                RelayV1::Terminate { session: &session[..], flow: terminated.flow.export() }
+            }
+        };
+        to_bytes(&ConnectionV1 {
+            has_upstream: self.upstream.is_some(),
+            is_settled: *is_settled,
+            idle_left_ms: u64::try_from(idle_left.as_millis()).unwrap_or(u64::MAX),
+            info: InfoV1::new(&info, now_unix_ms),
+            relay,
+        })
+    }
+
+    /// The connection of a message and its sockets. The caller knows that both come from a process
+    /// of its own user.
+    ///
+    /// # Errors
+    /// The message is not one, or is of a newer version. The sockets are then closed.
+    pub fn decode(bytes: &[u8], sockets: Vec<OwnedFd>) -> Result<Self, ImportError> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(ImportError::TooLong(bytes.len()));
+        }
+        let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
+        match u16::from_be_bytes(*version) {
+            1 => {}
+            other => return Err(ImportError::Version(other)),
+        }
+        let (connection, behind) = postcard::take_from_bytes::<ConnectionV1<'_>>(rest)
+            .map_err(|_| ImportError::Malformed)?;
+        if !behind.is_empty() {
+            return Err(ImportError::Trailing(behind.len()));
+        }
+        connection.detached(sockets)
+    }
+}
+
+/// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
+fn to_bytes(connection: &ConnectionV1<'_>) -> Zeroizing<Vec<u8>> {
+    // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
+    let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
+    let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);
+    let (version, rest) = bytes.split_at_mut(VERSION_BYTES);
+    version.copy_from_slice(&VERSION.to_be_bytes());
+    if postcard::to_slice(connection, rest).is_err() {
+        return Zeroizing::default();
+    }
+    bytes
+}
+
+impl ConnectionV1<'_> {
+    fn detached(&self, sockets: Vec<OwnedFd>) -> Result<Detached, ImportError> {
+        let mut info = self.info.info(IMPORT_UNIX_MS)?;
+        let relay = match &self.relay {
+            RelayV1::Splice { flow } => {
+                let (up, down) = flow.inspected_bytes();
+                if up > info.bytes_to_upstream || down > info.bytes_to_client {
+                    return Err(ImportError::Counts);
+                }
+                Relay::Splice(Spliced::new(flow.flow()?, &mut info.decided))
+            }
+            RelayV1::Terminate { session, flow } => {
+                flow.check_terminated()?;
+                let session = Session::import(session)?;
+                if session.role() != Role::Server {
+                    return Err(ImportError::Role);
+                }
+                Relay::Terminate(Terminated { session, flow: flow.flow()? })
+            }
+        };
+        // Only a terminated connection is parked before its upstream is dialled.
+        let has_upstream = self.has_upstream || matches!(relay, Relay::Splice(_));
+        let expected = 1 + usize::from(has_upstream);
+        let got = sockets.len();
+        let mut sockets = sockets.into_iter();
+        let (Some(client), true) = (sockets.next(), got == expected) else {
+            return Err(ImportError::Sockets { expected, got });
+        };
+        Ok(Detached {
+            client,
+            upstream: sockets.next(),
+            info,
+            relay,
+            is_settled: self.is_settled,
+            idle_left: Duration::from_millis(self.idle_left_ms),
+            clock: Clock::Import,
+            counted: None,
+        })
+    }
+}
