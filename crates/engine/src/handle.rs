@@ -105,6 +105,9 @@ impl Handle {
 
     /// Whether the drain has come to this connection. A task that waits is woken when it does.
     pub fn is_to_end(&self) -> bool {
+        if !self.worker.is_draining() {
+            return false;
+        }
         let mut table = self.worker.table.borrow_mut();
         let state = table.slot(self.key).map(|slot| &slot.state);
         matches!(state, Some(SlotState::Active { ends: true, .. })) || self.worker.is_cutting.get()

@@ -235,7 +235,7 @@ fn poll_stop(
     load: &Load,
     busy: bool,
 ) -> Poll<Event> {
-    if served.worker.engine.is_draining() && handle.is_to_end() {
+    if handle.is_to_end() {
         load.end_streams();
     }
     // As in HTTP/1.1: if a partial head has no room, this connection is shed, or others are.

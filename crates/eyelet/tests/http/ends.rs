@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use base64::Engine;
 use bytes::Bytes;
 use http::Request;
 use rustix::process::Signal;
@@ -18,7 +19,7 @@ use crate::support::frames::{
 use crate::support::pki::Kind;
 use crate::support::two::run;
 use crate::support::web::{Web, get, head, hear};
-use crate::support::{A_WHILE, Pki, SOON, Talk, Tls, Upstream, need, until};
+use crate::support::{A_WHILE, Pki, SOON, Talk, Tls, Upstream, built, need, until};
 
 /// Longer than a test waits: what ends has not waited for the end of the drain.
 const LONG: &str = "[limits]\ndrain_timeout = \"10m\"\n";
@@ -223,6 +224,58 @@ fn a_websocket_without_a_rule_ends_with_1001() {
     }
 }
 
+/// Answers a WebSocket's handshake (RFC 6455 4.2.2), then the frame "Hello", and reads to the end.
+fn greet(stream: &mut (impl Read + Write)) -> Vec<u8> {
+    let asked = head(stream);
+    let key = asked.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("sec-websocket-key").then(|| value.to_owned())
+    });
+    let text = key.unwrap() + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    let hash = &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY;
+    let hash = aws_lc_rs::digest::digest(hash, text.as_bytes());
+    let accept = base64::engine::general_purpose::STANDARD.encode(hash);
+    stream
+        .write_all(SWITCHED.replace("Accept: x", &format!("Accept: {accept}")).as_bytes())
+        .unwrap();
+    stream.write_all(&HELLO_BACK).unwrap();
+    stream.flush().unwrap();
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    heard
+}
+
+/// The WebSocket of Java's own library.
+#[test]
+fn a_websocket_of_java_hears_1001() {
+    if !need("java") || !need("javac") {
+        return;
+    }
+    let (hears, heard) = channel();
+    let hears = Mutex::new(hears);
+    let app = Upstream::serve(move |mut stream| {
+        hears.lock().unwrap().send(greet(&mut stream)).unwrap();
+    });
+    let mut web = Web::with(app, "", LONG);
+    let folder = web.pki.folder.path().to_owned();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/Chat.java");
+    let said = built(Command::new("javac").arg("-d").arg(&folder).arg(source));
+    assert!(said.status.success(), "{said:?}");
+    let hosts = web.pki.folder.write("hosts", "127.0.0.1 app.test\n");
+    let mut java = Command::new("java");
+    java.arg(format!("-Djdk.net.hosts.file={}", hosts.display())).arg("-cp").arg(&folder);
+    java.args(["Chat", &web.edge.port().to_string(), &web.pki.text("ca.pem")]);
+    let mut java = Talk::start(&mut java);
+    java.hear("open");
+    java.hear("text Hello");
+    web.edge.signal(Signal::TERM);
+    let said = java.finish();
+    assert!(said.text.contains("closed 1001"), "{said:?}");
+    let heard = heard.recv_timeout(SOON).unwrap();
+    assert_eq!(unmasked(&heard[heard.len() - 8..]), GOING_AWAY);
+    assert!(web.edge.wait_exit().success());
+}
+
 /// A side that has sent a close frame gets none, and the closing handshake goes on.
 #[test]
 fn a_closing_handshake_is_left_alone() {
@@ -273,7 +326,8 @@ fn a_drain_ends_a_websocket_over_http2_with_1001() {
             heard.extend(piece.unwrap());
         }
         assert_eq!(heard, GOING_AWAY);
-        send.send_data(Bytes::new(), true).unwrap();
+        // The edge may have reset it with NO_ERROR, after the whole response (RFC 9113 8.1).
+        let _ = send.send_data(Bytes::new(), true);
         drop((send, receive, two.send));
         assert!(two.driven.await.unwrap().is_ok(), "by GOAWAY");
     });
