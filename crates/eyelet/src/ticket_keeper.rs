@@ -141,8 +141,12 @@ impl Thread {
 
     /// Makes or fetches the keys that are missing, and wipes old ones.
     fn step(&mut self, now: Now) {
+        if !self.tickets.enabled {
+            self.keys.clear();
+            return;
+        }
         let is_due = self.outage.as_ref().is_none_or(|outage| outage.retry <= now.steady);
-        if self.tickets.enabled && self.fleet.is_some() && is_due {
+        if self.fleet.is_some() && is_due {
             match self.fetch(now) {
                 Ok(()) => self.note_success(),
                 Err(error) => self.note_failure(&error),
@@ -150,7 +154,7 @@ impl Thread {
         }
         let start = self.keys.period_start(now);
         let goes_on = self.fleet.is_some() && self.keys.has_any(Origin::Fleet);
-        if self.tickets.enabled && !goes_on && !self.keys.has(start, Origin::Own) {
+        if !goes_on && !self.keys.has(start, Origin::Own) {
             let made = TicketKeys::random_secret()
                 .and_then(|secret| self.keys.insert(start, Origin::Own, &secret, now));
             if made.is_err() {

@@ -137,6 +137,11 @@ impl TicketKeys {
         self.write().advance(self.lifetime_secs(), self.origin(), now);
     }
 
+    /// Wipes all keys: no ticket is sealed or opened any more.
+    pub fn clear(&self) {
+        *self.write() = Ring::default();
+    }
+
     /// Seals a session for the clients of a group. `None`: no key, or the library fails.
     pub fn seal(&self, group: &[u8], session: &[u8]) -> Option<Vec<u8>> {
         let ring = self.read();

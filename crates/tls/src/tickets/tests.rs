@@ -61,6 +61,10 @@ fn a_ticket_is_good_for_one_lifetime_at_least() {
     edge.step(Origin::Own, edge.at(2 * HOUR));
     assert!(!edge.opens(&early), "its key is wiped");
     assert_eq!(edge.keys.read().keys.len(), 2);
+    let last = edge.seal();
+    edge.keys.clear();
+    assert!(!edge.opens(&last));
+    assert_eq!(edge.keys.seal(GROUP, b"session"), None);
 }
 
 #[test]
