@@ -32,6 +32,20 @@ pub mod dictionaries {
     pub mod stored_properties;
 }
 
+/// Sealed values of a fleet. The crate has a client of Redis, too.
+#[path = "../../crates/fleet/src"]
+pub mod fleet {
+    pub mod properties;
+    pub mod sealed;
+}
+
+/// Ticket keys. The crate has rustls' configurations, too.
+#[path = "../../crates/tls/src"]
+pub mod tls {
+    pub mod properties;
+    pub mod tickets;
+}
+
 /// Heads and bodies of HTTP/1.1. The files alone: the program around them takes minutes to
 /// instrument.
 #[path = "../../crates/http/src"]

@@ -7,10 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_config::{Config, FleetSettings, Tickets};
+use eyelet_fleet::period_keys::Periods;
 use eyelet_fleet::{Fleet, FleetError};
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_tls::provider;
-use eyelet_tls::tickets::{Now, Origin, SECRET_BYTES, TicketKeys};
+use eyelet_tls::tickets::{Now, Origin, TicketKeys};
 
 /// The longest time between two looks at the wall clock, which may jump.
 const STEP_MAX: Duration = Duration::from_secs(30);
@@ -100,6 +101,8 @@ struct Thread {
     keys: Arc<TicketKeys>,
     tickets: Tickets,
     fleet: Option<(FleetSettings, Option<Fleet>)>,
+    /// The fleet that the last keys are from.
+    fleet_id: Option<[u8; 16]>,
     /// While the store fails: how, and when it is asked again.
     outage: Option<Outage>,
     counters: Arc<Counters>,
@@ -114,7 +117,7 @@ struct Outage {
 impl Thread {
     fn new(keys: Arc<TicketKeys>) -> Self {
         let (tickets, counters) = (Tickets::default(), counters::register());
-        Self { keys, tickets, fleet: None, outage: None, counters }
+        Self { keys, tickets, fleet: None, fleet_id: None, outage: None, counters }
     }
 
     fn run(mut self, orders: &Orders, has_keys: &SyncSender<()>) {
@@ -141,8 +144,12 @@ impl Thread {
 
     /// Makes or fetches the keys that are missing, and wipes old ones.
     fn step(&mut self, now: Now) {
+        if !self.tickets.enabled {
+            self.keys.clear();
+            return;
+        }
         let is_due = self.outage.as_ref().is_none_or(|outage| outage.retry <= now.steady);
-        if self.tickets.enabled && self.fleet.is_some() && is_due {
+        if self.fleet.is_some() && is_due {
             match self.fetch(now) {
                 Ok(()) => self.note_success(),
                 Err(error) => self.note_failure(&error),
@@ -150,7 +157,7 @@ impl Thread {
         }
         let start = self.keys.period_start(now);
         let goes_on = self.fleet.is_some() && self.keys.has_any(Origin::Fleet);
-        if self.tickets.enabled && !goes_on && !self.keys.has(start, Origin::Own) {
+        if !goes_on && !self.keys.has(start, Origin::Own) {
             let made = TicketKeys::random_secret()
                 .and_then(|secret| self.keys.insert(start, Origin::Own, &secret, now));
             if made.is_err() {
@@ -160,53 +167,34 @@ impl Thread {
         self.keys.advance(now);
     }
 
-    /// Has the keys of the current and the next period, and the previous one if there is one. The
-    /// current one comes first: an edge with another secret fails there, and writes nothing.
-    ///
-    /// While an older key of the fleet goes on after an outage, no key is made for the current
-    /// period: some edges would seal with it before the others have it. A key is made so long
-    /// before its period that all edges have asked for it until then.
+    /// Has the keys of the fleet that are missing.
     fn fetch(&mut self, now: Now) -> Result<(), FleetError> {
-        let (period, start) = (u64::from(self.keys.lifetime_secs()), self.keys.period_start(now));
-        // An attempt that fails takes time too, so a pause counts twice.
-        let soon = now.unix_secs + (2 * self.retry_max()).as_secs() + 1;
-        let ahead = soon - soon % period + period;
-        let is_first = !self.keys.has_any(Origin::Fleet);
-        self.have(start, is_first, now)?;
-        self.have(start + period, is_first || ahead == start + period, now)?;
-        self.have(ahead, true, now)?;
-        self.have(start.saturating_sub(period), false, now)
-    }
-
-    /// Has the key of a period: out of the store, or made here if nobody else made it.
-    fn have(&mut self, start: u64, is_made: bool, now: Now) -> Result<(), FleetError> {
+        let (period_secs, pause_max) = (self.keys.lifetime_secs().into(), self.retry_max());
+        let periods = Periods { period_secs, now_secs: now.unix_secs, pause_max };
         let Some((settings, fleet)) = &mut self.fleet else { return Ok(()) };
-        if self.keys.has(start, Origin::Fleet) {
-            return Ok(());
-        }
         let fleet = match fleet {
             Some(fleet) => fleet,
             None => {
                 // For `rediss://`: the client library asks for the provider of the process.
                 provider::install();
-                fleet.insert(Fleet::open(settings)?)
+                let opened = Fleet::open(settings)?;
+                let before = self.fleet_id.replace(opened.id());
+                if before.is_some_and(|before| before != opened.id()) {
+                    self.keys.leave_fleet();
+                }
+                fleet.insert(opened)
             }
         };
-        let period = self.keys.lifetime_secs();
-        let name = format!("tickets-{period}-{start}");
-        let mut value = fleet.get(&name)?;
-        if value.is_none() && is_made {
-            let secret = TicketKeys::random_secret().map_err(|_| FleetError::Library)?;
-            // It opens for one period after its own. One more is for clocks that differ.
-            let end = start + 3 * u64::from(period);
-            let lifetime = Duration::from_secs(end.saturating_sub(now.unix_secs));
-            value = Some(fleet.put_if_absent(&name, &*secret, lifetime)?);
+        for wanted in periods.wanted(!self.keys.has_any(Origin::Fleet)) {
+            if self.keys.has(wanted.0, Origin::Fleet) {
+                continue;
+            }
+            if let Some(secret) = fleet.period_key("tickets", &periods, wanted)? {
+                let inserted = self.keys.insert(wanted.0, Origin::Fleet, &secret, now);
+                inserted.map_err(|_| FleetError::Library)?;
+            }
         }
-        let Some(value) = value else { return Ok(()) };
-        let secret: &[u8; SECRET_BYTES] =
-            value.as_slice().try_into().map_err(|_| FleetError::Foreign(name))?;
-        let inserted = self.keys.insert(start, Origin::Fleet, secret, now);
-        inserted.map_err(|_| FleetError::Library)
+        Ok(())
     }
 
     /// The longest pause between two attempts. Short periods are for tests.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod folder;
+pub mod period_keys;
 #[cfg(test)]
 mod properties;
 mod redis;
@@ -64,6 +65,7 @@ pub struct Fleet {
     store: Store,
     address: String,
     sealer: Sealer,
+    id: [u8; 16],
 }
 
 /// Where the values are.
@@ -92,6 +94,7 @@ impl Fleet {
         let secret = fleet_secret(&fleet.secret_file).map_err(FleetError::Secret)?;
         let address = fleet.store.to_string();
         let sealer = Sealer::new(&secret).map_err(|_| FleetError::Library)?;
+        let id = sealed::id(&secret, &address).map_err(|_| FleetError::Library)?;
         let store = match &fleet.store {
             StoreAddress::Folder(folder) => Ok(Store::Folder(FolderStore::new(folder))),
             StoreAddress::Redis(redis) => {
@@ -99,9 +102,14 @@ impl Fleet {
             }
         };
         match store {
-            Ok(store) => Ok(Self { store, address, sealer }),
+            Ok(store) => Ok(Self { store, address, sealer, id }),
             Err(why) => Err(FleetError::Store { store: address, why: why.to_string() }),
         }
+    }
+
+    /// Stands for the store and the secret: another store or another secret is another fleet.
+    pub fn id(&self) -> [u8; 16] {
+        self.id
     }
 
     /// The value with this name, if there is one.

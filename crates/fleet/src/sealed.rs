@@ -35,15 +35,8 @@ impl Sealer {
     /// # Errors
     /// If the library fails.
     pub fn new(secret: &[u8]) -> Result<Self, Unspecified> {
-        struct KeyLen;
-        impl KeyType for KeyLen {
-            fn len(&self) -> usize {
-                KEY_BYTES
-            }
-        }
         let mut key = Zeroizing::new([0; KEY_BYTES]);
-        let prk = Salt::new(HKDF_SHA256, b"eyelet fleet").extract(secret);
-        prk.expand(&[b"store AES-256-GCM-SIV"], KeyLen)?.fill(&mut *key)?;
+        derive(secret, &[b"store AES-256-GCM-SIV"], &mut *key)?;
         // GCM-SIV, because nonces are random and edges that share a key do not know of each other.
         RandomizedNonceKey::new(&AES_256_GCM_SIV, &*key).map(Self)
     }
@@ -80,6 +73,27 @@ impl Sealer {
         value.truncate(len);
         Ok(value)
     }
+}
+
+/// A name for the fleet with this secret and this store, which says nothing of the secret.
+///
+/// # Errors
+/// If the library fails.
+pub fn id(secret: &[u8], store: &str) -> Result<[u8; 16], Unspecified> {
+    let mut id = [0; 16];
+    derive(secret, &[b"id ", store.as_bytes()], &mut id)?;
+    Ok(id)
+}
+
+fn derive(secret: &[u8], purpose: &[&[u8]], derived: &mut [u8]) -> Result<(), Unspecified> {
+    struct Len(usize);
+    impl KeyType for Len {
+        fn len(&self) -> usize {
+            self.0
+        }
+    }
+    let prk = Salt::new(HKDF_SHA256, b"eyelet fleet").extract(secret);
+    prk.expand(purpose, Len(derived.len()))?.fill(derived)
 }
 
 /// The version and the name: a value opens under its own name only.

@@ -4,8 +4,10 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Barrier;
+use std::time::SystemTime;
 
 use super::*;
+use crate::period_keys::Periods;
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -70,6 +72,31 @@ fn another_secret_says_so() {
         assert!(error.contains("sealed with another secret"), "{error}");
         assert!(error.contains("the same `secret_file`"), "{error}");
     }
+}
+
+#[test]
+fn each_period_has_one_key_that_is_made_ahead() {
+    let at = |now_secs| Periods { period_secs: 100, now_secs, pause_max: Duration::from_secs(10) };
+    let wanted = |now, is_first| at(now).wanted(is_first);
+    // At the start of a fleet: the current, the next, and the previous if there is one.
+    assert_eq!(wanted(1000, true), [(1000, true), (1100, true), (1100, true), (900, false)]);
+    assert_eq!(wanted(1000, false), [(1000, false), (1100, true), (1100, true), (900, false)]);
+    // Too late for the next one: another edge might not hear of it in time.
+    assert_eq!(wanted(1079, false), [(1000, false), (1100, false), (1200, true), (900, false)]);
+    assert_eq!(wanted(1078, false)[1], (1100, true));
+    let folder = tempfile::tempdir().unwrap();
+    let (mut one, mut two) = (fleet(folder.path(), "a"), fleet(folder.path(), "a"));
+    assert_eq!(one.id(), two.id());
+    assert_ne!(one.id(), fleet(folder.path(), "b").id());
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let periods = at(now);
+    assert_eq!(two.period_key("kind", &periods, (now, false)).unwrap(), None);
+    let key = one.period_key("kind", &periods, (now, true)).unwrap().unwrap();
+    assert_eq!(two.period_key("kind", &periods, (now, true)).unwrap(), Some(key.clone()));
+    assert_ne!(two.period_key("other", &periods, (now, true)).unwrap(), Some(key));
+    one.put_if_absent("kind-100-7", b"short", LONG).unwrap();
+    let error = one.period_key("kind", &periods, (7, false)).unwrap_err().to_string();
+    assert!(error.contains("of another version"), "{error}");
 }
 
 #[test]

@@ -137,6 +137,17 @@ impl TicketKeys {
         self.write().advance(self.lifetime_secs(), self.origin(), now);
     }
 
+    /// The keys of the fleet count as own ones, until they come from the store again: this is
+    /// another fleet.
+    pub fn leave_fleet(&self) {
+        self.write().keys.iter_mut().for_each(|key| key.origin = Origin::Own);
+    }
+
+    /// Wipes all keys: no ticket is sealed or opened any more.
+    pub fn clear(&self) {
+        *self.write() = Ring::default();
+    }
+
     /// Seals a session for the clients of a group. `None`: no key, or the library fails.
     pub fn seal(&self, group: &[u8], session: &[u8]) -> Option<Vec<u8>> {
         let ring = self.read();
@@ -190,10 +201,10 @@ impl fmt::Debug for TicketKeys {
 }
 
 impl Ring {
-    /// Does nothing if the key is already here.
     fn insert(&mut self, key: Key) {
-        if !self.keys.iter().any(|known| known.name == key.name) {
-            self.keys.push(key);
+        match self.keys.iter_mut().find(|known| known.name == key.name) {
+            Some(known) => known.origin = key.origin,
+            None => self.keys.push(key),
         }
     }
 

@@ -162,7 +162,7 @@ fn a_session_goes_on_at_every_edge_and_while_redis_is_down() {
     }
     let (folder, [address]) = (Folder::new(), vacant());
     let redis = Redis::start(address, folder.path());
-    let fleet = Fleet::new(&redis.url());
+    let mut fleet = Fleet::new(&redis.url());
     let mut clients = fleet.clients();
     clients.over(&fleet, 2);
     assert!(!fleet.has_logged("WARN"), "{}", fleet.edges[0].log());
@@ -181,6 +181,10 @@ fn a_session_goes_on_at_every_edge_and_while_redis_is_down() {
         assert!(!edge.log().contains("pass"), "{}", edge.log());
     }
     drop(redis);
+    // The counter.
+    fleet.edges[0].signal(rustix::process::Signal::TERM);
+    fleet.edges[0].wait_exit();
+    fleet.edges[0].wait_log("the store of the fleet failed ");
 }
 
 #[test]

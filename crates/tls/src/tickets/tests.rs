@@ -61,6 +61,10 @@ fn a_ticket_is_good_for_one_lifetime_at_least() {
     edge.step(Origin::Own, edge.at(2 * HOUR));
     assert!(!edge.opens(&early), "its key is wiped");
     assert_eq!(edge.keys.read().keys.len(), 2);
+    let last = edge.seal();
+    edge.keys.clear();
+    assert!(!edge.opens(&last));
+    assert_eq!(edge.keys.seal(GROUP, b"session"), None);
 }
 
 #[test]
@@ -133,6 +137,25 @@ fn the_last_key_of_a_fleet_goes_on_while_its_store_is_down() {
     edge.step(Origin::Own, edge.at(52 * HOUR + 1));
     assert_ne!(edge.seal()[..NAME_BYTES], shared[..NAME_BYTES]);
     assert!(edge.opens(&shared));
+}
+
+#[test]
+fn another_fleet_has_other_keys() {
+    let edge = Edge::new();
+    edge.keys.configure(Duration::from_secs(HOUR), Origin::Fleet);
+    let (secret, other) = ([1; SECRET_BYTES], [2; SECRET_BYTES]);
+    edge.keys.insert(BEGIN, Origin::Fleet, &secret, edge.at(0)).unwrap();
+    let first = edge.seal();
+    edge.keys.leave_fleet();
+    assert!(!edge.keys.has(BEGIN, Origin::Fleet) && edge.opens(&first));
+    edge.keys.insert(BEGIN, Origin::Fleet, &other, edge.at(1)).unwrap();
+    assert_ne!(edge.seal()[..NAME_BYTES], first[..NAME_BYTES]);
+    assert!(edge.opens(&first));
+    // The first fleet again.
+    edge.keys.leave_fleet();
+    edge.keys.insert(BEGIN, Origin::Fleet, &secret, edge.at(2)).unwrap();
+    assert_eq!(edge.seal()[..NAME_BYTES], first[..NAME_BYTES]);
+    assert_eq!(edge.keys.read().keys.len(), 2);
 }
 
 #[test]
