@@ -119,9 +119,13 @@ impl Evidence {
         Self { dns, dns_agrees, certificate, unknown }
     }
 
-    /// Changes the times of imported parts.
-    pub(crate) fn move_times(&mut self, moved: impl Fn(u64) -> u64) {
-        let moved = |at| moved(at) / IMPORTED_STEP_MS * IMPORTED_STEP_MS;
+    /// Counts the times of imported parts by another clock: `to` is the time at which that one
+    /// shows `from`.
+    pub(crate) fn follow_clock(&mut self, from_unix_ms: u64, to_unix_ms: u64) {
+        let moved = |at_unix_ms| {
+            let at = to_unix_ms.saturating_sub(from_unix_ms.saturating_sub(at_unix_ms));
+            at / IMPORTED_STEP_MS * IMPORTED_STEP_MS
+        };
         if let Some(Same::Imported(dns)) = &mut self.dns {
             let dns = Arc::make_mut(dns);
             dns.at_unix_ms = moved(dns.at_unix_ms);
