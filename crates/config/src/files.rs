@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use eyelet_policy::NamePattern;
-use eyelet_sys::file::open_regular;
+use eyelet_sys::file::{open_regular, read_regular};
 
 use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
@@ -128,7 +128,7 @@ fn open(path: &Path) -> Result<u32, String> {
 }
 
 fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
-    let certified = certificate::load(files).map_err(|why| {
+    let pair = certificate::load(files).map_err(|why| {
         let of_key = match &why {
             CertificateError::Unreadable { file, .. } | CertificateError::Pem { file, .. } => {
                 *file == files.key
@@ -143,7 +143,17 @@ fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
         };
         Fault { message: why.to_string(), of_key }
     })?;
-    Ok(certified.cert.first().and_then(certificate::describe))
+    Ok(pair.certified.cert.first().and_then(certificate::describe))
+}
+
+/// Reads a configuration file.
+pub(super) fn read(path: &Path) -> Result<String, String> {
+    let bytes =
+        read_regular(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
+    String::from_utf8(bytes).map_err(|why| {
+        let at = why.utf8_error().valid_up_to();
+        format!("is not UTF-8, which TOML is: byte {at} cannot be read")
+    })
 }
 
 fn warn_of(
@@ -154,7 +164,7 @@ fn warn_of(
     now: SystemTime,
 ) {
     if let Some(fault) = description.dates_fault(now) {
-        report.warning(certificate.at, format!("the certificate {fault}"));
+        report.warning(certificate.at, format!("the certificate in {} {fault}", certificate.text));
     }
     let listed = names.iter().filter(|name| ***name != NamePattern::Absent);
     let uncovered: Vec<String> =
@@ -177,6 +187,9 @@ fn shown(names: &[String]) -> String {
         more => format!("{} and {more} more", shown.join(", ")),
     }
 }
+
+/// Most bytes of a file: 100,000 rules with a name each take about 10 MB.
+const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Mode bits: users other than the owner and the group may read or write.
 const OTHERS: u32 = 0o006;

@@ -172,7 +172,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 10] = [
+pub(super) const DOCUMENT_KEYS: [&str; 11] = [
     "dictionary",
     "dns",
     "evidence",
@@ -182,6 +182,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 10] = [
     "log",
     "reload_ends_removed",
     "rule",
+    "watch",
     "workers",
 ];
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
 use crate::listen::{ListenError, bind_all, rebound};
@@ -21,6 +21,7 @@ use eyelet_config::{Access, Config};
 use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
+use eyelet_sources::{Served, SourceWatcher};
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 
@@ -61,6 +62,9 @@ pub struct Running {
     /// The log of the earlier configuration, while a worker writes to it.
     earlier_writer: Option<Writer>,
     budget: Arc<Budget>,
+    /// `None`: the system lets no thread watch files.
+    sources: Option<SourceWatcher>,
+    file_changed: Arc<Notify>,
 }
 
 /// The changes by a reload.
@@ -92,7 +96,17 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let published = Published::new(snapshot, listeners, writer.lines(), count);
     let (orders, ordered) = watch::channel(Order::default());
     let (published, workers) = (Arc::new(published), Vec::new());
-    let mut running = Running { published, orders, workers, writer, earlier_writer: None, budget };
+    let file_changed = Arc::new(Notify::new());
+    let mut running = Running {
+        published,
+        orders,
+        workers,
+        writer,
+        earlier_writer: None,
+        budget,
+        sources: None,
+        file_changed,
+    };
     // Returns memory and program pages that only the start needed. From here on connections need
     // the memory.
     eyelet_sys::memory::trim();
@@ -103,6 +117,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         return Err(StartError::Worker(error));
     }
     eyelet_sys::memory::trim();
+    running.watch_sources();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }
@@ -200,9 +215,31 @@ impl Running {
         }
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
+        self.watch_sources();
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::Reload(generation));
         Ok(Reloaded { generation, unchanged })
+    }
+
+    /// Watches the files of the newest configuration.
+    fn watch_sources(&mut self) {
+        let snapshot = self.published.snapshot();
+        let (config, tls) = (snapshot.config.clone(), snapshot.tls.clone());
+        let served = Served { config, tls };
+        if let Some(sources) = &self.sources {
+            return sources.serve(served);
+        }
+        let file_changed = self.file_changed.clone();
+        let sources = SourceWatcher::start(served, move || file_changed.notify_one());
+        let sources = sources.inspect_err(|error| {
+            tracing::error!("files are not watched: {error}; a reload reads them again");
+        });
+        self.sources = sources.ok();
+    }
+
+    /// Is notified when the configuration file differs from what serves, and is to be watched.
+    pub fn file_changed(&self) -> Arc<Notify> {
+        self.file_changed.clone()
     }
 
     /// Whether all workers serve by this configuration or a newer one.

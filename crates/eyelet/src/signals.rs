@@ -56,12 +56,22 @@ impl Signals {
     ) -> StopCause {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
+        let file_changed = running.file_changed();
+        let mut known = None;
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
                 _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
                 _ = self.hangup.recv() => {
                     log(&reload(running, file).await);
+                }
+                () = file_changed.notified() => {
+                    let outcome = reload(running, file).await;
+                    // A file with mistakes is tried again each minute.
+                    if known.as_ref() != Some(&outcome) {
+                        log(&outcome);
+                    }
+                    known = (outcome.code != 0).then_some(outcome);
                 }
                 Some(request) = next(&mut control) => {
                     let outcome = reload(running, file).await;

@@ -79,7 +79,8 @@ impl PreparedSnapshot {
     /// # Errors
     /// [`SnapshotError`], which says which file.
     pub fn new(config: Config, earlier: Option<&Snapshot>) -> Result<Self, SnapshotError> {
-        let tls = ServerConfigs::new(&config, earlier.map(|earlier| &*earlier.tls))?;
+        let served = earlier.map(|earlier| (&*earlier.tls, &earlier.config.rules));
+        let tls = ServerConfigs::new(&config, served)?;
         let known = earlier.map(|earlier| &*earlier.http.upstream_tls);
         let upstream_tls = ClientConfigs::new(&config, known)?;
         let evidence = match earlier {

@@ -142,12 +142,18 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/tls",
         Some(&[
             "eyelet-config",
+            "eyelet-sys",
             "rustls",
             "rustls-native-certs",
             "rustls-pki-types",
             "thiserror",
+            "tracing",
             "zeroize",
         ]),
+    ),
+    (
+        "crates/sources",
+        Some(&["eyelet-config", "eyelet-sys", "eyelet-telemetry", "eyelet-tls", "tracing"]),
     ),
     (
         "crates/resolve",

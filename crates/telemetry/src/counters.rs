@@ -46,6 +46,10 @@ counters! {
     refused,
     /// Connections that were ended, or not accepted, because memory was short.
     shed,
+    /// Times that a file that changed could not be used. Each fault counts once.
+    sources_refused,
+    /// Times that the new contents of a file replaced what was read from it before.
+    sources_replaced,
     /// Connections spliced.
     spliced,
     /// Connections terminated.
