@@ -9,6 +9,10 @@ pub mod config;
 #[path = "../../crates/config/tests/any_text/certificate.rs"]
 pub mod certificate;
 
+/// Files that list names or networks.
+#[path = "../../crates/config/tests/any_text/list.rs"]
+pub mod list;
+
 /// Files of the dictionary store.
 #[path = "../../crates/http/src/compress"]
 pub mod dictionaries {

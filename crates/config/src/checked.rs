@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use crate::files::read;
+use crate::lists::ListFiles;
 use crate::model::{
     Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings,
 };
@@ -18,6 +19,8 @@ pub struct Config {
     pub rules: RuleList,
     /// The matchers of `rules`, indexed.
     pub policy: eyelet_policy::Rules,
+    /// The files of the lists in `policy`.
+    pub lists: ListFiles,
     /// Limits.
     pub limits: Limits,
     /// Limits of HTTP.

@@ -54,6 +54,14 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
+impl Diagnostic {
+    /// An error that concerns a whole file.
+    pub(super) fn of_file(file: &Path, message: String) -> Self {
+        let (file, severity) = (file.to_owned(), Severity::Error);
+        Self { file, line: 0, column: 0, source: String::new(), message, severity }
+    }
+}
+
 /// A text with the offsets of its lines, so that each of 10,000 mistakes costs one binary search.
 #[derive(Debug)]
 pub(super) struct Source<'a> {

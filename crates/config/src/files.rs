@@ -2,12 +2,11 @@
 //! can be used and fit their keys and their rules.
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use eyelet_policy::NamePattern;
-use eyelet_sys::file::{open_regular, read_regular};
+use eyelet_sys::file::{read_regular, regular_mode};
 
 use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
@@ -16,7 +15,7 @@ use crate::reader::{Report, Text};
 /// How thoroughly the files are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Only that they can be opened: `serve` and `explain` start fast with 10,000 of them.
+    /// Only that they are there: `serve` reads them next, and `explain` does not need them.
     Files,
     /// Certificates are read, and compared with their keys and with the names of their rules.
     Full,
@@ -110,21 +109,17 @@ impl Files {
         let known = match self.present.get(path) {
             Some(known) => known.clone(),
             None => {
-                let opened = open(path);
-                self.present.insert(path.to_owned(), opened.clone());
-                opened
+                let mode = mode(path);
+                self.present.insert(path.to_owned(), mode.clone());
+                mode
             }
         };
         report.keep(at, known)
     }
 }
 
-/// Opens a file and returns its mode.
-fn open(path: &Path) -> Result<u32, String> {
-    let opened = open_regular(path).and_then(|file| file.metadata());
-    opened
-        .map(|metadata| metadata.mode())
-        .map_err(|why| format!("cannot read {}: {why}", path.display()))
+fn mode(path: &Path) -> Result<u32, String> {
+    regular_mode(path).map_err(|why| format!("cannot read {}: {why}", path.display()))
 }
 
 fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {

@@ -7,6 +7,7 @@ mod compression;
 mod diagnostic;
 mod files;
 mod listeners;
+pub mod lists;
 mod load;
 mod matchers;
 mod model;
@@ -22,7 +23,8 @@ pub use certificate::CertificateFiles;
 pub use checked::{Config, WatchedFile};
 pub use diagnostic::{Diagnostic, Severity};
 pub use files::Depth;
-pub use load::{Loaded, load, parse};
+pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
+pub use load::{Loaded, load, load_next, parse};
 pub use model::{
     Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,
     Host, HostPort, HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind,

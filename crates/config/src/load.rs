@@ -10,9 +10,10 @@ use eyelet_policy::Rules;
 use toml::de::DeTable;
 
 use crate::checked::{Config, WatchedFile};
-use crate::diagnostic::{Diagnostic, Severity};
+use crate::diagnostic::Diagnostic;
 use crate::files::{Depth, Files, read};
 use crate::listeners::{Listeners, called};
+use crate::lists::ListReader;
 use crate::reader::{Report, Section};
 use crate::rule::Lead;
 use crate::rules::Reading;
@@ -34,8 +35,25 @@ pub struct Loaded {
 /// # Errors
 /// Every mistake in it, warnings included, in the order of the file. At least one is an error.
 pub fn load(path: &Path, depth: Depth) -> Result<Loaded, Vec<Diagnostic>> {
-    let text = read(path).map_err(|message| vec![of_file(path, message)])?;
-    parse(path, &text, depth, SystemTime::now())
+    load_from(path, depth, None)
+}
+
+/// As [`load`], for a configuration that follows `served`: lists whose files have not changed are
+/// shared with it.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_next(path: &Path, depth: Depth, served: &Config) -> Result<Loaded, Vec<Diagnostic>> {
+    load_from(path, depth, Some(served))
+}
+
+fn load_from(
+    path: &Path,
+    depth: Depth,
+    served: Option<&Config>,
+) -> Result<Loaded, Vec<Diagnostic>> {
+    let text = read(path).map_err(|message| vec![Diagnostic::of_file(path, message)])?;
+    check(path, &text, depth, SystemTime::now(), served)
 }
 
 /// Checks the text of a configuration. Relative paths in it are relative to the folder of `path`.
@@ -49,6 +67,16 @@ pub fn parse(
     depth: Depth,
     now: SystemTime,
 ) -> Result<Loaded, Vec<Diagnostic>> {
+    check(path, text, depth, now, None)
+}
+
+fn check(
+    path: &Path,
+    text: &str,
+    depth: Depth,
+    now: SystemTime,
+    served: Option<&Config>,
+) -> Result<Loaded, Vec<Diagnostic>> {
     let mut report = Report::new(path, text);
     let (table, faults) = DeTable::parse_recoverable(text);
     for fault in faults {
@@ -60,12 +88,15 @@ pub fn parse(
     document.check_keys(&mut report, &settings::DOCUMENT_KEYS);
     let listeners = Listeners::read(&mut report, &document);
     let mut files = Files::new(folder, depth, now);
-    let (rules, policy) = read_rules(&mut report, &document, &listeners, &mut files);
+    let served = served.map(|served| (&served.lists, served.policy.lists()));
+    let mut lists = ListReader::new(folder, served);
+    let (rules, policy) = read_rules(&mut report, &document, &listeners, (&mut files, &mut lists));
     let rules = rules.finish(folder);
     let config = Config {
         listeners: listeners.list,
         rules,
         policy,
+        lists: lists.finish(),
         limits: settings::limits(&mut report, &document),
         http: settings::http(&mut report, &document),
         log: settings::log(&mut report, &document, folder),
@@ -99,7 +130,7 @@ fn read_rules<'t>(
     report: &mut Report<'_>,
     document: &Section<'t, '_>,
     listeners: &Listeners,
-    files: &mut Files,
+    (files, lists): (&mut Files, &mut ListReader<'_>),
 ) -> (Reading<'t>, Rules) {
     let sections = document.sections(report, "rule", "[[rule]]");
     if sections.is_empty() && document.value("rule").is_none() {
@@ -119,7 +150,9 @@ fn read_rules<'t>(
             Some(name) => Cow::Borrowed(name.text),
             None => Cow::Owned(format!("rule {}", index + 1)),
         };
-        let Some(written) = rule::read(report, section, listeners, files) else { continue };
+        let Some(written) = rule::read(report, section, listeners, (files, lists)) else {
+            continue;
+        };
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
         leads.extend(written.lead);
@@ -127,7 +160,7 @@ fn read_rules<'t>(
     }
     check_names(report, &sections);
     check_leads(report, &leads, listeners);
-    let policy = Rules::new(&matchers);
+    let policy = Rules::with_lists(&matchers, lists.lists());
     check_coverage(report, &policy, &matchers, &rules, &read);
     (rules, policy)
 }
@@ -195,12 +228,6 @@ fn check_coverage(
             too many share names, or have none";
         report.warning(section.at, message);
     }
-}
-
-fn of_file(path: &Path, message: String) -> Diagnostic {
-    let file = path.to_owned();
-    let severity = Severity::Error;
-    Diagnostic { file, line: 0, column: 0, source: String::new(), message, severity }
 }
 
 /// Most covering rules that a message names.

@@ -1,9 +1,12 @@
 //! Reads the matchers of one [[rule]], and reports those that can never match.
 
-use eyelet_policy::{AddressPattern, Conditions, EvidenceKind, NamePattern, NetSet};
+use eyelet_policy::{
+    AddressPattern, Conditions, EvidenceKind, ListId, Matcher, NamePattern, NetSet,
+};
 use ipnet::IpNet;
 
 use crate::listeners::Listeners;
+use crate::lists::{ListKind, ListReader};
 use crate::model::ListenerKind;
 use crate::reader::{Report, Section, Text, repeated};
 use crate::values;
@@ -12,6 +15,8 @@ use crate::values;
 pub(super) struct Matchers<'t> {
     /// With their offsets, for later messages.
     pub(super) sni: Vec<(Text<'t>, NamePattern)>,
+    /// Lists of further names.
+    pub(super) sni_lists: Vec<ListId>,
     pub(super) sni_malformed: bool,
     /// The protocols of `alpn` in their order, which `Conditions` does not keep.
     pub(super) alpn: Vec<Vec<u8>>,
@@ -24,13 +29,12 @@ pub(super) fn read<'t>(
     report: &mut Report<'_>,
     section: &Section<'t, '_>,
     listeners: &Listeners,
+    lists: &mut ListReader<'_>,
 ) -> Matchers<'t> {
-    let sni = sni(report, section);
+    let (texts, sni_lists) = names(report, section, lists);
+    let sni = sni(report, texts);
     let alpn = each(report, section, "alpn", values::protocol);
-    let mut conditions = Conditions::default()
-        .client(each(report, section, "client", values::net).into_iter().collect::<NetSet>())
-        .connect(each(report, section, "connect", values::connect_pattern))
-        .destination(&destination(report, section))
+    let mut conditions = addresses(report, section, lists)
         .ja4(each(report, section, "ja4", values::ja4))
         .alpn(alpn.iter().map(|protocol| protocol.as_slice().into()));
     let references = section.texts(report, "listener").unwrap_or_default();
@@ -48,7 +52,7 @@ pub(super) fn read<'t>(
     let sni_malformed = section.flag(report, "sni_malformed").unwrap_or(false);
     if sni_malformed {
         conditions = conditions.sni_malformed();
-        if !sni.is_empty() {
+        if !sni.is_empty() || !sni_lists.is_empty() {
             let at = section.key_at("sni").unwrap_or(section.at);
             let message = "a hello whose name is malformed has none of these names: with \
                 `sni_malformed = true` leave `sni` out";
@@ -62,7 +66,93 @@ pub(super) fn read<'t>(
     if conditions.asks_of_destination() {
         check_destination(report, section, listeners, &known);
     }
-    Matchers { sni, sni_malformed, alpn, listeners: known, conditions }
+    Matchers { sni, sni_lists, sni_malformed, alpn, listeners: known, conditions }
+}
+
+/// The texts of `sni`, and the lists of names that it takes from files.
+fn names<'t>(
+    report: &mut Report<'_>,
+    section: &Section<'t, '_>,
+    lists: &mut ListReader<'_>,
+) -> (Vec<Text<'t>>, Vec<ListId>) {
+    let (texts, files) = section.texts_and_tables(report, "sni", "`sni`");
+    let files = files.iter().filter_map(|file| list(report, file, ListKind::Names, lists));
+    let mut files: Vec<ListId> = files.collect();
+    files.sort_unstable();
+    files.dedup();
+    (texts, files)
+}
+
+/// The matchers `client`, `connect` and `destination`, which may take lists from files.
+fn addresses(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    lists: &mut ListReader<'_>,
+) -> Conditions {
+    let (client, files) = section.texts_and_tables(report, "client", "`client`");
+    let client = read_each(report, &client, values::net).into_iter().collect::<NetSet>();
+    let nets = files.iter().filter_map(|file| list(report, file, ListKind::Nets, lists));
+    let nets: Vec<_> = nets.map(|list| (list, None)).collect();
+    let (targets, files) = section.texts_and_tables(report, "connect", "`connect`");
+    for file in files.iter().filter(|file| file.value("port").is_none()) {
+        let message = "names for `connect` need a `port`, such as 443, or \"*\" for any";
+        report.missing(file.at, message);
+    }
+    let targets = read_each(report, &targets, values::connect_pattern);
+    let names = files.iter().filter_map(|file| port_list(report, file, ListKind::Names, lists));
+    let names: Vec<_> = names.collect();
+    let (patterns, files) = section.texts_and_tables(report, "destination", "`destination`");
+    let patterns = read_each(report, &patterns, values::address_patterns);
+    let to = files.iter().filter_map(|file| port_list(report, file, ListKind::Nets, lists));
+    let to: Vec<_> = to.collect();
+    Conditions::default()
+        .client(client)
+        .from_files(Matcher::Client, nets)
+        .connect(targets)
+        .from_files(Matcher::Connect, names)
+        .destination(&patterns.into_iter().flatten().collect::<Vec<AddressPattern>>())
+        .from_files(Matcher::Destination, to)
+}
+
+/// `{ file = "allow.txt" }`
+fn list(
+    report: &mut Report<'_>,
+    item: &Section<'_, '_>,
+    kind: ListKind,
+    lists: &mut ListReader<'_>,
+) -> Option<ListId> {
+    item.check_keys(report, &["file"]);
+    file(report, item, kind, lists)
+}
+
+/// `{ file = "allow.txt", port = 443 }`
+fn port_list(
+    report: &mut Report<'_>,
+    item: &Section<'_, '_>,
+    kind: ListKind,
+    lists: &mut ListReader<'_>,
+) -> Option<(ListId, Option<u16>)> {
+    item.check_keys(report, &["file", "port"]);
+    let is_any = item.value("port").is_none_or(|port| port.get_ref().as_str() == Some("*"));
+    let port = match is_any {
+        true => None,
+        false => item.number(report, "port", 1..=u16::MAX.into()),
+    };
+    let port = port.and_then(|port| u16::try_from(port).ok());
+    Some((file(report, item, kind, lists)?, port))
+}
+
+fn file(
+    report: &mut Report<'_>,
+    item: &Section<'_, '_>,
+    kind: ListKind,
+    lists: &mut ListReader<'_>,
+) -> Option<ListId> {
+    if item.value("file").is_none() {
+        report.missing(item.at, "a table here is a list from a file: { file = \"allow.txt\" }");
+    }
+    let path = item.text(report, "file")?;
+    lists.list(report, path, kind)
 }
 
 /// The matchers on TLS compression, on evidence for the name, and on the certificate.
@@ -155,15 +245,18 @@ pub(super) fn each<T, E: std::fmt::Display>(
     read: impl Fn(&str) -> Result<T, E>,
 ) -> Vec<T> {
     let texts = section.texts(report, key).unwrap_or_default();
-    if let Some(twice) = repeated(&texts) {
+    read_each(report, &texts, read)
+}
+
+fn read_each<T, E: std::fmt::Display>(
+    report: &mut Report<'_>,
+    texts: &[Text<'_>],
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Vec<T> {
+    if let Some(twice) = repeated(texts) {
         report.warning(twice.at, format!("\"{}\" is listed twice", twice.text));
     }
     texts.iter().filter_map(|text| report.keep(text.at, read(text.text))).collect()
-}
-
-fn destination(report: &mut Report<'_>, section: &Section<'_, '_>) -> Vec<AddressPattern> {
-    let read = each(report, section, "destination", values::address_patterns);
-    read.into_iter().flatten().collect()
 }
 
 /// Reports a rule for CONNECT targets that is for no CONNECT listener.
@@ -181,8 +274,7 @@ fn check_connect(
     }
 }
 
-fn sni<'t>(report: &mut Report<'_>, section: &Section<'t, '_>) -> Vec<(Text<'t>, NamePattern)> {
-    let texts = section.texts(report, "sni").unwrap_or_default();
+fn sni<'t>(report: &mut Report<'_>, texts: Vec<Text<'t>>) -> Vec<(Text<'t>, NamePattern)> {
     if let Some(twice) = repeated(&texts) {
         report.warning(twice.at, format!("\"{}\" is listed twice", twice.text));
     }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue};
+use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::{Diagnostic, Severity, Source};
 
@@ -13,6 +13,8 @@ use crate::diagnostic::{Diagnostic, Severity, Source};
 pub(super) struct Report<'a> {
     source: Source<'a>,
     diagnostics: Vec<Diagnostic>,
+    /// Mistakes in files that the configuration names.
+    of_other_files: Vec<Diagnostic>,
     /// Parts of the text are not TOML: something that seems to be missing may be there.
     damaged: bool,
     errors: usize,
@@ -22,7 +24,14 @@ pub(super) struct Report<'a> {
 impl<'a> Report<'a> {
     pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
         let source = Source::new(file, text);
-        Self { source, diagnostics: Vec::new(), damaged: false, errors: 0, warnings: 0 }
+        Self {
+            source,
+            diagnostics: Vec::new(),
+            of_other_files: Vec::new(),
+            damaged: false,
+            errors: 0,
+            warnings: 0,
+        }
     }
 
     pub(super) fn error(&mut self, at: usize, message: impl Into<String>) {
@@ -54,10 +63,20 @@ impl<'a> Report<'a> {
         self.source.line(at)
     }
 
-    /// All mistakes in the order of the text, and whether one is an error.
+    /// Adds the mistakes in a file that the configuration names.
+    pub(super) fn of_other_file(&mut self, found: Vec<Diagnostic>) {
+        let errors = found.iter().filter(|found| found.severity == Severity::Error).count();
+        self.errors += errors;
+        self.warnings += found.len() - errors;
+        self.of_other_files.extend(found);
+    }
+
+    /// All mistakes in the order of the text, then those in other files, and whether one is an
+    /// error.
     pub(super) fn finish(mut self) -> (Vec<Diagnostic>, bool) {
         self.diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
         let fatal = self.errors > 0;
+        self.diagnostics.append(&mut self.of_other_files);
         let left_out = self.errors + self.warnings - self.diagnostics.len();
         if left_out > 0 {
             let severity = if fatal { Severity::Error } else { Severity::Warning };
@@ -144,9 +163,38 @@ impl<'t, 'i> Section<'t, 'i> {
                 report.error(value.span().start, message);
                 None
             }
-            DeValue::Array(array) => strings_of(report, key, array),
+            // The valid strings are used, so that mistakes in them are found, too.
+            DeValue::Array(array) => {
+                Some(strings_of(report, key, array.iter())).filter(|texts| !texts.is_empty())
+            }
             other => wrong_type(report, key, value, other, "a string or a list of strings"),
         }
+    }
+
+    /// A string or a table, or a list of these that is not empty: the strings, and the tables.
+    pub(super) fn texts_and_tables(
+        &self,
+        report: &mut Report<'_>,
+        key: &str,
+        title: &'static str,
+    ) -> (Vec<Text<'t>>, Vec<Section<'t, 'i>>) {
+        let Some(value) = self.value(key) else { return (Vec::new(), Vec::new()) };
+        let section = |table, at| Section { title, table, at };
+        let array = match value.get_ref() {
+            DeValue::Table(table) => return (Vec::new(), vec![section(table, value.span().start)]),
+            DeValue::Array(array) => array,
+            _ => return (self.texts(report, key).unwrap_or_default(), Vec::new()),
+        };
+        let tables = array.iter().filter_map(|item| match item.get_ref() {
+            DeValue::Table(table) => Some(section(table, item.span().start)),
+            _ => None,
+        });
+        let tables: Vec<Section<'t, 'i>> = tables.collect();
+        if tables.is_empty() {
+            return (self.texts(report, key).unwrap_or_default(), tables);
+        }
+        let others = array.iter().filter(|item| !matches!(item.get_ref(), DeValue::Table(_)));
+        (strings_of(report, key, others), tables)
     }
 
     pub(super) fn flag(&self, report: &mut Report<'_>, key: &str) -> Option<bool> {
@@ -265,13 +313,13 @@ fn edits(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-fn strings_of<'t>(
+fn strings_of<'t, 'i: 't>(
     report: &mut Report<'_>,
     key: &str,
-    array: &'t DeArray<'_>,
-) -> Option<Vec<Text<'t>>> {
-    let mut texts = Vec::with_capacity(array.len());
-    for item in array {
+    items: impl Iterator<Item = &'t Spanned<DeValue<'i>>>,
+) -> Vec<Text<'t>> {
+    let mut texts = Vec::with_capacity(items.size_hint().0);
+    for item in items {
         match item.get_ref() {
             DeValue::String(text) => texts.push(Text { text, at: item.span().start }),
             other => {
@@ -279,8 +327,7 @@ fn strings_of<'t>(
             }
         }
     }
-    // The valid strings are used, so that mistakes in them are found, too.
-    (array.is_empty() || !texts.is_empty()).then_some(texts)
+    texts
 }
 
 fn wrong_type<T>(

@@ -8,6 +8,7 @@ use eyelet_wire::version::Version;
 
 use crate::files::Files;
 use crate::listeners::{Listeners, called};
+use crate::lists::ListReader;
 use crate::matchers::{self, Matchers};
 use crate::model::{
     Action, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Splice,
@@ -46,10 +47,10 @@ pub(super) fn read<'t>(
     report: &mut Report<'_>,
     section: &Section<'t, '_>,
     listeners: &Listeners,
-    files: &mut Files,
+    (files, lists): (&mut Files, &mut ListReader<'_>),
 ) -> Option<Written<'t>> {
     section.check_keys(report, &known_keys());
-    let matchers = matchers::read(report, section, listeners);
+    let matchers = matchers::read(report, section, listeners, lists);
     let kind = read_kind(report, section)?;
     check_fit(report, section, kind);
     let mut shown = Vec::new();
@@ -77,9 +78,10 @@ pub(super) fn read<'t>(
     };
     let lead = lead(report, section, &action, &matchers.listeners, listeners);
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
-    let (refuse, conditions) = (kind == Kind::Refuse, matchers.conditions);
+    let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
+    let refuse = kind == Kind::Refuse;
     let shadow = section.flag(report, "shadow").unwrap_or(false);
-    let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, conditions };
+    let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, sni_lists, conditions };
     Some(Written { matchers, action, certificates: shown, lead })
 }
 

@@ -588,6 +588,7 @@ servers = ["9.9.9.9", "[::1]:5353"]
 
 mod certificates;
 mod intercept;
+mod lists;
 
 #[test]
 fn what_needs_a_restart_stays_and_is_named() {

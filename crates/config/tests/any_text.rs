@@ -1,22 +1,35 @@
 //! Any text is a checked configuration or a list of mistakes with valid places, and any certificate
-//! file is read or refused. The fuzz targets `config` and `certificate` assert the same.
+//! file and any list is read or refused. The fuzz targets `config`, `certificate` and `list_file`
+//! assert the same.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "any_text/certificate.rs"]
 mod certificate;
+#[path = "any_text/list.rs"]
+mod list;
 #[path = "any_text/property.rs"]
 mod property;
 
 use certificate::file_is_read_or_refused;
+use list::bytes_are_a_list;
 use property::text_is_checked;
 
-const EXAMPLES: [&str; 4] = [
+const EXAMPLES: [&str; 5] = [
+    include_str!("../../../examples/ci.toml"),
     include_str!("../../../examples/edge.toml"),
     include_str!("../../../examples/egress.toml"),
     include_str!("../../../examples/gateway.toml"),
     include_str!("../../../examples/many-names.toml"),
 ];
+const LISTS: [&str; 3] = [
+    include_str!("../../../examples/allow.txt"),
+    include_str!("../../../examples/builders.txt"),
+    "\u{feff}A.example\r\n.b.example\t# c\r\n\r\n*.example\r\n::/0\r\n10.0.0.1",
+];
+/// Bytes that are inserted at every place of a list.
+const LIST_SLIPS: [&[u8]; 12] =
+    [b".", b"*", b"*.", b" ", b"#", b"\n", b"\r\n", b"\xff", b"\xef\xbb\xbf", b"/", b":", b"\0"];
 /// Typing mistakes; one of them is inserted at every third place.
 const SLIPS: [&str; 11] = ["\"", "=", "[", "]", "\n", "\r\n", "#", "*", "9", ",", "\u{e9}"];
 
@@ -48,6 +61,19 @@ fn excerpts_end_with_their_line() {
             text_is_checked(&format!("{}{end}", "\u{e9}".repeat(length)));
         }
     }
+}
+
+#[test]
+fn lists_with_slips() {
+    for text in LISTS {
+        bytes_are_a_list(text.as_bytes());
+        for (at, slip) in (0..text.len()).flat_map(|at| LIST_SLIPS.iter().map(move |s| (at, s))) {
+            let (before, after) = text.as_bytes().split_at(at);
+            bytes_are_a_list(before);
+            bytes_are_a_list(&[before, slip, after].concat());
+        }
+    }
+    bytes_are_a_list(&b"a b\n*.c\n".repeat(1_000));
 }
 
 #[test]

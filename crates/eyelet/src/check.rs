@@ -35,6 +35,9 @@ fn print(
     let file = file.display();
     match loaded {
         Ok(Loaded { config, .. }) => {
+            for (_, list) in config.policy.lists().iter() {
+                writeln!(out, "{}: {}", list.file, list.list)?;
+            }
             let listeners = counted(config.listeners.len(), "listener");
             let rules = counted(config.rules.len(), "rule");
             write!(out, "{file}: ok, {listeners}, {rules}")?;
@@ -71,16 +74,19 @@ mod tests {
 
     #[test]
     fn the_examples_are_sound() {
-        for (file, expected) in [
-            ("egress.toml", "ok, 1 listener, 3 rules"),
-            ("gateway.toml", "ok, 3 listeners, 4 rules"),
-            ("many-names.toml", "ok, 2 listeners, 8 rules"),
+        let lists = "allow.txt: 3 names\nbuilders.txt: 2 networks\n";
+        for (file, lists, expected) in [
+            ("ci.toml", lists, "ok, 1 listener, 2 rules"),
+            ("egress.toml", "", "ok, 1 listener, 3 rules"),
+            ("gateway.toml", "", "ok, 3 listeners, 4 rules"),
+            ("many-names.toml", "", "ok, 2 listeners, 8 rules"),
         ] {
             let mut out = Vec::new();
             let path = examples().join(file);
             let code = check(&path, &mut out);
             let out = String::from_utf8(out).unwrap();
-            assert_eq!(out, format!("{}: {expected}\n", path.display()));
+            let ok = format!("{}: {expected}\n", path.display());
+            assert_eq!(out, format!("{lists}{ok}"));
             assert_eq!(code, ExitCode::SUCCESS);
         }
     }

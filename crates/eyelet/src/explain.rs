@@ -226,6 +226,9 @@ fn print(
         Some((id, rule)) => {
             writeln!(out, "rule:    {}", evidence::label(id, rule.name))?;
             writeln!(out, "action:  {}", action(rule.action, facts, verdict.refuse))?;
+            for (matcher, by) in config.policy.listed_by(id, facts) {
+                writeln!(out, "listed:  {matcher} by \"{}\" in {}", by.entry, by.file)?;
+            }
         }
         None => {
             writeln!(out, "rule:    none matches")?;

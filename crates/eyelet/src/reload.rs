@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::check::MISTAKES;
 use crate::serve::Running;
-use eyelet_config::{Depth, load};
+use eyelet_config::{Depth, load_next};
 
 /// How long all workers may take until they serve by the new configuration: one iteration of their
 /// event loops, and half a second for the queue of a removed listener.
@@ -37,7 +37,7 @@ impl ReloadOutcome {
 pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
     let mut text = String::new();
     // Writing into a string cannot fail.
-    let loaded = match load(file, Depth::Full) {
+    let loaded = match load_next(file, Depth::Full, &running.config()) {
         Ok(loaded) => loaded,
         Err(mistakes) => {
             mistakes.iter().for_each(|mistake| _ = writeln!(text, "{mistake}"));

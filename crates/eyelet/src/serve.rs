@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::listen::{ListenError, bind_all, rebound};
@@ -17,11 +17,11 @@ use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use crate::warm_up;
 use crate::worker::Worker;
-use eyelet_config::{Access, Config};
+use eyelet_config::{Access, Config, WatchedFile};
 use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
-use eyelet_sources::{Served, SourceWatcher};
+use eyelet_sources::{Changed, Served, SourceWatcher};
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 
@@ -64,7 +64,7 @@ pub struct Running {
     budget: Arc<Budget>,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
-    file_changed: Arc<Notify>,
+    changed: watch::Sender<Changed>,
 }
 
 /// The changes by a reload.
@@ -96,7 +96,6 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let published = Published::new(snapshot, listeners, writer.lines(), count);
     let (orders, ordered) = watch::channel(Order::default());
     let (published, workers) = (Arc::new(published), Vec::new());
-    let file_changed = Arc::new(Notify::new());
     let mut running = Running {
         published,
         orders,
@@ -105,7 +104,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         earlier_writer: None,
         budget,
         sources: None,
-        file_changed,
+        changed: watch::Sender::default(),
     };
     // Returns memory and program pages that only the start needed. From here on connections need
     // the memory.
@@ -229,17 +228,50 @@ impl Running {
         if let Some(sources) = &self.sources {
             return sources.serve(served);
         }
-        let file_changed = self.file_changed.clone();
-        let sources = SourceWatcher::start(served, move || file_changed.notify_one());
+        let changed = self.changed.clone();
+        let note = move |new| changed.send_modify(|known| *known = known.with(new));
+        let sources = SourceWatcher::start(served, note);
         let sources = sources.inspect_err(|error| {
             tracing::error!("files are not watched: {error}; a reload reads them again");
         });
         self.sources = sources.ok();
     }
 
-    /// Is notified when the configuration file differs from what serves, and is to be watched.
-    pub fn file_changed(&self) -> Arc<Notify> {
-        self.file_changed.clone()
+    /// What has changed in files that are watched, until [`Running::take_changed`] takes it.
+    pub fn changed(&self) -> watch::Receiver<Changed> {
+        self.changed.subscribe()
+    }
+
+    /// Has the next request of each HTTP connection decided again if a list was replaced. Returns
+    /// whether the configuration file differs from what serves.
+    pub fn take_changed(&mut self) -> bool {
+        let mut changed = Changed::default();
+        self.changed.send_if_modified(|known| {
+            changed = std::mem::take(known);
+            // Nobody needs to hear of it again.
+            false
+        });
+        if changed.lists {
+            self.decide_anew();
+        }
+        // A reload since then may have read it.
+        let differs = |file: &WatchedFile| file.digest_now() != Ok(file.digest);
+        changed.configuration && self.config().watch.as_ref().is_some_and(differs)
+    }
+
+    /// Has the next request of each HTTP connection decided again, after a list of the newest
+    /// configuration was replaced.
+    fn decide_anew(&mut self) {
+        let snapshot = Arc::new(self.published.snapshot().decided_anew());
+        let generation = snapshot.generation;
+        self.published.publish(snapshot, self.published.listeners(), self.writer.lines());
+        // This fails only if no worker is left.
+        let _ = self.orders.send(Order::Reload(generation));
+    }
+
+    /// The newest configuration.
+    pub fn config(&self) -> Arc<Config> {
+        self.published.snapshot().config.clone()
     }
 
     /// Whether all workers serve by this configuration or a newer one.

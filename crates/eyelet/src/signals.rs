@@ -56,7 +56,7 @@ impl Signals {
     ) -> StopCause {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
-        let file_changed = running.file_changed();
+        let mut changed = running.changed();
         let mut known = None;
         loop {
             tokio::select! {
@@ -65,7 +65,10 @@ impl Signals {
                 _ = self.hangup.recv() => {
                     log(&reload(running, file).await);
                 }
-                () = file_changed.notified() => {
+                Ok(()) = changed.changed() => {
+                    if !running.take_changed() {
+                        continue;
+                    }
                     let outcome = reload(running, file).await;
                     // A file with mistakes is tried again each minute.
                     if known.as_ref() != Some(&outcome) {

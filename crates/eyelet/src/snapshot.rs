@@ -187,6 +187,33 @@ impl PreparedSnapshot {
 }
 
 impl Snapshot {
+    /// The same configuration as the next generation, for when a list of its rules was replaced:
+    /// verdicts of earlier generations no longer hold for the next request of a connection.
+    pub fn decided_anew(&self) -> Self {
+        let generation = self.generation + 1;
+        let http = SharedHttp {
+            generation,
+            rules_since: generation,
+            config: self.config.clone(),
+            upstream_tls: self.http.upstream_tls.clone(),
+            server_tls: self.tls.clone(),
+            compress: self.http.compress.clone(),
+            rule_names: self.http.rule_names.clone(),
+        };
+        Self {
+            generation,
+            config: self.config.clone(),
+            listeners: self.listeners.clone(),
+            names: self.names.clone(),
+            tls: self.tls.clone(),
+            http: Arc::new(http),
+            budget: self.budget.clone(),
+            process: self.process.clone(),
+            settings: self.settings,
+            _alive: Alive::new(),
+        }
+    }
+
     /// The names of rules and listeners for access lines, one set for each worker.
     pub fn labels(&self) -> Labels {
         Labels::new(self.generation, self.listeners.clone(), self.config.rules.shared_names())

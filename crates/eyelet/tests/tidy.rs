@@ -84,7 +84,7 @@ const EMPTY_NAMES: &[&str] =
 /// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
 const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ("crates/wire", Some(&[])),
-    ("crates/policy", Some(&["eyelet-wire", "foldhash", "ipnet", "thiserror"])),
+    ("crates/policy", Some(&["arc-swap", "eyelet-wire", "foldhash", "ipnet", "thiserror"])),
     (
         "crates/compress",
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
@@ -153,7 +153,14 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     (
         "crates/sources",
-        Some(&["eyelet-config", "eyelet-sys", "eyelet-telemetry", "eyelet-tls", "tracing"]),
+        Some(&[
+            "eyelet-config",
+            "eyelet-policy",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "eyelet-tls",
+            "tracing",
+        ]),
     ),
     (
         "crates/resolve",

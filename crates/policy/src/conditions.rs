@@ -7,7 +7,9 @@ use eyelet_wire::version;
 use crate::connect::{ConnectPattern, ConnectSet};
 use crate::evidence::{Asked, EvidenceKind};
 use crate::facts::{Fact, Facts};
-use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
+use crate::from_files::FromFiles;
+use crate::lists::{ListId, Lists};
+use crate::matcher::{Matcher, Outcome, covers_list, joined, listed, missing, sorted};
 use crate::names::NamePattern;
 use crate::nets::{AddressPattern, AddressSet, NetSet};
 
@@ -18,6 +20,7 @@ pub struct Conditions {
     client: NetSet,
     connect: ConnectSet,
     destination: AddressSet,
+    from_files: FromFiles,
     sni_malformed: bool,
     tls_version_max: Option<u16>,
     ech: Option<bool>,
@@ -62,6 +65,18 @@ impl Conditions {
     #[must_use]
     pub fn destination(mut self, patterns: &[AddressPattern]) -> Self {
         self.destination = AddressSet::new(patterns);
+        self
+    }
+
+    /// Also what these lists from files have: `matcher` is `Client`, `Connect` or `Destination`. A
+    /// port is the one that a target or a destination must have; `None` is any.
+    #[must_use]
+    pub fn from_files(
+        mut self,
+        matcher: Matcher,
+        lists: impl IntoIterator<Item = (ListId, Option<u16>)>,
+    ) -> Self {
+        self.from_files.add(matcher, lists);
         self
     }
 
@@ -180,9 +195,9 @@ impl Conditions {
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
         match matcher {
             Matcher::Listener => !self.listeners.is_empty(),
-            Matcher::Client => !self.client.is_empty(),
-            Matcher::Connect => !self.connect.is_empty(),
-            Matcher::Destination => !self.destination.is_empty(),
+            Matcher::Client => !self.client.is_empty() || self.from_files.asks(matcher),
+            Matcher::Connect => !self.connect.is_empty() || self.from_files.asks(matcher),
+            Matcher::Destination => !self.destination.is_empty() || self.from_files.asks(matcher),
             Matcher::Sni => false,
             Matcher::SniMalformed => self.sni_malformed,
             Matcher::TlsVersionMax => self.tls_version_max.is_some(),
@@ -201,32 +216,49 @@ impl Conditions {
             client: self.client.clone(),
             connect: self.connect.clone(),
             destination: self.destination.clone(),
+            from_files: self.from_files.clone(),
             ..Self::default()
         }
     }
 
     /// Checks the matchers that need no hello. `refuse`: an unknown fact counts as a match.
-    pub(crate) fn check_before_hello(&self, facts: &Facts<'_>, refuse: bool) -> Outcome {
+    pub(crate) fn check_before_hello(
+        &self,
+        facts: &Facts<'_>,
+        lists: &Lists,
+        refuse: bool,
+    ) -> Outcome {
         if !self.listeners.is_empty() && !self.listeners.contains(&facts.listener) {
             return Outcome::Fails(Matcher::Listener);
         }
-        if !self.client.is_empty() && !self.client.contains(facts.client) {
+        let files = &self.from_files;
+        if self.asks(Matcher::Client)
+            && !(self.client.contains(facts.client) || files.has_client(facts.client, lists))
+        {
             return Outcome::Fails(Matcher::Client);
         }
         // A connection without CONNECT has no target, and no rule for targets takes it.
-        if !self.connect.is_empty()
-            && !facts.connect.is_some_and(|target| self.connect.contains(target))
+        if self.asks(Matcher::Connect)
+            && !facts.connect.is_some_and(|target| {
+                self.connect.contains(target) || files.has_target(target, lists)
+            })
         {
             return Outcome::Fails(Matcher::Connect);
         }
-        if self.destination.is_empty() {
+        if !self.asks(Matcher::Destination) {
             return Outcome::Holds;
         }
         match facts.destination {
-            Some(destination) if self.destination.contains(destination) => Outcome::Holds,
+            Some(to) if self.destination.contains(to) => Outcome::Holds,
+            Some(to) if files.has_destination(to, lists) => Outcome::Holds,
             Some(_) => Outcome::Fails(Matcher::Destination),
             None => missing(facts, Fact::Destination, Matcher::Destination, refuse),
         }
+    }
+
+    /// The lists from files.
+    pub(crate) const fn files(&self) -> &FromFiles {
+        &self.from_files
     }
 
     /// Checks the matchers on the hello. The caller checks its name, and `sni_malformed`.
@@ -268,15 +300,22 @@ impl Conditions {
     /// Whether these hold whenever those of `other` do: each matcher is absent, or covers the
     /// other's.
     pub(crate) fn cover(&self, other: &Self) -> Cover {
-        let client = self.client.is_empty()
-            || (!other.client.is_empty() && self.client.covers(&other.client));
+        let (files, others) = (&self.from_files, &other.from_files);
+        let client = !self.asks(Matcher::Client)
+            || (other.asks(Matcher::Client)
+                && files.covers(Matcher::Client, others, |_| false)
+                && self.client.covers(&other.client));
         // Fast path for thousands of rules with one client each.
-        if !client && !other.client.is_empty() && !self.client.meets(&other.client) {
+        let has_file = files.asks(Matcher::Client) || others.asks(Matcher::Client);
+        if !client && !has_file && !other.client.is_empty() && !self.client.meets(&other.client) {
             return Cover::No;
         }
+        let connect = !self.asks(Matcher::Connect)
+            || (other.asks(Matcher::Connect)
+                && files.covers(Matcher::Connect, others, |port| self.connect.has_any(port))
+                && self.connect.covers(&other.connect));
         let rest = covers_list(&self.listeners, &other.listeners)
-            && (self.connect.is_empty()
-                || (!other.connect.is_empty() && self.connect.covers(&other.connect)))
+            && connect
             && self.sni_malformed == other.sni_malformed
             && self
                 .tls_version_max
@@ -289,8 +328,10 @@ impl Conditions {
         if !rest {
             return Cover::No;
         }
-        let destination = self.destination.is_empty()
-            || (!other.destination.is_empty() && self.destination.covers(&other.destination));
+        let destination = !self.asks(Matcher::Destination)
+            || (other.asks(Matcher::Destination)
+                && files.covers(Matcher::Destination, others, |_| false)
+                && self.destination.covers(&other.destination));
         match (client, destination) {
             (true, true) => Cover::Whole,
             (false, true) => Cover::AllBut(Matcher::Client),
@@ -299,23 +340,38 @@ impl Conditions {
         }
     }
 
-    /// The clients that these list; `None`: all.
-    pub(crate) fn clients(&self) -> Option<&NetSet> {
+    /// All clients that these can match. `None`: any, as in a file that may change.
+    pub(crate) fn clients_at_most(&self) -> Option<&NetSet> {
+        let has_file = self.from_files.asks(Matcher::Client);
+        (!self.client.is_empty() && !has_file).then_some(&self.client)
+    }
+
+    /// Clients that these match whatever is in a file. `None`: all, or none.
+    pub(crate) fn clients_at_least(&self) -> Option<&NetSet> {
         (!self.client.is_empty()).then_some(&self.client)
     }
 
-    /// The destinations that these list. Empty: all, also when the destination is unknown.
-    pub(crate) const fn destinations(&self) -> &AddressSet {
+    /// All destinations that these can match. Empty: any, also an unknown one.
+    pub(crate) fn destinations_at_most(&self) -> AddressSet {
+        match self.from_files.asks(Matcher::Destination) {
+            true => AddressSet::default(),
+            false => self.destination.clone(),
+        }
+    }
+
+    /// Destinations that these match whatever is in a file. Empty: all, or none.
+    pub(crate) const fn destinations_at_least(&self) -> &AddressSet {
         &self.destination
     }
 
     /// The values of `matcher`, as in the configuration.
-    pub(crate) fn text(&self, matcher: Matcher) -> String {
+    pub(crate) fn text(&self, matcher: Matcher, lists: &Lists) -> String {
+        let files = || self.from_files.texts(matcher, lists);
         match matcher {
             Matcher::Listener => listed(self.listeners.iter()),
-            Matcher::Client => listed(self.client.nets()),
-            Matcher::Connect => listed(self.connect.patterns()),
-            Matcher::Destination => listed(self.destination.patterns()),
+            Matcher::Client => joined(listed(self.client.nets()), files()),
+            Matcher::Connect => joined(listed(self.connect.patterns()), files()),
+            Matcher::Destination => joined(listed(self.destination.patterns()), files()),
             Matcher::Sni => String::new(),
             Matcher::SniMalformed => self.sni_malformed.to_string(),
             Matcher::TlsVersionMax => version_text(self.tls_version_max.unwrap_or(0)),

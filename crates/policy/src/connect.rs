@@ -183,7 +183,8 @@ impl ConnectSet {
         dots.any(|at| name.get(at..).is_some_and(|parent| has(&self.suffixes, parent, port)))
     }
 
-    fn has_any(&self, port: Option<u16>) -> bool {
+    /// Whether it has `*` with this port, or with any.
+    pub(crate) fn has_any(&self, port: Option<u16>) -> bool {
         has(&self.any, &Any, port)
     }
 }

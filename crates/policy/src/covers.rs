@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::conditions::{Conditions, Cover};
+use crate::lists::ListId;
 use crate::matcher::Matcher;
 use crate::names::{Found, NamePattern};
 use crate::nets::{AddressSet, NetSet};
@@ -44,7 +45,7 @@ impl Rules {
                 coverage.stopped_at = Some(RuleId(id));
                 break;
             }
-            if let Some(by) = search.covering(id, &rule.sni) {
+            if let Some(by) = search.covering(id, rule) {
                 coverage.covered.push(Covered { rule: RuleId(id), by });
             }
         }
@@ -77,16 +78,19 @@ struct Together {
 }
 
 impl Search<'_> {
-    fn covering(&mut self, id: u32, sni: &[NamePattern]) -> Option<Vec<RuleId>> {
+    fn covering(&mut self, id: u32, rule: &Rule) -> Option<Vec<RuleId>> {
         if let Some(by) = self.covering_unnamed(id) {
             return Some(by);
         }
-        if sni.is_empty() {
+        if !rule.is_named() {
             return None;
         }
         let mut by = Vec::new();
-        for pattern in sni {
+        for pattern in &rule.sni {
             by.extend(self.covering_name(id, pattern)?);
+        }
+        for list in &rule.sni_lists {
+            by.extend(self.covering_list(id, *list)?);
         }
         by.sort_unstable();
         by.dedup();
@@ -98,8 +102,22 @@ impl Search<'_> {
     fn covering_name(&mut self, id: u32, pattern: &NamePattern) -> Option<Vec<RuleId>> {
         let mut found = Found::new();
         self.rules.names().find_covering(pattern, &mut found);
+        self.first_covering(id, found)
+    }
+
+    /// The first earlier rules that name the same file. What the file has is not looked at: it may
+    /// change.
+    fn covering_list(&mut self, id: u32, list: ListId) -> Option<Vec<RuleId>> {
+        self.first_covering(id, self.rules.rules_by_list(list).iter().copied())
+    }
+
+    fn first_covering(
+        &mut self,
+        id: u32,
+        candidates: impl Iterator<Item = u32>,
+    ) -> Option<Vec<RuleId>> {
         let mut together = Together::of(self.rules.rule(id)?.1);
-        let mut earlier = found.take_while(|candidate| *candidate < id);
+        let mut earlier = candidates.take_while(|candidate| *candidate < id);
         earlier.find_map(|candidate| {
             self.comparisons += 1;
             together.add(self.rules, candidate, id)
@@ -133,9 +151,9 @@ impl Search<'_> {
 impl Together {
     fn of(narrow: &Conditions) -> Self {
         Self {
-            clients: narrow.clients().cloned().unwrap_or_else(NetSet::all),
+            clients: narrow.clients_at_most().cloned().unwrap_or_else(NetSet::all),
             clients_by: Vec::new(),
-            destinations: narrow.destinations().clone(),
+            destinations: narrow.destinations_at_most(),
             destinations_by: Vec::new(),
         }
     }
@@ -146,14 +164,14 @@ impl Together {
         match covers(rules, wide, narrow) {
             Cover::Whole => return Some(vec![RuleId(wide)]),
             Cover::AllBut(Matcher::Client) => {
-                let left = self.clients.without(conditions.clients()?);
+                let left = self.clients.without(conditions.clients_at_least()?);
                 if left != self.clients {
                     self.clients_by.push(RuleId(wide));
                     self.clients = left;
                 }
             }
             Cover::AllBut(_) => {
-                let left = self.destinations.without(conditions.destinations());
+                let left = self.destinations.without(conditions.destinations_at_least());
                 if left != self.destinations {
                     self.destinations_by.push(RuleId(wide));
                     self.destinations = left;

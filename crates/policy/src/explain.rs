@@ -1,7 +1,10 @@
 //! Why the rules before the deciding one did not match. It reads the same matchers as the decision.
 
+use eyelet_wire::hello::Sni;
+
 use crate::facts::Facts;
-use crate::matcher::{Matcher, Outcome, listed};
+use crate::lists::{ListedBy, Lists};
+use crate::matcher::{Matcher, Outcome, joined, listed};
 use crate::names::NamePattern;
 use crate::rules::{Decision, RuleId, Rules};
 
@@ -18,14 +21,16 @@ impl Rules {
     /// The rules before the deciding one, each with its first matcher that failed, in order. Lazy,
     /// because there may be 100,000. If a fact is still needed, those that are known to fail.
     pub fn misses<'a>(&'a self, facts: &'a Facts<'a>) -> impl Iterator<Item = Miss> + 'a {
-        let end = match self.decide(facts) {
+        let lists = self.hold_lists();
+        let end = match self.decide_by(facts, &lists) {
             Decision::Verdict(verdict) => verdict.rule.map(|rule| rule.0),
             Decision::Need(_) => None,
         };
         let end = end.unwrap_or(u32::try_from(self.len()).unwrap_or(u32::MAX));
         // Candidates are ascending like the rules, so one pass over both is enough.
-        let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
-        let first_peek = self.first_peek(facts);
+        let candidates = facts.hello.map(|hello| self.candidates(hello.sni(), &lists).peekable());
+        let mut candidates = candidates;
+        let first_peek = self.first_peek(facts, &lists);
         (0..end).filter_map(move |rule| {
             let by_name = candidates.as_mut().is_some_and(|candidates| {
                 while candidates.next_if(|candidate| *candidate < rule).is_some() {}
@@ -34,7 +39,7 @@ impl Rules {
             // A shadow rule may ask for a hello that the others were decided without.
             let asks_hello = self.rule(rule).is_some_and(|(entry, _)| entry.asks_hello());
             let by_name = by_name || (rule < first_peek && !asks_hello);
-            let matcher = self.failed(rule, by_name, facts)?;
+            let matcher = self.failed(rule, by_name, facts, &lists)?;
             Some(Miss { rule: RuleId(rule), matcher })
         })
     }
@@ -43,15 +48,32 @@ impl Rules {
     /// does not have it. Slow: names are searched for in the whole index.
     pub fn matcher_text(&self, rule: RuleId, matcher: Matcher) -> String {
         let Some((entry, conditions)) = self.rule(rule.0) else { return String::new() };
+        let lists = self.hold_lists();
         match matcher {
             Matcher::Sni if entry.named() => {
                 let mut names: Vec<NamePattern> = self.names().patterns_of(rule.0).collect();
                 names.sort_unstable();
-                listed(names.iter())
+                let files = self.lists_of(rule.0).map(|id| lists.text(id));
+                joined(listed(names.iter()), files.collect())
             }
-            _ if conditions.asks(matcher) => conditions.text(matcher),
+            _ if conditions.asks(matcher) => conditions.text(matcher, &lists),
             _ => String::new(),
         }
+    }
+
+    /// The entries of files by which the matchers of `rule` hold.
+    pub fn listed_by(&self, rule: RuleId, facts: &Facts<'_>) -> Vec<(Matcher, ListedBy)> {
+        let Some((_, conditions)) = self.rule(rule.0) else { return Vec::new() };
+        let lists = self.hold_lists();
+        let by_name = facts.hello.and_then(|hello| match hello.sni() {
+            Sni::Name(name) => self.lists_of(rule.0).find_map(|id| lists.find_name(id, name)),
+            Sni::Absent | Sni::Malformed(_) => None,
+        });
+        let others = [Matcher::Client, Matcher::Connect, Matcher::Destination];
+        let others = others.into_iter().filter_map(|matcher| {
+            Some((matcher, conditions.files().listed_by(matcher, facts, &lists)?))
+        });
+        others.chain(by_name.map(|by| (Matcher::Sni, by))).collect()
     }
 
     /// The listeners of `rule`, by index, ascending. Empty: all.
@@ -59,9 +81,16 @@ impl Rules {
         self.rule(rule.0).map_or(&[], |(_, conditions)| conditions.listener_list())
     }
 
-    fn failed(&self, rule: u32, by_name: bool, facts: &Facts<'_>) -> Option<Matcher> {
+    fn failed(
+        &self,
+        rule: u32,
+        by_name: bool,
+        facts: &Facts<'_>,
+        lists: &Lists,
+    ) -> Option<Matcher> {
         let (entry, conditions) = self.rule(rule)?;
-        if let Outcome::Fails(matcher) = conditions.check_before_hello(facts, entry.refuse()) {
+        let before_hello = conditions.check_before_hello(facts, lists, entry.refuse());
+        if let Outcome::Fails(matcher) = before_hello {
             return Some(matcher);
         }
         let hello = facts.hello?;

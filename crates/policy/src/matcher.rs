@@ -81,6 +81,12 @@ pub(crate) fn listed<T: fmt::Display>(mut items: impl Iterator<Item = T>) -> Str
     }
 }
 
+/// A list as [`listed`] prints it, and the files that belong to it.
+pub(crate) fn joined(listed: String, files: Vec<String>) -> String {
+    let listed = Some(listed).filter(|listed| !listed.is_empty());
+    listed.into_iter().chain(files).collect::<Vec<_>>().join(", ")
+}
+
 /// The outcome of a matcher whose fact is missing.
 pub(crate) fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: bool) -> Outcome {
     match (facts.unknown.contains(fact), refuse) {

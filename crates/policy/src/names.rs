@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use eyelet_wire::hello::{HostName, SniFault};
-use foldhash::fast::RandomState;
 use thiserror::Error;
+
+use crate::name_table::{Depths, NameTable, index_u32};
 
 /// A pattern of `sni`, lower-cased. It displays as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,6 +25,9 @@ pub enum NamePattern {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamePatternFault {
+    /// No name, where a list must have one.
+    #[error("there is no name")]
+    Empty,
     /// An address. RFC 6066 section 3 forbids it, so no hello ever matches.
     #[error("a hello never asks for an IP address; use `destination` for addresses")]
     IpLiteral,
@@ -81,100 +84,51 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// From a name to the rules that list it: an open-addressing hash table of numbers into one list of
-/// names. The names' bytes lie one after the other. A name costs its own bytes, 16 more, and 4 for
-/// each rule that lists it. A table of separately allocated strings would cost 50 more.
+/// From a name to the rules that list it. A name costs its own bytes, 16 more, and 4 for each rule
+/// that lists it. A table of separately allocated strings would cost 50 more.
 #[derive(Debug, Default)]
 pub(crate) struct NameIndex {
-    /// The names as `key` spells them, sorted, without duplicates.
-    text: Box<[u8]>,
-    ends: Box<[Ends]>,
-    /// Numbers of names, each in the first free bucket from the one that its hash gives. Half of
-    /// them are `FREE`, so a missing name takes 2.5 probes on average.
-    places: Box<[u32]>,
-    /// Keyed, because strangers choose the names that are looked up: they cannot find names with
-    /// long probe sequences. The configuration chooses the names in the table.
-    hasher: RandomState,
+    /// The names as `key` spells them.
+    names: NameTable,
+    /// Where the rules of each name end in `rules`. They begin where the previous name's end.
+    rule_ends: Box<[u32]>,
     /// Rule ids, ascending for each name.
     rules: Box<[u32]>,
-    /// Bit n is set if some suffix has n labels. It saves look-ups at other depths.
-    suffix_depths: u128,
-}
-
-/// Where a name ends in `NameIndex::text`, and its rules in `NameIndex::rules`. Both begin where
-/// the previous name's end.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ends {
-    text: u32,
-    rules: u32,
+    /// The numbers of labels that suffixes have. They save look-ups at other depths.
+    suffix_depths: Depths,
 }
 
 impl NameIndex {
     pub(crate) fn new<'a>(rules: impl Iterator<Item = (u32, &'a [NamePattern])>) -> Self {
         let mut pairs: Vec<(Cow<'a, str>, u32)> = Vec::new();
-        let mut suffix_depths = 0;
+        let mut suffix_depths = Depths::default();
         for (rule, patterns) in rules {
             for pattern in patterns {
                 if let NamePattern::Suffix(suffix) = pattern {
-                    // A name has at most 127 labels, a suffix of one at most 126.
-                    suffix_depths |= 1_u128.checked_shl(labels(suffix)).unwrap_or(0);
+                    suffix_depths.add(suffix);
                 }
                 pairs.push((key(pattern), rule));
             }
         }
         pairs.sort_unstable();
         pairs.dedup();
-        let mut text = String::new();
-        let mut ends: Vec<Ends> = Vec::new();
+        let mut names = NameTable::default();
+        let mut rule_ends: Vec<u32> = Vec::new();
         for group in pairs.chunk_by(|a, b| a.0 == b.0) {
-            text.push_str(group.first().map_or("", |(name, _)| name));
-            let before = ends.last().map_or(0, |last| last.rules);
-            let rules = before.saturating_add(index_u32(group.len()));
-            ends.push(Ends { text: index_u32(text.len()), rules });
+            names.insert(group.first().map_or("", |(name, _)| name));
+            let before = rule_ends.last().copied().unwrap_or(0);
+            rule_ends.push(before.saturating_add(index_u32(group.len())));
         }
+        names.shrink();
         let rules = pairs.iter().map(|(_, rule)| *rule).collect();
-        let (text, ends) = (text.into_bytes().into_boxed_slice(), ends.into_boxed_slice());
-        let places = vec![FREE; ends.len() * PLACES_A_NAME].into_boxed_slice();
-        let hasher = RandomState::default();
-        let mut index = Self { text, ends, places, hasher, rules, suffix_depths };
-        index.fill_places();
-        index
-    }
-
-    fn fill_places(&mut self) {
-        for number in 0..index_u32(self.ends.len()) {
-            let place = self.place_of(self.name(number));
-            if let Some(place) = self.places.get_mut(place) {
-                *place = number;
-            }
-        }
-    }
-
-    /// The bucket of a name, or the free one where it would be. The search ends, because half of
-    /// the buckets are free.
-    fn place_of(&self, name: &[u8]) -> usize {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(name);
-        let hash = hasher.finish();
-        // The high half of the product: even over any number of buckets.
-        let first = (u128::from(hash) * self.places.len() as u128) >> 64;
-        let mut place = first as usize;
-        for _ in 0..=self.places.len() {
-            match self.places.get(place) {
-                Some(&FREE) => break,
-                Some(&number) if self.name(number) == name => break,
-                Some(_) => place += 1,
-                None => place = 0,
-            }
-        }
-        place
+        Self { names, rule_ends: rule_ends.into(), rules, suffix_depths }
     }
 
     /// The rules that list `name` or a suffix of it; `""` is the absent name.
     #[inline]
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut Found<'a>) {
         self.find_key(name, found);
-        if self.suffix_depths != 0 {
+        if !self.suffix_depths.is_empty() {
             self.find_suffixes(name, found);
         }
     }
@@ -188,28 +142,23 @@ impl NameIndex {
     }
 
     fn find_suffixes<'a>(&'a self, name: &str, found: &mut Found<'a>) {
-        let mut depth = labels(name);
-        for (at, _) in name.match_indices('.') {
-            depth -= 1;
-            if self.suffix_depths & 1_u128.checked_shl(depth).unwrap_or(0) != 0 {
-                self.find_key(name.get(at..).unwrap_or_default(), found);
-            }
+        for at in self.suffix_depths.dots(name) {
+            self.find_key(name.get(at..).unwrap_or_default(), found);
         }
     }
 
     #[inline]
     fn find_key<'a>(&'a self, key: &str, found: &mut Found<'a>) {
-        if let Some(number) = self.places.get(self.place_of(key.as_bytes())) {
-            // None if the bucket is free.
-            found.push(self.rules_of(*number));
+        if let Some(number) = self.names.number(key) {
+            found.push(self.rules_of(number));
         }
     }
 
     /// The patterns of `rule`, in no order. Walks the whole index: for explanations only.
     pub(crate) fn patterns_of(&self, rule: u32) -> impl Iterator<Item = NamePattern> + '_ {
-        let numbers = 0..index_u32(self.ends.len());
+        let numbers = 0..index_u32(self.names.len());
         let listed = numbers.filter(move |n| self.rules_of(*n).binary_search(&rule).is_ok());
-        listed.map(|number| match &*String::from_utf8_lossy(self.name(number)) {
+        listed.map(|number| match self.names.name(number) {
             "" => NamePattern::Absent,
             name => match name.strip_prefix('.') {
                 Some(suffix) => NamePattern::Suffix(suffix.into()),
@@ -218,27 +167,17 @@ impl NameIndex {
         })
     }
 
-    fn name(&self, number: u32) -> &[u8] {
-        let (before, own) = self.ends_of(number);
-        self.text.get(before.text as usize..own.text as usize).unwrap_or_default()
-    }
-
     fn rules_of(&self, number: u32) -> &[u32] {
-        let (before, own) = self.ends_of(number);
-        self.rules.get(before.rules as usize..own.rules as usize).unwrap_or_default()
-    }
-
-    fn ends_of(&self, number: u32) -> (Ends, Ends) {
         let number = number as usize;
-        let before = number.checked_sub(1).and_then(|before| self.ends.get(before));
-        let own = self.ends.get(number);
-        (before.copied().unwrap_or_default(), own.copied().unwrap_or_default())
+        let before = number.checked_sub(1).and_then(|before| self.rule_ends.get(before));
+        let end = self.rule_ends.get(number).copied().unwrap_or_default();
+        let start = before.copied().unwrap_or_default();
+        self.rules.get(start as usize..end as usize).unwrap_or_default()
     }
 
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
-        let (text, ends) = (size_of_val(&*self.text), size_of_val(&*self.ends));
-        text + ends + size_of_val(&*self.places) + size_of_val(&*self.rules)
+        self.names.heap_bytes() + size_of_val(&*self.rule_ends) + size_of_val(&*self.rules)
     }
 }
 
@@ -319,24 +258,8 @@ fn fault_of(name: &str, fault: SniFault) -> NamePatternFault {
     }
 }
 
-/// Labels of a name that is not empty: 253 bytes hold at most 127.
-fn labels(name: &str) -> u32 {
-    name.bytes().fold(1, |labels, byte| labels + u32::from(byte == b'.'))
-}
-
 /// Lists without allocation: the name itself, two suffixes, and the rules without `sni`.
 const FEW: usize = 4;
-
-/// A free bucket: no name has this number.
-const FREE: u32 = u32::MAX;
-
-/// Buckets for each name. More would need fewer probes, but cost 4 bytes each.
-const PLACES_A_NAME: usize = 2;
-
-/// A number as the tables store it. No list needs more than 32 bits.
-pub(crate) fn index_u32(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
-}
 
 #[cfg(test)]
 mod tests {

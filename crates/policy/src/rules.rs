@@ -1,6 +1,6 @@
 //! The ordered list of rules, its index, and the decision.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -8,8 +8,10 @@ use eyelet_wire::hello::{Hello, Sni};
 
 use crate::conditions::Conditions;
 use crate::facts::{Fact, Facts};
+use crate::lists::{FileList, Held, ListId, Lists, Newest};
 use crate::matcher::{Matcher, Outcome};
-use crate::names::{Found, NameIndex, NamePattern, index_u32};
+use crate::name_table::index_u32;
+use crate::names::{Found, NameIndex, NamePattern};
 use crate::refusal::Refusal;
 
 /// A rule as written. An empty `sni` and `Conditions::default()` match everything.
@@ -21,8 +23,10 @@ pub struct Rule {
     pub shadow: bool,
     /// What its action needs of the hello.
     pub needs: Needs,
-    /// The names that it takes. Empty: any name, and none.
+    /// The names that it takes. If `sni_lists` is empty too: any name, and none.
     pub sni: Vec<NamePattern>,
+    /// Lists of further names that it takes; ascending.
+    pub sni_lists: Vec<ListId>,
     /// The other matchers.
     pub conditions: Conditions,
 }
@@ -65,6 +69,10 @@ pub struct Verdict {
 #[derive(Debug)]
 pub struct Rules {
     names: NameIndex,
+    /// The newest lists from files.
+    lists: Newest,
+    /// For each list that rules have in `sni` those rules, ascending.
+    by_list: Box<[(ListId, Box<[u32]>)]>,
     /// For each rule an index into `entries`.
     rules: Box<[u32]>,
     /// The distinct rules without their names.
@@ -107,9 +115,21 @@ pub(crate) struct Entry {
     needs_name: bool,
 }
 
+impl Rule {
+    /// Whether it has the matcher `sni`.
+    pub const fn is_named(&self) -> bool {
+        !self.sni.is_empty() || !self.sni_lists.is_empty()
+    }
+}
+
 impl Rules {
-    /// Indexes a list. Rules beyond [`RULES_MAX`] are ignored.
+    /// Indexes a list of rules that name no list from a file.
     pub fn new(rules: &[Rule]) -> Self {
+        Self::with_lists(rules, Lists::default())
+    }
+
+    /// Indexes a list of rules that name these lists. Rules beyond [`RULES_MAX`] are ignored.
+    pub fn with_lists(rules: &[Rule], lists: Lists) -> Self {
         let rules = rules.get(..RULES_MAX).unwrap_or(rules);
         let (conditions, ids) = distinct(rules.iter().map(|rule| &rule.conditions));
         let written = rules.iter().zip(ids).map(|(rule, id)| Entry::new(rule, id));
@@ -118,7 +138,7 @@ impl Rules {
         let numbered = || rules.iter().enumerate().map(|(id, rule)| (index_u32(id), rule));
         let unnamed_with = |malformed: bool| {
             let chosen = numbered().filter(move |(_, rule)| {
-                rule.sni.is_empty() && rule.conditions.asks(Matcher::SniMalformed) == malformed
+                !rule.is_named() && rule.conditions.asks(Matcher::SniMalformed) == malformed
             });
             chosen.map(|(id, _)| id).collect()
         };
@@ -142,6 +162,8 @@ impl Rules {
             asks_dns: conditions.iter().any(Conditions::asks_dns),
             asks_names: deciding().any(|entry| entry.named || entry.needs_name),
             fingerprint: fingerprint(rules),
+            by_list: by_list(rules),
+            lists: Newest::new(lists),
             rules: rule_entries.into(),
             entries: entries.into(),
             conditions,
@@ -155,14 +177,19 @@ impl Rules {
     /// that is given before it is asked for changes nothing. Shadow rules ask for nothing here;
     /// [`Rules::shadowed`] returns their verdicts.
     pub fn decide(&self, facts: &Facts<'_>) -> Decision {
+        self.decide_by(facts, &self.hold_lists())
+    }
+
+    #[inline]
+    pub(crate) fn decide_by(&self, facts: &Facts<'_>, lists: &Lists) -> Decision {
         if !self.hello_first {
-            match self.decide_before_hello(facts) {
+            match self.decide_before_hello(facts, lists) {
                 Decision::Need(Fact::Hello) => {}
                 decided => return decided,
             }
         }
         match facts.hello {
-            Some(hello) => self.decide_by_hello(hello, facts),
+            Some(hello) => self.decide_by_hello(hello, facts, lists),
             None if facts.unknown.contains(Fact::Hello) => no_rule(Refusal::NoHello),
             None => Decision::Need(Fact::Hello),
         }
@@ -172,8 +199,9 @@ impl Rules {
     /// come to the same rule. `""` is no name. Of the old hello only its name is known here, so an
     /// earlier rule that asks for more of it counts as if it might match.
     pub fn serves(&self, rule: RuleId, name: &str, facts: &Facts<'_>) -> bool {
+        let lists = self.hold_lists();
         let mut found = Found::new();
-        self.names.find(name, &mut found);
+        self.find_named(name, &lists, &mut found);
         found.push(&self.unnamed);
         for id in found {
             if id == rule.0 {
@@ -181,7 +209,7 @@ impl Rules {
             }
             let before = self.rule(id);
             let fails = before.is_none_or(|(entry, conditions)| {
-                let outcome = conditions.check_before_hello(facts, entry.refuse);
+                let outcome = conditions.check_before_hello(facts, &lists, entry.refuse);
                 entry.shadow || matches!(outcome, Outcome::Fails(_))
             });
             if !fails {
@@ -191,10 +219,23 @@ impl Rules {
         false
     }
 
-    /// Equal for equal lists: a verdict of one holds for the other. Different lists have the same
-    /// one by chance only (2^-64), and nobody but the administrator writes them.
-    pub const fn fingerprint(&self) -> u64 {
-        self.fingerprint
+    /// Equal for equal rules with equal files: a verdict of one holds for the other. Others have
+    /// the same one by chance only (2^-64), and nobody but the administrator writes them.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.fingerprint, &*self.hold_lists()).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The newest lists from files.
+    pub fn lists(&self) -> Lists {
+        Lists::clone(&self.hold_lists())
+    }
+
+    /// Replaces a list from a file by a newer version of the file. Each call that decides or
+    /// explains uses one version of all lists; those that began before finish with the earlier one.
+    pub fn replace_list(&self, id: ListId, list: &FileList) {
+        self.lists.replace(id, list);
     }
 
     /// Whether any deciding rule needs the hello. If none does, no byte is read before the
@@ -234,7 +275,8 @@ impl Rules {
         &'a self,
         facts: &'a Facts<'a>,
     ) -> impl Iterator<Item = (RuleId, Decision)> + 'a {
-        let before = match self.shadows.first().map(|_| self.decide(facts)) {
+        let lists = self.hold_lists();
+        let before = match self.shadows.first().map(|_| self.decide_by(facts, &lists)) {
             Some(Decision::Verdict(verdict)) => {
                 let end = verdict.rule.map_or(u32::MAX, |rule| rule.0);
                 self.shadows.get(..self.shadows.partition_point(|id| *id < end))
@@ -242,7 +284,7 @@ impl Rules {
             None | Some(Decision::Need(_)) => None,
         };
         // Lists without shadow rules do no work here.
-        before.into_iter().flat_map(|before| self.shadowed_of(before, facts))
+        before.map(|before| self.shadowed_of(before, facts, lists)).into_iter().flatten()
     }
 
     /// The decision of each shadow rule whose matchers do not fail.
@@ -250,9 +292,11 @@ impl Rules {
         &'a self,
         shadows: &'a [u32],
         facts: &'a Facts<'a>,
+        lists: Held,
     ) -> impl Iterator<Item = (RuleId, Decision)> + 'a {
-        let mut candidates = facts.hello.map(|hello| self.candidates(hello.sni()).peekable());
-        let first_peek = self.first_peek(facts);
+        let candidates = facts.hello.map(|hello| self.candidates(hello.sni(), &lists).peekable());
+        let mut candidates = candidates;
+        let first_peek = self.first_peek(facts, &lists);
         shadows.iter().filter_map(move |&id| {
             let by_name = candidates.as_mut().is_none_or(|candidates| {
                 while candidates.next_if(|candidate| *candidate < id).is_some() {}
@@ -260,7 +304,7 @@ impl Rules {
             });
             let (entry, conditions) = self.rule(id)?;
             let is_blind = id < first_peek && !entry.asks_hello;
-            let outcome = match conditions.check_before_hello(facts, entry.refuse) {
+            let outcome = match conditions.check_before_hello(facts, &lists, entry.refuse) {
                 Outcome::Holds if is_blind => Outcome::Holds,
                 _ if !by_name && !is_blind => return None,
                 Outcome::Holds => match facts.hello {
@@ -288,10 +332,10 @@ impl Rules {
         self.rules.is_empty()
     }
 
-    fn decide_before_hello(&self, facts: &Facts<'_>) -> Decision {
+    fn decide_before_hello(&self, facts: &Facts<'_>, lists: &Lists) -> Decision {
         for &id in &self.before_hello {
             let Some((entry, conditions)) = self.rule(id) else { continue };
-            match conditions.check_before_hello(facts, entry.refuse) {
+            match conditions.check_before_hello(facts, lists, entry.refuse) {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
                 Outcome::Holds if entry.asks_hello => return Decision::Need(Fact::Hello),
@@ -301,14 +345,14 @@ impl Rules {
         no_rule(Refusal::Unlisted)
     }
 
-    fn decide_by_hello(&self, hello: &Hello<'_>, facts: &Facts<'_>) -> Decision {
-        let mut candidates = self.candidates(hello.sni());
+    fn decide_by_hello(&self, hello: &Hello<'_>, facts: &Facts<'_>, lists: &Lists) -> Decision {
+        let mut candidates = self.candidates(hello.sni(), lists);
         for id in &mut candidates {
             let Some((entry, conditions)) = self.rule(id) else { continue };
             if entry.shadow {
                 continue;
             }
-            match entry.check(conditions, hello, facts) {
+            match entry.check(conditions, hello, facts, lists) {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
                 Outcome::Holds => return self.verdict(id, entry, Some(hello)),
@@ -318,7 +362,7 @@ impl Rules {
     }
 
     /// The rules whose `sni` and `sni_malformed` hold, ascending.
-    pub(crate) fn candidates(&self, sni: &Sni<'_>) -> Found<'_> {
+    pub(crate) fn candidates(&self, sni: &Sni<'_>, lists: &Lists) -> Found<'_> {
         let mut found = Found::new();
         let name = match sni {
             Sni::Absent => Some(""),
@@ -326,10 +370,39 @@ impl Rules {
             Sni::Malformed(_) => None,
         };
         if let Some(name) = name {
-            self.names.find(name, &mut found);
+            self.find_named(name, lists, &mut found);
         }
         found.push(self.unnamed(name.is_none()));
         found
+    }
+
+    /// The rules whose `sni` has `name`; `""` is the absent name.
+    #[inline]
+    fn find_named<'a>(&'a self, name: &str, lists: &Lists, found: &mut Found<'a>) {
+        self.names.find(name, found);
+        for (list, rules) in &self.by_list {
+            if lists.has_name(*list, name) {
+                found.push(rules);
+            }
+        }
+    }
+
+    /// The lists that a decision uses from its begin to its end.
+    #[inline]
+    pub(crate) fn hold_lists(&self) -> Held {
+        self.lists.hold()
+    }
+
+    /// The lists that `rule` has in `sni`.
+    pub(crate) fn lists_of(&self, rule: u32) -> impl Iterator<Item = ListId> + '_ {
+        let named = self.by_list.iter();
+        named.filter(move |(_, rules)| rules.binary_search(&rule).is_ok()).map(|(list, _)| *list)
+    }
+
+    /// The rules that have a list in `sni`, ascending.
+    pub(crate) fn rules_by_list(&self, list: ListId) -> &[u32] {
+        let at = self.by_list.binary_search_by_key(&list, |(list, _)| *list).ok();
+        at.and_then(|at| self.by_list.get(at)).map_or(&[], |(_, rules)| rules)
     }
 
     fn verdict(&self, id: u32, entry: Entry, hello: Option<&Hello<'_>>) -> Decision {
@@ -374,10 +447,10 @@ impl Rules {
     }
 
     /// The first rule that needs the hello. Those before it are decided whatever the hello says.
-    pub(crate) fn first_peek(&self, facts: &Facts<'_>) -> u32 {
+    pub(crate) fn first_peek(&self, facts: &Facts<'_>, lists: &Lists) -> u32 {
         let mut asking = self.before_hello.iter().copied().filter(|id| {
             self.rule(*id).is_some_and(|(entry, conditions)| {
-                let outcome = conditions.check_before_hello(facts, entry.refuse);
+                let outcome = conditions.check_before_hello(facts, lists, entry.refuse);
                 entry.asks_hello && outcome == Outcome::Holds
             })
         });
@@ -401,7 +474,7 @@ impl Rules {
 
 impl Entry {
     fn new(rule: &Rule, conditions: u32) -> Self {
-        let named = !rule.sni.is_empty();
+        let named = rule.is_named();
         Self {
             conditions,
             refuse: rule.refuse,
@@ -414,11 +487,17 @@ impl Entry {
     }
 
     /// Checks all its matchers except the names.
-    fn check(self, conditions: &Conditions, hello: &Hello<'_>, facts: &Facts<'_>) -> Outcome {
+    fn check(
+        self,
+        conditions: &Conditions,
+        hello: &Hello<'_>,
+        facts: &Facts<'_>,
+        lists: &Lists,
+    ) -> Outcome {
         if !self.has_conditions {
             return Outcome::Holds;
         }
-        match conditions.check_before_hello(facts, self.refuse) {
+        match conditions.check_before_hello(facts, lists, self.refuse) {
             Outcome::Holds => conditions.check_hello(hello, facts, self.refuse),
             other => other,
         }
@@ -456,6 +535,17 @@ fn fingerprint(rules: &[Rule]) -> u64 {
     let mut hasher = DefaultHasher::new();
     rules.hash(&mut hasher);
     hasher.finish()
+}
+
+fn by_list(rules: &[Rule]) -> Box<[(ListId, Box<[u32]>)]> {
+    let mut by_list: BTreeMap<ListId, Vec<u32>> = BTreeMap::new();
+    for (id, rule) in (0..).zip(rules) {
+        // A rule with `sni_malformed` cannot match a name that is listed.
+        if !rule.conditions.asks(Matcher::SniMalformed) {
+            rule.sni_lists.iter().for_each(|list| by_list.entry(*list).or_default().push(id));
+        }
+    }
+    by_list.into_iter().map(|(list, rules)| (list, rules.into())).collect()
 }
 
 /// The distinct items, and for each item the index of its equal.

@@ -4,7 +4,7 @@
 
 mod words;
 
-use eyelet_policy::{Covered, NamePattern, Rule, RuleId, Rules};
+use eyelet_policy::{Covered, ListId, Matcher, NamePattern, Rule, RuleId, Rules};
 use words::{Words, refuse, rule};
 
 /// The rules that cover the last rule of a list.
@@ -98,6 +98,69 @@ fn rules_that_never_match_by_their_other_matchers() {
             ],
             vec![0],
         ),
+    ] {
+        assert_eq!(covering(&rules), by, "{rules:#?}");
+    }
+}
+
+/// A file may change, so only rules that name the same one cover each other.
+#[test]
+fn rules_that_never_match_by_a_file() {
+    let sni = |ids: &[u16]| Rule { sni_lists: ids.iter().copied().map(ListId).collect(), ..rule() };
+    let client = |ids: &[u16]| {
+        let lists = ids.iter().map(|id| (ListId(*id), None));
+        rule().with(|all| all.from_files(Matcher::Client, lists))
+    };
+    let from_file =
+        |matcher, id, port| rule().with(|all| all.from_files(matcher, [(ListId(id), port)]));
+    let connect = |id, port| from_file(Matcher::Connect, id, port);
+    let targets = |text: &str| rule().with(|all| all.connect([text.parse().unwrap()]));
+    let to = |id, port| from_file(Matcher::Destination, id, port);
+    let nets = |rule: Rule, net| rule.client(&[net]);
+    for (rules, by) in [
+        (vec![sni(&[0]), sni(&[0])], vec![0]),
+        (vec![sni(&[0]), sni(&[1])], vec![]),
+        (vec![sni(&[0, 1]), sni(&[1])], vec![0]),
+        (vec![sni(&[0]), sni(&[1]), sni(&[0, 1])], vec![0, 1]),
+        (vec![sni(&[0]), sni(&[0, 1])], vec![]),
+        (vec![rule(), sni(&[0])], vec![0]),
+        (vec![sni(&[0]), rule()], vec![]),
+        (vec![sni(&[0]), rule().sni(&["a.x"])], vec![]),
+        (vec![rule().sni(&["*.x"]), sni(&[0])], vec![]),
+        (vec![sni(&[0]), sni(&[0]).sni(&["a.x"])], vec![]),
+        (vec![rule().sni(&["*.x"]), sni(&[0]), sni(&[0]).sni(&["a.x"])], vec![0, 1]),
+        (vec![nets(sni(&[0]), "10.0.0.0/8"), nets(sni(&[0]), "10.1.0.0/16")], vec![0]),
+        (vec![nets(sni(&[0]), "0.0.0.0/0"), nets(sni(&[0]), "::/0"), sni(&[0])], vec![0, 1]),
+        (vec![client(&[0]), client(&[0])], vec![0]),
+        (vec![client(&[0]), client(&[1])], vec![]),
+        (vec![client(&[0, 1]), client(&[0])], vec![0]),
+        (vec![client(&[0]), rule()], vec![]),
+        (vec![rule(), client(&[0])], vec![0]),
+        (vec![nets(client(&[0]), "10.0.0.0/8"), nets(rule(), "10.1.0.0/16")], vec![0]),
+        (vec![nets(rule(), "10.0.0.0/8"), nets(client(&[0]), "10.1.0.0/16")], vec![]),
+        (vec![nets(client(&[0]), "10.0.0.0/8"), nets(client(&[0]), "10.1.0.0/16")], vec![0]),
+        // Together they take every client, whatever is in the file.
+        (vec![nets(client(&[0]), "0.0.0.0/0"), nets(rule(), "::/0"), client(&[1])], vec![0, 1]),
+        (vec![nets(rule(), "0.0.0.0/1"), nets(rule(), "::/0"), client(&[1])], vec![]),
+        (vec![connect(0, None), connect(0, Some(443))], vec![0]),
+        (vec![connect(0, Some(443)), connect(0, None)], vec![]),
+        (vec![connect(0, Some(443)), connect(1, Some(443))], vec![]),
+        (vec![targets("*:443"), connect(0, Some(443))], vec![0]),
+        (vec![targets("*:443"), connect(0, None)], vec![]),
+        (vec![connect(0, None), targets("a.x:443")], vec![]),
+        (vec![to(2, None), to(2, Some(443))], vec![0]),
+        (vec![to(2, Some(443)), to(2, None)], vec![]),
+        (vec![to(2, None), rule().destination(&[("10.0.0.1/32", None)])], vec![]),
+        (
+            vec![
+                rule().destination(&[("0.0.0.0/0", None)]),
+                rule().destination(&[("::/0", None)]),
+                to(2, None),
+            ],
+            vec![],
+        ),
+        // An unknown destination passes the first rule, and the second refuses it.
+        (vec![to(2, None), Rule { refuse: true, ..to(2, None) }], vec![]),
     ] {
         assert_eq!(covering(&rules), by, "{rules:#?}");
     }

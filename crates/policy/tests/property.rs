@@ -5,7 +5,12 @@
 
 mod words;
 
-use eyelet_policy::{EvidenceKind, Fact, Facts, NamePattern, Needs, Rule, RuleId, Rules};
+use std::sync::Arc;
+
+use eyelet_policy::{
+    EvidenceKind, Fact, Facts, FileList, List, ListId, Lists, Matcher, NameList, NamePattern,
+    Needs, NetSet, Rule, RuleId, Rules,
+};
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use proptest::prelude::*;
 use words::{Given, Words, refuse, rule};
@@ -16,7 +21,9 @@ struct Written {
     rule: Rule,
     sni: Vec<NamePattern>,
     client: Option<&'static str>,
+    client_list: bool,
     destination: Option<&'static str>,
+    destination_list: bool,
     listener: Option<u16>,
     malformed: bool,
     version_max: Option<u16>,
@@ -28,6 +35,10 @@ struct Written {
 
 const NAMES: [&str; 6] = ["a.x", "b.x", "a.b.x", "c.a.b.x", "x", "a.y"];
 const PATTERNS: [&str; 8] = ["a.x", "b.x", "a.b.x", "*.x", "*.b.x", "*.a.b.x", "", "a.y"];
+/// The entries of two files with names, which are the lists 0 and 1. List 2 has networks.
+const FILES: [&[&str]; 2] = [&["a.x", ".b.x"], &["*.x", "a.y", "A.B.x"]];
+const FILE_NETS: [&str; 2] = ["10.1.0.0/16", "::/64"];
+const NETS_LIST: ListId = ListId(2);
 const CLIENTS: [&str; 3] = ["10.0.0.1", "10.1.0.1", "::1"];
 const NETS: [&str; 6] =
     ["10.0.0.0/8", "10.1.0.0/16", "::/0", "10.0.0.1/32", "0.0.0.0/0", "10.0.0.0/16"];
@@ -37,6 +48,9 @@ const JA4: [&str; 2] = ["one", "two"];
 prop_compose! {
     fn written()(
         sni in prop::collection::vec(prop::sample::select(&PATTERNS[..]), 0..4),
+        files in prop::collection::btree_set(0..2_u16, 0..2),
+        (client_list, destination_list) in
+            (prop::bool::weighted(0.15), prop::bool::weighted(0.1)),
         by_address in (
             prop::option::weighted(0.3, prop::sample::select(&NETS[..])),
             prop::option::weighted(0.15, prop::sample::select(&NETS[..])),
@@ -64,10 +78,16 @@ prop_compose! {
         if let Some(wanted) = sni_verified {
             rule = rule.with(|all| all.sni_verified(wanted, [EvidenceKind::Dns]));
         }
+        if client_list { rule = rule.with(|all| all.from_files(Matcher::Client, [(NETS_LIST, None)])); }
+        if destination_list {
+            let list = [(NETS_LIST, Some(443))];
+            rule = rule.with(|all| all.from_files(Matcher::Destination, list));
+        }
+        rule.sni_lists = files.into_iter().map(ListId).collect();
         rule.shadow = shadow;
         let sni = rule.sni.clone();
         Written {
-            rule, sni, client, destination, listener, malformed, version_max, ech, alpn, ja4,
+            rule, sni, client, client_list, destination, destination_list, listener, malformed, version_max, ech, alpn, ja4,
             sni_verified,
         }
     }
@@ -102,6 +122,38 @@ fn lists(patterns: &[NamePattern], sni: Option<&[u8]>) -> bool {
     })
 }
 
+/// Whether a file lists the name: each entry is compared as the manual says.
+fn is_in_file(file: ListId, sni: Option<&[u8]>) -> bool {
+    let Some(name) = sni.map(|name| std::str::from_utf8(name).unwrap()) else { return false };
+    FILES[usize::from(file.0)].iter().map(|entry| entry.to_lowercase()).any(|entry| {
+        match (entry.strip_prefix('*'), entry.strip_prefix('.')) {
+            (Some(below), _) => name.ends_with(below),
+            (None, Some(itself)) => name == itself || name.ends_with(&entry),
+            (None, None) => name == entry,
+        }
+    })
+}
+
+fn lists_of_files() -> Lists {
+    let mut lists = Lists::default();
+    let named = FILES.iter().map(|entries| {
+        let mut names = NameList::default();
+        entries.iter().for_each(|entry| names.add(entry).unwrap());
+        List::Names(Arc::new(names))
+    });
+    let nets = FILE_NETS.iter().map(|net| net.parse().unwrap()).collect::<NetSet>();
+    for list in named.chain([List::Nets(Arc::new(nets))]) {
+        lists.add(FileList { file: "file".into(), fingerprint: 0, list }).unwrap();
+    }
+    lists
+}
+
+/// Whether any of `nets` has the address. `None`: unknown.
+fn within_any(nets: impl Iterator<Item = &'static str>, address: Option<&str>) -> Option<bool> {
+    let found: Vec<Option<bool>> = nets.map(|net| within(net, address)).collect();
+    if found.contains(&None) { None } else { Some(found.contains(&Some(true))) }
+}
+
 /// `None`: unknown.
 fn within(net: &str, address: Option<&str>) -> Option<bool> {
     let net: ipnet::IpNet = net.parse().unwrap();
@@ -114,16 +166,25 @@ fn within(net: &str, address: Option<&str>) -> Option<bool> {
 fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec<u32>) {
     let (mut peeked, mut shadowed) = (false, Vec::new());
     for (id, written) in (0..).zip(rules) {
+        let nets = |net: Option<&'static str>, list: bool| {
+            net.into_iter().chain(FILE_NETS.into_iter().filter(move |_| list))
+        };
         let closed = |known: Option<bool>| known.unwrap_or(written.rule.refuse);
         let destination = given.destination.map(|d| d.rsplit_once(':').unwrap().0);
         let destination = destination.map(|d| d.trim_matches(['[', ']']));
         let before = written.listener.is_none_or(|listener| listener == given.listener)
-            && written.client.is_none_or(|net| within(net, Some(given.client)) == Some(true))
-            && written.destination.is_none_or(|net| closed(within(net, destination)));
+            && (written.client.is_none() && !written.client_list
+                || within_any(nets(written.client, written.client_list), Some(given.client))
+                    == Some(true))
+            && (written.destination.is_none() && !written.destination_list
+                || closed(within_any(
+                    nets(written.destination, written.destination_list),
+                    destination,
+                )));
         if !before {
             continue;
         }
-        let asks = !written.sni.is_empty()
+        let asks = written.rule.is_named()
             || written.malformed
             || written.version_max.is_some()
             || written.ech.is_some()
@@ -133,7 +194,9 @@ fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec
             || written.rule.needs != Needs::Nothing;
         peeked |= asks && !written.rule.shadow;
         let readable = if peeked || asks { written.malformed == broken } else { true };
-        let sni = written.sni.is_empty() || (!broken && lists(&written.sni, given.sni));
+        let in_file = |file: &ListId| is_in_file(*file, given.sni);
+        let listed = lists(&written.sni, given.sni) || written.rule.sni_lists.iter().any(in_file);
+        let sni = !written.rule.is_named() || (!broken && listed);
         let dns = if broken || given.sni.is_none() { Some(false) } else { given.dns };
         let offered = |name: &&str| given.alpn.contains(&name.as_bytes());
         if readable
@@ -168,7 +231,7 @@ proptest! {
         let offered: Vec<&[u8]> = alpn.iter().map(|name| name.as_bytes()).collect();
         let given = Given { destination: destination.as_deref(), alpn: &offered, ..given };
         let list: Vec<Rule> = rules.iter().map(|written| written.rule.clone()).collect();
-        let index = Rules::new(&list);
+        let index = Rules::with_lists(&list, lists_of_files());
         let (walked, shadowed) = walk(&rules, &given, sni == Some(b"a..x"));
         let (verdict, asked) = given.ask_with(&index, |facts| {
             let misses: Vec<RuleId> = index.misses(facts).map(|miss| miss.rule).collect();
@@ -180,7 +243,7 @@ proptest! {
         });
         prop_assert_eq!(verdict.rule, walked.map(RuleId));
         let acting: Vec<Rule> = list.iter().filter(|rule| !rule.shadow).cloned().collect();
-        let (alone, alone_asked) = given.ask(&Rules::new(&acting));
+        let (alone, alone_asked) = given.ask(&Rules::with_lists(&acting, lists_of_files()));
         prop_assert_eq!((alone.refuse, &alone_asked), (verdict.refuse, &asked), "shadows act");
         prop_assert_eq!(verdict.refuse.is_some(), walked.is_none_or(|id| list[id as usize].refuse));
         prop_assert!(index.asks_hello() || !asked.contains(&Fact::Hello));
@@ -195,7 +258,7 @@ proptest! {
         (_, given, _, _) in connection(),
     ) {
         let list: Vec<Rule> = rules.iter().map(|written| written.rule.clone()).collect();
-        let index = Rules::new(&list);
+        let index = Rules::with_lists(&list, lists_of_files());
         let raw = given.records();
         let mut reader = HelloReader::new(65_536);
         let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello") };
@@ -212,5 +275,29 @@ proptest! {
         let (verdict, _) = given.ask(&index);
         prop_assert_eq!(verdict, all_known);
         prop_assert!(!matches!(hello.sni(), Sni::Malformed(_)) || given.sni == Some(b"a..x"));
+    }
+}
+
+proptest! {
+    /// Every look-up in a list gives what comparing each entry gives, and names an entry that
+    /// matches.
+    #[test]
+    fn a_list_matches_as_its_entries_do(
+        entries in prop::collection::vec("(\\*?\\.)?[abC](\\.[abC]){0,3}", 0..30),
+        name in "[abc](\\.[abc]){0,4}",
+    ) {
+        let matches = |entry: &str| match (entry.strip_prefix('*'), entry.strip_prefix('.')) {
+            (Some(below), _) => name.ends_with(below),
+            (None, Some(itself)) => name == itself || name.ends_with(entry),
+            (None, None) => name == entry,
+        };
+        let mut list = NameList::default();
+        entries.iter().for_each(|entry| list.add(entry).unwrap());
+        list.shrink();
+        let entries: Vec<String> = entries.iter().map(|entry| entry.to_lowercase()).collect();
+        prop_assert_eq!(list.contains(&name), entries.iter().any(|entry| matches(entry)));
+        if let Some(found) = list.find(&name).map(|found| found.to_string()) {
+            prop_assert!(entries.contains(&found) && matches(&found), "{}", found);
+        }
     }
 }

@@ -5,7 +5,12 @@
 
 mod words;
 
-use eyelet_policy::{Conditions, Fact, Facts, Matcher, Needs, Refusal, Rule, RuleId, Rules};
+use std::sync::Arc;
+
+use eyelet_policy::{
+    Conditions, Fact, Facts, FileList, List, Lists, Matcher, NameList, Needs, Refusal, Rule,
+    RuleId, Rules,
+};
 use eyelet_wire::alert::AlertDescription as Alert;
 use eyelet_wire::hello::SniFault;
 use words::{Given, Words, refuse, rule};
@@ -323,6 +328,36 @@ fn other_names_of_a_connection() {
         let facts = Facts::new(0, client.parse().unwrap());
         assert_eq!(rules.serves(RuleId(rule), name, &facts), serves, "{client} {rule} {name:?}");
     }
+}
+
+fn names(fingerprint: u64, entries: &[&str]) -> FileList {
+    let mut names = NameList::default();
+    entries.iter().for_each(|entry| names.add(entry).unwrap());
+    FileList { file: "names.txt".into(), fingerprint, list: List::Names(Arc::new(names)) }
+}
+
+/// What a list from a file has counts in every question that is asked of the rules, and so does the
+/// version that replaces it.
+#[test]
+fn a_list_that_is_replaced_counts_from_the_next_question_on() {
+    let mut lists = Lists::default();
+    let id = lists.add(names(1, &[".a.example", "b.example"])).unwrap();
+    let refuse =
+        Rule { refuse: true, sni_lists: vec![id], ..Rule::default() }.client(&["10.0.0.0/8"]);
+    let serve = Rule { sni_lists: vec![id], ..Rule::default() };
+    let rules = Rules::with_lists(&[refuse, serve], lists);
+    let asks = |client, name| Given { client, ..Given::named(name) }.ask(&rules).0.rule;
+    let facts = Facts::new(0, "192.0.2.1".parse().unwrap());
+    let serves = |name| rules.serves(RuleId(1), name, &facts);
+    assert_eq!(asks("10.1.2.3", "b.example"), Some(RuleId(0)));
+    assert_eq!(asks("192.0.2.1", "b.example"), Some(RuleId(1)));
+    assert_eq!(["b.example", "x.a.example", "c.example"].map(serves), [true, true, false]);
+    let before = rules.fingerprint();
+    rules.replace_list(id, &names(2, &["c.example"]));
+    assert_eq!(asks("192.0.2.1", "b.example"), None);
+    assert_eq!(asks("192.0.2.1", "c.example"), Some(RuleId(1)));
+    assert_eq!(["b.example", "x.a.example", "c.example"].map(serves), [false, false, true]);
+    assert_ne!(rules.fingerprint(), before);
 }
 
 /// A verdict of one list holds for another one with the same fingerprint.

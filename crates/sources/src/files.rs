@@ -7,9 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use eyelet_config::{Config, Diagnostic};
+use eyelet_policy::ListId;
+use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::{self, Counters};
 
-use crate::Served;
+use crate::{Changed, Served};
 
 /// Most replaced files that one look logs by name.
 const LOGGED_MAX: usize = 8;
@@ -17,6 +20,8 @@ const LOGGED_MAX: usize = 8;
 /// The files of what serves.
 pub struct SourceFiles {
     served: Served,
+    /// The version of each list that serves. Missing: not known, or the last reading failed.
+    lists: HashMap<ListId, Stamp>,
     notes: Notes,
 }
 
@@ -33,28 +38,32 @@ impl SourceFiles {
     /// The files of `served`. The faults of an earlier configuration's files are known.
     pub fn new(served: Served, earlier: Option<Self>) -> Self {
         let notes = earlier.map_or_else(Notes::new, |earlier| earlier.notes);
-        Self { served, notes }
+        Self { served, lists: HashMap::new(), notes }
     }
 
     /// All paths.
     pub fn paths(&self) -> impl Iterator<Item = Cow<'_, Path>> {
         let Served { config, tls } = &self.served;
         let own = config.watch.as_ref().map(|watch| Cow::Borrowed(&*watch.file));
-        own.into_iter().chain(tls.files(&config.rules))
+        let lists = config.lists.iter().map(|(_, list)| Cow::Borrowed(&*list.path));
+        own.into_iter().chain(lists).chain(tls.files(&config.rules))
     }
 
-    /// Reads what has changed. Returns whether the configuration file has.
-    pub fn look(&mut self) -> bool {
-        let Self { served: Served { config, tls }, notes } = self;
+    /// Reads what has changed.
+    pub fn look(&mut self) -> Changed {
+        let Self { served: Served { config, tls }, lists, notes } = self;
         notes.replaced = 0;
         tls.refresh(&config.rules, |file, read| notes.note(file, read));
+        let changed = look_at_lists(config, lists, notes);
         notes.log_more();
-        let Some(watch) = &config.watch else { return false };
+        let Some(watch) = &config.watch else {
+            return Changed { lists: changed, ..<_>::default() };
+        };
         let digest = watch.digest_now();
-        let is_changed = digest.as_ref().is_ok_and(|digest| *digest != watch.digest);
+        let configuration = digest.as_ref().is_ok_and(|digest| *digest != watch.digest);
         // The reload logs that it serves.
         notes.note(&watch.file, digest.map(|_| false));
-        is_changed
+        Changed { lists: changed, configuration }
     }
 
     /// Logs why folders cannot be watched.
@@ -64,6 +73,38 @@ impl SourceFiles {
         });
         self.notes.note(Path::new("fs.inotify"), watched);
     }
+}
+
+/// Reads the lists that have changed. Returns whether one was replaced.
+fn look_at_lists(config: &Config, known: &mut HashMap<ListId, Stamp>, notes: &mut Notes) -> bool {
+    let mut is_any_new = false;
+    for (id, list) in config.lists.iter() {
+        // Before it is read: a change meanwhile gives another stamp at the next look.
+        let stamp = Stamp::at(&list.path);
+        if known.get(&id).is_some_and(|known| known.is_same(stamp)) {
+            continue;
+        }
+        let renewed = config.lists.renew(id, &config.policy);
+        match &renewed {
+            Ok(renewed) => {
+                known.insert(id, stamp);
+                is_any_new |= renewed.is_new;
+                for warning in &renewed.warnings {
+                    tracing::warn!("{warning}");
+                }
+            }
+            Err(_) => _ = known.remove(&id),
+        }
+        let renewed = renewed.map(|renewed| renewed.is_new);
+        notes.note(&list.path, renewed.map_err(|mistakes| text_of(&mistakes)));
+    }
+    is_any_new
+}
+
+/// Mistakes in the form of a log line.
+fn text_of(mistakes: &[Diagnostic]) -> String {
+    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    texts.join("\n")
 }
 
 impl Notes {

@@ -1,5 +1,5 @@
-//! Files that change by themselves: certificates, keys, client_ca, and the configuration itself with
-//! `watch = true`. One thread watches and reads them, so that no worker waits for a disk.
+//! Files that change by themselves: certificates, keys, client_ca, lists, and the configuration
+//! itself with `watch = true`. One thread watches and reads them, so that no worker waits for a disk.
 
 #![forbid(unsafe_code)]
 
@@ -38,6 +38,26 @@ pub struct Served {
     pub tls: Arc<ServerConfigs>,
 }
 
+/// What the program has to do after files have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// A list was replaced: what was decided by the old one does not hold any more.
+    pub lists: bool,
+    /// The configuration file differs from what serves, and is to be watched.
+    pub configuration: bool,
+}
+
+impl Changed {
+    /// Both.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            lists: self.lists | other.lists,
+            configuration: self.configuration | other.configuration,
+        }
+    }
+}
+
 /// The thread that watches. Dropping it ends the thread after the file that it is reading.
 pub struct SourceWatcher {
     orders: Arc<Mutex<Orders>>,
@@ -52,20 +72,16 @@ struct Orders {
 }
 
 impl SourceWatcher {
-    /// Watches the files of this configuration. `configuration_changed` is called when the
-    /// configuration file itself differs from what serves and is to be watched.
+    /// Watches the files of this configuration. `note` is called on the thread.
     ///
     /// # Errors
     /// If the system has no thread or no inotify for it.
-    pub fn start(
-        served: Served,
-        configuration_changed: impl Fn() + Send + 'static,
-    ) -> io::Result<Self> {
+    pub fn start(served: Served, note: impl Fn(Changed) + Send + 'static) -> io::Result<Self> {
         let watched = Watched::new()?;
         let ender = watched.ender();
         let orders = Arc::new(Mutex::new(Orders { served: Some(served), ends: false }));
         let taken = orders.clone();
-        let run = move || run(&taken, watched, &configuration_changed);
+        let run = move || run(&taken, watched, &note);
         thread::Builder::new().name("sources".into()).spawn(run)?;
         Ok(Self { orders, ender })
     }
@@ -119,7 +135,7 @@ impl Due {
 }
 
 /// The thread.
-fn run(orders: &Mutex<Orders>, mut watched: Watched, configuration_changed: &dyn Fn()) {
+fn run(orders: &Mutex<Orders>, mut watched: Watched, note: &dyn Fn(Changed)) {
     let mut files = None;
     let mut due = Due::at_once(Instant::now());
     loop {
@@ -138,8 +154,9 @@ fn run(orders: &Mutex<Orders>, mut watched: Watched, configuration_changed: &dyn
         if due.at() <= began {
             // First the folders, then the files: what changes meanwhile is an event.
             files.note_watch(watched.follow(files.paths()));
-            if files.look() {
-                configuration_changed();
+            let changed = files.look();
+            if changed != Changed::default() {
+                note(changed);
             }
             due = Due::after(began, Instant::now());
         }

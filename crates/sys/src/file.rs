@@ -18,22 +18,35 @@ const OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXE
 
 /// Opens a regular file to read it. Anything else is an error that names its kind.
 pub fn open_regular(path: &Path) -> io::Result<File> {
+    open_with_metadata(path).map(|(file, _)| file)
+}
+
+fn open_with_metadata(path: &Path) -> io::Result<(File, Metadata)> {
     let file = File::from(fs::open(path, OPEN | OFlags::RDONLY, Mode::empty())?);
-    check_regular(&file)?;
-    Ok(file)
+    let metadata = file.metadata()?;
+    check_regular(&metadata)?;
+    Ok((file, metadata))
+}
+
+/// The mode of a regular file. Anything else is an error that names its kind. The file is not
+/// opened: whoever reads it learns whether it may.
+pub fn regular_mode(path: &Path) -> io::Result<u32> {
+    let metadata = std::fs::metadata(path)?;
+    check_regular(&metadata)?;
+    Ok(metadata.mode())
 }
 
 /// Reads a regular file of at most `bytes_max` bytes. A larger one is [`ErrorKind::FileTooLarge`].
 /// The content is read into one allocation, so that a key leaves no copies behind.
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    read(&open_regular(path)?, bytes_max)
+    read_stamped(path, bytes_max).map(|(content, _)| content)
 }
 
 /// The same, with the stamp that the file had before it was read.
 pub fn read_stamped(path: &Path, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
-    let file = open_regular(path)?;
-    let stamp = Stamp::of(&file.metadata()?, SystemTime::now());
-    Ok((read(&file, bytes_max)?, stamp))
+    let (file, metadata) = open_with_metadata(path)?;
+    let stamp = Stamp::of(&metadata, SystemTime::now());
+    Ok((read(&file, metadata.len(), bytes_max)?, stamp))
 }
 
 /// A version of a file, to notice that a path leads to another file or to other contents. It is a
@@ -72,10 +85,9 @@ impl Stamp {
 /// two seconds (FAT), others the ticks of the kernel's clock.
 const UNSETTLED: Duration = Duration::from_secs(3);
 
-fn read(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+fn read(file: &File, length: u64, bytes_max: u64) -> io::Result<Vec<u8>> {
     let too_large =
         || io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"));
-    let length = file.metadata()?.len();
     if length > bytes_max {
         return Err(too_large());
     }
@@ -87,12 +99,11 @@ fn read(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > bytes_max { Err(too_large()) } else { Ok(content) }
 }
 
-fn check_regular(file: &File) -> io::Result<Metadata> {
-    let metadata = file.metadata()?;
+fn check_regular(metadata: &Metadata) -> io::Result<()> {
     if metadata.is_file() {
-        return Ok(metadata);
+        return Ok(());
     }
-    let what = kind_name(&metadata);
+    let what = kind_name(metadata);
     let kind = if metadata.is_dir() { ErrorKind::IsADirectory } else { ErrorKind::InvalidInput };
     Err(io::Error::new(kind, format!("it is {what}; expected a regular file")))
 }
@@ -211,8 +222,9 @@ impl OwnFolder {
     pub fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
         let flags = OPEN | OFlags::RDONLY | OFlags::NOFOLLOW;
         let file = File::from(fs::openat(&self.0, name, flags, Mode::empty())?);
-        check_regular(&file)?;
-        read(&file, bytes_max)
+        let metadata = file.metadata()?;
+        check_regular(&metadata)?;
+        read(&file, metadata.len(), bytes_max)
     }
 
     /// Writes a file completely or not at all: first under the name `beside`, which is then renamed

@@ -12,10 +12,10 @@ use super::*;
 use crate::certificate::{self, CertificateError};
 
 /// A folder that is removed when dropped.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path =
@@ -24,7 +24,7 @@ impl Folder {
         Self(path)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(super) fn write(&self, name: &str, text: &str) {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
         // Some of the files are keys.

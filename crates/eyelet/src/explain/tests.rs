@@ -70,6 +70,39 @@ fn an_egress_gateway() {
 }
 
 #[test]
+fn lists_from_files() {
+    check(
+        "ci.toml",
+        "--connect A.packages.example:443 --sni a.packages.example --client 10.20.3.4",
+        "rule:    rule 1 \"builds\"\n\
+         action:  splice to a.packages.example:443\n\
+         listed:  client by \"10.20.0.0/16\" in builders.txt\n\
+         listed:  connect by \".packages.example\" in allow.txt\n\
+         listed:  sni by \".packages.example\" in allow.txt\n\
+         asked:   the hello was read\n\
+         No rule comes before it.\n",
+    );
+    for (flags, miss) in [
+        (
+            "--connect registry.example:80 --client 10.20.3.4",
+            "connect = file \"allow.txt\" with port 443 does not hold for registry.example:80",
+        ),
+        (
+            "--connect x.cdn.example:443 --sni cdn.example --client 10.20.3.4",
+            "sni = file \"allow.txt\" does not hold for \"cdn.example\"",
+        ),
+        (
+            "--connect x.cdn.example:443 --client 10.21.3.4",
+            "client = file \"builders.txt\" does not hold for 10.21.3.4",
+        ),
+    ] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/ci.toml");
+        let (out, _) = run(&file, flags);
+        assert!(out.ends_with(&format!("  rule 1 \"builds\": {miss}\n")), "{out}");
+    }
+}
+
+#[test]
 fn an_intercepting_gateway() {
     check(
         "gateway.toml",

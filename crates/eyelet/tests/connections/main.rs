@@ -12,6 +12,7 @@ mod half_close;
 mod handshake;
 mod hellos;
 mod life;
+mod lists;
 mod liveness;
 mod probes;
 mod proxy;

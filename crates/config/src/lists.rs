@@ -1,0 +1,354 @@
+//! Reads files that list names or networks. Rules that name the same file share its list, and so
+//! does the next configuration while the file stays the same.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use eyelet_policy::{FileList, LISTS_MAX, List, ListId, Lists, NameList, NetSet, Rules};
+use eyelet_sys::file::read_regular;
+use ipnet::IpNet;
+
+use crate::diagnostic::{Diagnostic, Severity, Source};
+use crate::reader::{Report, Text};
+use crate::values;
+
+/// What a file lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ListKind {
+    /// Names: `a.example`, `*.a.example`, `.a.example`.
+    Names,
+    /// Networks and addresses.
+    Nets,
+}
+
+/// A file that rules take a list from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it lists.
+    pub kind: ListKind,
+}
+
+/// The files of a configuration's lists, by the numbers of the lists.
+#[derive(Debug, Default)]
+pub struct ListFiles(Vec<ListFile>);
+
+/// A list that was read again.
+#[derive(Debug)]
+pub struct RenewedList {
+    /// Whether the file had changed.
+    pub is_new: bool,
+    /// Only of severity `Warning`.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// A file's list, and warnings.
+#[derive(Debug)]
+pub struct ReadList {
+    /// What it lists.
+    pub list: List,
+    /// Only of severity `Warning`.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Why a file gives no list.
+enum Fault {
+    /// The file as a whole cannot be used.
+    File(String),
+    /// Its text has mistakes.
+    Text(Vec<Diagnostic>),
+}
+
+impl ListFiles {
+    /// The files, each with the number of its list.
+    pub fn iter(&self) -> impl Iterator<Item = (ListId, &ListFile)> {
+        (0..).map(ListId).zip(&self.0)
+    }
+
+    /// Reads a list's file again, and has `rules` use it from the next decision on. A file with
+    /// mistakes changes nothing. It waits for the disk, so it is not for a worker's thread.
+    ///
+    /// # Errors
+    /// Every mistake, warnings included, up to [`MISTAKES_MAX`].
+    pub fn renew(&self, id: ListId, rules: &Rules) -> Result<RenewedList, Vec<Diagnostic>> {
+        let lists = rules.lists();
+        let (Some(file), Some(known)) = (self.0.get(usize::from(id.0)), lists.list(id)) else {
+            return Ok(RenewedList { is_new: false, warnings: Vec::new() });
+        };
+        match read(file, &known.file, Some(known)) {
+            Ok((list, warnings)) => {
+                let is_new = list.fingerprint != known.fingerprint;
+                if is_new {
+                    rules.replace_list(id, &list);
+                }
+                Ok(RenewedList { is_new, warnings })
+            }
+            Err(Fault::File(message)) => Err(vec![Diagnostic::of_file(&file.path, message)]),
+            Err(Fault::Text(mistakes)) => Err(mistakes),
+        }
+    }
+}
+
+/// The lists of a configuration that is being read.
+#[derive(Default)]
+pub(super) struct ListReader<'e> {
+    folder: PathBuf,
+    /// The files and lists of the configuration that is served now.
+    earlier: Option<(&'e ListFiles, Lists)>,
+    lists: Lists,
+    files: ListFiles,
+    /// By file the number of its list, and why it cannot be used.
+    known: HashMap<ListFile, (Option<ListId>, Option<String>)>,
+}
+
+impl<'e> ListReader<'e> {
+    pub(super) fn new(folder: &Path, earlier: Option<(&'e ListFiles, Lists)>) -> Self {
+        Self { folder: folder.to_owned(), earlier, ..Self::default() }
+    }
+
+    /// The list of a file. Each file is read once, however many rules name it.
+    pub(super) fn list(
+        &mut self,
+        report: &mut Report<'_>,
+        text: Text<'_>,
+        kind: ListKind,
+    ) -> Option<ListId> {
+        let file = ListFile { path: self.folder.join(text.text), kind };
+        let (id, fault) = match self.known.get(&file) {
+            Some(known) => known.clone(),
+            None => {
+                let added = self.add(report, &file, text.text);
+                self.known.insert(file, added.clone());
+                added
+            }
+        };
+        if let Some(fault) = fault {
+            report.error(text.at, fault);
+        }
+        id
+    }
+
+    /// The lists so far.
+    pub(super) fn lists(&self) -> Lists {
+        self.lists.clone()
+    }
+
+    /// Their files.
+    pub(super) fn finish(self) -> ListFiles {
+        self.files
+    }
+
+    fn add(
+        &mut self,
+        report: &mut Report<'_>,
+        file: &ListFile,
+        name: &str,
+    ) -> (Option<ListId>, Option<String>) {
+        let earlier = self.earlier.as_ref().and_then(|(files, lists)| {
+            let same = files.iter().find(|(_, earlier)| *earlier == file);
+            lists.list(same?.0)
+        });
+        let (list, fault) = match read(file, name, earlier) {
+            Ok((list, warnings)) => {
+                report.of_other_file(warnings);
+                (list, None)
+            }
+            // The rule goes on with an empty list, so that it does not seem to take everything.
+            Err(Fault::File(message)) => (empty(file.kind, name), Some(message)),
+            Err(Fault::Text(mistakes)) => {
+                report.of_other_file(mistakes);
+                (empty(file.kind, name), None)
+            }
+        };
+        let Some(id) = self.lists.add(list) else {
+            return (None, Some(format!("more than {LISTS_MAX} files with lists")));
+        };
+        self.files.0.push(file.clone());
+        (Some(id), fault)
+    }
+}
+
+fn empty(kind: ListKind, name: &str) -> FileList {
+    let list = match kind {
+        ListKind::Names => List::Names(Arc::default()),
+        ListKind::Nets => List::Nets(Arc::default()),
+    };
+    FileList { file: name.into(), fingerprint: 0, list }
+}
+
+/// Reads a file. If it is the same as `earlier`, that list is shared, and its warnings were reported
+/// before.
+fn read(
+    file: &ListFile,
+    name: &str,
+    earlier: Option<&FileList>,
+) -> Result<(FileList, Vec<Diagnostic>), Fault> {
+    let path = &file.path;
+    let bytes = read_regular(path, LIST_BYTES_MAX)
+        .map_err(|why| Fault::File(format!("cannot read {}: {why}", path.display())))?;
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    let fingerprint = hasher.finish();
+    let name: Arc<str> = name.into();
+    if let Some(earlier) = earlier.filter(|earlier| earlier.fingerprint == fingerprint) {
+        let list = earlier.list.clone();
+        return Ok((FileList { file: name, fingerprint, list }, Vec::new()));
+    }
+    let ReadList { list, warnings } = parse_list(path, &bytes, file.kind).map_err(Fault::Text)?;
+    Ok((FileList { file: name, fingerprint, list }, warnings))
+}
+
+/// Reads the text of a list: one entry a line, and comments from `#` to the end of a line.
+///
+/// # Errors
+/// Every mistake, warnings included, up to [`MISTAKES_MAX`].
+pub fn parse_list(path: &Path, bytes: &[u8], kind: ListKind) -> Result<ReadList, Vec<Diagnostic>> {
+    let text = match str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(why) => {
+            let (before, _) = bytes.split_at_checked(why.valid_up_to()).unwrap_or_default();
+            let before = String::from_utf8_lossy(before);
+            let mut mistakes = Mistakes::default();
+            mistakes.push(Severity::Error, before.len(), "this is not UTF-8".to_owned());
+            return Err(mistakes.finish(path, &before));
+        }
+    };
+    let mut mistakes = Mistakes::default();
+    let list = match kind {
+        ListKind::Names => List::Names(Arc::new(names(text, &mut mistakes))),
+        ListKind::Nets => List::Nets(Arc::new(nets(text, &mut mistakes))),
+    };
+    let is_empty = match &list {
+        List::Names(names) => names.is_empty(),
+        List::Nets(nets) => nets.is_empty(),
+    };
+    if is_empty && mistakes.errors == 0 {
+        let message = "nothing is listed here, so no connection matches".to_owned();
+        mistakes.push(Severity::Warning, 0, message);
+    }
+    let is_fatal = mistakes.errors > 0;
+    let found = mistakes.finish(path, text);
+    if is_fatal { Err(found) } else { Ok(ReadList { list, warnings: found }) }
+}
+
+fn names(text: &str, mistakes: &mut Mistakes) -> NameList {
+    let mut names = NameList::default();
+    each_entry(text, mistakes, |entry| {
+        names.add(entry).map_err(|fault| format!("\"{}\": {fault}", shown(entry)))?;
+        let below = entry.strip_prefix("*.").or_else(|| entry.strip_prefix('.'));
+        let is_top = below.is_some_and(|name| !name.contains('.'));
+        Ok(is_top.then(|| format!("\"{entry}\" takes a whole top-level domain")))
+    });
+    names.shrink();
+    names
+}
+
+fn nets(text: &str, mistakes: &mut Mistakes) -> NetSet {
+    let mut nets: Vec<IpNet> = Vec::new();
+    each_entry(text, mistakes, |entry| {
+        nets.push(values::net(shown(entry))?);
+        Ok(None)
+    });
+    nets.into_iter().collect()
+}
+
+/// Calls `take` on each entry. It returns a warning, or an error.
+fn each_entry(
+    text: &str,
+    mistakes: &mut Mistakes,
+    mut take: impl FnMut(&str) -> Result<Option<String>, String>,
+) {
+    let mut entries = 0;
+    // Editors of some systems begin a file with a byte order mark.
+    let mut at = if text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 };
+    for line in text.get(at..).unwrap_or_default().split('\n') {
+        let entry = line.split_once('#').map_or(line, |(entry, _)| entry);
+        let from_entry = entry.trim_start_matches(BLANKS);
+        let begins = at + entry.len() - from_entry.len();
+        at += line.len() + 1;
+        let entry = from_entry.trim_end_matches(BLANKS);
+        if entry.is_empty() {
+            continue;
+        }
+        if entries == LIST_ENTRIES_MAX {
+            let message = format!("more than {LIST_ENTRIES_MAX} entries");
+            return mistakes.push(Severity::Error, begins, message);
+        }
+        entries += 1;
+        if let Some(blank) = entry.find(BLANKS) {
+            let message = "a line has one entry, and nothing but a comment after it".to_owned();
+            mistakes.push(Severity::Error, begins + blank, message);
+            continue;
+        }
+        match take(entry) {
+            Ok(None) => {}
+            Ok(Some(warning)) => mistakes.push(Severity::Warning, begins, warning),
+            Err(error) => mistakes.push(Severity::Error, begins, error),
+        }
+    }
+}
+
+/// The beginning of an entry, for messages. No valid entry is longer.
+fn shown(entry: &str) -> &str {
+    let end = entry.char_indices().nth(ENTRY_CHARS_SHOWN).map_or(entry.len(), |(end, _)| end);
+    entry.get(..end).unwrap_or_default()
+}
+
+/// The mistakes of one list.
+#[derive(Default)]
+struct Mistakes {
+    kept: Vec<(Severity, usize, String)>,
+    errors: usize,
+    warnings: usize,
+}
+
+impl Mistakes {
+    /// Beyond the first ones, mistakes are only counted. Warnings never displace an error.
+    fn push(&mut self, severity: Severity, at: usize, message: String) {
+        let number = match severity {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.warnings,
+        };
+        *number += 1;
+        if *number <= MISTAKES_MAX {
+            self.kept.push((severity, at, message));
+        }
+    }
+
+    fn finish(self, path: &Path, text: &str) -> Vec<Diagnostic> {
+        let left_out = self.errors + self.warnings - self.kept.len();
+        if self.kept.is_empty() {
+            return Vec::new();
+        }
+        let source = Source::new(path, text);
+        let kept = self.kept.into_iter();
+        let mut found: Vec<Diagnostic> =
+            kept.map(|(severity, at, message)| source.diagnostic(severity, at, message)).collect();
+        if left_out > 0 {
+            let severity = if self.errors > 0 { Severity::Error } else { Severity::Warning };
+            let message = format!("and {left_out} more");
+            found.push(Diagnostic { severity, ..Diagnostic::of_file(path, message) });
+        }
+        found
+    }
+}
+
+/// Most bytes of a list's file: 10 million names take about 200 MB.
+pub const LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// Most entries of a list. So many names of 20 bytes take 330 MB of memory.
+pub const LIST_ENTRIES_MAX: usize = 10_000_000;
+
+/// Most errors of a list that are reported, and as many warnings: nobody reads more.
+pub const MISTAKES_MAX: usize = 20;
+
+/// Characters of an entry that a message shows. A name has at most 253, and two before it.
+const ENTRY_CHARS_SHOWN: usize = 255;
+
+/// The blanks that may stand around an entry. A carriage return is part of the line's end.
+const BLANKS: [char; 3] = [' ', '\t', '\r'];
+
+const BYTE_ORDER_MARK: char = '\u{feff}';

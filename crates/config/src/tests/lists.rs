@@ -1,0 +1,182 @@
+//! Lists of names and networks from files: what is read, each mistake with its place, and the lists
+//! that rules and configurations share.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use eyelet_policy::sketch::HelloSketch;
+use eyelet_policy::{Decision, Facts, List, Lists, Matcher, NameList, RuleId};
+use eyelet_wire::hello::{HelloReader, Peek};
+
+use super::certificates::Folder;
+use super::*;
+use crate::lists::{MISTAKES_MAX, parse_list};
+
+/// Checks these rules, with the lists of the folder.
+fn check(folder: &Folder, rules: &str) -> Result<Loaded, Vec<Diagnostic>> {
+    folder.write("edge.toml", &format!("{LISTENER}{rules}"));
+    load(&folder.0.join("edge.toml"), Depth::Full)
+}
+
+/// `file:line:column: message` of each, without the folder.
+fn said_of(folder: &Folder, diagnostics: &[Diagnostic]) -> Vec<String> {
+    let folder = format!("{}/", folder.0.display());
+    let texts = diagnostics.iter().zip(said(diagnostics));
+    let texts = texts.map(|(found, said)| format!("{}:{said}", found.file.display()));
+    texts.map(|text| text.replace(&folder, "")).collect()
+}
+
+/// The rule that takes a hello with `name`.
+fn rule_for(config: &Config, name: &str) -> Option<u32> {
+    let raw = HelloSketch::named(name).to_records();
+    let mut reader = HelloReader::new(65_536);
+    let Peek::Hello(hello) = reader.feed(&raw) else { panic!("{name}") };
+    let mut facts = Facts::new(0, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    facts.hello = Some(&hello);
+    match config.policy.decide(&facts) {
+        Decision::Verdict(verdict) => verdict.rule.map(|rule| rule.0),
+        Decision::Need(fact) => panic!("{fact:?}"),
+    }
+}
+
+fn names(lists: &Lists) -> Vec<&Arc<NameList>> {
+    let names = lists.iter().filter_map(|(_, list)| match &list.list {
+        List::Names(names) => Some(names),
+        List::Nets(_) => None,
+    });
+    names.collect()
+}
+
+const BY_NAME: &str = "[[rule]]\nsni = { file = \"allow.txt\" }\naction = \"splice\"\n\
+                       upstream = \"{sni}:443\"\n";
+
+#[test]
+fn a_rule_takes_the_names_of_a_file() {
+    let folder = Folder::new();
+    let text = "\u{feff}# our names\r\n\r\n  A.example  # one\r\n*.b.example\n.c.example\n\n";
+    folder.write("allow.txt", text);
+    let config = check(&folder, BY_NAME).unwrap().config;
+    for (name, rule) in [
+        ("a.example", Some(0)),
+        ("x.a.example", None),
+        ("b.example", None),
+        ("x.y.b.example", Some(0)),
+        ("c.example", Some(0)),
+        ("x.c.example", Some(0)),
+        ("xc.example", None),
+        ("example", None),
+    ] {
+        assert_eq!(rule_for(&config, name), rule, "{name}");
+    }
+    let text = config.policy.matcher_text(RuleId(0), Matcher::Sni);
+    assert_eq!(text, "file \"allow.txt\"");
+}
+
+#[test]
+fn each_mistake_of_a_list_has_its_place() {
+    let folder = Folder::new();
+    folder.write("allow.txt", "ok.example\n  a..b # no\n10.0.0.1\na.example b.example\n*\n.zip\n");
+    folder.write("nets.txt", "10.0.0.0/8\n\n10.0.0.1/8\nlocal\n");
+    let rules = "[[rule]]\nsni = { file = \"allow.txt\" }\nclient = { file = \"nets.txt\" }\n\
+                 action = \"refuse\"\n[[rule]]\nsni = [{ file = \"none.txt\" }, \"a.example\"]\n\
+                 action = \"refuse\"\n[[rule]]\naction = \"refuse\"\n";
+    let found = check(&folder, rules).unwrap_err();
+    assert_eq!(
+        said_of(&folder, &found),
+        [
+            "edge.toml:8:17: cannot read none.txt: No such file or directory (os error 2)",
+            "allow.txt:2:3: \"a..b\": a hello with such a name is malformed: empty label in the \
+             host name",
+            "allow.txt:3:1: \"10.0.0.1\": a hello never asks for an IP address; use \
+             `destination` for addresses",
+            "allow.txt:4:10: a line has one entry, and nothing but a comment after it",
+            "allow.txt:5:1: \"*\": \"*\" alone is not a pattern; leave `sni` out to match every \
+             name",
+            "allow.txt:6:1: warning: \".zip\" takes a whole top-level domain",
+            "nets.txt:3:1: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \
+             \"10.0.0.0/8\" or \"10.0.0.1\"?",
+            "nets.txt:4:1: \"local\" is not a network; expected CIDR as in \"10.0.0.0/8\" or \
+             \"2001:db8::/32\"",
+        ]
+    );
+}
+
+#[test]
+fn a_list_of_nothing_but_mistakes_shows_the_first_ones() {
+    let folder = Folder::new();
+    folder.write("allow.txt", &"a b\n".repeat(1_000));
+    let found = check(&folder, BY_NAME).unwrap_err();
+    assert_eq!(found.len(), MISTAKES_MAX + 1);
+    assert_eq!(found[MISTAKES_MAX].message, "and 980 more");
+    let found = parse_list(Path::new("x"), b"a.example\nb\xff\n", ListKind::Names).unwrap_err();
+    assert_eq!(said(&found), ["2:2: this is not UTF-8"]);
+}
+
+#[test]
+fn the_keys_of_a_list() {
+    let folder = Folder::new();
+    folder.write("allow.txt", "");
+    for (matcher, message) in [
+        ("sni = { path = \"x\" }", "unknown key `path` in `sni` (known keys: file)"),
+        ("sni = {}", "a table here is a list from a file: { file = \"allow.txt\" }"),
+        (
+            "sni = [7, { file = \"allow.txt\" }]",
+            "`sni` is an integer; expected strings in the list",
+        ),
+        ("alpn = { file = \"x\" }", "`alpn` is a table; expected a string or a list of strings"),
+        (
+            "connect = { file = \"allow.txt\" }",
+            "names for `connect` need a `port`, such as 443, or \"*\" for any",
+        ),
+        ("connect = { file = \"allow.txt\", port = 0 }", "`port` is 0; expected 1 to 65535"),
+    ] {
+        let found = check(&folder, &format!("[[rule]]\n{matcher}\naction = \"refuse\"\n"));
+        let found = said(&found.unwrap_err());
+        assert!(found.iter().any(|found| found.ends_with(message)), "{matcher}: {found:?}");
+    }
+    let warnings = check(&folder, BY_NAME).unwrap().warnings;
+    let message = "allow.txt:1:1: warning: nothing is listed here, so no connection matches";
+    assert_eq!(said_of(&folder, &warnings), [message]);
+}
+
+#[test]
+fn rules_and_configurations_share_a_list() {
+    let folder = Folder::new();
+    folder.write("allow.txt", "a.example\n");
+    folder.write("more.txt", "b.example\n");
+    let rules = "[[rule]]\nname = \"1\"\nsni = { file = \"allow.txt\" }\nclient = \"10.0.0.0/8\"\n\
+                 action = \"refuse\"\n[[rule]]\nname = \"2\"\naction = \"refuse\"\n\
+                 sni = [{ file = \"allow.txt\" }, { file = \"more.txt\" }]\n";
+    let served = check(&folder, rules).unwrap().config;
+    let lists = served.policy.lists();
+    assert_eq!(names(&lists).len(), 2);
+    folder.write("more.txt", "b.example\nc.example\n");
+    let next = load_next(&folder.0.join("edge.toml"), Depth::Full, &served).unwrap().config;
+    let next_lists = next.policy.lists();
+    let same: Vec<bool> =
+        names(&lists).iter().zip(names(&next_lists)).map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+    assert_eq!(same, [true, false]);
+    assert_ne!(served.policy.fingerprint(), next.policy.fingerprint());
+}
+
+#[test]
+fn a_list_is_replaced_by_the_newer_version_of_its_file() {
+    let folder = Folder::new();
+    folder.write("allow.txt", "a.example\n");
+    let config = check(&folder, BY_NAME).unwrap().config;
+    let (id, file) = config.lists.iter().next().unwrap();
+    assert_eq!(file.path, folder.0.join("allow.txt"));
+    let renew = || config.lists.renew(id, &config.policy);
+    let fingerprint = config.policy.fingerprint();
+    assert!(!renew().unwrap().is_new);
+    folder.write("allow.txt", "b.example\n");
+    assert!(renew().unwrap().is_new);
+    assert_eq!(["a.example", "b.example"].map(|name| rule_for(&config, name)), [None, Some(0)]);
+    assert_ne!(config.policy.fingerprint(), fingerprint);
+    folder.write("allow.txt", "c.example\n*\n");
+    assert_eq!(renew().unwrap_err().len(), 1);
+    fs::remove_file(folder.0.join("allow.txt")).unwrap();
+    assert_eq!(renew().unwrap_err()[0].line, 0);
+    assert_eq!(rule_for(&config, "b.example"), Some(0), "a broken file keeps the last good list");
+}

@@ -1,0 +1,106 @@
+//! Lists of names and networks from files, in a running edge: what a reload reads again, and what
+//! becomes of connections when a list is replaced.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+
+use crate::support::client::Offer;
+use crate::support::edge::{self, LISTENER, connect};
+use crate::support::web::get;
+use crate::support::{
+    Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, output, until,
+};
+
+/// A connection that sent a hello with this name.
+fn hello(to: SocketAddr, name: &str) -> TcpStream {
+    let mut client = connect(to);
+    client.write_all(&Hello::named(name).bytes()).unwrap();
+    client
+}
+
+fn is_refused(to: SocketAddr, name: &str) {
+    let (bytes, end) = ending(&mut hello(to, name), SOON);
+    assert!(alert_of(&bytes).is_some(), "{name}: {end:?}");
+    assert_ne!(end, End::Open);
+}
+
+/// A connection that the upstream echoes.
+fn is_spliced(to: SocketAddr, name: &str) -> TcpStream {
+    let mut client = hello(to, name);
+    expect(&mut client, &Hello::named(name).bytes());
+    client
+}
+
+#[test]
+fn a_reload_reads_the_files_again() {
+    let (folder, upstream) = (Folder::new(), Upstream::echo());
+    let rule = format!(
+        "[[rule]]\nsni = {{ file = \"allow.txt\" }}\nclient = {{ file = \"nets.txt\" }}\n\
+         action = \"splice\"\nupstream = \"{}\"\n",
+        upstream.address
+    );
+    folder.write("allow.txt", "host.test\n.squid.test\n");
+    folder.write("nets.txt", "127.0.0.0/8 # loopback\n");
+    let file = folder.write("edge.toml", format!("{LISTENER}{rule}"));
+    let mut command = edge::eyelet(&folder);
+    command.arg("serve").arg(&file);
+    let running = Edge::spawn(command, 1);
+    let to = running.address();
+    let reload = || output(edge::eyelet(&folder).arg("reload").arg(&file));
+    let mut held = is_spliced(to, "host.test");
+    is_spliced(to, "squid.test");
+    is_spliced(to, "below.squid.test");
+    is_refused(to, "other.test");
+
+    folder.write("allow.txt", "other.test\r\n");
+    let said = reload();
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    is_spliced(to, "other.test");
+    is_refused(to, "host.test");
+    held.write_all(b"goes on").unwrap();
+    expect(&mut held, b"goes on");
+
+    folder.write("allow.txt", "host.test\nhost test\n");
+    let said = reload();
+    assert_eq!(said.status.code(), Some(2), "{}", said.text);
+    assert!(said.text.contains("allow.txt:2:5: error: a line has one entry"), "{}", said.text);
+    is_spliced(to, "other.test");
+
+    folder.write("allow.txt", "other.test\n");
+    folder.write("nets.txt", "192.0.2.0/24\n");
+    let said = reload();
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    is_refused(to, "other.test");
+    let said = output(edge::eyelet(&folder).arg("check").arg(&file));
+    assert!(said.text.starts_with("allow.txt: 1 name\nnets.txt: 1 network\n"), "{}", said.text);
+}
+
+/// No reload: the files are watched. The next request of a kept connection is decided by the newest
+/// list.
+#[test]
+fn a_list_is_replaced_while_connections_are_kept() {
+    let (pki, upstream) = (Pki::new(), Upstream::http());
+    let rule = pki.terminate(&format!("http://{}", upstream.address), "");
+    let rule = rule.replace("\"app.test\"", "{ file = \"allow.txt\" }");
+    pki.folder.write("allow.txt", "app.test\n");
+    let edge = Edge::start(&pki.folder, &format!("{rule}[log]\naccess = \"off\"\n"));
+    let to = edge.address();
+    let mut client = Offer::new(&pki).connect(to, "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+    pki.folder.write("allow.txt", "other.test\n");
+    let refused = until("the new list", || {
+        let status = get(&mut client, "/").status;
+        (status != 200).then_some(status)
+    });
+    assert_eq!(refused, 421);
+    is_refused(to, "app.test");
+    edge.wait_log("allow.txt: its new contents are in use");
+    // A mistake keeps the last good list.
+    pki.folder.write("allow.txt", "app.test\n*\n");
+    edge.wait_log("allow.txt:2:1: error");
+    is_refused(to, "app.test");
+    pki.folder.write("allow.txt", "app.test\n");
+    let mut client = until("the mended list", || Offer::new(&pki).try_connect(to, "app.test").ok());
+    assert_eq!(get(&mut client, "/").status, 200);
+    assert_eq!(edge.log().matches("allow.txt:2:1: error").count(), 1, "{}", edge.log());
+}
