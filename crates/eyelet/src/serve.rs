@@ -21,7 +21,7 @@ use eyelet_config::{Access, Config, WatchedFile};
 use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
-use eyelet_sources::{Changed, Served, SourceWatcher};
+use eyelet_sources::{ChangedSources, Served, SourceWatcher};
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 
@@ -64,7 +64,7 @@ pub struct Running {
     budget: Arc<Budget>,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
-    changed: watch::Sender<Changed>,
+    changed: watch::Sender<ChangedSources>,
 }
 
 /// The changes by a reload.
@@ -238,20 +238,25 @@ impl Running {
     }
 
     /// What has changed in files that are watched, until [`Running::take_changed`] takes it.
-    pub fn changed(&self) -> watch::Receiver<Changed> {
+    pub fn changed(&self) -> watch::Receiver<ChangedSources> {
         self.changed.subscribe()
     }
 
-    /// Has the next request of each HTTP connection decided again if a list was replaced. Returns
-    /// whether the configuration file differs from what serves.
+    /// Has the next request of each HTTP connection decided again if a list or the system's
+    /// resolvers have changed. Returns whether the configuration file differs from what serves.
     pub fn take_changed(&mut self) -> bool {
-        let mut changed = Changed::default();
+        let mut changed = ChangedSources::default();
         self.changed.send_if_modified(|known| {
             changed = std::mem::take(known);
             // Nobody needs to hear of it again.
             false
         });
-        if changed.lists {
+        let snapshot = self.published.snapshot();
+        let renews_dns = changed.dns && snapshot.names.system.renew(&snapshot.config.dns);
+        if renews_dns {
+            tracing::info!("the system's resolvers or hosts have changed and are read again");
+        }
+        if changed.lists || renews_dns {
             self.decide_anew();
         }
         // A reload since then may have read it.
@@ -259,8 +264,8 @@ impl Running {
         changed.configuration && self.config().watch.as_ref().is_some_and(differs)
     }
 
-    /// Has the next request of each HTTP connection decided again, after a list of the newest
-    /// configuration was replaced.
+    /// Has the next request of each HTTP connection decided again, after something that the newest
+    /// configuration was made from was replaced.
     fn decide_anew(&mut self) {
         let snapshot = Arc::new(self.published.snapshot().decided_anew());
         let generation = snapshot.generation;

@@ -17,6 +17,7 @@ use eyelet_resolve::certificate::RootsError;
 use eyelet_resolve::evidence::EvidenceStore;
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
+use eyelet_resolve::system::SystemDns;
 use eyelet_telemetry::labels::Labels;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::{ServerConfigs, TlsError};
@@ -160,6 +161,7 @@ impl PreparedSnapshot {
             loops: Loops::new(&config.listeners, addresses, loops),
             evidence: self.evidence,
             budget: budget.clone(),
+            system: SystemDns::new(&config.dns),
         };
         let tls = Arc::new(self.tls);
         let http = SharedHttp {

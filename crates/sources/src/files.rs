@@ -12,7 +12,7 @@ use eyelet_policy::ListId;
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::{self, Counters};
 
-use crate::{Changed, Served};
+use crate::{ChangedSources, Served};
 
 /// Most replaced files that one look logs by name.
 const LOGGED_MAX: usize = 8;
@@ -22,6 +22,8 @@ pub struct SourceFiles {
     served: Served,
     /// The version of each list that serves. Missing: not known, or the last reading failed.
     lists: HashMap<ListId, Stamp>,
+    /// The versions of the system's hosts and resolvers at the last look.
+    dns: Vec<Stamp>,
     notes: Notes,
 }
 
@@ -38,32 +40,37 @@ impl SourceFiles {
     /// The files of `served`. The faults of an earlier configuration's files are known.
     pub fn new(served: Served, earlier: Option<Self>) -> Self {
         let notes = earlier.map_or_else(Notes::new, |earlier| earlier.notes);
-        Self { served, lists: HashMap::new(), notes }
+        Self { served, lists: HashMap::new(), dns: Vec::new(), notes }
     }
 
     /// All paths.
     pub fn paths(&self) -> impl Iterator<Item = Cow<'_, Path>> {
         let Served { config, tls } = &self.served;
         let own = config.watch.as_ref().map(|watch| Cow::Borrowed(&*watch.file));
+        let dns = config.dns.system_files().iter().map(|file| Cow::Borrowed(Path::new(file)));
         let lists = config.lists.iter().map(|(_, list)| Cow::Borrowed(&*list.path));
-        own.into_iter().chain(lists).chain(tls.files(&config.rules))
+        own.into_iter().chain(dns).chain(lists).chain(tls.files(&config.rules))
     }
 
     /// Reads what has changed.
-    pub fn look(&mut self) -> Changed {
-        let Self { served: Served { config, tls }, lists, notes } = self;
+    pub fn look(&mut self) -> ChangedSources {
+        let Self { served: Served { config, tls }, lists, dns, notes } = self;
+        let system = config.dns.system_files().iter().map(|file| Stamp::at(Path::new(file)));
+        let before = std::mem::replace(dns, system.collect());
+        let is_same = before.iter().zip(&*dns).filter(|(old, new)| old.is_same(**new)).count();
+        let dns = is_same < dns.len();
         notes.replaced = 0;
         tls.refresh(&config.rules, |file, read| notes.note(file, read));
-        let changed = look_at_lists(config, lists, notes);
+        let lists = look_at_lists(config, lists, notes);
         notes.log_more();
         let Some(watch) = &config.watch else {
-            return Changed { lists: changed, ..<_>::default() };
+            return ChangedSources { lists, dns, ..ChangedSources::default() };
         };
         let digest = watch.digest_now();
         let configuration = digest.as_ref().is_ok_and(|digest| *digest != watch.digest);
         // The reload logs that it serves.
         notes.note(&watch.file, digest.map(|_| false));
-        Changed { lists: changed, configuration }
+        ChangedSources { lists, dns, configuration }
     }
 
     /// Logs why folders cannot be watched.

@@ -1,5 +1,6 @@
-//! Files that change by themselves: certificates, keys, client_ca, lists, and the configuration
-//! itself with `watch = true`. One thread watches and reads them, so that no worker waits for a disk.
+//! Files that change by themselves: certificates, keys, client_ca, lists, the system's resolvers, and
+//! the configuration with `watch = true`. One thread watches and reads them, so that no worker waits
+//! for a disk.
 
 #![forbid(unsafe_code)]
 
@@ -40,19 +41,22 @@ pub struct Served {
 
 /// What the program has to do after files have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedSources {
     /// A list was replaced: what was decided by the old one does not hold any more.
     pub lists: bool,
+    /// The system's hosts or resolvers may have changed.
+    pub dns: bool,
     /// The configuration file differs from what serves, and is to be watched.
     pub configuration: bool,
 }
 
-impl Changed {
-    /// Both.
+impl ChangedSources {
+    /// What either has.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
             lists: self.lists | other.lists,
+            dns: self.dns | other.dns,
             configuration: self.configuration | other.configuration,
         }
     }
@@ -76,7 +80,10 @@ impl SourceWatcher {
     ///
     /// # Errors
     /// If the system has no thread or no inotify for it.
-    pub fn start(served: Served, note: impl Fn(Changed) + Send + 'static) -> io::Result<Self> {
+    pub fn start(
+        served: Served,
+        note: impl Fn(ChangedSources) + Send + 'static,
+    ) -> io::Result<Self> {
         let watched = Watched::new()?;
         let ender = watched.ender();
         let orders = Arc::new(Mutex::new(Orders { served: Some(served), ends: false }));
@@ -135,7 +142,7 @@ impl Due {
 }
 
 /// The thread.
-fn run(orders: &Mutex<Orders>, mut watched: Watched, note: &dyn Fn(Changed)) {
+fn run(orders: &Mutex<Orders>, mut watched: Watched, note: &dyn Fn(ChangedSources)) {
     let mut files = None;
     let mut due = Due::at_once(Instant::now());
     loop {
@@ -155,7 +162,7 @@ fn run(orders: &Mutex<Orders>, mut watched: Watched, note: &dyn Fn(Changed)) {
             // First the folders, then the files: what changes meanwhile is an event.
             files.note_watch(watched.follow(files.paths()));
             let changed = files.look();
-            if changed != Changed::default() {
+            if changed != ChangedSources::default() {
                 note(changed);
             }
             due = Due::after(began, Instant::now());

@@ -12,6 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use crate::support::client::{Offer, TLS13, alert_in, echo, handshake};
 use crate::support::edge::{self, LISTENER};
 use crate::support::pki::{Kind, NAMES};
+use crate::support::program::{need, skip};
 use crate::support::web::get;
 use crate::support::{Edge, Pki, Tls, Upstream, output, until};
 
@@ -191,6 +192,44 @@ fn a_client_that_was_verified_serves_for_another_rule_with_the_same_authorities(
     let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     assert_eq!(get(&mut held, "/").status, 200);
+}
+
+/// A mount namespace in which the test's folder is /etc.
+#[test]
+fn a_name_that_appears_in_the_systems_hosts_is_dialled() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("needs root");
+    }
+    if !need("unshare") {
+        return;
+    }
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    pki.folder.write("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n");
+    pki.folder.write("hosts", "127.0.0.1 localhost\n");
+    let upstream = format!("tcp://app.example:{}", app.address.port());
+    let rule = pki.terminate(&upstream, "");
+    pki.folder.write("edge.toml", format!("workers = 1\n{LISTENER}{rule}"));
+    let mut command = edge::eyelet(&pki.folder);
+    let program = command.get_program().to_owned();
+    command = std::process::Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount --bind \"$1\" /etc && exec \"$2\" serve /etc/edge.toml",
+    ]);
+    command.arg("sh").arg(pki.folder.path()).arg(program);
+    command.env("XDG_RUNTIME_DIR", pki.folder.path());
+    let edge = Edge::spawn(command, 1);
+    let connect = || {
+        let mut tls = Offer::new(&pki).connect(edge.address(), "app.test");
+        std::io::Write::write_all(&mut tls, b"x").ok()?;
+        std::io::Read::read_exact(&mut tls, &mut [0]).ok()
+    };
+    assert_eq!(connect(), None, "no such name");
+    pki.folder.write("hosts.new", "127.0.0.1 localhost app.example\n");
+    fs::rename(pki.file("hosts.new"), pki.file("hosts")).unwrap();
+    until("the new hosts", connect);
 }
 
 #[test]
