@@ -3,10 +3,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{Error as TlsError, InconsistentKeys};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -15,7 +16,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 use zeroize::Zeroizing;
 
-use eyelet_sys::file::read_regular;
+use eyelet_sys::file::{Stamp, read_stamped};
 
 /// A certificate chain and its key, both PEM. Paths are absolute or relative to the working
 /// directory.
@@ -114,22 +115,34 @@ pub struct Description {
     pub not_after: i64,
 }
 
+/// A chain and its key that belong together.
+#[derive(Debug)]
+pub struct Pair {
+    /// Both, ready to sign.
+    pub certified: CertifiedKey,
+    /// The key alone.
+    pub key: PrivateKeyDer<'static>,
+    /// The versions of the two files.
+    pub stamps: [Stamp; 2],
+}
+
 /// Reads a chain and its key.
 ///
 /// # Errors
 /// If a file cannot be read or used, or the key does not belong to the certificate.
-pub fn load(files: &CertificateFiles) -> Result<CertifiedKey, CertificateError> {
-    let chain = chain(&files.certificate)?;
+pub fn load(files: &CertificateFiles) -> Result<Pair, CertificateError> {
+    let (chain, of_chain) = stamped_chain(&files.certificate)?;
     if let Some(bytes) = chain.first().map(|leaf| leaf.len()).filter(|len| *len > LEAF_BYTES_MAX) {
         return Err(CertificateError::LargeLeaf { file: files.certificate.clone(), bytes });
     }
-    let key = key(&files.key)?;
-    let signing = any_supported_type(&key)
-        .map_err(|_| CertificateError::BadKey { file: files.key.clone() })?;
+    let (key, of_key) = key(&files.key)?;
+    let signing = signing_key(&key).ok_or(CertificateError::BadKey { file: files.key.clone() })?;
     let certified = CertifiedKey::new(chain, signing);
     match certified.keys_match() {
         // `Unknown`: this kind of key does not reveal its public half, so it cannot be compared.
-        Ok(()) | Err(TlsError::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        Ok(()) | Err(TlsError::InconsistentKeys(InconsistentKeys::Unknown)) => {
+            Ok(Pair { certified, key, stamps: [of_chain, of_key] })
+        }
         Err(TlsError::InconsistentKeys(_)) => Err(CertificateError::Mismatch {
             certificate: files.certificate.clone(),
             key: files.key.clone(),
@@ -141,12 +154,27 @@ pub fn load(files: &CertificateFiles) -> Result<CertifiedKey, CertificateError> 
     }
 }
 
+/// The key in the form that signs; `None` if it is of an unsupported kind, or damaged.
+pub fn signing_key(key: &PrivateKeyDer<'_>) -> Option<Arc<dyn SigningKey>> {
+    any_supported_type(key).ok()
+}
+
 /// Reads the certificates of a PEM file: a chain, or the authorities of `client_ca`.
 ///
 /// # Errors
 /// If the file cannot be read, is not PEM, or has no certificate.
 pub fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let text = read(file)?;
+    stamped_chain(file).map(|(chain, _)| chain)
+}
+
+/// The same, with the version of the file.
+///
+/// # Errors
+/// As [`chain`].
+pub fn stamped_chain(
+    file: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, Stamp), CertificateError> {
+    let (text, stamp) = stamped(file)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let certificates =
         certificates.map_err(|why| CertificateError::Pem { file: file.to_owned(), why })?;
@@ -154,7 +182,7 @@ pub fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateErr
         let holds_key = PrivateKeyDer::from_pem_slice(&text).is_ok();
         return Err(CertificateError::NoCertificate { file: file.to_owned(), holds_key });
     }
-    Ok(certificates)
+    Ok((certificates, stamp))
 }
 
 /// The names and dates of a certificate; `None` if it is not X.509.
@@ -180,14 +208,18 @@ pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 impl Description {
-    /// What is wrong with its dates at `now`, for a warning.
+    /// What is wrong with its dates at `now`, or will be within [`EXPIRY_WARNING`], for a warning.
     pub fn dates_fault(&self, now: SystemTime) -> Option<String> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        let soon = i64::try_from(now.saturating_add(EXPIRY_WARNING).as_secs()).ok()?;
         let now = i64::try_from(now.as_secs()).ok()?;
         if now > self.not_after {
             return Some(format!("expired on {}", date(self.not_after)));
         }
-        (now < self.not_before).then(|| format!("is not valid before {}", date(self.not_before)))
+        if now < self.not_before {
+            return Some(format!("is not valid before {}", date(self.not_before)));
+        }
+        (soon > self.not_after).then(|| format!("expires on {}", date(self.not_after)))
     }
 
     /// Whether a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which the
@@ -209,15 +241,16 @@ pub fn check_key(file: &Path) -> Result<(), CertificateError> {
     key(file).map(drop)
 }
 
-fn key(file: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    let text = read(file)?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {
+fn key(file: &Path) -> Result<(PrivateKeyDer<'static>, Stamp), CertificateError> {
+    let (text, stamp) = stamped(file)?;
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {
         // The header lines of an encrypted traditional key (RFC 1421) are not base64, so it does
         // not parse at all.
         _ if is_encrypted(&text) => CertificateError::EncryptedKey { file: file.to_owned() },
         pem::Error::NoItemsFound => CertificateError::NoKey { file: file.to_owned() },
         why => CertificateError::Pem { file: file.to_owned(), why },
-    })
+    })?;
+    Ok((key, stamp))
 }
 
 fn is_encrypted(text: &[u8]) -> bool {
@@ -231,8 +264,12 @@ fn is_encrypted(text: &[u8]) -> bool {
 /// # Errors
 /// [`CertificateError::Unreadable`].
 pub fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
-    read_regular(file, FILE_BYTES_MAX)
-        .map(Zeroizing::new)
+    stamped(file).map(|(text, _)| text)
+}
+
+fn stamped(file: &Path) -> Result<(Zeroizing<Vec<u8>>, Stamp), CertificateError> {
+    read_stamped(file, FILE_BYTES_MAX)
+        .map(|(text, stamp)| (Zeroizing::new(text), stamp))
         .map_err(|why| CertificateError::Unreadable { file: file.to_owned(), why })
 }
 
@@ -241,6 +278,10 @@ fn date(seconds: i64) -> String {
     let since = Duration::from_secs(seconds);
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
 }
+
+/// How long before its end a certificate is warned of. Clients of ACME renew one that lasts 90 days
+/// when it has 30 left, so at 14 its renewal has failed for two weeks.
+pub const EXPIRY_WARNING: Duration = Duration::from_hours(14 * 24);
 
 /// Most bytes of DER: webpki reads lengths of at most two bytes (`TWO_BYTE_DER_SIZE`), with four
 /// bytes before them.

@@ -1,5 +1,9 @@
 //! A checked configuration as a whole, for `serve`, `check` and `explain`.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use crate::files::read;
 use crate::fleet::FleetSettings;
 use crate::lists::ListFiles;
 use crate::model::{
@@ -38,6 +42,38 @@ pub struct Config {
     pub workers: Option<usize>,
     /// Whether a reload ends the connections whose rule it removes.
     pub reload_ends_removed: bool,
+    /// With `watch = true`: the file itself.
+    pub watch: Option<WatchedFile>,
+}
+
+/// A configuration file that is read again when it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedFile {
+    /// The file, as it was named.
+    pub file: PathBuf,
+    /// Stands for the text that was read.
+    pub digest: u64,
+}
+
+impl WatchedFile {
+    pub(super) fn new(file: &Path, text: &str) -> Self {
+        Self { file: file.to_owned(), digest: digest(text) }
+    }
+
+    /// Stands for the text that is in the file now.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn digest_now(&self) -> Result<u64, String> {
+        let read = read(&self.file).map(|text| digest(&text));
+        read.map_err(|why| format!("{}: {why}", self.file.display()))
+    }
+}
+
+fn digest(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Config {

@@ -2,12 +2,11 @@
 //! can be used and fit their keys and their rules.
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use eyelet_policy::NamePattern;
-use eyelet_sys::file::open_regular;
+use eyelet_sys::file::{read_regular, regular_mode};
 
 use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
@@ -16,7 +15,7 @@ use crate::reader::{Report, Text};
 /// How thoroughly the files are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Only that they can be opened: `serve` and `explain` start fast with 10,000 of them.
+    /// Only that they are there: `serve` reads them next, and `explain` does not need them.
     Files,
     /// Certificates are read, and compared with their keys and with the names of their rules.
     Full,
@@ -138,25 +137,21 @@ impl Files {
         let known = match self.present.get(path) {
             Some(known) => known.clone(),
             None => {
-                let opened = open(path);
-                self.present.insert(path.to_owned(), opened.clone());
-                opened
+                let mode = mode(path);
+                self.present.insert(path.to_owned(), mode.clone());
+                mode
             }
         };
         report.keep(at, known)
     }
 }
 
-/// Opens a file and returns its mode.
-fn open(path: &Path) -> Result<u32, String> {
-    let opened = open_regular(path).and_then(|file| file.metadata());
-    opened
-        .map(|metadata| metadata.mode())
-        .map_err(|why| format!("cannot read {}: {why}", path.display()))
+fn mode(path: &Path) -> Result<u32, String> {
+    regular_mode(path).map_err(|why| format!("cannot read {}: {why}", path.display()))
 }
 
 fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
-    let certified = certificate::load(files).map_err(|why| {
+    let pair = certificate::load(files).map_err(|why| {
         let of_key = match &why {
             CertificateError::Unreadable { file, .. } | CertificateError::Pem { file, .. } => {
                 *file == files.key
@@ -171,7 +166,17 @@ fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
         };
         Fault { message: why.to_string(), of_key }
     })?;
-    Ok(certified.cert.first().and_then(certificate::describe))
+    Ok(pair.certified.cert.first().and_then(certificate::describe))
+}
+
+/// Reads a configuration file.
+pub(super) fn read(path: &Path) -> Result<String, String> {
+    let bytes =
+        read_regular(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
+    String::from_utf8(bytes).map_err(|why| {
+        let at = why.utf8_error().valid_up_to();
+        format!("is not UTF-8, which TOML is: byte {at} cannot be read")
+    })
 }
 
 fn warn_of(
@@ -182,7 +187,7 @@ fn warn_of(
     now: SystemTime,
 ) {
     if let Some(fault) = description.dates_fault(now) {
-        report.warning(certificate.at, format!("the certificate {fault}"));
+        report.warning(certificate.at, format!("the certificate in {} {fault}", certificate.text));
     }
     let listed = names.iter().filter(|name| ***name != NamePattern::Absent);
     let uncovered: Vec<String> =
@@ -205,6 +210,9 @@ fn shown(names: &[String]) -> String {
         more => format!("{} and {more} more", shown.join(", ")),
     }
 }
+
+/// Most bytes of a file: 100,000 rules with a name each take about 10 MB.
+const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Mode bits: users other than the owner and the group may read or write.
 const OTHERS: u32 = 0o006;

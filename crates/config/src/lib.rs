@@ -21,7 +21,7 @@ mod tests;
 mod values;
 
 pub use certificate::CertificateFiles;
-pub use checked::Config;
+pub use checked::{Config, WatchedFile};
 pub use diagnostic::{Diagnostic, Severity};
 pub use files::Depth;
 pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};

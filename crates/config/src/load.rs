@@ -7,12 +7,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use eyelet_policy::Rules;
-use eyelet_sys::file::read_regular;
 use toml::de::DeTable;
 
-use crate::checked::Config;
+use crate::checked::{Config, WatchedFile};
 use crate::diagnostic::Diagnostic;
-use crate::files::{Depth, Files};
+use crate::files::{Depth, Files, read};
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
 use crate::reader::{Report, Section};
@@ -108,6 +107,9 @@ fn check(
         tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),
         reload_ends_removed: document.flag(&mut report, "reload_ends_removed").unwrap_or(false),
+        watch: document
+            .flag(&mut report, "watch")
+            .and_then(|watches| watches.then(|| WatchedFile::new(path, text))),
     };
     let (diagnostics, fatal) = report.finish();
     if fatal {
@@ -229,18 +231,6 @@ fn check_coverage(
         report.warning(section.at, message);
     }
 }
-
-fn read(path: &Path) -> Result<String, String> {
-    let bytes =
-        read_regular(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
-    String::from_utf8(bytes).map_err(|why| {
-        let at = why.utf8_error().valid_up_to();
-        format!("is not UTF-8, which TOML is: byte {at} cannot be read")
-    })
-}
-
-/// Most bytes of a file: 100,000 rules with a name each take about 10 MB.
-const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Most covering rules that a message names.
 const COVERING_SHOWN: usize = 3;

@@ -187,7 +187,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 12] = [
+pub(super) const DOCUMENT_KEYS: [&str; 13] = [
     "dictionary",
     "dns",
     "evidence",
@@ -199,6 +199,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 12] = [
     "reload_ends_removed",
     "rule",
     "tickets",
+    "watch",
     "workers",
 ];
 

@@ -9,8 +9,6 @@
 mod alerts;
 mod incoming;
 
-use std::sync::Arc;
-
 use eyelet_record::{Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{HelloReader, Peek};
@@ -19,7 +17,7 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
     CipherSuite, ClientConnection, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind,
-    ProtocolVersion, ServerConfig,
+    ProtocolVersion,
 };
 use rustls_pki_types::CertificateDer;
 
@@ -29,7 +27,7 @@ use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Limit, Reason, Stage, When};
 use eyelet_tls::provider::with_next_seq;
-use eyelet_tls::server::{Certificates, TrafficSecrets, take_captured, with_certificates};
+use eyelet_tls::server::{Handshake, TrafficSecrets, take_captured, with_certificates};
 use incoming::{Next, is_early_data, next_record};
 
 /// Bytes of one read: a client's second flight, with certificates, is rarely more.
@@ -76,11 +74,12 @@ impl From<End> for HandshakeFailure {
 /// some. `asks_certificate` says that the server requests a client certificate.
 pub async fn handshake(
     connection: &ConnectionHandle,
-    (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
+    with: Handshake,
     incoming: CountedBuffer,
     early_data: bool,
     asks_certificate: bool,
 ) -> Result<Handshaken, HandshakeFailure> {
+    let Handshake { config, certificates, .. } = with;
     let tls = UnbufferedServerConnection::new(config).map_err(|error| alerts::end(&error))?;
     let mut machine = Machine::new(tls, incoming, early_data);
     let budget = &connection.worker.snapshot.budget;
@@ -120,12 +119,13 @@ fn stopped(wait_error: WaitError) -> End {
 
 /// Does the handshake with a client in this process, without a socket.
 pub fn warm_up(
-    (config, certificates): (Arc<ServerConfig>, Arc<Certificates>),
+    with: Handshake,
     client: &mut ClientConnection,
     incoming: CountedBuffer,
 ) -> Result<Handshaken, String> {
     /// Flights of each side. A HelloRetryRequest would add one.
     const FLIGHTS_MAX: usize = 4;
+    let Handshake { config, certificates, .. } = with;
     let tls = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
     let mut machine = Machine::new(tls, incoming, false);
     for _ in 0..FLIGHTS_MAX {

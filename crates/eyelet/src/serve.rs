@@ -18,10 +18,11 @@ use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
-use eyelet_config::{Access, Config};
+use eyelet_config::{Access, Config, WatchedFile};
 use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
+use eyelet_sources::{ChangedSources, Served, SourceWatcher};
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 use eyelet_tls::tickets::TicketKeys;
@@ -71,6 +72,9 @@ pub struct Running {
     untidy: Option<u64>,
     budget: Arc<Budget>,
     ticket_keeper: TicketKeeper,
+    /// `None`: the system lets no thread watch files.
+    sources: Option<SourceWatcher>,
+    changed: watch::Sender<ChangedSources>,
 }
 
 /// Reads the files of a new configuration. It needs nothing of [`Running`], so it may run on
@@ -147,6 +151,8 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         untidy: None,
         budget,
         ticket_keeper,
+        sources: None,
+        changed: watch::Sender::default(),
     };
     // Returns memory and program pages that only the start needed. From here on connections need
     // the memory.
@@ -158,6 +164,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
         return Err(StartError::Worker(error));
     }
     eyelet_sys::memory::trim();
+    running.watch_sources();
     for address in &addresses {
         tracing::info!("listening on {address}");
     }
@@ -256,14 +263,59 @@ impl Running {
         self.published.publish(snapshot, listeners, self.writer.lines());
         self.earlier.push(earlier);
         self.untidy = Some(generation);
+        self.watch_sources();
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::Reload(generation));
         Ok(Reloaded { generation, unchanged })
     }
 
-    /// Has the next request of each HTTP connection decided again. Call it after a list of the
-    /// newest configuration was replaced.
-    pub fn decide_anew(&mut self) {
+    /// Watches the files of the newest configuration.
+    fn watch_sources(&mut self) {
+        let snapshot = self.published.snapshot();
+        let (config, tls) = (snapshot.config.clone(), snapshot.tls.clone());
+        let served = Served { config, tls };
+        if let Some(sources) = &self.sources {
+            return sources.serve(served);
+        }
+        let changed = self.changed.clone();
+        let note = move |new| changed.send_modify(|known| *known = known.with(new));
+        let sources = SourceWatcher::start(served, note);
+        let sources = sources.inspect_err(|error| {
+            tracing::error!("files are not watched: {error}; a reload reads them again");
+        });
+        self.sources = sources.ok();
+    }
+
+    /// What has changed in files that are watched, until [`Running::take_changed`] takes it.
+    pub fn changed(&self) -> watch::Receiver<ChangedSources> {
+        self.changed.subscribe()
+    }
+
+    /// Has the next request of each HTTP connection decided again if a list or the system's
+    /// resolvers have changed. Returns whether the configuration file differs from what serves.
+    pub fn take_changed(&mut self) -> bool {
+        let mut changed = ChangedSources::default();
+        self.changed.send_if_modified(|known| {
+            changed = std::mem::take(known);
+            // Nobody needs to hear of it again.
+            false
+        });
+        let snapshot = self.published.snapshot();
+        let renews_dns = changed.dns && snapshot.names.system.renew(&snapshot.config.dns);
+        if renews_dns {
+            tracing::info!("the system's resolvers or hosts have changed and are read again");
+        }
+        if changed.lists || renews_dns {
+            self.decide_anew();
+        }
+        // A reload since then may have read it.
+        let differs = |file: &WatchedFile| file.digest_now() != Ok(file.digest);
+        changed.configuration && self.config().watch.as_ref().is_some_and(differs)
+    }
+
+    /// Has the next request of each HTTP connection decided again, after something that the newest
+    /// configuration was made from was replaced.
+    fn decide_anew(&mut self) {
         let earlier = self.published.snapshot();
         let snapshot = Arc::new(earlier.decided_anew());
         let generation = snapshot.generation;

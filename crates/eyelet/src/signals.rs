@@ -53,10 +53,7 @@ impl Signals {
         file: &Path,
     ) -> Result<ReloadOutcome, StopCause> {
         tokio::select! {
-            outcome = reload(running, file) => {
-                log(&outcome);
-                Ok(outcome)
-            }
+            outcome = reload(running, file) => Ok(outcome),
             signal = self.until_terminated() => Err(StopCause::Signal(signal)),
         }
     }
@@ -71,17 +68,37 @@ impl Signals {
     ) -> StopCause {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
+        let mut changed = running.changed();
+        let mut known = None;
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
                 _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
                 _ = self.hangup.recv() => {
-                    if let Err(stop) = self.reload(running, file).await {
-                        return stop;
+                    match self.reload(running, file).await {
+                        Ok(outcome) => log(&outcome),
+                        Err(stop) => return stop,
                     }
                 }
+                Ok(()) = changed.changed() => {
+                    if !running.take_changed() {
+                        continue;
+                    }
+                    let outcome = match self.reload(running, file).await {
+                        Ok(outcome) => outcome,
+                        Err(stop) => return stop,
+                    };
+                    // A file with mistakes is tried again each minute.
+                    if known.as_ref() != Some(&outcome) {
+                        log(&outcome);
+                    }
+                    known = (outcome.code != 0).then_some(outcome);
+                }
                 Some(request) = next(&mut control) => match self.reload(running, file).await {
-                    Ok(outcome) => request.answer(&outcome).await,
+                    Ok(outcome) => {
+                        log(&outcome);
+                        request.answer(&outcome).await;
+                    }
                     Err(stop) => return stop,
                 },
                 _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),

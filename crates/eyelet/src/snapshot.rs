@@ -17,6 +17,7 @@ use eyelet_resolve::certificate::RootsError;
 use eyelet_resolve::evidence::EvidenceStore;
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
+use eyelet_resolve::system::SystemDns;
 use eyelet_telemetry::labels::Labels;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::{ServerConfigs, TlsError};
@@ -84,7 +85,8 @@ impl PreparedSnapshot {
         ticket_keys: &Arc<TicketKeys>,
         earlier: Option<&Snapshot>,
     ) -> Result<Self, SnapshotError> {
-        let tls = ServerConfigs::new(&config, ticket_keys, earlier.map(|earlier| &*earlier.tls))?;
+        let served = earlier.map(|earlier| (&*earlier.tls, &earlier.config.rules));
+        let tls = ServerConfigs::new(&config, ticket_keys, served)?;
         let known = earlier.map(|earlier| &*earlier.http.upstream_tls);
         let upstream_tls = ClientConfigs::new(&config, known)?;
         let evidence = match earlier {
@@ -160,6 +162,7 @@ impl PreparedSnapshot {
             loops: Loops::new(&config.listeners, addresses, loops),
             evidence: self.evidence,
             budget: budget.clone(),
+            system: SystemDns::new(&config.dns),
         };
         let tls = Arc::new(self.tls);
         let http = SharedHttp {

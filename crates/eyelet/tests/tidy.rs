@@ -148,16 +148,29 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "aws-lc-rs",
             "eyelet-config",
+            "eyelet-sys",
             "rustls",
             "rustls-native-certs",
             "rustls-pki-types",
             "thiserror",
+            "tracing",
             "zeroize",
         ]),
     ),
     (
         "crates/fleet",
         Some(&["aws-lc-rs", "eyelet-config", "eyelet-sys", "redis", "thiserror", "zeroize"]),
+    ),
+    (
+        "crates/sources",
+        Some(&[
+            "eyelet-config",
+            "eyelet-policy",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "eyelet-tls",
+            "tracing",
+        ]),
     ),
     (
         "crates/resolve",

@@ -21,3 +21,4 @@ pub mod resolved;
 pub mod resolver;
 pub mod resolvers;
 pub mod servers;
+pub mod system;

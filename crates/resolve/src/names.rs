@@ -7,6 +7,7 @@ use crate::evidence::EvidenceStore;
 use crate::loops::Loops;
 use crate::resolver::Resolver;
 use crate::resolvers::Resolvers;
+use crate::system::SystemDns;
 use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::Budget;
@@ -21,6 +22,8 @@ pub struct SharedNames {
     pub evidence: EvidenceStore,
     /// Memory that connections hold, in all workers.
     pub budget: Arc<Budget>,
+    /// The version of the system's hosts and resolvers.
+    pub system: SystemDns,
 }
 
 /// The state of one worker.
@@ -33,6 +36,8 @@ pub struct Names {
     pub resolver: Rc<Resolver>,
     /// The resolvers for evidence. Each is queried separately.
     pub resolvers: Rc<Resolvers>,
+    /// The version of the system's files that both were made from.
+    system: u64,
 }
 
 impl Names {
@@ -41,17 +46,21 @@ impl Names {
         let config = &shared.config;
         let resolver = Rc::new(Resolver::new(&config.dns));
         let resolvers = Rc::new(Resolvers::new(&config.dns, config.evidence.timeout));
-        Self { shared, engine, resolver, resolvers }
+        let system = shared.system.version();
+        Self { shared, engine, resolver, resolvers, system }
     }
 
-    /// The same under a new configuration. It keeps its resolvers where they stay as they are.
+    /// The same under a new configuration. It keeps its resolvers where they stay as they are, in
+    /// the configuration and in the system's files.
     #[must_use]
     pub fn reloaded(&self, shared: Arc<SharedNames>) -> Self {
         let (old, new) = (&self.shared.config, &shared.config);
-        if (&old.dns, old.evidence.timeout) != (&new.dns, new.evidence.timeout) {
+        let system = shared.system.version();
+        if (&old.dns, old.evidence.timeout, self.system) != (&new.dns, new.evidence.timeout, system)
+        {
             return Self::new(shared, self.engine.clone());
         }
         let (resolver, resolvers) = (self.resolver.clone(), self.resolvers.clone());
-        Self { shared, engine: self.engine.clone(), resolver, resolvers }
+        Self { shared, engine: self.engine.clone(), resolver, resolvers, system }
     }
 }

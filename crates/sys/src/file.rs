@@ -2,10 +2,12 @@
 //! checked, and reading has a limit.
 
 use std::fs::{File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{self, AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -16,21 +18,76 @@ const OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXE
 
 /// Opens a regular file to read it. Anything else is an error that names its kind.
 pub fn open_regular(path: &Path) -> io::Result<File> {
+    open_with_metadata(path).map(|(file, _)| file)
+}
+
+fn open_with_metadata(path: &Path) -> io::Result<(File, Metadata)> {
     let file = File::from(fs::open(path, OPEN | OFlags::RDONLY, Mode::empty())?);
-    check_regular(&file)?;
-    Ok(file)
+    let metadata = file.metadata()?;
+    check_regular(&metadata)?;
+    Ok((file, metadata))
+}
+
+/// The mode of a regular file. Anything else is an error that names its kind. The file is not
+/// opened: whoever reads it learns whether it may.
+pub fn regular_mode(path: &Path) -> io::Result<u32> {
+    let metadata = std::fs::metadata(path)?;
+    check_regular(&metadata)?;
+    Ok(metadata.mode())
 }
 
 /// Reads a regular file of at most `bytes_max` bytes. A larger one is [`ErrorKind::FileTooLarge`].
 /// The content is read into one allocation, so that a key leaves no copies behind.
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    read(&open_regular(path)?, bytes_max)
+    read_stamped(path, bytes_max).map(|(content, _)| content)
 }
 
-fn read(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+/// The same, with the stamp that the file had before it was read.
+pub fn read_stamped(path: &Path, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
+    let (file, metadata) = open_with_metadata(path)?;
+    let stamp = Stamp::of(&metadata, SystemTime::now());
+    Ok((read(&file, metadata.len(), bytes_max)?, stamp))
+}
+
+/// A version of a file, to notice that a path leads to another file or to other contents. It is a
+/// digest of the device, the inode, the length and both times of change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamp(Option<std::num::NonZeroU64>);
+
+impl Stamp {
+    /// The stamp of the file that a path leads to, through all links.
+    pub fn at(path: &Path) -> Self {
+        std::fs::metadata(path).map_or_else(|_| Self(None), |m| Self::of(&m, SystemTime::now()))
+    }
+
+    fn of(metadata: &Metadata, now: SystemTime) -> Self {
+        let changed = Duration::from_secs(metadata.ctime().try_into().unwrap_or(u64::MAX));
+        let since = SystemTime::UNIX_EPOCH.checked_add(changed);
+        let since = since.and_then(|changed| now.duration_since(changed).ok());
+        if since.is_none_or(|since| since < UNSETTLED) {
+            return Self(None);
+        }
+        let mut hasher = DefaultHasher::new();
+        (metadata.dev(), metadata.ino(), metadata.len()).hash(&mut hasher);
+        (metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+        (metadata.ctime(), metadata.ctime_nsec()).hash(&mut hasher);
+        Self(std::num::NonZeroU64::new(hasher.finish()))
+    }
+
+    /// Whether both are certainly the same version. A missing file, and one that has just changed,
+    /// equals nothing.
+    pub fn is_same(self, other: Self) -> bool {
+        self.0.is_some() && self.0 == other.0
+    }
+}
+
+/// A file that changed this recently may change again without a new time: some file systems count
+/// two seconds (FAT), others the ticks of the kernel's clock.
+const UNSETTLED: Duration = Duration::from_secs(3);
+
+fn read(file: &File, length: u64, bytes_max: u64) -> io::Result<Vec<u8>> {
     let too_large =
         || io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"));
-    let length = file.metadata()?.len();
     if length > bytes_max {
         return Err(too_large());
     }
@@ -42,12 +99,11 @@ fn read(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > bytes_max { Err(too_large()) } else { Ok(content) }
 }
 
-fn check_regular(file: &File) -> io::Result<Metadata> {
-    let metadata = file.metadata()?;
+fn check_regular(metadata: &Metadata) -> io::Result<()> {
     if metadata.is_file() {
-        return Ok(metadata);
+        return Ok(());
     }
-    let what = kind_name(&metadata);
+    let what = kind_name(metadata);
     let kind = if metadata.is_dir() { ErrorKind::IsADirectory } else { ErrorKind::InvalidInput };
     Err(io::Error::new(kind, format!("it is {what}; expected a regular file")))
 }
@@ -166,8 +222,9 @@ impl OwnFolder {
     pub fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
         let flags = OPEN | OFlags::RDONLY | OFlags::NOFOLLOW;
         let file = File::from(fs::openat(&self.0, name, flags, Mode::empty())?);
-        check_regular(&file)?;
-        read(&file, bytes_max)
+        let metadata = file.metadata()?;
+        check_regular(&metadata)?;
+        read(&file, metadata.len(), bytes_max)
     }
 
     /// Writes a file completely or not at all: first under the name `beside`, which is then renamed
@@ -261,6 +318,26 @@ mod tests {
         assert_eq!(kind(&folder, 9), ErrorKind::IsADirectory);
         // A file whose length is 0 although it has content.
         assert_eq!(kind(Path::new("/proc/self/status"), 9), ErrorKind::FileTooLarge);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_stamp_says_whether_a_path_leads_to_the_same_contents() {
+        let folder = folder("stamp");
+        let (one, two, link) = (folder.join("one"), folder.join("two"), folder.join("link"));
+        std::fs::write(&one, b"1").unwrap();
+        std::fs::write(&two, b"1").unwrap();
+        symlink("one", &link).unwrap();
+        let later = || SystemTime::now() + 2 * UNSETTLED;
+        let stamp = |path: &Path| Stamp::of(&std::fs::metadata(path).unwrap(), later());
+        assert!(stamp(&link).is_same(stamp(&one)));
+        assert!(!stamp(&two).is_same(stamp(&one)), "another file with the same contents");
+        let before = stamp(&one);
+        std::fs::write(&one, b"12").unwrap();
+        assert!(!stamp(&one).is_same(before));
+        // It has just changed, so it may change again within the same tick of the clock.
+        assert!(!Stamp::at(&one).is_same(Stamp::at(&one)));
+        assert!(!Stamp::at(&folder.join("none")).is_same(Stamp::at(&folder.join("none"))));
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -3,6 +3,7 @@
 
 pub mod epoll;
 pub mod file;
+pub mod inotify;
 pub mod interfaces;
 pub mod memory;
 pub mod pipe;

@@ -46,10 +46,14 @@ counters! {
     refused,
     /// Connections that were ended, or not accepted, because memory was short.
     shed,
-    /// Times that the store of the fleet could not be used.
-    store_failures,
+    /// Times that a file that changed could not be used. Each fault counts once.
+    sources_refused,
+    /// Times that the new contents of a file replaced what was read from it before.
+    sources_replaced,
     /// Connections spliced.
     spliced,
+    /// Times that the store of the fleet could not be used.
+    store_failures,
     /// Connections terminated.
     terminated,
     /// Connections that ended before their rule's action began.

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod certificates;
 pub mod client;
 mod client_chain;
 #[cfg(test)]

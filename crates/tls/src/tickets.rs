@@ -10,11 +10,13 @@ mod key;
 mod session;
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use aws_lc_rs::error::Unspecified;
+use eyelet_config::RuleList;
 use zeroize::Zeroizing;
 
 use key::{EXPORTED_BYTES, Key, NAME_BYTES};
@@ -260,6 +262,11 @@ impl SourceId {
         let mut id = Self::NONE;
         id.0.iter_mut().zip(digest.as_ref()).for_each(|(to, from)| *to = *from);
         id
+    }
+
+    /// A file of a configuration: its path as it is written there.
+    pub fn of(rules: &RuleList, path: &Path) -> Self {
+        Self::new(rules.as_written(path).as_os_str().as_encoded_bytes())
     }
 
     /// Its bytes.

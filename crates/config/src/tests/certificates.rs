@@ -310,11 +310,11 @@ fn certificates_that_are_odd() {
     };
     assert_eq!(
         said("\"app.example\"", "old"),
-        ["6:15: warning: the certificate expired on 2002-02-03T00:00:00Z"]
+        ["6:15: warning: the certificate in old.pem expired on 2002-02-03T00:00:00Z"]
     );
     assert_eq!(
         said("\"app.example\"", "early"),
-        ["6:15: warning: the certificate is not valid before 2999-01-01T00:00:00Z"]
+        ["6:15: warning: the certificate in early.pem is not valid before 2999-01-01T00:00:00Z"]
     );
     assert_eq!(
         said("[\"app.example\", \"b.example\", \"x.y.app.example\", \"*.b.example\"]", "app"),
@@ -340,7 +340,7 @@ fn keys_of_every_kind_are_read() {
         let files =
             CertificateFiles { certificate: folder.0.join("a.pem"), key: folder.0.join("a.key") };
         let loaded = certificate::load(&files).unwrap_or_else(|why| panic!("{name}: {why}"));
-        assert_eq!(certificate::names(&loaded.cert[0]), ["app.example"]);
+        assert_eq!(certificate::names(&loaded.certified.cert[0]), ["app.example"]);
     }
     let files =
         CertificateFiles { certificate: folder.0.join("none.pem"), key: folder.0.join("a.key") };

@@ -46,10 +46,10 @@ pub async fn terminate(
     (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
-    let config = match snapshot.tls.of(&snapshot.config.rules, rule) {
-        Ok(config) => config,
+    let with = match snapshot.tls.of(&snapshot.config.rules, rule) {
+        Ok(with) => with,
+        // It was logged when the certificate was read.
         Err(error) => {
-            tracing::error!("rule {:?}: {error}", snapshot.config.rules.at(rule).name);
             return refuse::fail(connection, End::failed(Reason::Configuration(Detail::of(error))));
         }
     };
@@ -63,14 +63,15 @@ pub async fn terminate(
     }
     connection.handle.due_in(snapshot.config.limits.handshake_timeout);
     let asks_client = terminate.client_ca.is_some();
-    let done = match handshake(connection, config, peeked, offer.early_data, asks_client).await {
+    let client_roots = with.client_roots;
+    let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => {
             park::close_with(&connection.handle, &failure.alert);
             return Err(failure.end);
         }
     };
-    info.decided.client_roots = snapshot.tls.client_roots(&snapshot.config.rules, rule);
+    info.decided.client_roots = client_roots;
     info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(connection, info, Some(&tls_of(&done))),

@@ -4,8 +4,6 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
-use eyelet_config::Depth;
-
 use crate::support::client::Offer;
 use crate::support::edge::{self, LISTENER, connect};
 use crate::support::web::get;
@@ -77,36 +75,32 @@ fn a_reload_reads_the_files_again() {
     assert!(said.text.starts_with("allow.txt: 1 name\nnets.txt: 1 network\n"), "{}", said.text);
 }
 
-/// The next request of a kept connection is decided by the newest list.
+/// No reload: the files are watched. The next request of a kept connection is decided by the newest
+/// list.
 #[test]
 fn a_list_is_replaced_while_connections_are_kept() {
     let (pki, upstream) = (Pki::new(), Upstream::http());
     let rule = pki.terminate(&format!("http://{}", upstream.address), "");
     let rule = rule.replace("\"app.test\"", "{ file = \"allow.txt\" }");
     pki.folder.write("allow.txt", "app.test\n");
-    let text = format!("workers = 2\n{LISTENER}{rule}[log]\naccess = \"off\"\n");
-    let file = pki.folder.write("edge.toml", text);
-    let loaded = eyelet_config::load(&file, Depth::Files).unwrap();
-    let mut running = eyelet::serve::start(loaded.config).unwrap();
-    let to = running.addresses()[0];
+    let edge = Edge::start(&pki.folder, &format!("{rule}[log]\naccess = \"off\"\n"));
+    let to = edge.address();
     let mut client = Offer::new(&pki).connect(to, "app.test");
     assert_eq!(get(&mut client, "/").status, 200);
-
-    let config = running.config();
-    let (id, _) = config.lists.iter().next().unwrap();
     pki.folder.write("allow.txt", "other.test\n");
-    assert!(config.lists.renew(id, &config.policy).unwrap().is_new);
+    let refused = until("the new list", || {
+        let status = get(&mut client, "/").status;
+        (status != 200).then_some(status)
+    });
+    assert_eq!(refused, 421);
     is_refused(to, "app.test");
-    running.decide_anew();
-    until("both workers to serve", || running.tidy().then_some(()));
-    assert_eq!(get(&mut client, "/").status, 421);
-
+    edge.wait_log("allow.txt: its new contents are in use");
+    // A mistake keeps the last good list.
     pki.folder.write("allow.txt", "app.test\n*\n");
-    assert!(config.lists.renew(id, &config.policy).is_err());
+    edge.wait_log("allow.txt:2:1: error");
     is_refused(to, "app.test");
     pki.folder.write("allow.txt", "app.test\n");
-    assert!(config.lists.renew(id, &config.policy).unwrap().is_new);
-    let mut client = Offer::new(&pki).connect(to, "app.test");
+    let mut client = until("the mended list", || Offer::new(&pki).try_connect(to, "app.test").ok());
     assert_eq!(get(&mut client, "/").status, 200);
-    running.drain();
+    assert_eq!(edge.log().matches("allow.txt:2:1: error").count(), 1, "{}", edge.log());
 }

@@ -20,6 +20,7 @@ mod probes;
 mod proxy;
 mod refuse;
 mod reload;
+mod renewal;
 mod splice;
 mod terminate;
 mod tickets;

@@ -1,0 +1,272 @@
+//! Files that change while the edge runs: certificates, keys, client_ca and the configuration.
+//! Must not know how they are watched; it writes files as operators and their tools do.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustls::HandshakeKind;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use crate::support::client::{Offer, TLS13, alert_in, echo, handshake};
+use crate::support::edge::{self, LISTENER};
+use crate::support::pki::{Kind, NAMES};
+use crate::support::program::{need, skip};
+use crate::support::web::get;
+use crate::support::{Edge, Pki, Tls, Upstream, output, until};
+
+/// The certificate in a file.
+fn leaf_in(file: &Path) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(file).unwrap()
+}
+
+fn shown(tls: &Tls) -> CertificateDer<'static> {
+    tls.conn.peer_certificates().unwrap()[0].clone()
+}
+
+/// Waits until new connections get the certificate in this file.
+fn until_shown(pki: &Pki, edge: &Edge, file: &Path) {
+    let expected = leaf_in(file);
+    until("the new certificate", || {
+        let tls = Offer::new(pki).connect(edge.address(), "app.test");
+        (shown(&tls) == expected).then_some(())
+    });
+}
+
+fn count(edge: &Edge, text: &str) -> usize {
+    edge.log().matches(text).count()
+}
+
+fn pair(folder: &Path, name: &str) -> [Vec<u8>; 2] {
+    ["pem", "key"].map(|kind| fs::read(folder.join(format!("{name}.{kind}"))).unwrap())
+}
+
+/// Each file is truncated and written in place, the key long after its certificate.
+#[test]
+fn a_renewed_pair_is_shown_once_it_is_whole_and_nothing_else_changes() {
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("tcp://{}", app.address), ""));
+    let config = Offer { versions: TLS13, ..Offer::new(&pki) }.config();
+    let connect = || handshake(config.clone(), edge::connect(edge.address()), "app.test").unwrap();
+    let mut held = connect();
+    echo(&mut held, b"before");
+    let old = shown(&held);
+    let new = pki.server("new", &NAMES, Kind::P384).certificate;
+    let [certificate, key] = pair(pki.folder.path(), "new");
+    let fault = "edge.key does not fit the certificate in";
+    fs::write(pki.file("edge.pem"), &certificate[..certificate.len() / 2]).unwrap();
+    edge.wait_log("edge.pem: broken PEM");
+    fs::write(pki.file("edge.pem"), &certificate).unwrap();
+    edge.wait_log(fault);
+    // It is tried again at each event, and the same fault is logged once.
+    fs::write(pki.file("edge.key"), "").unwrap();
+    edge.wait_log("edge.key has no private key");
+    assert_eq!(shown(&Offer::new(&pki).connect(edge.address(), "app.test")), old);
+    fs::write(pki.file("edge.key"), &key).unwrap();
+    until_shown(&pki, &edge, &pki.file("new.pem"));
+    assert_eq!(shown(&Offer::new(&pki).connect(edge.address(), "app.test")), new);
+    assert_eq!(count(&edge, fault), 1, "{}", edge.log());
+    edge.wait_log("edge.pem: its new contents are in use");
+    echo(&mut held, b"goes on");
+    let mut resumed = connect();
+    echo(&mut resumed, b"again");
+    assert_eq!(resumed.conn.handshake_kind(), Some(HandshakeKind::Resumed));
+}
+
+/// An editor, and certbot: new files beside the old ones, which are then renamed.
+#[test]
+fn files_that_are_renamed_over_others_are_read() {
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let edge = Edge::start(&pki.folder, &pki.terminate(&format!("tcp://{}", app.address), ""));
+    for kind in [Kind::P384, Kind::Rsa, Kind::P256] {
+        pki.server("new", &NAMES, kind);
+        fs::copy(pki.file("new.pem"), pki.file("copy.pem")).unwrap();
+        fs::rename(pki.file("new.key"), pki.file("edge.key")).unwrap();
+        fs::rename(pki.file("new.pem"), pki.file("edge.pem")).unwrap();
+        until_shown(&pki, &edge, &pki.file("copy.pem"));
+    }
+}
+
+/// A mounted secret: tls.crt -> ..data/tls.crt, ..data -> ..2026_1, and ..data is replaced.
+#[test]
+fn a_secret_whose_link_is_swapped_is_read() {
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let secret = pki.file("secret");
+    fs::create_dir(&secret).unwrap();
+    let version = |name: &str, [certificate, key]: [Vec<u8>; 2]| {
+        fs::create_dir(secret.join(name)).unwrap();
+        fs::write(secret.join(name).join("tls.crt"), certificate).unwrap();
+        pki.folder.write(&format!("secret/{name}/tls.key"), key);
+        let _ = fs::remove_file(secret.join("..new"));
+        symlink(name, secret.join("..new")).unwrap();
+        fs::rename(secret.join("..new"), secret.join("..data")).unwrap();
+    };
+    version("..1", pair(pki.folder.path(), "edge"));
+    symlink("..data/tls.crt", secret.join("tls.crt")).unwrap();
+    symlink("..data/tls.key", secret.join("tls.key")).unwrap();
+    let rule = pki.terminate(&format!("tcp://{}", app.address), "");
+    let rule = rule.replace("edge.pem", "secret/tls.crt").replace("edge.key", "secret/tls.key");
+    let edge = Edge::start(&pki.folder, &rule);
+    for number in 2..5 {
+        pki.server("new", &NAMES, Kind::P256);
+        version(&format!("..{number}"), pair(pki.folder.path(), "new"));
+        fs::remove_dir_all(secret.join(format!("..{}", number - 1))).unwrap();
+        until_shown(&pki, &edge, &pki.file("new.pem"));
+    }
+    assert_eq!(count(&edge, "ERROR"), 0, "{}", edge.log());
+}
+
+#[test]
+fn a_folder_that_is_removed_and_made_again_is_watched_again() {
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let folder = pki.file("live/app");
+    let put = |name: &str| {
+        fs::create_dir_all(&folder).unwrap();
+        let [certificate, key] = pair(pki.folder.path(), name);
+        fs::write(folder.join("app.pem"), certificate).unwrap();
+        pki.folder.write("live/app/app.key", key);
+    };
+    put("edge");
+    let rule = pki.terminate(&format!("tcp://{}", app.address), "");
+    let rule = rule.replace("edge.pem", "live/app/app.pem");
+    let edge = Edge::start(&pki.folder, &rule.replace("edge.key", "live/app/app.key"));
+    for _ in 0..2 {
+        let logged = count(&edge, "app.pem: No such file");
+        fs::remove_dir_all(pki.file("live")).unwrap();
+        until("the fault", || (count(&edge, "app.pem: No such file") > logged).then_some(()));
+        Offer::new(&pki).connect(edge.address(), "app.test");
+        pki.server("new", &NAMES, Kind::P256);
+        put("new");
+        until_shown(&pki, &edge, &pki.file("new.pem"));
+    }
+}
+
+#[test]
+fn new_authorities_verify_new_clients_and_held_connections_go_on() {
+    let (pki, next, app) = (Pki::new(), Pki::new(), Upstream::echo());
+    fs::copy(pki.file("ca.pem"), pki.file("clients.pem")).unwrap();
+    let rule = pki.terminate(&format!("tcp://{}", app.address), "client_ca = \"clients.pem\"\n");
+    let edge = Edge::start(&pki.folder, &rule);
+    let (old, new) = (pki.client("old"), next.client("new"));
+    let connect = |leaf| {
+        let offer = Offer { certificate: Some(leaf), versions: TLS13, ..Offer::new(&pki) };
+        // In TLS 1.3 the refusal comes after the client's handshake.
+        let mut tls = offer.try_connect(edge.address(), "app.test")?;
+        std::io::Write::write_all(&mut tls, b"x")?;
+        std::io::Read::read_exact(&mut tls, &mut [0])?;
+        Ok::<_, std::io::Error>(tls)
+    };
+    let mut held = connect(&old).unwrap();
+    // Both authorities have the same name, so the signature is what does not fit.
+    assert_eq!(alert_in(&connect(&new).unwrap_err()), Some(51), "decrypt_error");
+    // A broken file keeps the last good one.
+    fs::write(pki.file("clients.pem"), "-----BEGIN CERTIFICATE-----\n").unwrap();
+    edge.wait_log("client_ca");
+    drop(connect(&old).unwrap());
+    fs::copy(next.file("ca.pem"), pki.file("clients.pem")).unwrap();
+    let accepted = until("the new authorities", || connect(&new).ok());
+    assert_eq!(alert_in(&connect(&old).unwrap_err()), Some(51), "decrypt_error");
+    drop(accepted);
+    echo(&mut held, b"goes on");
+}
+
+/// Rules with the same `client_ca` ask for the same clients, whatever else they say.
+#[test]
+fn a_client_that_was_verified_serves_for_another_rule_with_the_same_authorities() {
+    let (pki, app) = (Pki::new(), Upstream::http());
+    let rule = |more: &str| {
+        let more = format!("client_ca = \"ca.pem\"\n{more}");
+        pki.terminate(&format!("http://{}", app.address), &more)
+    };
+    let file = pki.folder.write("edge.toml", format!("{LISTENER}{}", rule("")));
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let leaf = pki.client("client");
+    let offer = Offer { certificate: Some(&leaf), alpn: &["http/1.1"], ..Offer::new(&pki) };
+    let mut held = offer.connect(edge.address(), "app.test");
+    assert_eq!(get(&mut held, "/").status, 200);
+    let changed = rule("alpn_select = [\"http/1.1\"]\n");
+    pki.folder.write("edge.toml", format!("{LISTENER}{changed}"));
+    let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    assert_eq!(get(&mut held, "/").status, 200);
+}
+
+/// A mount namespace in which the test's folder is /etc.
+#[test]
+fn a_name_that_appears_in_the_systems_hosts_is_dialled() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("needs root");
+    }
+    if !need("unshare") {
+        return;
+    }
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    pki.folder.write("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n");
+    pki.folder.write("hosts", "127.0.0.1 localhost\n");
+    let upstream = format!("tcp://app.example:{}", app.address.port());
+    let rule = pki.terminate(&upstream, "");
+    pki.folder.write("edge.toml", format!("workers = 1\n{LISTENER}{rule}"));
+    let mut command = edge::eyelet(&pki.folder);
+    let program = command.get_program().to_owned();
+    command = std::process::Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount --bind \"$1\" /etc && exec \"$2\" serve /etc/edge.toml",
+    ]);
+    command.arg("sh").arg(pki.folder.path()).arg(program);
+    command.env("XDG_RUNTIME_DIR", pki.folder.path());
+    let edge = Edge::spawn(command, 1);
+    let connect = || {
+        let mut tls = Offer::new(&pki).connect(edge.address(), "app.test");
+        std::io::Write::write_all(&mut tls, b"x").ok()?;
+        std::io::Read::read_exact(&mut tls, &mut [0]).ok()
+    };
+    assert_eq!(connect(), None, "no such name");
+    pki.folder.write("hosts.new", "127.0.0.1 localhost app.example\n");
+    fs::rename(pki.file("hosts.new"), pki.file("hosts")).unwrap();
+    until("the new hosts", connect);
+}
+
+#[test]
+fn the_configuration_is_read_again_when_it_changes_if_it_says_so() {
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let rules = |more: &str| {
+        let rule = pki.terminate(&format!("tcp://{}", app.address), "");
+        format!("workers = 1\nwatch = true\n{more}{LISTENER}{rule}")
+    };
+    let text = rules("");
+    let file = pki.folder.write("edge.toml", &text);
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let mut held = Offer::new(&pki).connect(edge.address(), "app.test");
+    echo(&mut held, b"before");
+    let listen = "[[listener]]\naddress = \"127.0.0.2:0\"\n";
+    // As editors write: a new file, renamed over the old one.
+    let put = |text: &str| {
+        pki.folder.write("edge.toml.new", text);
+        fs::rename(pki.file("edge.toml.new"), &file).unwrap();
+    };
+    put(&rules(listen));
+    edge.wait_log("configuration 2 serves");
+    edge.wait_log("listening on 127.0.0.2");
+    put("[[listener]]\naddress = \"nowhere\"\n");
+    edge.wait_log("edge.toml:2:11: error");
+    edge.wait_log("reload: nothing has changed");
+    echo(&mut held, b"goes on");
+    Offer::new(&pki).connect(edge.address(), "app.test");
+    // In place, in two steps.
+    fs::write(&file, "").unwrap();
+    fs::write(&file, text.replace("watch = true", "watch = false")).unwrap();
+    edge.wait_log("configuration 3 serves");
+    put(&rules(listen));
+    // Nobody looks now: a reload is the next that reads it.
+    edge.signal(rustix::process::Signal::HUP);
+    edge.wait_log("configuration 4 serves");
+    echo(&mut held, b"to the end");
+}

@@ -1,0 +1,153 @@
+//! One look at all files: what has changed is read and replaced, and each fault is logged once.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use eyelet_config::{Config, Diagnostic};
+use eyelet_policy::ListId;
+use eyelet_sys::file::Stamp;
+use eyelet_telemetry::counters::{self, Counters};
+
+use crate::{ChangedSources, Served};
+
+/// Most replaced files that one look logs by name.
+const LOGGED_MAX: usize = 8;
+
+/// The files of what serves.
+pub struct SourceFiles {
+    served: Served,
+    /// The version of each list that serves. Missing: not known, or the last reading failed.
+    lists: HashMap<ListId, Stamp>,
+    /// The versions of the system's hosts and resolvers at the last look.
+    dns: Vec<Stamp>,
+    notes: Notes,
+}
+
+/// What is logged and counted of the files.
+struct Notes {
+    counters: Arc<Counters>,
+    /// The last fault of each file that has one.
+    faults: HashMap<PathBuf, String>,
+    /// SourceFiles that were replaced in this look.
+    replaced: usize,
+}
+
+impl SourceFiles {
+    /// The files of `served`. The faults of an earlier configuration's files are known.
+    pub fn new(served: Served, earlier: Option<Self>) -> Self {
+        let notes = earlier.map_or_else(Notes::new, |earlier| earlier.notes);
+        Self { served, lists: HashMap::new(), dns: Vec::new(), notes }
+    }
+
+    /// All paths.
+    pub fn paths(&self) -> impl Iterator<Item = Cow<'_, Path>> {
+        let Served { config, tls } = &self.served;
+        let own = config.watch.as_ref().map(|watch| Cow::Borrowed(&*watch.file));
+        let dns = config.dns.system_files().iter().map(|file| Cow::Borrowed(Path::new(file)));
+        let lists = config.lists.iter().map(|(_, list)| Cow::Borrowed(&*list.path));
+        own.into_iter().chain(dns).chain(lists).chain(tls.files(&config.rules))
+    }
+
+    /// Reads what has changed.
+    pub fn look(&mut self) -> ChangedSources {
+        let Self { served: Served { config, tls }, lists, dns, notes } = self;
+        let system = config.dns.system_files().iter().map(|file| Stamp::at(Path::new(file)));
+        let before = std::mem::replace(dns, system.collect());
+        let is_same = before.iter().zip(&*dns).filter(|(old, new)| old.is_same(**new)).count();
+        let dns = is_same < dns.len();
+        notes.replaced = 0;
+        tls.refresh(&config.rules, |file, read| notes.note(file, read));
+        let lists = look_at_lists(config, lists, notes);
+        notes.log_more();
+        let Some(watch) = &config.watch else {
+            return ChangedSources { lists, dns, ..ChangedSources::default() };
+        };
+        let digest = watch.digest_now();
+        let configuration = digest.as_ref().is_ok_and(|digest| *digest != watch.digest);
+        // The reload logs that it serves.
+        notes.note(&watch.file, digest.map(|_| false));
+        ChangedSources { lists, dns, configuration }
+    }
+
+    /// Logs why folders cannot be watched.
+    pub fn note_watch(&mut self, watched: io::Result<()>) {
+        let watched = watched.map(|()| false).map_err(|error| {
+            format!("a folder cannot be watched: {error}; its files are looked at once a minute")
+        });
+        self.notes.note(Path::new("fs.inotify"), watched);
+    }
+}
+
+/// Reads the lists that have changed. Returns whether one was replaced.
+fn look_at_lists(config: &Config, known: &mut HashMap<ListId, Stamp>, notes: &mut Notes) -> bool {
+    let mut is_any_new = false;
+    for (id, list) in config.lists.iter() {
+        // Before it is read: a change meanwhile gives another stamp at the next look.
+        let stamp = Stamp::at(&list.path);
+        if known.get(&id).is_some_and(|known| known.is_same(stamp)) {
+            continue;
+        }
+        let renewed = config.lists.renew(id, &config.policy);
+        match &renewed {
+            Ok(renewed) => {
+                known.insert(id, stamp);
+                is_any_new |= renewed.is_new;
+                for warning in &renewed.warnings {
+                    tracing::warn!("{warning}");
+                }
+            }
+            Err(_) => _ = known.remove(&id),
+        }
+        let renewed = renewed.map(|renewed| renewed.is_new);
+        notes.note(&list.path, renewed.map_err(|mistakes| text_of(&mistakes)));
+    }
+    is_any_new
+}
+
+/// Mistakes in the form of a log line.
+fn text_of(mistakes: &[Diagnostic]) -> String {
+    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    texts.join("\n")
+}
+
+impl Notes {
+    fn new() -> Self {
+        Self { counters: counters::register(), faults: HashMap::new(), replaced: 0 }
+    }
+
+    /// Notes that a file was read, and whether it was replaced.
+    fn note<E: Display>(&mut self, file: &Path, read: Result<bool, E>) {
+        match read {
+            Ok(is_replaced) => {
+                let had_fault = self.faults.remove(file).is_some();
+                if is_replaced {
+                    self.counters.sources_replaced.up();
+                    self.replaced += 1;
+                    if self.replaced <= LOGGED_MAX {
+                        tracing::info!("{}: its new contents are in use", file.display());
+                    }
+                } else if had_fault {
+                    tracing::info!("{}: it is as before again", file.display());
+                }
+            }
+            Err(fault) => {
+                let fault = fault.to_string();
+                let known = self.faults.insert(file.to_owned(), fault.clone());
+                if known.is_none_or(|known| known != fault) {
+                    self.counters.sources_refused.up();
+                    tracing::error!("{fault}; what was read before stays in use");
+                }
+            }
+        }
+    }
+
+    fn log_more(&self) {
+        if let Some(more @ 1..) = self.replaced.checked_sub(LOGGED_MAX) {
+            tracing::info!("the new contents of {more} more files are in use");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The folders by which a path reaches its file: those on the way, and those of links on the way.
+//! A change of any name on the way may lead the path to another file.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use eyelet_sys::inotify::{Change, Inotify, WaitEnder, WatchedFolder};
+
+/// Most links that one path may lead through, as in the kernel (MAXSYMLINKS).
+const LINKS_MAX: usize = 40;
+
+/// The folders of paths, watched.
+pub struct Watched {
+    inotify: Inotify,
+    folders: HashSet<WatchedFolder>,
+    /// Digests of the names in folders that are on the way of a path: 50,000 certificates have
+    /// 100,000 of them.
+    names: HashSet<u64>,
+    hasher: RandomState,
+}
+
+/// One pass over all paths.
+struct Walk<'a> {
+    watched: &'a Watched,
+    names: HashSet<u64>,
+    /// By its real path. `None`: it cannot be watched.
+    folders: HashMap<PathBuf, Option<WatchedFolder>>,
+    /// The real paths of folders that were followed, by the path as it was given.
+    followed: HashMap<PathBuf, Option<PathBuf>>,
+    fault: Option<io::Error>,
+}
+
+impl Watched {
+    /// Watches nothing yet.
+    pub fn new() -> io::Result<Self> {
+        let inotify = Inotify::new()?;
+        let (folders, names) = (HashSet::new(), HashSet::new());
+        Ok(Self { inotify, folders, names, hasher: RandomState::new() })
+    }
+
+    /// Ends a wait.
+    pub fn ender(&self) -> WaitEnder {
+        self.inotify.ender()
+    }
+
+    /// Watches the way of each of these paths as it is now, and nothing else. A folder that is
+    /// missing is noticed when it appears.
+    ///
+    /// # Errors
+    /// Why a folder that exists cannot be watched. All others are.
+    pub fn follow<P: AsRef<Path>>(&mut self, paths: impl Iterator<Item = P>) -> io::Result<()> {
+        let mut walk = Walk {
+            watched: self,
+            names: HashSet::with_capacity(self.names.len()),
+            folders: HashMap::new(),
+            followed: HashMap::new(),
+            fault: None,
+        };
+        for path in paths {
+            if let Ok(path) = std::path::absolute(path) {
+                walk.follow(&path, LINKS_MAX);
+            }
+        }
+        let Walk { names, folders, fault, .. } = walk;
+        let folders: HashSet<_> = folders.into_values().flatten().collect();
+        for gone in self.folders.difference(&folders) {
+            self.inotify.forget(*gone);
+        }
+        (self.folders, self.names) = (folders, names);
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// Waits for a change on the way of a path, at most this long. Returns whether one came.
+    ///
+    /// # Errors
+    /// If the system cannot wait.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let mut is_changed = false;
+        self.inotify.wait(timeout, |change| {
+            is_changed |= match change {
+                Change::Name(folder, name) => self.names.contains(&self.digest(folder, name)),
+                Change::Unknown => true,
+            };
+        })?;
+        Ok(is_changed)
+    }
+
+    fn digest(&self, folder: WatchedFolder, name: &OsStr) -> u64 {
+        self.hasher.hash_one((folder, name))
+    }
+}
+
+impl Walk<'_> {
+    /// Follows a path through at most so many links. Gives the path without links, also if it leads
+    /// to nothing.
+    fn follow(&mut self, path: &Path, links: usize) -> Option<PathBuf> {
+        let parent = path.parent();
+        match (path.components().next_back()?, parent) {
+            (Component::RootDir, _) => Some(path.to_owned()),
+            (Component::Normal(name), Some(parent)) => {
+                let folder = self.follow_folder(parent, links)?;
+                self.note(&folder, name);
+                let at = folder.join(name);
+                match std::fs::read_link(&at) {
+                    Ok(target) => self.follow(&folder.join(target), links.checked_sub(1)?),
+                    // It is no link, or there is nothing.
+                    Err(_) => Some(at),
+                }
+            }
+            (Component::ParentDir, Some(parent)) => {
+                let folder = self.follow_folder(parent, links)?;
+                Some(folder.parent().unwrap_or(&folder).to_owned())
+            }
+            (_, Some(parent)) => self.follow_folder(parent, links),
+            (_, None) => None,
+        }
+    }
+
+    fn follow_folder(&mut self, path: &Path, links: usize) -> Option<PathBuf> {
+        if let Some(known) = self.followed.get(path) {
+            return known.clone();
+        }
+        let folder = self.follow(path, links);
+        self.followed.insert(path.to_owned(), folder.clone());
+        folder
+    }
+
+    /// Notes that a name in a folder is on the way.
+    fn note(&mut self, folder: &Path, name: &OsStr) {
+        let number = match self.folders.get(folder) {
+            Some(known) => *known,
+            None => {
+                let number = match self.watched.inotify.watch(folder) {
+                    Ok(number) => Some(number),
+                    Err(error) => {
+                        // A missing folder is noticed by its name in the folder above.
+                        if error.kind() != io::ErrorKind::NotFound {
+                            self.fault.get_or_insert(error);
+                        }
+                        None
+                    }
+                };
+                self.folders.insert(folder.to_owned(), number);
+                number
+            }
+        };
+        if let Some(number) = number {
+            self.names.insert(self.watched.digest(number, name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::time::Instant;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("eyelet-sources-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn is_noticed(watched: &Watched) -> bool {
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if watched.wait(SOON).unwrap() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// No event waits.
+    fn is_quiet(watched: &Watched) -> bool {
+        !watched.wait(Duration::ZERO).unwrap()
+    }
+
+    /// A Kubernetes secret: file -> ..data/file, ..data -> ..one, and ..data is replaced.
+    #[test]
+    fn a_link_on_the_way_that_is_swapped_is_noticed() {
+        let folder = folder("swap");
+        for version in ["..one", "..two"] {
+            fs::create_dir(folder.join(version)).unwrap();
+            fs::write(folder.join(version).join("file"), version).unwrap();
+        }
+        symlink("..one", folder.join("..data")).unwrap();
+        symlink("..data/file", folder.join("file")).unwrap();
+        // Also through a link from elsewhere, and with dots in the path.
+        fs::create_dir(folder.join("etc")).unwrap();
+        symlink(&folder, folder.join("etc/mount")).unwrap();
+        for path in ["file", "etc/../file", "etc/mount/file"] {
+            let mut watched = Watched::new().unwrap();
+            watched.follow([folder.join(path)].iter()).unwrap();
+            fs::write(folder.join("other"), "").unwrap();
+            assert!(is_quiet(&watched), "{path}: nothing on its way has changed");
+            symlink("..two", folder.join("..new")).unwrap();
+            fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+            assert!(is_noticed(&watched), "{path}");
+            // The new way is another one.
+            watched.follow([folder.join(path)].iter()).unwrap();
+            while watched.wait(Duration::ZERO).unwrap() {}
+            fs::write(folder.join("..one/file"), "nobody looks here").unwrap();
+            assert!(is_quiet(&watched), "{path}");
+            fs::write(folder.join("..two/file"), "new").unwrap();
+            assert!(is_noticed(&watched), "{path}");
+            fs::remove_file(folder.join("..data")).unwrap();
+            symlink("..one", folder.join("..data")).unwrap();
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_goes_and_comes_again_is_noticed() {
+        let folder = folder("comes");
+        let (inner, file) = (folder.join("a/b"), folder.join("a/b/file"));
+        let mut watched = Watched::new().unwrap();
+        // It is missing from the beginning, with its parent.
+        watched.follow([&file].into_iter()).unwrap();
+        for _ in 0..2 {
+            fs::create_dir(folder.join("a")).unwrap();
+            assert!(is_noticed(&watched));
+            watched.follow([&file].into_iter()).unwrap();
+            fs::create_dir(&inner).unwrap();
+            assert!(is_noticed(&watched));
+            watched.follow([&file].into_iter()).unwrap();
+            fs::write(&file, "").unwrap();
+            assert!(is_noticed(&watched));
+            fs::remove_dir_all(folder.join("a")).unwrap();
+            assert!(is_noticed(&watched));
+            watched.follow([&file].into_iter()).unwrap();
+            while watched.wait(Duration::ZERO).unwrap() {}
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn links_in_a_circle_end() {
+        let folder = folder("circle");
+        symlink("two", folder.join("one")).unwrap();
+        symlink("one", folder.join("two")).unwrap();
+        let mut watched = Watched::new().unwrap();
+        watched.follow([folder.join("one")].iter()).unwrap();
+        fs::remove_file(folder.join("two")).unwrap();
+        assert!(is_noticed(&watched));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
