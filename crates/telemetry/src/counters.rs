@@ -66,7 +66,8 @@ impl std::fmt::Display for CounterValues {
         write!(
             f,
             "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} shed; \
-             accepting paused {} times, the kernel dropped {}, {} access lines lost",
+             accepting paused {} times, the kernel dropped {}, {} access lines lost; \
+             {} files replaced, {} times a file that changed could not be used",
             self.accepted,
             self.spliced,
             self.terminated,
@@ -76,6 +77,8 @@ impl std::fmt::Display for CounterValues {
             self.accept_pauses,
             self.listen_drops,
             self.lines_lost,
+            self.sources_replaced,
+            self.sources_refused,
         )
     }
 }
