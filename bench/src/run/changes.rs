@@ -44,7 +44,7 @@ pub struct Options {
     websockets: usize,
     /// What is done in turn
     #[arg(long, value_delimiter = ',', default_values = ["reload"])]
-    change: Vec<Change>,
+    change: Vec<EdgeChange>,
     /// Seconds between two changes
     #[arg(long, default_value_t = 1.0)]
     every: f64,
@@ -55,7 +55,7 @@ pub struct Options {
 
 /// A change of the running edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Change {
+pub enum EdgeChange {
     /// `eyelet reload` with a file whose rules differ from those before.
     Reload,
     /// `eyelet upgrade` to the same binary.
@@ -194,15 +194,15 @@ impl Edge {
         changed
     }
 
-    async fn change(&mut self, lab: &Lab, change: Change) -> io::Result<()> {
+    async fn change(&mut self, lab: &Lab, change: EdgeChange) -> io::Result<()> {
         self.generation += 1;
         match change {
-            Change::Reload => {
+            EdgeChange::Reload => {
                 write(&self.file, &configuration(self.addresses, self.generation))?;
                 self.command("reload").await
             }
-            Change::Upgrade => self.command("upgrade").await,
-            Change::Certificate => renew(lab.folder()),
+            EdgeChange::Upgrade => self.command("upgrade").await,
+            EdgeChange::Certificate => renew(lab.folder()),
         }
     }
 

@@ -68,7 +68,8 @@ impl std::fmt::Display for CounterValues {
         write!(
             f,
             "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} shed; \
-             accepting paused {} times, the kernel dropped {}, {} access lines lost",
+             accepting paused {} times, the kernel dropped {}, {} access lines lost; \
+             {} files replaced, {} times a file that changed could not be used",
             self.accepted,
             self.spliced,
             self.terminated,
@@ -78,11 +79,17 @@ impl std::fmt::Display for CounterValues {
             self.accept_pauses,
             self.listen_drops,
             self.lines_lost,
+<<<<<<< HEAD
         )?;
         match self.store_failures {
             0 => Ok(()),
             failures => write!(f, ", the store of the fleet failed {failures} times"),
         }
+=======
+            self.sources_replaced,
+            self.sources_refused,
+        )
+>>>>>>> s9-watch
     }
 }
 

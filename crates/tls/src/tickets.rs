@@ -47,7 +47,7 @@ struct Ring {
 
 /// Why exported keys cannot be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ImportError {
+pub enum TicketKeysError {
     /// Another version of Eyelet wrote them.
     #[error("ticket keys of version {0}, expected {EXPORT_VERSION}")]
     Version(u8),
@@ -177,8 +177,8 @@ impl TicketKeys {
     /// Takes in the keys that another process exported, beside those that are here.
     ///
     /// # Errors
-    /// [`ImportError`]. Nothing has changed then.
-    pub fn import(&self, bytes: &[u8], now: Now) -> Result<(), ImportError> {
+    /// [`TicketKeysError`]. Nothing has changed then.
+    pub fn import(&self, bytes: &[u8], now: Now) -> Result<(), TicketKeysError> {
         let keys = parse(bytes, now)?;
         let mut ring = self.write();
         keys.into_iter().for_each(|key| ring.insert(key));
@@ -233,18 +233,18 @@ impl Ring {
     }
 }
 
-fn parse(bytes: &[u8], now: Now) -> Result<Vec<Key>, ImportError> {
-    let (version, rest) = bytes.split_first().ok_or(ImportError::Malformed)?;
+fn parse(bytes: &[u8], now: Now) -> Result<Vec<Key>, TicketKeysError> {
+    let (version, rest) = bytes.split_first().ok_or(TicketKeysError::Malformed)?;
     if *version != EXPORT_VERSION {
-        return Err(ImportError::Version(*version));
+        return Err(TicketKeysError::Version(*version));
     }
     let (keys, []) = rest.as_chunks::<EXPORTED_BYTES>() else {
-        return Err(ImportError::Malformed);
+        return Err(TicketKeysError::Malformed);
     };
     if keys.len() > KEYS_MAX {
-        return Err(ImportError::Malformed);
+        return Err(TicketKeysError::Malformed);
     }
-    keys.iter().map(|key| Key::import(key, now).ok_or(ImportError::Malformed)).collect()
+    keys.iter().map(|key| Key::import(key, now).ok_or(TicketKeysError::Malformed)).collect()
 }
 
 /// Names a configured source of certificates, by its path as it is written in the configuration:

@@ -176,18 +176,18 @@ fn keys_go_to_another_process() {
     assert_eq!(new.keys.read().keys.len(), 3);
     for cut in 1..exported.len() {
         let expected =
-            if (cut - 1) % EXPORTED_BYTES == 0 { Ok(()) } else { Err(ImportError::Malformed) };
+            if (cut - 1) % EXPORTED_BYTES == 0 { Ok(()) } else { Err(TicketKeysError::Malformed) };
         assert_eq!(new.keys.import(&exported[..cut], new.at(HOUR)), expected, "{cut}");
     }
-    assert_eq!(new.keys.import(&[], new.at(HOUR)), Err(ImportError::Malformed));
-    assert_eq!(new.keys.import(&[2], new.at(HOUR)), Err(ImportError::Version(2)));
+    assert_eq!(new.keys.import(&[], new.at(HOUR)), Err(TicketKeysError::Malformed));
+    assert_eq!(new.keys.import(&[2], new.at(HOUR)), Err(TicketKeysError::Version(2)));
     let many = [&[1][..], &exported[1..].repeat(KEYS_MAX)].concat();
-    assert_eq!(new.keys.import(&many, new.at(HOUR)), Err(ImportError::Malformed));
+    assert_eq!(new.keys.import(&many, new.at(HOUR)), Err(TicketKeysError::Malformed));
     for bytes in [&exported[..], &exported[1..], &many, b"", &[1; 46], &[0; 400]] {
         bytes_are_keys_or_nothing(bytes);
     }
     let mut no_period = exported.to_vec();
     no_period[9..13].fill(0);
-    assert_eq!(new.keys.import(&no_period, new.at(HOUR)), Err(ImportError::Malformed));
+    assert_eq!(new.keys.import(&no_period, new.at(HOUR)), Err(TicketKeysError::Malformed));
     assert_eq!(format!("{:?}", new.keys), "TicketKeys");
 }

@@ -95,6 +95,18 @@ fn everything() -> Decided {
     }
 }
 
+/// The info of a connection, without name and addresses where the relay has them.
+fn info_beside(relay: &Relay, decided: Decided) -> ConnectionInfo {
+    let mut info = info(decided);
+    if let Relay::Splice(_) = relay {
+        (info.decided.sni, info.decided.destination) = (None, None);
+        if let Some(UpstreamName::Address(_)) = info.decided.upstream {
+            info.decided.upstream = None;
+        }
+    }
+    info
+}
+
 /// The values that the files have.
 fn stored(name: &str) -> Detached {
     let (client, _) = eyelet_sys::socket::pair().unwrap();
@@ -149,18 +161,10 @@ fn stored(name: &str) -> Detached {
             (decided, Relay::Terminate(Terminated { session, flow }))
         }
     };
-    let mut info = info(decided);
-    if let Relay::Splice(_) = relay {
-        // Name and addresses are the relay's.
-        (info.decided.sni, info.decided.destination) = (None, None);
-        if let Some(UpstreamName::Address(_)) = info.decided.upstream {
-            info.decided.upstream = None;
-        }
-    }
     Detached {
         client,
         upstream,
-        info,
+        info: info_beside(&relay, decided),
         relay,
         is_settled: name != "spliced",
         idle_left: Duration::from_millis(3_599_900),
