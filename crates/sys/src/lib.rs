@@ -1,6 +1,7 @@
 //! The program's system calls as safe functions on descriptors. No other crate may contain
 //! `unsafe`.
 
+pub mod channel;
 pub mod epoll;
 pub mod file;
 pub mod interfaces;

@@ -1,10 +1,19 @@
-//! The user of this process, and its limit of open descriptors, raised as far as allowed.
+//! The user of this process, its standard input, and its limit of open descriptors, raised as far
+//! as allowed.
+
+use std::fs::File;
+use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The user whose rights the process has.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// Closes the standard input. /dev/null takes its place, so that no other file gets its number.
+pub fn close_stdin() -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stdin(File::open("/dev/null")?)?)
 }
 
 /// Raises the soft limit of open descriptors to the hard limit. Returns the limit in force.
