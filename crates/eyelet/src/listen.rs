@@ -1,4 +1,5 @@
-//! Binds listeners: one socket a worker. A reload keeps the sockets of listeners that stay.
+//! Binds listeners: one socket a worker. A reload and an upgrade keep the sockets of listeners that
+//! stay.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use eyelet_config::{Config, Limits, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE};
 use eyelet_sys::socket::{self, Listen};
+use serde::{Deserialize, Serialize};
 
 /// A listener's address cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +38,10 @@ fn hint(error: &io::Error) -> &'static str {
 pub struct Bound {
     /// Its address; port 0 is resolved.
     pub address: SocketAddr,
-    /// One for each worker.
+    /// One for each worker, or more: worker `n` of `m` has each `m`-th from `n` on.
     pub sockets: Arc<[Arc<OwnedFd>]>,
-    asked: Asked,
+    /// Their purpose.
+    pub asked: Asked,
 }
 
 /// Equal means the same sockets.
@@ -49,8 +52,8 @@ impl PartialEq for Bound {
 }
 
 /// The purpose of a socket. A listener with the same purpose keeps its sockets after a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
     address: SocketAddr,
     transparent: bool,
     reuse_port: bool,
@@ -79,13 +82,57 @@ pub fn bind_all(
     for listener in &config.listeners {
         let asked = Asked::of(listener);
         let known = left.iter().position(|known| known.asked == asked);
-        bound.push(match known {
-            Some(known) => left.remove(known).clone(),
-            None => bind(listener, asked, &config.limits, workers)
-                .map_err(|error| ListenError { address: listener.address, error })?,
-        });
+        bound.push(
+            match known {
+                Some(known) => left.remove(known).for_workers(listener, &config.limits, workers),
+                None => bind(listener, asked, &config.limits, workers),
+            }
+            .map_err(|error| ListenError { address: listener.address, error })?,
+        );
     }
     Ok(bound.into())
+}
+
+impl Bound {
+    /// The same for so many workers. Each has a socket, and no socket is without a worker.
+    fn for_workers(
+        &self,
+        listener: &Listener,
+        limits: &Limits,
+        workers: usize,
+    ) -> io::Result<Self> {
+        let known = self.sockets.len();
+        if known >= workers {
+            return Ok(self.clone());
+        }
+        let mut sockets = self.sockets.to_vec();
+        for n in known..workers {
+            // A socket that was bound without SO_REUSEPORT stays alone at its port. Workers share
+            // it.
+            sockets.push(if known > 1 || self.asked.reuse_port {
+                let socket = socket::bind(self.address, how(listener, limits, true))?;
+                socket::listen(&socket, BACKLOG)?;
+                Arc::new(socket)
+            } else {
+                sockets[n % known].clone()
+            });
+        }
+        Ok(Self { sockets: sockets.into(), ..*self })
+    }
+
+    /// Whether it has all sockets of `other`.
+    pub fn holds(&self, other: &Self) -> bool {
+        let has = |socket: &Arc<OwnedFd>| self.sockets.iter().any(|own| Arc::ptr_eq(own, socket));
+        other.sockets.iter().all(has)
+    }
+
+    /// The sockets, each once.
+    pub fn distinct(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        let is_first = |(n, socket): &(usize, &Arc<OwnedFd>)| {
+            !self.sockets[..*n].iter().any(|known| Arc::ptr_eq(known, socket))
+        };
+        self.sockets.iter().enumerate().filter(is_first).map(|(_, socket)| socket)
+    }
 }
 
 /// A listener that keeps its address but needs other sockets. They could be bound only after the
@@ -108,11 +155,14 @@ fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0 && (covers(one, other) || covers(other, one))
 }
 
-fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> io::Result<Bound> {
-    let transparent = asked.transparent;
+fn how(listener: &Listener, limits: &Limits, reuse_port: bool) -> Listen {
+    let transparent = listener.kind == ListenerKind::Tproxy;
     let defer = listener.defer_accept.then_some(limits.hello_timeout);
-    let keepalive_idle = KEEPALIVE_IDLE;
-    let how = |reuse_port| Listen { reuse_port, keepalive_idle, transparent, defer };
+    Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE, transparent, defer }
+}
+
+fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> io::Result<Bound> {
+    let how = |reuse_port| how(listener, limits, reuse_port);
     let mut address = listener.address;
     if workers > 1 && !listener.reuse_port {
         // SO_REUSEPORT would share the port with any process of this user that sets it too. A first

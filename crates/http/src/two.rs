@@ -206,7 +206,7 @@ fn follow(served: &mut Rc<ServedConnection>, handle: &Handle) {
 
 /// Why a connection accepts no more streams, if it does not.
 fn ends(served: &ServedConnection) -> Option<Reason> {
-    if served.worker.engine.is_draining() {
+    if served.worker.engine.is_ending() {
         return Some(Reason::Drained(None));
     }
     served.is_gone().then_some(Reason::RuleGone)

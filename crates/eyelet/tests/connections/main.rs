@@ -19,5 +19,6 @@ mod refuse;
 mod reload;
 mod splice;
 mod terminate;
+mod upgrade;
 mod waiting;
 mod watched;
