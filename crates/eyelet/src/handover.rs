@@ -121,7 +121,10 @@ pub enum HandoverError {
 
 fn say(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => "the other process has ended".into(),
+        // A process that ends without reading all that was sent resets the channel.
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset => "the other process has ended".into(),
         io::ErrorKind::TimedOut => "the other process is too slow".into(),
         _ => error.to_string(),
     }

@@ -20,5 +20,6 @@ mod reload;
 mod splice;
 mod terminate;
 mod upgrade;
+mod upgrade_fails;
 mod waiting;
 mod watched;
