@@ -11,9 +11,9 @@ use crate::suite::{
     Direction, IV_BYTES, Role, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
 };
 
-/// Bytes of an exported session: 8 bytes that say what it is, 5 of a message that has begun, and
-/// for each direction the sequence number and the secret.
-pub const EXPORT_BYTES: usize = 8 + 5 + 2 * (8 + SECRET_BYTES);
+/// Bytes of an exported session: 7 that say what it is and how far it has come, 5 of a message that
+/// has begun, 3 counts, and for each direction the sequence number and the secret.
+pub const EXPORT_BYTES: usize = 7 + 5 + 3 + 2 * (8 + SECRET_BYTES);
 
 /// Why bytes are not an exported session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -30,9 +30,10 @@ pub enum SessionFault {
     /// The code names neither client nor server.
     #[error("{0} is no role")]
     Role(u8),
-    /// A flag is unknown, or is not possible in this version.
-    #[error("flags {0:#04x} are not possible")]
-    Flags(u8),
+    /// These states are unknown, or not possible in this version: of reading, writing, a KeyUpdate
+    /// and renegotiation.
+    #[error("states {0:?} are not possible")]
+    States([u8; 4]),
     /// A count is above its limit.
     #[error("a count of {0} is above its limit")]
     Count(u8),
@@ -44,28 +45,30 @@ pub enum SessionFault {
     Padding,
 }
 
-/// The flags' bits in the exported form.
-const FLAGS: [(u8, u8); 7] = [
-    (1, flag::READ_CLOSED),
-    (1 << 1, flag::WRITE_CLOSED),
-    (1 << 2, flag::FAILED),
-    (1 << 3, flag::KEY_UPDATE_DUE),
-    (1 << 4, flag::ASK_KEY_UPDATE),
-    (1 << 5, flag::NO_RENEGOTIATION_DUE),
-    (1 << 6, flag::RENEGOTIATED),
-];
-
-/// Codes of the exported form.
+/// Codes of the exported form. Each value has one.
 const SUITES: [(u8, Suite); 3] =
     [(1, Suite::Aes128Gcm), (2, Suite::Aes256Gcm), (3, Suite::ChaCha20Poly1305)];
 const VERSIONS: [(u8, Version); 2] = [(2, Version::Tls12), (3, Version::Tls13)];
 const ROLES: [(u8, Role); 2] = [(1, Role::Server), (2, Role::Client)];
-/// A [`Partial::Skip`]. Smaller codes are the length of a [`Partial::Head`].
+/// Reading: records follow; close_notify was read; a fault or a fatal alert has ended the session.
+const READING: [(u8, u8); 3] = [(0, 0), (1, flag::READ_CLOSED), (2, flag::FAILED)];
+/// Writing: records may follow; nothing may follow.
+const WRITING: [(u8, u8); 2] = [(0, 0), (1, flag::WRITE_CLOSED)];
+/// The KeyUpdate that is due: none; an answer; one that requests the peer's; both in one.
+const KEY_UPDATES: [(u8, u8); 4] = [
+    (0, 0),
+    (1, flag::KEY_UPDATE_DUE),
+    (2, flag::ASK_KEY_UPDATE),
+    (3, flag::KEY_UPDATE_DUE | flag::ASK_KEY_UPDATE),
+];
+/// Renegotiation: the peer has not asked; the warning is due; it was sent.
+const RENEGOTIATION: [(u8, u8); 3] =
+    [(0, 0), (1, flag::RENEGOTIATED | flag::NO_RENEGOTIATION_DUE), (2, flag::RENEGOTIATED)];
+/// A message that is skipped. Smaller codes are the number of bytes of a head.
 const SKIP: u8 = 5;
 /// The first four bytes of a KeyUpdate. No other message is kept with all four.
 const KEY_UPDATE_HEAD: [u8; 4] = [KEY_UPDATE[0], KEY_UPDATE[1], KEY_UPDATE[2], KEY_UPDATE[3]];
 
-/// The code of a value. Each value has one.
 fn code<T: Copy + PartialEq>(codes: &[(u8, T)], value: T) -> u8 {
     codes.iter().find(|(_, known)| *known == value).map_or(0, |(code, _)| *code)
 }
@@ -80,25 +83,18 @@ impl Session {
     ///
     /// The bytes hold the secrets, so the caller wipes them.
     pub fn export(&self, out: &mut [u8; EXPORT_BYTES]) {
-        let flags = FLAGS.iter().filter(|(_, flag)| self.has(*flag)).map(|(bit, _)| bit);
         let (partial, partial_bytes) = match self.partial {
             Partial::Head { len, bytes } => (len, bytes),
             Partial::Skip { left } => (SKIP, left.to_be_bytes()),
         };
-        let head = [
-            code(&SUITES, self.suite),
-            code(&VERSIONS, self.version),
-            code(&ROLES, self.role),
-            flags.sum(),
-            self.key_updates,
-            self.empty_records,
-            self.warnings,
-            0,
-            partial,
-        ];
         let mut rest = &mut out[..];
-        write(&mut rest, &head);
+        let identity =
+            [code(&SUITES, self.suite), code(&VERSIONS, self.version), code(&ROLES, self.role)];
+        write(&mut rest, &identity);
+        write(&mut rest, &self.states());
+        write(&mut rest, &[partial]);
         write(&mut rest, &partial_bytes);
+        write(&mut rest, &[self.key_updates, self.empty_records, self.warnings]);
         for direction in [&self.rx, &self.tx] {
             write(&mut rest, &direction.seq.to_be_bytes());
             write(&mut rest, &direction.secret);
@@ -113,14 +109,17 @@ impl Session {
         let Ok(bytes) = <&[u8; EXPORT_BYTES]>::try_from(bytes) else {
             return Err(SessionFault::Length(bytes.len()));
         };
-        let [suite, version, role, flags, key_updates, empty_records, warnings, zero, partial, ..] =
+        let [suite, version, role, reading, writing, key_update, renegotiation, partial, ..] =
             *bytes;
+        let [.., a, b, c, d, key_updates, empty_records, warnings] = bytes[..15] else {
+            return Err(SessionFault::Length(bytes.len()));
+        };
         let suite = value(&SUITES, suite).ok_or(SessionFault::Suite(suite))?;
         let version = value(&VERSIONS, version).ok_or(SessionFault::Version(version))?;
         let role = value(&ROLES, role).ok_or(SessionFault::Role(role))?;
-        if zero != 0 {
-            return Err(SessionFault::Padding);
-        }
+        let mut session = Session::blank(role, suite, version, 0, 0);
+        session.set_states([reading, writing, key_update, renegotiation])?;
+        session.partial = import_partial(partial, [a, b, c, d], version, role)?;
         for (count, max) in [
             (key_updates, KEY_UPDATES_MAX),
             (empty_records, EMPTY_RECORDS_MAX),
@@ -130,16 +129,47 @@ impl Session {
                 return Err(SessionFault::Count(count));
             }
         }
-        let partial_bytes = [bytes[9], bytes[10], bytes[11], bytes[12]];
-        let mut session = Session::blank(role, suite, version, 0, 0);
-        session.flags = import_flags(flags, version)?;
-        session.partial = import_partial(partial, partial_bytes, version, role)?;
         (session.key_updates, session.empty_records) = (key_updates, empty_records);
         session.warnings = warnings;
-        let (rx, tx) = bytes[13..].split_at(8 + SECRET_BYTES);
+        let (rx, tx) = bytes[15..].split_at(8 + SECRET_BYTES);
         import_direction(&mut session.rx, rx, suite, version)?;
         import_direction(&mut session.tx, tx, suite, version)?;
         Ok(session)
+    }
+
+    /// The codes of its states: reading, writing, KeyUpdate, renegotiation.
+    fn states(&self) -> [u8; 4] {
+        let reading =
+            if self.has(flag::FAILED) { flag::FAILED } else { self.flags & flag::READ_CLOSED };
+        [
+            code(&READING, reading),
+            code(&WRITING, self.flags & flag::WRITE_CLOSED),
+            code(&KEY_UPDATES, self.flags & (flag::KEY_UPDATE_DUE | flag::ASK_KEY_UPDATE)),
+            code(&RENEGOTIATION, self.flags & (flag::RENEGOTIATED | flag::NO_RENEGOTIATION_DUE)),
+        ]
+    }
+
+    fn set_states(&mut self, codes: [u8; 4]) -> Result<(), SessionFault> {
+        let [reading, writing, key_update, renegotiation] = codes;
+        let states = [
+            value(&READING, reading),
+            value(&WRITING, writing),
+            value(&KEY_UPDATES, key_update),
+            value(&RENEGOTIATION, renegotiation),
+        ];
+        // Only TLS 1.3 has KeyUpdates, and only TLS 1.2 renegotiation.
+        let of_other = match self.version {
+            Version::Tls12 => key_update,
+            Version::Tls13 => renegotiation,
+        };
+        let [Some(reading), Some(writing), Some(key_update), Some(renegotiation)] = states else {
+            return Err(SessionFault::States(codes));
+        };
+        if of_other != 0 {
+            return Err(SessionFault::States(codes));
+        }
+        self.flags = reading | writing | key_update | renegotiation;
+        Ok(())
     }
 }
 
@@ -147,24 +177,6 @@ fn write(rest: &mut &mut [u8], bytes: &[u8]) {
     let (to, behind) = std::mem::take(rest).split_at_mut(bytes.len());
     to.copy_from_slice(bytes);
     *rest = behind;
-}
-
-fn import_flags(bits: u8, version: Version) -> Result<u8, SessionFault> {
-    let known = FLAGS.iter().filter(|(bit, _)| bits & bit != 0);
-    let flags = known.clone().map(|(_, flag)| flag).sum::<u8>();
-    let is_known = known.map(|(bit, _)| bit).sum::<u8>() == bits;
-    const OF_TLS13: u8 = flag::KEY_UPDATE_DUE | flag::ASK_KEY_UPDATE;
-    const OF_TLS12: u8 = flag::NO_RENEGOTIATION_DUE | flag::RENEGOTIATED;
-    let of_other = match version {
-        Version::Tls12 => OF_TLS13,
-        Version::Tls13 => OF_TLS12,
-    };
-    // The answer is due because the peer has asked.
-    let is_unasked = flags & OF_TLS12 == flag::NO_RENEGOTIATION_DUE;
-    if !is_known || flags & of_other != 0 || is_unasked {
-        return Err(SessionFault::Flags(bits));
-    }
-    Ok(flags)
 }
 
 fn import_partial(

@@ -11,6 +11,7 @@ use crate::suite::{SECRET_BYTES, hash_len, key_len};
 use crate::*;
 
 mod closing;
+mod export;
 mod floods;
 mod key_updates;
 

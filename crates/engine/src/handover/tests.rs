@@ -18,6 +18,8 @@ use crate::worker::Handle;
 use eyelet_memory::budget::ACTIVE_BYTES;
 use eyelet_telemetry::info::ConnectionInfo;
 
+mod format;
+
 /// The edge's sockets of a connection, and its two peers.
 fn sockets() -> ((OwnedFd, OwnedFd), UnixStream, UnixStream) {
     let pair = || {
@@ -145,4 +147,224 @@ fn a_terminated_connection_goes_on_in_another_worker() {
     drop(far_upstream);
     iterate(&new);
     check_empty(&new);
+}
+
+/// Epoll registrations belong to the open socket, which lives on in the other process: without an
+/// end of the registration its events would wake the old process for ever.
+#[test]
+fn the_old_worker_gets_no_event_of_a_connection_that_left() {
+    let old = worker();
+    let ((client, upstream), mut far_client, mut far_upstream) = sockets();
+    let key = park_one(&old, (client, Some(upstream)), spliced);
+    iterate(&old);
+    let detached = detach(&old, key).unwrap();
+    let _copies = received(&detached);
+    drop(detached);
+    far_client.write_all(b"x").unwrap();
+    far_upstream.write_all(b"y").unwrap();
+    let mut events = Events::with_capacity(16);
+    old.table.borrow().epoll.poll(&mut events).unwrap();
+    assert!(events.is_empty());
+}
+
+#[test]
+fn only_a_parked_connection_leaves() {
+    let old = worker();
+    let ((client, upstream), far_client, _far_upstream) = sockets();
+    let active = old.table.borrow_mut().insert(client, false);
+    assert!(detach(&old, active).is_none(), "it is active");
+    let (lingering, _far) = eyelet_sys::socket::pair().unwrap();
+    let lingering = park_one(&old, (lingering, Some(upstream)), spliced);
+    old.table.borrow_mut().slot(lingering).unwrap().state = SlotState::Lingering;
+    assert!(detach(&old, lingering).is_none(), "it lingers");
+    let gone = Key { index: 77, generation: 1 };
+    assert!(detach(&old, gone).is_none());
+    drop(far_client);
+}
+
+#[test]
+fn a_process_without_room_refuses_and_the_old_one_takes_it_back() {
+    for settings in [(0, 1_000), (1_000, 1)] {
+        let (old, full) = (worker(), worker());
+        let ((client, upstream), mut far_client, mut far_upstream) = sockets();
+        let key = park_one(&old, (client, Some(upstream)), spliced);
+        let detached = detach(&old, key).unwrap();
+        let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
+        let mut limits = full.settings.get();
+        (limits.connections_max, limits.descriptors_max) = settings;
+        full.settings.set(limits);
+        let refused = attach(&full, imported).unwrap_err();
+        check_empty(&full);
+        drop(refused);
+        // The old one has come to its limit meanwhile, and takes it nevertheless.
+        old.settings.set(limits);
+        attach(&old, detached).unwrap();
+        far_client.write_all(b"still here").unwrap();
+        iterate(&old);
+        let mut heard = [0; 10];
+        far_upstream.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"still here");
+        drop((far_client, far_upstream));
+        iterate(&old);
+        check_empty(&old);
+    }
+    let (old, full) = (worker(), worker());
+    let ((client, upstream), far_client, _far_upstream) = sockets();
+    let key = park_one(&old, (client, Some(upstream)), spliced);
+    let detached = detach(&old, key).unwrap();
+    full.process.budget.take(Account::Http, 64 << 20);
+    let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
+    attach(&full, imported).unwrap_err();
+    full.process.budget.give(Account::Http, 64 << 20);
+    check_empty(&full);
+    drop(far_client);
+}
+
+/// What is held counts from the slot to the next slot, also in between.
+#[test]
+fn held_bytes_count_while_they_are_outside_of_a_worker() {
+    let old = worker();
+    let ((client, upstream), far_client, _far_upstream) = sockets();
+    let held = |info: &mut ConnectionInfo| {
+        let mut relay = spliced(info);
+        relay.flow().hold_partial(&[0; 5_000]);
+        relay
+    };
+    let key = park_one(&old, (client, Some(upstream)), held);
+    let relayed = || old.process.budget.used_by(Account::Relayed);
+    let before = relayed();
+    assert!(before >= 5_000);
+    let detached = detach(&old, key).unwrap();
+    assert_eq!(relayed(), before);
+    assert_eq!(old.process.open.load(Relaxed), 0);
+    attach(&old, detached).unwrap();
+    assert_eq!(relayed(), before);
+    let key = next_parked(&old, &Cell::new(0), 10)[0];
+    drop(detach(&old, key));
+    check_empty(&old);
+    drop(far_client);
+}
+
+/// Its id, its age and the rest of its idle time.
+#[test]
+fn id_and_times_go_along() {
+    let (old, new) = (worker(), worker());
+    let ((client, upstream), far_client, _far_upstream) = sockets();
+    let key = park_one(&old, (client, Some(upstream)), spliced);
+    // Settled after two seconds, and idle for another 98 of 300.
+    for seconds in [3, 100] {
+        let mut accepting = Accepting::new(Vec::new());
+        old.tick(&mut accepting, Duration::from_secs(seconds));
+    }
+    let mut detached = detach(&old, key).unwrap();
+    let left = detached.idle_left;
+    assert!(detached.is_settled && left.as_secs().abs_diff(200) < 5, "{left:?}");
+    detached.info.started_unix_ms -= 7_000;
+    let id = detached.id();
+    let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
+    drop(detached);
+    attach(&new, imported).unwrap();
+    let key = next_parked(&new, &Cell::new(0), 10)[0];
+    let imported = detach(&new, key).unwrap();
+    assert_eq!(imported.id(), id);
+    let age = new.now_unix_ms() - imported.info.started_unix_ms;
+    assert!((7_000..600_000).contains(&age), "{age}");
+    assert!(imported.is_settled && imported.idle_left <= left + Duration::from_millis(200));
+    // A shorter timeout of the new process's configuration counts.
+    let mut settings = new.settings.get();
+    settings.idle_timeout = Duration::from_secs(30);
+    new.settings.set(settings);
+    attach(&new, imported).unwrap();
+    let key = next_parked(&new, &Cell::new(0), 10)[0];
+    let left = detach(&new, key).unwrap().idle_left;
+    assert!(left <= Duration::from_secs(31), "{left:?}");
+    drop(far_client);
+}
+
+#[test]
+fn ids_go_on_where_the_other_process_was() {
+    let worker = worker();
+    let id = |worker: &Worker| worker.info(0, ([192, 0, 2, 7], 1).into()).id & ((1 << 48) - 1);
+    assert_eq!((worker.next_id(), id(&worker)), (1, 1));
+    worker.set_next_id(4_000);
+    assert_eq!(id(&worker), 4_000);
+    worker.set_next_id(17);
+    assert_eq!(id(&worker), 4_001, "never back");
+}
+
+/// Each batch goes on behind the last, busy connections are passed over, and none is forgotten.
+#[test]
+fn batches_go_through_the_table() {
+    let old = worker();
+    let mut peers = Vec::new();
+    let mut parked = Vec::new();
+    for n in 0..30 {
+        let ((client, upstream), far_client, far_upstream) = sockets();
+        if n % 3 == 0 {
+            old.table.borrow_mut().insert(client, false);
+        } else {
+            parked.push(park_one(&old, (client, Some(upstream)), spliced));
+        }
+        peers.push((far_client, far_upstream));
+    }
+    let cursor = Cell::new(0);
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let batch = next_parked(&old, &cursor, 5);
+        assert_eq!(batch.len(), 5);
+        for key in batch {
+            seen.push(key);
+            drop(detach(&old, key));
+        }
+    }
+    assert_eq!(seen, parked);
+    assert_eq!(next_parked(&old, &cursor, 5), []);
+}
+
+/// The upstream does not read for now, so some bytes are held in memory or in a pipe. Nothing more
+/// comes from the client: only the attach itself can learn that the upstream is full.
+#[test]
+fn held_bytes_are_sent_once_the_peer_reads_again() {
+    for piece in [1_000, 200_000] {
+        let (old, new) = (worker(), worker());
+        let ((client, upstream), mut far_client, mut far_upstream) = sockets();
+        far_client.set_nonblocking(true).unwrap();
+        far_upstream.set_nonblocking(true).unwrap();
+        let key = park_one(&old, (client, Some(upstream)), spliced);
+        let sent: Vec<u8> = (0..2_000_000_u32).map(|n| (n / 7) as u8).collect();
+        let mut written = 0;
+        let is_full = |old: &Worker| {
+            let mut table = old.table.borrow_mut();
+            let SlotState::Parked { relay, .. } = &mut table.slot(key).unwrap().state else {
+                return false;
+            };
+            !relay.flow().is_quiet()
+        };
+        while !is_full(&old) {
+            let end = (written + piece).min(sent.len());
+            written += far_client.write(&sent[written..end]).unwrap();
+            iterate(&old);
+            assert!(written < sent.len(), "the upstream's socket takes it all");
+        }
+        hand_over(&old, &new, key);
+        check_empty(&old);
+        let mut heard = Vec::new();
+        while heard.len() < written {
+            let mut bytes = [0; 4096];
+            match far_upstream.read(&mut bytes) {
+                Ok(read) => heard.extend_from_slice(&bytes[..read]),
+                Err(_) => {
+                    let before = heard.len();
+                    iterate(&new);
+                    let read = far_upstream.read(&mut bytes).unwrap();
+                    heard.extend_from_slice(&bytes[..read]);
+                    assert!(heard.len() > before);
+                }
+            }
+        }
+        assert!(heard == sent[..written]);
+        drop((far_client, far_upstream));
+        iterate(&new);
+        check_empty(&new);
+    }
 }

@@ -182,6 +182,8 @@ impl Simulated {
         info: &mut ConnectionInfo,
         relay: Relay,
     ) -> Result<(), End> {
+        // Ticks may have passed before the task first runs.
+        handle.due_in(HELLO_TIMEOUT);
         let pauses = self.rng.borrow_mut().usize(..4);
         for _ in 0..pauses {
             tokio::task::yield_now().await;

@@ -1,0 +1,328 @@
+//! Messages of version 1 that are stored as files, and messages that are none.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use eyelet_record::{EXPORT_BYTES, Role};
+use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence};
+use eyelet_telemetry::export::InfoFault;
+use eyelet_telemetry::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
+use eyelet_telemetry::labels::Labels;
+
+use super::super::detached::{Clock, IMPORT_UNIX_MS};
+use super::*;
+use crate::ready::{CLIENT, UPSTREAM};
+use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
+
+/// What each file has. An upgrade from any release that wrote version 1 needs them to be read.
+const STORED: [(&str, &str); 4] = [
+    ("spliced", include_str!("../v1/spliced.hex")),
+    ("inspected", include_str!("../v1/inspected.hex")),
+    ("tls13", include_str!("../v1/tls13.hex")),
+    ("tls12", include_str!("../v1/tls12.hex")),
+];
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    bytes.chunks(40).map(|bytes| line(bytes) + "\n").collect()
+}
+
+fn info(decided: Decided) -> ConnectionInfo {
+    ConnectionInfo {
+        id: 3 << 48 | 77,
+        started_unix_ms: IMPORT_UNIX_MS - 86_400_123,
+        client: "[2001:db8::7]:50123".parse().unwrap(),
+        connect: None,
+        owes_answer: false,
+        decided,
+        bytes_to_upstream: 1_000,
+        bytes_to_client: 5_000_000_000,
+    }
+}
+
+fn decided() -> Decided {
+    Decided {
+        labels: Labels::imported((1, "public".into()), vec![(2, "api".into())]),
+        listener: 1,
+        sni: Some("www.a.example".into()),
+        tls_version: Some(0x0304),
+        rule: Some(2),
+        ja4: Some("t13d1516h2_8daaf6152771_b186095e22b6".into()),
+        ..Decided::default()
+    }
+}
+
+fn everything() -> Decided {
+    let mut evidence = Evidence::default();
+    let at_unix_ms = IMPORT_UNIX_MS - 86_400_123 - 500;
+    let addresses = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse::<IpAddr>().unwrap()).into();
+    evidence.note_dns(
+        Some(Arc::new(AddressEvidence { addresses, at_unix_ms })),
+        Some(true),
+        Some("slow"),
+    );
+    evidence.note_certificate(Ok(Arc::new(CertificateEvidence {
+        names: ["a.example".into(), "*.a.example".into()].into(),
+        issuer: "CN=An Authority".into(),
+        fault: Some("expired".into()),
+        at_unix_ms,
+    })));
+    evidence.note_unknown("no permit");
+    let rules = vec![(2, "api".into()), (9, "new rule".into())];
+    Decided {
+        labels: Labels::imported((1, "public".into()), rules),
+        connect: Some("a.example:443".into()),
+        is_handed: true,
+        hop_count: 2,
+        destination: Some(SocketAddr::from(([192, 0, 2, 1], 443))),
+        sni_malformed: false,
+        alpn: Alpn::new([&b"h2"[..], b"http/1.1", b"\xff"].into_iter()),
+        alpn_whole: true,
+        ech: true,
+        upstream: Some(UpstreamName::Address(SocketAddr::from(([192, 0, 2, 1], 443)))),
+        tls_compression: Some(TlsCompression::Chosen),
+        shadow: vec![(9, Outcome::Refused)],
+        evidence: Some(Box::new(evidence)),
+        ..decided()
+    }
+}
+
+/// The values that the files have.
+fn stored(name: &str) -> Detached {
+    let (client, _) = eyelet_sys::socket::pair().unwrap();
+    let (upstream, _) = eyelet_sys::socket::pair().unwrap();
+    let mut upstream = Some(upstream);
+    let mut flow = Flow::default();
+    let (decided, relay) = match name {
+        "spliced" => {
+            let mut decided = decided();
+            (decided.clone(), Relay::Splice(Spliced::new(flow, &mut decided)))
+        }
+        "inspected" => {
+            flow.inspect(true);
+            flow.hold(CLIENT, b"bytes that the client does not read");
+            flow.begin(b"bytes for the upstream");
+            let mut chosen = false;
+            // The beginning of a second hello, which must be whole before it passes.
+            let passed = flow.pass(CLIENT, &[22, 3, 1, 0, 200, 1], None, &mut chosen).unwrap();
+            assert_eq!(passed, 0);
+            let mut decided = everything();
+            (decided.clone(), Relay::Splice(Spliced::new(flow, &mut decided)))
+        }
+        "tls13" => {
+            let secrets = ([0xa1; 48], [0xb2; 48]);
+            let suite = Suite::Aes256Gcm;
+            let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 70_000, 3);
+            let mut session = session.unwrap();
+            session.request_key_update();
+            flow.hold(CLIENT, b"a sealed record, of which the client has read a part");
+            flow.hold_partial(&[23, 3, 3, 1, 0, 9, 9]);
+            (decided(), Relay::Terminate(Terminated { session, flow }))
+        }
+        _ => {
+            let (key, iv) = ([0xc3; 16], [0xd4; 12]);
+            let suite = Suite::Aes128Gcm;
+            let session = Session::tls12(Role::Server, suite, &key, &iv, &key, &iv, 1, u64::MAX);
+            flow.hold_preface(b"PROXY TCP4 192.0.2.7 192.0.2.1 50123 443\r\n".to_vec());
+            upstream = None;
+            let session = session.unwrap();
+            let upstream = Some(UpstreamName::of("unix:/run/app.sock"));
+            let decided = Decided { upstream, http2: true, tls_version: Some(0x0303), ..decided() };
+            (decided, Relay::Terminate(Terminated { session, flow }))
+        }
+    };
+    let mut info = info(decided);
+    if let Relay::Splice(_) = relay {
+        // Name and addresses are the relay's.
+        (info.decided.sni, info.decided.destination) = (None, None);
+        if let Some(UpstreamName::Address(_)) = info.decided.upstream {
+            info.decided.upstream = None;
+        }
+    }
+    Detached {
+        client,
+        upstream,
+        info,
+        relay,
+        is_settled: name != "spliced",
+        idle_left: Duration::from_millis(3_599_900),
+        clock: Clock::Import,
+        counted: None,
+    }
+}
+
+/// All of it as text, without its sockets.
+fn shown(detached: &Detached) -> String {
+    let Detached { info, relay, is_settled, idle_left, upstream, .. } = detached;
+    let (session, flow) = match relay {
+        Relay::Splice(spliced) => {
+            let mut decided = Decided::default();
+            spliced.restore(&mut decided);
+            (format!("{decided:?}"), &spliced.flow)
+        }
+        Relay::Terminate(terminated) => {
+            let mut session = [0; EXPORT_BYTES];
+            terminated.session.export(&mut session);
+            (to_hex(&session), &terminated.flow)
+        }
+    };
+    let upstream = upstream.is_some();
+    let flow = flow.export();
+    format!("{info:?} {is_settled} {idle_left:?} {upstream} {session} {flow:?}")
+}
+
+/// A file of an earlier release is read as it was meant, and this release writes the same.
+#[test]
+fn stored_messages_are_read_for_ever() {
+    for (name, text) in STORED {
+        let expected = stored(name);
+        let written = expected.encode();
+        assert!(
+            *written == from_hex(text),
+            "{name}: version 1 has changed. It must not; this would be its bytes:\n{}",
+            to_hex(&written)
+        );
+        let read = Detached::decode(&from_hex(text), received(&expected)).unwrap();
+        assert_eq!(shown(&read), shown(&expected), "{name}");
+    }
+}
+
+/// A message is cut after any byte, or has one more.
+#[test]
+fn a_message_has_one_length() {
+    for (name, text) in STORED {
+        let expected = stored(name);
+        let bytes = from_hex(text);
+        for len in 0..bytes.len() {
+            let fault = Detached::decode(&bytes[..len], received(&expected)).err();
+            assert_eq!(fault, Some(ImportError::Malformed), "{name}: {len} bytes");
+        }
+        let longer = [&bytes[..], &[0, 0]].concat();
+        let fault = Detached::decode(&longer, received(&expected)).err();
+        assert_eq!(fault, Some(ImportError::Trailing(2)), "{name}");
+        let huge = vec![0; MESSAGE_BYTES_MAX + 1];
+        let fault = Detached::decode(&huge, received(&expected)).err();
+        assert_eq!(fault, Some(ImportError::TooLong(MESSAGE_BYTES_MAX + 1)));
+    }
+}
+
+#[test]
+fn a_message_of_another_version_is_refused() {
+    for version in [0_u16, 2, 256, u16::MAX] {
+        let expected = stored("tls13");
+        let mut bytes = expected.encode().to_vec();
+        bytes[..2].copy_from_slice(&version.to_be_bytes());
+        let fault = Detached::decode(&bytes, received(&expected)).err();
+        assert_eq!(fault, Some(ImportError::Version(version)));
+    }
+}
+
+#[test]
+fn a_message_comes_with_its_sockets() {
+    for (name, text) in STORED {
+        let value = stored(name);
+        let expected = value.sockets().count();
+        for got in (0..4).filter(|got| *got != expected) {
+            let sockets = (0..got).map(|_| eyelet_sys::socket::pair().unwrap().0).collect();
+            let fault = Detached::decode(&from_hex(text), sockets).err();
+            assert_eq!(fault, Some(ImportError::Sockets { expected, got }), "{name}");
+        }
+    }
+}
+
+/// Whatever single byte is changed, the answer is an error or a connection that can be written
+/// again: no panic, and nothing that a wake could not take.
+#[test]
+fn any_changed_byte_is_an_error_or_a_connection() {
+    for (name, text) in STORED {
+        let value = stored(name);
+        let bytes = from_hex(text);
+        let mut read = 0;
+        for at in 0..bytes.len() {
+            for change in [1, 2, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] ^= change;
+                if let Ok(detached) = Detached::decode(&changed, received(&value)) {
+                    read += 1;
+                    let again = detached.encode();
+                    let same = Detached::decode(&again, received(&value)).unwrap();
+                    assert_eq!(shown(&same), shown(&detached), "{name}: byte {at}");
+                }
+            }
+        }
+        assert!(read > 0, "a changed byte of a text is another text");
+    }
+}
+
+/// Values that postcard reads and no connection has.
+#[test]
+fn values_beyond_their_limits_are_refused() {
+    let decode = |value: &Detached| Detached::decode(&value.encode(), received(value)).err();
+    let flow = |value: &mut Detached| match &mut value.relay {
+        Relay::Splice(spliced) => std::mem::take(&mut spliced.flow),
+        Relay::Terminate(terminated) => std::mem::take(&mut terminated.flow),
+    };
+    let with_flow = |name, change: &dyn Fn(&mut Flow)| {
+        let mut value = stored(name);
+        let mut changed = flow(&mut value);
+        change(&mut changed);
+        match &mut value.relay {
+            Relay::Splice(spliced) => spliced.flow = changed,
+            Relay::Terminate(terminated) => terminated.flow = changed,
+        }
+        decode(&value)
+    };
+    let long = HELD_BYTES_MAX + 1;
+    let too_long = |len| Some(ImportError::Flow(FlowFault::TooLong(len)));
+    for name in ["spliced", "tls13"] {
+        assert_eq!(with_flow(name, &|_| ()), None);
+        for side in [CLIENT, UPSTREAM] {
+            let held = with_flow(name, &|flow| flow.hold(side, &vec![0; HELD_BYTES_MAX]));
+            assert!(held.is_none() || name == "tls13", "{held:?}");
+            let fault = with_flow(name, &|flow| {
+                *flow = Flow::default();
+                flow.hold(side, &vec![0; long]);
+            });
+            assert_eq!(fault, too_long(long));
+        }
+        let fault = with_flow(name, &|flow| flow.hold_partial(&vec![0; long]));
+        assert_eq!(fault, too_long(long));
+        let fault = with_flow(name, &|flow| flow.hold_preface(vec![0; 70_000]));
+        assert_eq!(fault, too_long(70_000));
+    }
+    let inspected = with_flow("tls13", &|flow| flow.inspect(false));
+    assert_eq!(inspected, Some(ImportError::Flow(FlowFault::Mode)));
+
+    let with_info = |name, change: &dyn Fn(&mut ConnectionInfo)| {
+        let mut value = stored(name);
+        change(&mut value.info);
+        decode(&value)
+    };
+    let text: Box<str> = "x".repeat(70_000).into();
+    let too_long = Some(ImportError::Info(InfoFault::TooLong));
+    assert_eq!(with_info("tls13", &|info| info.decided.sni = Some(text.clone())), too_long);
+    assert_eq!(with_info("tls13", &|info| info.decided.ja4 = Some(text.clone())), too_long);
+    let rules = || vec![(2, text.clone())];
+    let labels = |rules| Labels::imported((1, "public".into()), rules);
+    assert_eq!(with_info("tls13", &|info| info.decided.labels = labels(rules())), too_long);
+    let shadow = || vec![(9, Outcome::Refused); 5_000];
+    assert_eq!(with_info("tls13", &|info| info.decided.shadow = shadow()), too_long);
+    let count = Some(ImportError::Info(InfoFault::Count));
+    assert_eq!(with_info("tls13", &|info| info.bytes_to_client = u64::MAX), count);
+    assert_eq!(with_info("tls13", &|info| info.bytes_to_upstream = 1 << 63), count);
+    // Six bytes of a second hello are held back, and count as read.
+    let held_back = Some(ImportError::Counts);
+    assert_eq!(with_info("inspected", &|info| info.bytes_to_upstream = 5), held_back);
+
+    let mut client = stored("tls13");
+    let session = Session::tls13(Role::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+    let flow = Flow::default();
+    client.relay = Relay::Terminate(Terminated { session: session.unwrap(), flow });
+    assert_eq!(decode(&client), Some(ImportError::Role));
+}
