@@ -1,7 +1,7 @@
 //! A checked configuration as a whole, for `serve`, `check` and `explain`.
 
 use crate::model::{
-    Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings,
+    Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings, Tickets,
 };
 use crate::rules::RuleList;
 
@@ -26,6 +26,8 @@ pub struct Config {
     pub dns: Dns,
     /// How evidence for names is gathered.
     pub evidence: EvidenceSettings,
+    /// Session tickets.
+    pub tickets: Tickets,
     /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
     /// Whether a reload ends the connections whose rule it removes.

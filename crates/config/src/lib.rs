@@ -27,7 +27,7 @@ pub use model::{
     Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,
     Host, HostPort, HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind,
     LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
-    UpstreamHttp2, UpstreamTls, Version,
+    Tickets, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use values::tls_version_code;

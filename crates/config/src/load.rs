@@ -73,6 +73,7 @@ pub fn parse(
         dictionaries: compression::dictionaries(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),
         evidence: settings::evidence(&mut report, &document, &mut files),
+        tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),
         reload_ends_removed: document.flag(&mut report, "reload_ends_removed").unwrap_or(false),
     };

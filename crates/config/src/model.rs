@@ -357,6 +357,21 @@ impl Default for EvidenceSettings {
     }
 }
 
+/// Session tickets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tickets {
+    /// Whether clients get tickets, and can resume.
+    pub enabled: bool,
+    /// How long a ticket is good at least. Its key seals for so long, and opens for as long again.
+    pub lifetime: Duration,
+}
+
+impl Default for Tickets {
+    fn default() -> Self {
+        Self { enabled: true, lifetime: Duration::from_hours(12) }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -133,6 +133,12 @@ impl RuleList {
         })
     }
 
+    /// A path of this configuration as its file writes it: the same in each folder that the file
+    /// is in.
+    pub fn as_written<'p>(&self, path: &'p Path) -> &'p Path {
+        path.strip_prefix(&self.folder).unwrap_or(path)
+    }
+
     /// The action of a rule, to be changed before it is in use.
     ///
     /// # Panics

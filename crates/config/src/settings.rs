@@ -10,7 +10,7 @@ use toml::de::DeValue;
 
 use crate::files::Files;
 use crate::model::{
-    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogSettings,
+    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogSettings, Tickets,
 };
 use crate::reader::{Report, Section};
 use crate::values;
@@ -138,6 +138,21 @@ pub(super) fn evidence(
     evidence
 }
 
+pub(super) fn tickets(report: &mut Report<'_>, document: &Section<'_, '_>) -> Tickets {
+    let mut tickets = Tickets::default();
+    let Some(section) = document.section(report, "tickets", "[tickets]") else { return tickets };
+    section.check_keys(report, &TICKET_KEYS);
+    tickets.enabled = section.flag(report, "enabled").unwrap_or(tickets.enabled);
+    if let Some(text) = section.text(report, "lifetime") {
+        let read = values::duration(text.text, &TICKET_LIFETIME).and_then(|lifetime| {
+            let is_whole = lifetime.subsec_nanos() == 0;
+            is_whole.then_some(lifetime).ok_or_else(|| "expected whole seconds".into())
+        });
+        tickets.lifetime = report.keep(text.at, read).unwrap_or(tickets.lifetime);
+    }
+    tickets
+}
+
 pub(super) fn workers(report: &mut Report<'_>, document: &Section<'_, '_>) -> Option<usize> {
     document.number(report, "workers", WORKERS)
 }
@@ -172,7 +187,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 10] = [
+pub(super) const DOCUMENT_KEYS: [&str; 11] = [
     "dictionary",
     "dns",
     "evidence",
@@ -182,6 +197,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 10] = [
     "log",
     "reload_ends_removed",
     "rule",
+    "tickets",
     "workers",
 ];
 
@@ -212,6 +228,8 @@ const DNS_KEYS: [&str; 1] = ["servers"];
 
 const EVIDENCE_KEYS: [&str; 3] = ["ca", "history", "timeout"];
 
+const TICKET_KEYS: [&str; 2] = ["enabled", "lifetime"];
+
 /// For a peer that has done nothing yet: more than ten minutes is no limit.
 const SHORT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(10);
 
@@ -227,6 +245,10 @@ const IDLE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from
 /// Below a second a name would be queried for each connection. Above a week an address may already
 /// have its next owner.
 const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(168);
+
+/// RFC 8446 section 4.6.1 allows a week. A second is for tests: each lifetime makes a key.
+const TICKET_LIFETIME: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_hours(168);
 
 /// 0: do not wait.
 const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_hours(24);

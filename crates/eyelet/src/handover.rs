@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! earlier process                       new process
-//! HELLO, SOCKETS..., BEGIN       ->     reads its file, binds, warms up
+//! HELLO, SOCKETS, TICKETS, BEGIN ->     reads its file, binds, warms up
 //!                                <-     READY, or FAILED with the reason
 //! SERVE                          ->     accepts
 //!                                <-     SERVING
@@ -29,6 +29,8 @@ pub mod kind {
     pub const HELLO: u8 = 1;
     /// Listening sockets, in the order of the hello.
     pub const SOCKETS: u8 = 2;
+    /// The keys of session tickets, which are secret.
+    pub const TICKETS: u8 = 3;
     /// The state of the earlier process is complete.
     pub const BEGIN: u8 = 4;
     /// [`HandoverReady`](super::HandoverReady).

@@ -28,6 +28,7 @@ pub mod shadow;
 pub mod signals;
 pub mod snapshot;
 pub mod takeover;
+pub mod ticket_keeper;
 pub mod train;
 pub mod upgrade;
 pub mod upstream;

@@ -16,6 +16,7 @@ use crate::listen::{Bound, ListenError, bind_all, rebound};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
+use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
 use eyelet_config::{Access, Config};
@@ -26,6 +27,7 @@ use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
+use eyelet_tls::tickets::TicketKeys;
 
 /// Why an edge could not start, or could not take a new configuration.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +52,9 @@ pub enum StartError {
     /// A file that the configuration names cannot be used.
     #[error("{0}")]
     Snapshot(#[from] SnapshotError),
+    /// The thread that makes ticket keys could not be started, or there is no randomness.
+    #[error("cannot make ticket keys: {0}")]
+    Tickets(io::Error),
     /// A thread or its epoll could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -66,6 +71,7 @@ pub struct Running {
     budget: Arc<Budget>,
     /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
     arrivals: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
+    ticket_keeper: TicketKeeper,
 }
 
 /// The changes by a reload.
@@ -96,7 +102,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     }
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
-    let prepared = PreparedSnapshot::new(config, None)?;
+    let ticket_keeper = TicketKeeper::start(&config).map_err(StartError::Tickets)?;
+    let prepared = PreparedSnapshot::new(config, ticket_keeper.keys(), None)?;
     let config = prepared.config();
     let listeners = bind_all(config, count, earlier)?;
     let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
@@ -116,6 +123,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         earlier_writer: None,
         budget,
         arrivals: Vec::new(),
+        ticket_keeper,
     };
     // Returns memory and program pages that only the start needed. From here on connections need
     // the memory.
@@ -209,7 +217,7 @@ impl Running {
         if let Some(address) = rebound(&config, &known) {
             return Err(StartError::Rebound(address));
         }
-        let prepared = PreparedSnapshot::new(config, Some(&earlier))?;
+        let prepared = PreparedSnapshot::new(config, self.ticket_keeper.keys(), Some(&earlier))?;
         let config = prepared.config();
         let listeners = bind_all(config, count, &known)?;
         let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
@@ -224,6 +232,7 @@ impl Running {
         if let Some(writer) = writer {
             self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));
         }
+        self.ticket_keeper.configure(&snapshot.config);
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
         // This fails only if no worker is left.
@@ -277,6 +286,11 @@ impl Running {
             writer.finish();
         }
         eyelet_sys::memory::trim();
+    }
+
+    /// The keys of session tickets, which outlive reloads.
+    pub fn ticket_keys(&self) -> &Arc<TicketKeys> {
+        self.ticket_keeper.keys()
     }
 
     /// The listening addresses, in the order of the configuration; port 0 is resolved.

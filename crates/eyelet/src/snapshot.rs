@@ -20,6 +20,7 @@ use eyelet_resolve::names::SharedNames;
 use eyelet_telemetry::labels::Labels;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::{ServerConfigs, TlsError};
+use eyelet_tls::tickets::TicketKeys;
 
 /// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and each
 /// worker's pooled pipes and epolls.
@@ -74,12 +75,16 @@ pub struct PreparedSnapshot {
 
 impl PreparedSnapshot {
     /// Reads the files that a configuration names. What has not changed since `earlier` is reused:
-    /// ticket keys, evidence, root sets.
+    /// evidence, root sets.
     ///
     /// # Errors
     /// [`SnapshotError`], which says which file.
-    pub fn new(config: Config, earlier: Option<&Snapshot>) -> Result<Self, SnapshotError> {
-        let tls = ServerConfigs::new(&config, earlier.map(|earlier| &*earlier.tls))?;
+    pub fn new(
+        config: Config,
+        ticket_keys: &Arc<TicketKeys>,
+        earlier: Option<&Snapshot>,
+    ) -> Result<Self, SnapshotError> {
+        let tls = ServerConfigs::new(&config, ticket_keys, earlier.map(|earlier| &*earlier.tls))?;
         let known = earlier.map(|earlier| &*earlier.http.upstream_tls);
         let upstream_tls = ClientConfigs::new(&config, known)?;
         let evidence = match earlier {

@@ -10,7 +10,9 @@ use std::thread;
 use eyelet_engine::transfer::{Arrival, ConnectionBatch};
 use eyelet_sys::channel::Channel;
 use eyelet_telemetry::counters::Counters;
+use eyelet_tls::tickets::Now;
 use tokio::sync::{mpsc, oneshot};
+use zeroize::Zeroizing;
 
 use crate::handover::{
     Failed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Serve, expect, kind,
@@ -30,6 +32,7 @@ pub struct Predecessor {
     channel: Channel,
     /// Its listeners.
     pub listeners: Vec<Bound>,
+    tickets: Zeroizing<Vec<u8>>,
 }
 
 impl Predecessor {
@@ -46,8 +49,12 @@ impl Predecessor {
         let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
         tracing::info!("taking over from version {}", hello.program);
         let listeners = listeners(&mut channel, hello)?;
+        let (received, tickets) = receive(&mut channel, Some(MESSAGE_TIMEOUT))?;
+        if received.kind != kind::TICKETS {
+            return Err(HandoverError::Kind(received.kind));
+        }
         expect(&mut channel, kind::BEGIN, MESSAGE_TIMEOUT)?;
-        Ok(Self { channel, listeners })
+        Ok(Self { channel, listeners, tickets })
     }
 
     /// Says why this process ends.
@@ -66,6 +73,9 @@ impl Predecessor {
         running: &Running,
         warnings: String,
     ) -> Result<Handover, HandoverError> {
+        if let Err(error) = running.ticket_keys().import(&self.tickets, Now::read()) {
+            tracing::warn!("clients cannot resume their sessions: {error}");
+        }
         let listeners = running.listeners();
         let is_kept = |known: &Bound| listeners.iter().any(|bound| bound.holds(known));
         let known = self.listeners.iter().enumerate();

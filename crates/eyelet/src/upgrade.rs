@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use eyelet_engine::transfer::{BatchAnswer, ConnectionBatch, Departure, Leaving};
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
 use tokio::sync::mpsc::{self, channel};
+use zeroize::Zeroizing;
 
 use crate::handover::{
     Failed, Handed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Serve, expect,
@@ -133,6 +134,7 @@ struct Plan {
     listeners: Arc<[Bound]>,
     workers: usize,
     first_id: u64,
+    tickets: Zeroizing<Vec<u8>>,
     is_off: Arc<AtomicBool>,
 }
 
@@ -166,6 +168,7 @@ impl Upgrade {
             listeners: running.listeners(),
             workers: running.workers(),
             first_id: running.next_first_id(),
+            tickets: running.ticket_keys().export(),
             is_off: is_off.clone(),
         };
         let body = move || {
@@ -287,6 +290,8 @@ impl Plan {
                 sent.map_err(HandoverError::from)?;
             }
         }
+        let sent = channel.send(kind::TICKETS, &self.tickets, &[], MESSAGE_TIMEOUT);
+        sent.map_err(HandoverError::from)?;
         signal(channel, kind::BEGIN)?;
         loop {
             if self.is_off.load(Relaxed) {

@@ -146,6 +146,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/tls",
         Some(&[
+            "aws-lc-rs",
             "eyelet-config",
             "rustls",
             "rustls-native-certs",

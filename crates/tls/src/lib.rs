@@ -7,3 +7,4 @@ pub mod client;
 mod client_chain;
 pub mod provider;
 pub mod server;
+pub mod tickets;

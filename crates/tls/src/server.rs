@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustls::crypto::aws_lc_rs;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
 };
@@ -18,12 +18,13 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{
     KeyLog, RootCertStore, ServerConfig, SignatureAlgorithm, SupportedProtocolVersion, version,
 };
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
 use crate::client_chain;
 use crate::provider::PROVIDER;
+use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use eyelet_config::certificate::{self, CertificateError};
 use eyelet_config::{Action, Config, RuleList, Terminate, Version};
 
@@ -82,8 +83,6 @@ pub struct ServerConfigs {
     /// By action: an index into `made`. Only those of terminate rules are used.
     by_action: Box<[u32]>,
     made: Vec<Made>,
-    /// Seals the tickets of rules that ask for no client certificate.
-    tickets: Arc<dyn ProducesTickets>,
     certificates: Store,
 }
 
@@ -127,29 +126,30 @@ pub struct Certificate {
     leaf: Box<[u8]>,
     issuers: Issuers,
     key: Arc<dyn SigningKey>,
+    /// The path of the certificate, for the group of tickets.
+    source: SourceId,
 }
 
 /// The certificates from the leaf's issuer upwards. Empty if the file has only the leaf.
 type Issuers = Arc<[CertificateDer<'static>]>;
 
 impl ServerConfigs {
-    /// Makes the configurations for `config`, and loads the certificates if they are few. Ticket
-    /// keys are those of `earlier`, so that clients can resume after a reload. A rule
-    /// with a `client_ca` has them only if that has the same certificates.
-    pub fn new(config: &Config, earlier: Option<&Self>) -> Result<Self, TlsError> {
+    /// Makes the configurations for `config`, and loads the certificates if they are few. `keys`
+    /// seal the tickets.
+    pub fn new(
+        config: &Config,
+        keys: &Arc<TicketKeys>,
+        earlier: Option<&Self>,
+    ) -> Result<Self, TlsError> {
         let (mut by_action, mut made) = (vec![0; config.rules.actions_len()], Vec::new());
         let mut settings = HashMap::new();
-        let tickets = match earlier {
-            Some(earlier) => earlier.tickets.clone(),
-            None => aws_lc_rs::Ticketer::new()?,
-        };
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
             let key = (&terminate.alpn_select, &terminate.client_ca, terminate.tls_version_min);
             let index = match settings.entry(key) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    made.push(make(terminate, &tickets, earlier)?);
+                    made.push(make(config, terminate, keys, earlier)?);
                     *new.insert((made.len() - 1) as u32)
                 }
             };
@@ -162,7 +162,7 @@ impl ServerConfigs {
                 certificates.of(&config.rules, set)?;
             }
         }
-        Ok(Self { by_action: by_action.into(), made, tickets, certificates })
+        Ok(Self { by_action: by_action.into(), made, certificates })
     }
 
     /// The authorities of a terminate rule's clients, as a number that never means others; 0: it
@@ -208,7 +208,10 @@ impl Store {
         }
         // Loaded without the lock: if two workers do it at once, one result is kept.
         let files = rules.certificates(set);
-        let loaded = files.map(|files| Ok(self.certificate(certificate::load(&files)?)));
+        let loaded = files.map(|files| {
+            let source = source(rules, &files.certificate);
+            Ok(self.certificate(certificate::load(&files)?, source))
+        });
         let loaded: Arc<Certificates> = loaded.collect::<Result<_, TlsError>>()?;
         let before = locked().certificates.replace(loaded.clone());
         self.loaded.fetch_add(bytes(&loaded), Relaxed);
@@ -217,11 +220,12 @@ impl Store {
         Ok(loaded)
     }
 
-    fn certificate(&self, loaded: CertifiedKey) -> Certificate {
+    fn certificate(&self, loaded: CertifiedKey, source: SourceId) -> Certificate {
         let mut chain = loaded.cert.into_iter();
         // A chain has at least its leaf.
         let leaf = chain.next().map_or_else(Vec::new, |leaf| leaf.to_vec());
-        Certificate { leaf: leaf.into(), issuers: self.issuers(chain.collect()), key: loaded.key }
+        let issuers = self.issuers(chain.collect());
+        Certificate { leaf: leaf.into(), issuers, key: loaded.key, source }
     }
 
     /// The shared copy of these issuers.
@@ -282,11 +286,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn source(rules: &RuleList, path: &Path) -> SourceId {
+    SourceId::new(rules.as_written(path).as_os_str().as_encoded_bytes())
+}
+
 fn make(
+    config: &Config,
     terminate: &Terminate,
-    tickets: &Arc<dyn ProducesTickets>,
+    keys: &Arc<TicketKeys>,
     earlier: Option<&ServerConfigs>,
 ) -> Result<Made, TlsError> {
+    let (tickets, rules) = (&config.tickets, &config.rules);
     let client_ca = match &terminate.client_ca {
         None => None,
         Some(path) => Some((path.clone(), client_roots(path)?)),
@@ -295,6 +305,7 @@ fn make(
         known.of.alpn_protocols == terminate.alpn_select
             && known.min == terminate.tls_version_min
             && known.is_for(client_ca.as_ref())
+            && known.of.ticketer.enabled() == tickets.enabled
     };
     if let Some(known) = earlier.and_then(|earlier| earlier.made.iter().find(alike)) {
         return Ok(known.clone());
@@ -305,23 +316,24 @@ fn make(
     };
     let builder =
         ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(versions)?;
+    let mut group = None;
     let builder = match &client_ca {
         None => builder.with_no_client_auth(),
         Some((path, roots)) => {
-            builder.with_client_cert_verifier(client_verifier(path, roots.clone())?)
+            let verifier = client_verifier(path, roots.clone())?;
+            group = Some((source(rules, path), verifier.clone()));
+            builder.with_client_cert_verifier(verifier)
         }
     };
     let mut config = builder.with_cert_resolver(Arc::new(Chosen));
     config.alpn_protocols.clone_from(&terminate.alpn_select);
     // Clients hold sessions in tickets; a session cache would grow here.
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.ticketer = match &client_ca {
-        None => tickets.clone(),
-        // A ticket stands for a verified client certificate. It must not be valid for a rule that
-        // trusts other CA certificates, or for one that asks for none.
-        Some(_) => aws_lc_rs::Ticketer::new()?,
-    };
-    config.send_tls13_tickets = TICKETS;
+    config.send_tls13_tickets = 0;
+    if tickets.enabled {
+        config.ticketer = Arc::new(Ticketer { keys: keys.clone(), client_ca: group });
+        config.send_tls13_tickets = TICKETS;
+    }
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(Capture);
     let vouched = |known: &&Made| known.client_roots > 0 && known.is_for(client_ca.as_ref());
@@ -369,7 +381,7 @@ fn client_roots(path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
 fn client_verifier(
     path: &Path,
     roots: Arc<RootCertStore>,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     WebPkiClientVerifier::builder_with_provider(roots, PROVIDER.clone())
         .build()
         .map(client_chain::none_empty)
@@ -400,6 +412,55 @@ impl ResolvesServerCert for Chosen {
             // If none fits, the first one makes rustls report why.
             chosen.iter().find(fits).or(chosen.first()).map(Certificate::certified)
         })
+    }
+}
+
+/// Seals and opens the tickets of the rules with one `client_ca`, or of those without.
+#[derive(Debug)]
+struct Ticketer {
+    keys: Arc<TicketKeys>,
+    client_ca: Option<(SourceId, Arc<dyn ClientCertVerifier>)>,
+}
+
+impl Ticketer {
+    /// Binds a ticket to `client_ca` and to the certificates of the decided rule.
+    fn group(&self) -> Vec<u8> {
+        let client_ca = self.client_ca.as_ref().map_or(SourceId::NONE, |(source, _)| *source);
+        let mut group = client_ca.bytes().to_vec();
+        CHOSEN.with_borrow(|chosen| {
+            let certificates = chosen.iter().flat_map(|chosen| chosen.iter());
+            certificates.for_each(|certificate| group.extend(certificate.source.bytes()));
+        });
+        group
+    }
+
+    /// Whether today's `client_ca` still vouches for the client of a session. rustls does not check
+    /// it again.
+    fn still_vouches(&self, session: &[u8]) -> bool {
+        let Some((_, verifier)) = &self.client_ca else { return true };
+        let Some(chain) = client_certificates(session) else { return false };
+        let Some((leaf, issuers)) = chain.split_first() else { return false };
+        verifier.verify_client_cert(leaf, issuers, UnixTime::now()).is_ok()
+    }
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.keys.lifetime_secs()
+    }
+
+    fn encrypt(&self, session: &[u8]) -> Option<Vec<u8>> {
+        self.keys.seal(&self.group(), session)
+    }
+
+    /// `None` makes the handshake a full one.
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let session = self.keys.open(&self.group(), ticket)?;
+        self.still_vouches(&session).then_some(session)
     }
 }
 

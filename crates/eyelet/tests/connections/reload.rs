@@ -347,15 +347,19 @@ fn the_next_handshake_gets_the_new_certificate_and_tickets_stay() {
     let text = rules(&scene.pki, scene.tcp.address, &scene.one, "http", "");
     scene.write_text(&text.replace("edge.pem", "other.pem").replace("edge.key", "other.key"));
     scene.reload_well();
-    let resumed = connect();
-    assert_eq!(resumed.conn.handshake_kind(), Some(rustls::HandshakeKind::Resumed));
     assert_ne!(leaf(&scene.connect()), first);
     assert_eq!(get(&mut before, "/").status, 200);
+    // A ticket is bound to the path of the certificate.
+    let mut other = connect();
+    assert_eq!(get(&mut other, "/").status, 200);
+    assert_eq!(other.conn.handshake_kind(), Some(rustls::HandshakeKind::Full));
     // The same file with another certificate in it.
     scene.pki.server("other", &["app.test"], Kind::P256);
     let second = leaf(&scene.connect());
     scene.reload_well();
     assert_ne!(leaf(&scene.connect()), second);
+    let resumed = connect();
+    assert_eq!(resumed.conn.handshake_kind(), Some(rustls::HandshakeKind::Resumed));
 }
 
 #[test]

@@ -1,0 +1,264 @@
+//! The keys that seal session tickets (RFC 5077, RFC 8446 section 4.6.1). A ticket holds the whole
+//! session, so the server stores none. A key seals for one period and opens for one more. Time is
+//! an argument: a thread of the program calls [`TicketKeys::advance`]. Handshakes only read.
+//!
+//! All rules, processes and edges can share the keys. A ticket is bound to its group (the
+//! certificates and the `client_ca` of its rule) as additional data: under another group it does
+//! not open. This costs no key derivation, and no memory for each of 50,000 groups.
+
+mod key;
+mod session;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use aws_lc_rs::error::Unspecified;
+use zeroize::Zeroizing;
+
+use key::{EXPORTED_BYTES, Key, NAME_BYTES};
+pub use key::{Now, Origin, SECRET_BYTES};
+pub use session::client_certificates;
+
+/// Most keys that are held: the previous, the current and the next one, those of another lifetime
+/// before a reload, those of this process before it joined a fleet, and those that a jump of the
+/// clock set aside.
+const KEYS_MAX: usize = 12;
+/// First byte of exported keys. A reader refuses other versions.
+const EXPORT_VERSION: u8 = 1;
+
+/// The ring of ticket keys: one for the whole process, over all reloads.
+pub struct TicketKeys {
+    ring: RwLock<Ring>,
+    lifetime_secs: AtomicU32,
+    /// Whether the keys come from the store of a fleet.
+    is_shared: AtomicBool,
+}
+
+#[derive(Default)]
+struct Ring {
+    keys: Vec<Key>,
+    /// The key that seals: an index into `keys`, unless that is empty.
+    sealing: usize,
+}
+
+/// Why exported keys cannot be taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// Another version of Eyelet wrote them.
+    #[error("ticket keys of version {0}, expected {EXPORT_VERSION}")]
+    Version(u8),
+    /// They are cut, too long, or hold a value that no exporter writes.
+    #[error("malformed ticket keys")]
+    Malformed,
+}
+
+impl TicketKeys {
+    /// An empty ring. Until [`TicketKeys::advance`] and [`TicketKeys::insert`] no ticket is sealed.
+    pub fn new(lifetime: Duration) -> Self {
+        let keys = Self {
+            ring: RwLock::default(),
+            lifetime_secs: AtomicU32::new(0),
+            is_shared: AtomicBool::new(false),
+        };
+        keys.configure(lifetime, Origin::Own);
+        keys
+    }
+
+    /// Sets how long a key seals, which is also how long a ticket is good for, and where keys come
+    /// from. TicketKeys of other lifetimes and sources still open.
+    pub fn configure(&self, lifetime: Duration, origin: Origin) {
+        let secs = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).max(1);
+        self.lifetime_secs.store(secs, Relaxed);
+        self.is_shared.store(origin == Origin::Fleet, Relaxed);
+    }
+
+    /// Seconds for which a ticket is good at least.
+    pub fn lifetime_secs(&self) -> u32 {
+        self.lifetime_secs.load(Relaxed)
+    }
+
+    /// Where keys come from.
+    pub fn origin(&self) -> Origin {
+        if self.is_shared.load(Relaxed) { Origin::Fleet } else { Origin::Own }
+    }
+
+    /// Whether there is a key of this source for the period that begins at `start`.
+    pub fn has(&self, start: u64, origin: Origin) -> bool {
+        let period = self.lifetime_secs();
+        self.read()
+            .keys
+            .iter()
+            .any(|key| (key.start, key.period_secs) == (start, period) && key.origin == origin)
+    }
+
+    /// Whether any key of this source is held, whatever its period.
+    pub fn has_any(&self, origin: Origin) -> bool {
+        self.read().keys.iter().any(|key| key.origin == origin)
+    }
+
+    /// When the current period began. Periods are counted from 1970, so that all edges of a fleet
+    /// change their key at the same time.
+    pub fn period_start(&self, now: Now) -> u64 {
+        now.unix_secs - now.unix_secs % u64::from(self.lifetime_secs())
+    }
+
+    /// A new secret for [`TicketKeys::insert`].
+    ///
+    /// # Errors
+    /// If there is no randomness.
+    pub fn random_secret() -> Result<Zeroizing<[u8; SECRET_BYTES]>, Unspecified> {
+        let mut secret = Zeroizing::new([0; SECRET_BYTES]);
+        aws_lc_rs::rand::fill(&mut *secret)?;
+        Ok(secret)
+    }
+
+    /// Takes in the key of the period that begins at `start`.
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn insert(
+        &self,
+        start: u64,
+        origin: Origin,
+        secret: &[u8; SECRET_BYTES],
+        now: Now,
+    ) -> Result<(), Unspecified> {
+        let key = Key::new(start, self.lifetime_secs(), origin, secret, now)?;
+        let mut ring = self.write();
+        ring.insert(key);
+        ring.advance(self.lifetime_secs(), self.origin(), now);
+        Ok(())
+    }
+
+    /// Chooses the key that seals now, and wipes those that are out of date.
+    pub fn advance(&self, now: Now) {
+        self.write().advance(self.lifetime_secs(), self.origin(), now);
+    }
+
+    /// Seals a session for the clients of a group. `None`: no key, or the library fails.
+    pub fn seal(&self, group: &[u8], session: &[u8]) -> Option<Vec<u8>> {
+        let ring = self.read();
+        ring.keys.get(ring.sealing)?.seal(group, session)
+    }
+
+    /// Opens a ticket. `None`: it is tampered with, of another group, or its key is gone.
+    pub fn open(&self, group: &[u8], ticket: &[u8]) -> Option<Vec<u8>> {
+        let name = ticket.get(..NAME_BYTES)?;
+        let ring = self.read();
+        // A name is no secret: it is in the clear in each ticket.
+        ring.keys.iter().find(|key| key.name == name)?.open(group, ticket)
+    }
+
+    /// All keys, for the next process on this machine: they are secret.
+    pub fn export(&self) -> Zeroizing<Vec<u8>> {
+        let ring = self.read();
+        // Allocated once, so that no copy is left behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(1 + ring.keys.len() * EXPORTED_BYTES));
+        bytes.push(EXPORT_VERSION);
+        ring.keys.iter().for_each(|key| key.export(&mut bytes));
+        bytes
+    }
+
+    /// Takes in the keys that another process exported, beside those that are here.
+    ///
+    /// # Errors
+    /// [`ImportError`]. Nothing has changed then.
+    pub fn import(&self, bytes: &[u8], now: Now) -> Result<(), ImportError> {
+        let keys = parse(bytes, now)?;
+        let mut ring = self.write();
+        keys.into_iter().for_each(|key| ring.insert(key));
+        ring.advance(self.lifetime_secs(), self.origin(), now);
+        Ok(())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Ring> {
+        // No operation under this lock can panic half done.
+        self.ring.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Ring> {
+        self.ring.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for TicketKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketKeys")
+    }
+}
+
+impl Ring {
+    /// Does nothing if the key is already here.
+    fn insert(&mut self, key: Key) {
+        if !self.keys.iter().any(|known| known.name == key.name) {
+            self.keys.push(key);
+        }
+    }
+
+    fn advance(&mut self, period_secs: u32, origin: Origin, now: Now) {
+        let best = |key: &&Key| {
+            let has_begun = key.start <= now.unix_secs;
+            // If no key has begun, the clock went back: the one that begins first.
+            let start = if has_begun { key.start } else { u64::MAX - key.start };
+            (has_begun, key.period_secs == period_secs, key.origin == origin, start)
+        };
+        let Some(sealing) = self.keys.iter().max_by_key(best) else { return };
+        let (name, before) = (sealing.name, (sealing.start, sealing.origin));
+        // While the store of a fleet is down, the last key seals beyond its period. Then the key
+        // before it is still the previous one.
+        self.keys.retain(|key| {
+            let key_end = key.start.saturating_add(key.period_secs.into());
+            let is_previous = (key_end, key.origin) == before;
+            key.name == name || is_previous || !key.is_out_of_date(now)
+        });
+        while self.keys.len() > KEYS_MAX {
+            let others = self.keys.iter().enumerate().filter(|(_, key)| key.name != name);
+            let furthest = others.max_by_key(|(_, key)| key.start.abs_diff(now.unix_secs));
+            let Some((at, _)) = furthest else { break };
+            self.keys.swap_remove(at);
+        }
+        self.sealing = self.keys.iter().position(|key| key.name == name).unwrap_or(0);
+    }
+}
+
+fn parse(bytes: &[u8], now: Now) -> Result<Vec<Key>, ImportError> {
+    let (version, rest) = bytes.split_first().ok_or(ImportError::Malformed)?;
+    if *version != EXPORT_VERSION {
+        return Err(ImportError::Version(*version));
+    }
+    let (keys, []) = rest.as_chunks::<EXPORTED_BYTES>() else {
+        return Err(ImportError::Malformed);
+    };
+    if keys.len() > KEYS_MAX {
+        return Err(ImportError::Malformed);
+    }
+    keys.iter().map(|key| Key::import(key, now).ok_or(ImportError::Malformed)).collect()
+}
+
+/// Names a configured source of certificates, by its path as it is written in the configuration:
+/// not by its contents, so that a renewal keeps tickets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceId([u8; 16]);
+
+impl SourceId {
+    /// Stands for "no client certificate".
+    pub const NONE: Self = Self([0; 16]);
+
+    /// The source with this name. 16 bytes of the digest suffice: the operator writes the names.
+    pub fn new(name: &[u8]) -> Self {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name);
+        let mut id = Self::NONE;
+        id.0.iter_mut().zip(digest.as_ref()).for_each(|(to, from)| *to = *from);
+        id
+    }
+
+    /// Its bytes.
+    pub const fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests;
