@@ -15,9 +15,10 @@ use crate::serve::Running;
 use crate::signals::{Operated, Signals, StopCause};
 use crate::takeover::Predecessor;
 use crate::train::{self, DictionaryCommand};
-use crate::{check, control, demo, explain, serve, upgrade};
+use crate::{check, control, demo, explain, listen, serve, upgrade};
 use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_engine::worker::Order;
+use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
@@ -160,7 +161,9 @@ fn start(
     };
     let Some((predecessor, warnings)) = predecessor else {
         let control = open();
-        return Ok((serve::start(config)?, control, None));
+        let activated = listen::activated(&config);
+        let activated = activated.map_err(|error| format!("socket activation: {error}"))?;
+        return Ok((serve::start_after(config, &activated, Order::Serve)?, control, None));
     };
     match serve::start_after(config, &predecessor.listeners, Order::Hold) {
         Ok(running) => {
@@ -185,6 +188,7 @@ fn run_edge(
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let started = runtime.block_on(async { start(file, config, predecessor) });
     let (mut running, control, takeover) = started?;
+    service::ready();
     let running_edge =
         Operated { running: &mut running, file, control, program, takeover, upgrade: None };
     let stop = runtime.block_on(signals.until_stop(running_edge));
@@ -194,6 +198,9 @@ fn run_edge(
         }
         StopCause::HandedOver => tracing::info!("handed over"),
         StopCause::Died => tracing::error!("a worker has ended by itself: draining the others"),
+    }
+    if stop != StopCause::HandedOver {
+        service::stopping();
     }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {

@@ -107,14 +107,16 @@ impl Bound {
         }
         let mut sockets = self.sockets.to_vec();
         for n in known..workers {
-            // A socket that was bound without SO_REUSEPORT stays alone at its port. Workers share
-            // it.
-            sockets.push(if known > 1 || self.asked.reuse_port {
-                let socket = socket::bind(self.address, how(listener, limits, true))?;
-                socket::listen(&socket, BACKLOG)?;
-                Arc::new(socket)
-            } else {
-                sockets[n % known].clone()
+            // A socket that was bound without SO_REUSEPORT stays alone at its port, and workers
+            // share it. The service manager may have bound it so.
+            let may_join = known > 1 || self.asked.reuse_port;
+            let bound = may_join.then(|| socket::bind(self.address, how(listener, limits, true)));
+            sockets.push(match bound {
+                Some(Ok(socket)) => {
+                    socket::listen(&socket, BACKLOG)?;
+                    Arc::new(socket)
+                }
+                Some(Err(_)) | None => sockets[n % known].clone(),
             });
         }
         Ok(Self { sockets: sockets.into(), ..*self })
@@ -133,6 +135,27 @@ impl Bound {
         };
         self.sockets.iter().enumerate().filter(is_first).map(|(_, socket)| socket)
     }
+}
+
+/// The sockets that the service manager has passed, as those of the listeners at their addresses.
+/// All workers share each of them.
+///
+/// # Errors
+/// If what it has passed is no listening TCP socket.
+pub fn activated(config: &Config) -> io::Result<Vec<Bound>> {
+    let mut bound = Vec::new();
+    for socket in eyelet_sys::service::listening_sockets(KEEPALIVE_IDLE)? {
+        let address = socket::local_address(&socket)?;
+        let listener = config.listeners.iter().find(|listener| listener.address == address);
+        match listener {
+            Some(listener) => {
+                let sockets = [Arc::new(socket)].into();
+                bound.push(Bound { address, sockets, asked: Asked::of(listener) });
+            }
+            None => tracing::warn!("the service manager's socket at {address} has no listener"),
+        }
+    }
+    Ok(bound)
 }
 
 /// A listener that keeps its address but needs other sockets. They could be bound only after the

@@ -12,6 +12,7 @@ use crate::control::{Control, ControlRequest, Wish};
 use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
 use crate::upgrade::{Departures, Upgrade, UpgradeEvent};
+use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
 /// How often the workers and their counts are checked.
@@ -111,7 +112,12 @@ impl Operated<'_> {
     async fn reload(&mut self) -> ReloadOutcome {
         let outcome = match self.upgrade {
             Some(_) => ReloadOutcome::failed("an upgrade is under way: nothing has changed"),
-            None => reload(self.running, self.file).await,
+            None => {
+                service::reloading();
+                let outcome = reload(self.running, self.file).await;
+                service::ready();
+                outcome
+            }
         };
         log("reload", &outcome);
         outcome
@@ -158,7 +164,10 @@ impl Operated<'_> {
                 return false;
             }
             UpgradeEvent::Over => return true,
-            UpgradeEvent::Passed(passed) => passed.outcome(self.file),
+            UpgradeEvent::Passed(passed) => {
+                service::main_process(passed.pid);
+                passed.outcome(self.file)
+            }
             UpgradeEvent::Failed(error) => error.outcome(),
         };
         log("upgrade", &outcome);

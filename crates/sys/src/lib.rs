@@ -8,6 +8,7 @@ pub mod interfaces;
 pub mod memory;
 pub mod pipe;
 pub mod process;
+pub mod service;
 pub mod socket;
 pub mod transparent;
 pub mod waker;

@@ -17,6 +17,7 @@ mod probes;
 mod proxy;
 mod refuse;
 mod reload;
+mod service;
 mod splice;
 mod terminate;
 mod upgrade;

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::process::{Pid, Signal};
+use rustls::HandshakeKind;
 
-use crate::support::client::{Offer, TLS12, TLS13, Versions, echo};
+use crate::support::client::{Offer, TLS12, TLS13, Versions, echo, handshake};
 use crate::support::edge::{self, LISTENER};
 use crate::support::program::Said;
 use crate::support::web::{get, head};
@@ -123,7 +124,8 @@ pub fn expect_echo(stream: &mut TcpStream, bytes: &[u8]) {
     crate::support::expect(stream, bytes);
 }
 
-fn pid_in(said: &Said) -> Pid {
+/// The new process, as `eyelet upgrade` names it.
+pub fn pid_in(said: &Said) -> Pid {
     let (_, rest) = said.text.split_once(": process ").unwrap();
     Pid::from_raw(rest.split(' ').next().unwrap().parse().unwrap()).unwrap()
 }
@@ -361,5 +363,23 @@ fn the_new_process_reads_the_file_anew() {
         scene.upgrade();
         until("the removed listener to close", || TcpStream::connect(added).is_err().then_some(()));
         expect_echo(&mut held, b"held");
+    }
+}
+
+#[test]
+fn sessions_are_resumed_in_the_new_process() {
+    let mut scene = Scene::new();
+    for versions in [TLS13, TLS12] {
+        let config = Offer { versions, ..Offer::new(&scene.pki) }.config();
+        let kind = |scene: &Scene| {
+            let socket = edge::connect(scene.address());
+            let mut tls = handshake(config.clone(), socket, "tcp.app.test").unwrap();
+            // TLS 1.3 tickets come after the handshake.
+            echo(&mut tls, b"ticket");
+            tls.conn.handshake_kind()
+        };
+        assert_eq!(kind(&scene), Some(HandshakeKind::Full));
+        scene.upgrade();
+        assert_eq!(kind(&scene), Some(HandshakeKind::Resumed));
     }
 }
