@@ -5,17 +5,16 @@
 //! one nonce. So [`detach`] takes it out of its worker whole, and the caller sees to it that only
 //! one of its copies is attached: the one in the other process, or the one that never left.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_memory::budget::{Account, Counted};
 use eyelet_memory::slab::Key;
+use eyelet_telemetry::reason::{Reason, Shed};
 
 use crate::connection_table::{Slot, SlotState};
 use crate::park;
-use crate::relay::Relay;
 use crate::worker::Worker;
 
 mod detached;
@@ -26,16 +25,12 @@ pub use format::{ImportError, MESSAGE_BYTES_MAX};
 
 use detached::{Clock, IMPORT_UNIX_MS};
 
-/// Slots that one search for parked connections looks at, so that a worker with few of them among
-/// many busy ones serves the others meanwhile.
-const LOOKS_MAX: u32 = 4096;
-
 /// Takes a parked connection out of its worker, which does not touch its sockets any more: they are
 /// registered nowhere, and nothing of it is counted except the bytes that it holds.
 ///
 /// `None` if it is active, lingers or has ended; if it is about to be ended because its first
-/// flight is refused; or if the kernel does not give back what is in its pipe. It is then as it
-/// was, and may be tried again.
+/// flight is refused; if it holds more than a message takes; or if the kernel does not give back
+/// what is in its pipe. Nothing has changed for its peers then, and it may be tried again.
 pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
     let (is_settled, idle_left) = prepare(worker, key)?;
     let (info, mut relay) = park::unpark(worker, key, SlotState::Lingering)?;
@@ -69,68 +64,45 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
 /// worker's own `LocalSet`, because that may begin a task.
 ///
 /// # Errors
-/// The connection, where there is no room: at `connections_max`, out of descriptors or memory, or
-/// because the kernel registers no more sockets. One that was not decoded comes back to where it
-/// was counted a moment ago, and is only refused in the last case.
-pub fn attach(worker: &Rc<Worker>, detached: Detached) -> Result<(), Detached> {
-    if detached.clock == Clock::Import && !has_room(worker, &detached) {
+/// The connection, where `connections_max`, the descriptors or the memory leave no room for it. One
+/// that was not decoded is never refused: it comes back to where it was counted a moment ago.
+#[allow(clippy::result_large_err)] // a box for each would cost more than the move
+pub fn attach(worker: &Rc<Worker>, mut detached: Detached) -> Result<(), Detached> {
+    if detached.clock == Clock::Import && !has_room(worker, &mut detached) {
         return Err(detached);
     }
+    let key = place(worker, detached);
+    park::register(worker, key);
+    worker.guarded(key, || park::wake(worker, key));
+    Ok(())
+}
+
+/// Ends a connection that was refused: with its access line, and close_notify where TLS ends here.
+pub fn close(worker: &Rc<Worker>, detached: Detached) {
+    let key = place(worker, detached);
+    worker.guarded(key, || park::close(worker, key, Reason::Shed(Shed::New)));
+}
+
+fn place(worker: &Rc<Worker>, detached: Detached) -> Key {
     let Detached { client, upstream, mut info, relay, is_settled, idle_left, clock, counted } =
         detached;
     if clock == Clock::Import {
         info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
     }
+    // From here on the slot counts it.
     drop(counted);
-    let key = park::place(worker, (client, upstream), info, relay, (is_settled, idle_left));
-    let registered = worker.table.borrow_mut().register(key);
-    match registered {
-        Ok(()) => {
-            worker.guarded(key, || park::wake(worker, key));
-            Ok(())
-        }
-        // It was parked a line ago and nothing has moved, so it can leave again.
-        Err(error) => match detach(worker, key) {
-            Some(detached) => {
-                tracing::warn!("a connection cannot be registered: {error}");
-                Err(detached)
-            }
-            None => Ok(()),
-        },
-    }
+    park::place(worker, (client, upstream), info, relay, (is_settled, idle_left))
 }
 
 /// Whether the limits and the budget leave room for it.
-fn has_room(worker: &Worker, detached: &Detached) -> bool {
+fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
     let settings = worker.settings.get();
     let process = &worker.process;
     let descriptors = detached.sockets().count();
-    let held = match &detached.relay {
-        Relay::Splice(spliced) => spliced.flow.held_bytes() + spliced.name_bytes(),
-        Relay::Terminate(terminated) => terminated.flow.held_bytes(),
-    };
-    let bytes = worker.table.borrow().next_entry_bytes() + held;
+    let bytes = worker.table.borrow().next_entry_bytes() + detached.relay.held_bytes();
     process.open.load(Relaxed) < settings.connections_max
         && process.descriptors.load(Relaxed) + descriptors <= settings.descriptors_max
         && !process.budget.is_over(bytes)
-}
-
-/// The parked connections after `cursor`, in the table's order, at most `count` of them. The
-/// search goes on there the next time, and begins anew behind the table's end. It may find none
-/// although there are some, because it looks at some thousand slots at most.
-pub fn next_parked(worker: &Worker, cursor: &Cell<u32>, count: usize) -> Vec<Key> {
-    let mut table = worker.table.borrow_mut();
-    let mut keys = Vec::new();
-    for _ in 0..table.slots().min(LOOKS_MAX) {
-        if keys.len() == count {
-            break;
-        }
-        let Some(key) = table.next_keys(cursor, 1).next() else { continue };
-        if table.slot(key).is_some_and(|slot| matches!(slot.state, SlotState::Parked { .. })) {
-            keys.push(key);
-        }
-    }
-    keys
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ pub(crate) fn place(
 }
 
 /// Registers the sockets that must be waited for, if they are not registered yet.
-fn register(worker: &Rc<Worker>, key: Key) {
+pub(crate) fn register(worker: &Rc<Worker>, key: Key) {
     let shared_socket = worker.table.borrow_mut().register(key);
     if let Err(error) = shared_socket {
         give_up(worker, key, Reason::Unregistered((&error).into()));
@@ -486,7 +486,7 @@ pub fn end_where(
 }
 
 /// Ends a parked connection from our side, with close_notify where TLS ends here.
-fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
+pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     let SlotState::Parked { relay, .. } = state else { return };

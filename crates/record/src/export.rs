@@ -151,18 +151,17 @@ impl Session {
 
     fn set_states(&mut self, codes: [u8; 4]) -> Result<(), SessionFault> {
         let [reading, writing, key_update, renegotiation] = codes;
-        let states = [
-            value(&READING, reading),
-            value(&WRITING, writing),
-            value(&KEY_UPDATES, key_update),
-            value(&RENEGOTIATION, renegotiation),
-        ];
         // Only TLS 1.3 has KeyUpdates, and only TLS 1.2 renegotiation.
         let of_other = match self.version {
             Version::Tls12 => key_update,
             Version::Tls13 => renegotiation,
         };
-        let [Some(reading), Some(writing), Some(key_update), Some(renegotiation)] = states else {
+        let (Some(reading), Some(writing), Some(key_update), Some(renegotiation)) = (
+            value(&READING, reading),
+            value(&WRITING, writing),
+            value(&KEY_UPDATES, key_update),
+            value(&RENEGOTIATION, renegotiation),
+        ) else {
             return Err(SessionFault::States(codes));
         };
         if of_other != 0 {

@@ -19,7 +19,7 @@ pub struct Evidence {
 }
 
 /// What a log entry shows of a name's addresses.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AddressEvidence {
     /// At most eight addresses of the last answer.
     pub addresses: Box<[IpAddr]>,
@@ -28,7 +28,7 @@ pub struct AddressEvidence {
 }
 
 /// What a log entry shows of a certificate.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateEvidence {
     /// At most eight names.
     pub names: Box<[Box<str>]>,
@@ -40,9 +40,25 @@ pub struct CertificateEvidence {
     pub at_unix_ms: u64,
 }
 
-/// Equal if both are the same allocation.
+/// Equal if both are the same allocation. Connections that come from another process share none,
+/// so theirs are equal if their values are.
 #[derive(Debug)]
-struct Same<T>(Arc<T>);
+enum Same<T> {
+    Own(Arc<T>),
+    Imported(Arc<T>),
+}
+
+impl<T> Same<T> {
+    fn value(&self) -> &T {
+        match self {
+            Self::Own(value) | Self::Imported(value) => value,
+        }
+    }
+}
+
+/// Times of imported evidence are rounded to this, so that connections which come within a second
+/// share it. Nobody reads an age more exactly.
+const IMPORTED_STEP_MS: u64 = 100;
 
 impl Heap for Evidence {
     /// Shared memory included: it lives as long as the last user.
@@ -50,13 +66,11 @@ impl Heap for Evidence {
         let texts = |texts: &[Box<str>]| {
             size_of_val(texts) + texts.iter().map(|text| text.len()).sum::<usize>()
         };
-        let dns = self
-            .dns
-            .as_ref()
-            .map_or(0, |Same(logged)| size_of_val(&**logged) + size_of_val(&logged.addresses[..]));
-        let certificate = self.certificate.as_ref().map_or(0, |Same(logged)| {
+        let dns =
+            self.dns().map_or(0, |logged| size_of_val(logged) + size_of_val(&logged.addresses[..]));
+        let certificate = self.certificate().map_or(0, |logged| {
             let fault = logged.fault.as_ref().map_or(0, |fault| fault.len());
-            size_of_val(&**logged) + texts(&logged.names) + logged.issuer.len() + fault
+            size_of_val(logged) + texts(&logged.names) + logged.issuer.len() + fault
         });
         size_of::<Self>() + dns + certificate + texts(&self.unknown)
     }
@@ -71,7 +85,7 @@ impl Evidence {
         agrees: Option<bool>,
         fault: Option<&str>,
     ) {
-        self.dns = answer.map(Same);
+        self.dns = answer.map(Same::Own);
         self.dns_agrees = agrees;
         self.unknown.extend(fault.map(|why| format!("dns: {why}").into()));
     }
@@ -79,7 +93,7 @@ impl Evidence {
     /// Notes the certificate that the destination has shown, or why there is none.
     pub fn note_certificate(&mut self, shown: Result<Arc<CertificateEvidence>, &str>) {
         match shown {
-            Ok(shown) => self.certificate = Some(Same(shown)),
+            Ok(shown) => self.certificate = Some(Same::Own(shown)),
             Err(why) => self.unknown.push(format!("certificate: {why}").into()),
         }
     }
@@ -94,23 +108,29 @@ impl Evidence {
         &self.unknown
     }
 
-    /// Evidence of these parts.
+    /// Evidence of these parts, which come from another process.
     pub(crate) fn of(
         dns: Option<Arc<AddressEvidence>>,
         dns_agrees: Option<bool>,
         certificate: Option<Arc<CertificateEvidence>>,
         unknown: Vec<Box<str>>,
     ) -> Self {
-        Self { dns: dns.map(Same), dns_agrees, certificate: certificate.map(Same), unknown }
+        let (dns, certificate) = (dns.map(Same::Imported), certificate.map(Same::Imported));
+        Self { dns, dns_agrees, certificate, unknown }
     }
 
-    /// Changes the times of its parts.
-    pub(crate) fn move_times(&mut self, moved: impl Fn(u64) -> u64) {
-        if let Some(Same(dns)) = &mut self.dns {
+    /// Counts the times of imported parts by another clock: `to` is the time at which that one
+    /// shows `from`.
+    pub(crate) fn follow_clock(&mut self, from_unix_ms: u64, to_unix_ms: u64) {
+        let moved = |at_unix_ms| {
+            let at = to_unix_ms.saturating_sub(from_unix_ms.saturating_sub(at_unix_ms));
+            at / IMPORTED_STEP_MS * IMPORTED_STEP_MS
+        };
+        if let Some(Same::Imported(dns)) = &mut self.dns {
             let dns = Arc::make_mut(dns);
             dns.at_unix_ms = moved(dns.at_unix_ms);
         }
-        if let Some(Same(shown)) = &mut self.certificate {
+        if let Some(Same::Imported(shown)) = &mut self.certificate {
             let shown = Arc::make_mut(shown);
             shown.at_unix_ms = moved(shown.at_unix_ms);
         }
@@ -118,7 +138,7 @@ impl Evidence {
 
     /// The addresses of the name.
     pub(crate) fn dns(&self) -> Option<&AddressEvidence> {
-        self.dns.as_ref().map(|Same(dns)| &**dns)
+        self.dns.as_ref().map(Same::value)
     }
 
     /// Whether the address is the name's.
@@ -128,17 +148,17 @@ impl Evidence {
 
     /// The certificate that the destination has shown.
     pub(crate) fn certificate(&self) -> Option<&CertificateEvidence> {
-        self.certificate.as_ref().map(|Same(shown)| &**shown)
+        self.certificate.as_ref().map(Same::value)
     }
 
     /// Its form in a log entry.
     pub fn line(&self, started_unix_ms: u64) -> EvidenceLine<'_> {
         let age = |at_unix_ms| started_unix_ms.saturating_sub(at_unix_ms);
         EvidenceLine {
-            dns: self.dns.as_ref().map(|logged| &*logged.0.addresses),
+            dns: self.dns().map(|logged| &*logged.addresses),
             dns_agrees: self.dns_agrees,
-            age_ms: self.dns.as_ref().map(|logged| age(logged.0.at_unix_ms)),
-            certificate: self.certificate.as_ref().map(|Same(logged)| CertificateLine {
+            age_ms: self.dns().map(|logged| age(logged.at_unix_ms)),
+            certificate: self.certificate().map(|logged| CertificateLine {
                 names: &logged.names,
                 issuer: &logged.issuer,
                 valid: logged.fault.is_none(),
@@ -171,20 +191,30 @@ struct CertificateLine<'a> {
 
 impl<T> Clone for Same<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        match self {
+            Self::Own(value) => Self::Own(value.clone()),
+            Self::Imported(value) => Self::Imported(value.clone()),
+        }
     }
 }
 
-impl<T> PartialEq for Same<T> {
+impl<T: Eq> PartialEq for Same<T> {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        match (self, other) {
+            (Self::Own(own), Self::Own(other)) => Arc::ptr_eq(own, other),
+            (Self::Imported(own), Self::Imported(other)) => own == other,
+            _ => false,
+        }
     }
 }
 
-impl<T> Eq for Same<T> {}
+impl<T: Eq> Eq for Same<T> {}
 
-impl<T> Hash for Same<T> {
+impl<T: Hash> Hash for Same<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
+        match self {
+            Self::Own(value) => Arc::as_ptr(value).hash(state),
+            Self::Imported(value) => value.hash(state),
+        }
     }
 }

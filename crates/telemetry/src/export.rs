@@ -374,3 +374,60 @@ impl From<TlsCompressionV1> for TlsCompression {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use eyelet_memory::budget::Budget;
+
+    use super::*;
+    use crate::info::SharedInfo;
+
+    /// Two connections with the same evidence, which come one after the other.
+    #[test]
+    fn imported_connections_share_what_is_equal() {
+        let addresses: Box<[IpAddr]> = ["192.0.2.1".parse().unwrap()].into();
+        let names: Box<[Box<str>]> = ["a.example".into()].into();
+        let mut evidence = Evidence::default();
+        let at_unix_ms = 5_000;
+        evidence.note_dns(
+            Some(Arc::new(AddressEvidence { addresses, at_unix_ms })),
+            Some(true),
+            None,
+        );
+        let issuer = "CN=An Authority".into();
+        let shown = CertificateEvidence { names, issuer, fault: None, at_unix_ms };
+        evidence.note_certificate(Ok(Arc::new(shown)));
+        let info = |started_unix_ms| ConnectionInfo {
+            id: 7,
+            started_unix_ms,
+            client: SocketAddr::from(([192, 0, 2, 7], 1)),
+            connect: None,
+            owes_answer: false,
+            decided: Decided { evidence: Some(Box::new(evidence.clone())), ..Decided::default() },
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
+        };
+        let mut shared = SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0)));
+        let (mut first, mut parked) = (None, Vec::new());
+        for (started_unix_ms, left_unix_ms, came_unix_ms) in
+            [(5_010, 90_000, 770_050), (8_765, 90_020, 770_071), (9_000, 90_030, 770_079)]
+        {
+            let info = info(started_unix_ms);
+            let form = InfoV1::new(&info, left_unix_ms);
+            let mut imported = form.info(1 << 62).unwrap();
+            imported.follow_clock(1 << 62, came_unix_ms);
+            let age = came_unix_ms - imported.started_unix_ms;
+            assert_eq!(age, left_unix_ms - started_unix_ms);
+            let evidence = imported.decided.evidence.as_ref().unwrap();
+            let shown = evidence.dns().unwrap().at_unix_ms;
+            let before = imported.started_unix_ms - shown;
+            assert!((0..100).contains(&(before - (started_unix_ms - at_unix_ms))), "{before}");
+            let first = first.get_or_insert_with(|| imported.decided.clone());
+            assert_eq!(imported.decided, *first);
+            parked.push(imported.park(&mut shared));
+        }
+        parked.iter().for_each(|info| shared.forget(info));
+        assert!(shared.is_empty());
+    }
+}

@@ -266,10 +266,10 @@ impl ConnectionInfo {
 
     /// Counts its times by another clock: `to` is the time at which that one shows `from`.
     pub fn follow_clock(&mut self, from_unix_ms: u64, to_unix_ms: u64) {
-        let moved = |at: u64| to_unix_ms.saturating_sub(from_unix_ms.saturating_sub(at));
-        self.started_unix_ms = moved(self.started_unix_ms);
+        let ago_ms = from_unix_ms.saturating_sub(self.started_unix_ms);
+        self.started_unix_ms = to_unix_ms.saturating_sub(ago_ms);
         if let Some(evidence) = &mut self.decided.evidence {
-            evidence.move_times(moved);
+            evidence.follow_clock(from_unix_ms, to_unix_ms);
         }
     }
 

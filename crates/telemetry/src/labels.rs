@@ -126,3 +126,27 @@ impl Hash for Labels {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An index of another process means nothing here, whatever rule has it.
+    #[test]
+    fn imported_names_are_never_those_of_an_own_configuration() {
+        let listeners: Arc<[Box<str>]> = ["public".into()].into();
+        let own = Labels::new(1, listeners, Arc::default());
+        let rules = || vec![(7, "api".into()), (9, "new".into())];
+        let imported = |listener: u16| Labels::imported((listener, "public".into()), rules());
+        assert!(imported(1) != own && imported(1) != Labels::default());
+        assert!(imported(1) == imported(1) && imported(1) != imported(2));
+        assert_eq!((own.generation(), imported(1).generation()), (1, 0));
+        assert!(own.is_known() && imported(1).is_known() && !Labels::default().is_known());
+        let labels = imported(1);
+        assert_eq!((labels.listener(1), labels.listener(0)), ("public", ""));
+        assert_eq!((labels.rule(7), labels.rule(9), labels.rule(0)), ("api", "new", ""));
+        assert_eq!(labels.listener_called("public"), Some(1));
+        assert_eq!(labels.listener_called("private"), None);
+        assert!(labels.heap_bytes() > 0 && own.heap_bytes() == 0);
+    }
+}

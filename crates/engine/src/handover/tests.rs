@@ -10,9 +10,9 @@ use eyelet_sys::epoll::Events;
 
 use super::*;
 use crate::accept::Accepting;
-use crate::relay::Flow;
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
+use crate::relay::{Flow, Relay};
 use crate::shed::tests::worker;
 use crate::worker::Handle;
 use eyelet_memory::budget::ACTIVE_BYTES;
@@ -239,7 +239,7 @@ fn held_bytes_count_while_they_are_outside_of_a_worker() {
     assert_eq!(old.process.open.load(Relaxed), 0);
     attach(&old, detached).unwrap();
     assert_eq!(relayed(), before);
-    let key = next_parked(&old, &Cell::new(0), 10)[0];
+    let key = old.table.borrow().keys()[0];
     drop(detach(&old, key));
     check_empty(&old);
     drop(far_client);
@@ -264,7 +264,7 @@ fn id_and_times_go_along() {
     let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
     drop(detached);
     attach(&new, imported).unwrap();
-    let key = next_parked(&new, &Cell::new(0), 10)[0];
+    let key = new.table.borrow().keys()[0];
     let imported = detach(&new, key).unwrap();
     assert_eq!(imported.id(), id);
     let age = new.now_unix_ms() - imported.info.started_unix_ms;
@@ -275,7 +275,7 @@ fn id_and_times_go_along() {
     settings.idle_timeout = Duration::from_secs(30);
     new.settings.set(settings);
     attach(&new, imported).unwrap();
-    let key = next_parked(&new, &Cell::new(0), 10)[0];
+    let key = new.table.borrow().keys()[0];
     let left = detach(&new, key).unwrap().idle_left;
     assert!(left <= Duration::from_secs(31), "{left:?}");
     drop(far_client);
@@ -290,35 +290,6 @@ fn ids_go_on_where_the_other_process_was() {
     assert_eq!(id(&worker), 4_000);
     worker.set_next_id(17);
     assert_eq!(id(&worker), 4_001, "never back");
-}
-
-/// Each batch goes on behind the last, busy connections are passed over, and none is forgotten.
-#[test]
-fn batches_go_through_the_table() {
-    let old = worker();
-    let mut peers = Vec::new();
-    let mut parked = Vec::new();
-    for n in 0..30 {
-        let ((client, upstream), far_client, far_upstream) = sockets();
-        if n % 3 == 0 {
-            old.table.borrow_mut().insert(client, false);
-        } else {
-            parked.push(park_one(&old, (client, Some(upstream)), spliced));
-        }
-        peers.push((far_client, far_upstream));
-    }
-    let cursor = Cell::new(0);
-    let mut seen = Vec::new();
-    for _ in 0..4 {
-        let batch = next_parked(&old, &cursor, 5);
-        assert_eq!(batch.len(), 5);
-        for key in batch {
-            seen.push(key);
-            drop(detach(&old, key));
-        }
-    }
-    assert_eq!(seen, parked);
-    assert_eq!(next_parked(&old, &cursor, 5), []);
 }
 
 /// The upstream does not read for now, so some bytes are held in memory or in a pipe. Nothing more

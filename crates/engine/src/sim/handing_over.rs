@@ -7,7 +7,7 @@ use eyelet_memory::slab::Key;
 use fastrand::Rng;
 
 use super::kernel;
-use crate::handover::{Detached, attach, detach};
+use crate::handover::{Detached, attach, close, detach};
 use crate::relay::Relay;
 use crate::worker::Worker;
 
@@ -22,6 +22,8 @@ pub struct HandedOver {
     with_pipes: usize,
     came_back: usize,
     refused: usize,
+    /// Of those, the ones that the new process has ended.
+    closed: usize,
 }
 
 impl HandedOver {
@@ -32,12 +34,14 @@ impl HandedOver {
         self.with_pipes += other.with_pipes;
         self.came_back += other.came_back;
         self.refused += other.refused;
+        self.closed += other.closed;
     }
 
     /// Panics if no run had one of these cases.
     pub fn check_coverage(&self) {
-        let Self { spliced, terminated, with_bytes, with_pipes, came_back, refused } = *self;
-        let cases = [spliced, terminated, with_bytes, with_pipes, came_back, refused];
+        let Self { spliced, terminated, with_bytes, with_pipes, came_back, refused, closed } =
+            *self;
+        let cases = [spliced, terminated, with_bytes, with_pipes, came_back, refused, closed];
         assert!(!cases.contains(&0), "{self:?}");
     }
 }
@@ -67,12 +71,14 @@ pub fn hand_over(
     let sockets = detached.sockets().map(kernel::copy).collect();
     let imported = Detached::decode(&bytes, sockets).expect("a message of this process");
     assert_eq!(imported.encode(), bytes, "nothing is lost between the two forms");
-    match attach(new, imported) {
-        Ok(()) => {}
-        Err(imported) => {
-            drop(imported);
-            seen.refused += 1;
-            attach(old, detached).expect("it is not refused where it comes from");
-        }
+    let Err(imported) = attach(new, imported) else { return };
+    seen.refused += 1;
+    if rng.bool() {
+        seen.closed += 1;
+        drop(detached);
+        close(new, imported);
+    } else {
+        drop(imported);
+        attach(old, detached).expect("it is not refused where it comes from");
     }
 }

@@ -1,7 +1,7 @@
 //! One run: connections arrive, peers act, the clock moves, memory gets short, and at the end
 //! nothing is left over.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,7 +23,6 @@ use super::stream::Stream;
 use super::verdict::Weather;
 use super::{tls, verdict};
 use crate::accept::{Accepted, Accepting};
-use crate::handover::next_parked;
 use crate::park;
 use crate::ready::{CLIENT, UPSTREAM};
 use crate::timer_wheel::TICK_MS;
@@ -117,8 +116,6 @@ struct Simulation {
     weather: Weather,
     /// Those of two processes. The first one accepts, and they hand connections to each other.
     workers: [Rc<Worker>; 2],
-    /// Where each goes on to look for parked connections.
-    cursors: [Cell<u32>; 2],
     program: Rc<Simulated>,
     events: Events,
     accepting: Accepting,
@@ -166,7 +163,6 @@ impl Simulation {
             rng,
             weather,
             workers,
-            cursors: Default::default(),
             program,
             events: Events::with_capacity(64),
             accepting: Accepting::new(Vec::new()),
@@ -212,9 +208,11 @@ impl Simulation {
     fn hand_over(&mut self) {
         let from = self.rng.usize(..2);
         let (old, new) = (&self.workers[from], &self.workers[1 - from]);
-        let count = self.rng.usize(1..=CONNECTIONS_MAX);
-        for key in next_parked(old, &self.cursors[from], count) {
-            handing_over::hand_over(old, new, key, &mut self.rng, &mut self.report.handed_over);
+        let keys = old.table.borrow().keys();
+        for key in keys {
+            if self.rng.bool() {
+                handing_over::hand_over(old, new, key, &mut self.rng, &mut self.report.handed_over);
+            }
         }
     }
 

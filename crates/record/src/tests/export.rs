@@ -128,39 +128,25 @@ fn ends_and_counts_go_along() {
     });
 }
 
-/// One changed byte, and what is wrong with it.
+/// The fault of an exported session with some bytes changed.
+fn changed(version: Version, suite: Suite, changes: &[(usize, u8)]) -> Option<SessionFault> {
+    let mut bytes = [0; EXPORT_BYTES];
+    pair(version, suite).0.session.export(&mut bytes);
+    changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+    Session::import(&bytes).err()
+}
+
+fn tls13(changes: &[(usize, u8)]) -> Option<SessionFault> {
+    changed(Version::Tls13, Suite::Aes128Gcm, changes)
+}
+
+fn tls12(changes: &[(usize, u8)]) -> Option<SessionFault> {
+    changed(Version::Tls12, Suite::Aes128Gcm, changes)
+}
+
+/// A message that has begun: how many bytes of its head, or what is left of it.
 #[test]
-fn bytes_that_no_session_has_are_refused() {
-    const TLS12: usize = 1;
-    let of = |version, suite| {
-        let mut bytes = [0; EXPORT_BYTES];
-        pair(version, suite).0.session.export(&mut bytes);
-        bytes
-    };
-    let changed = |version, suite, changes: &[(usize, u8)]| {
-        let mut bytes = of(version, suite);
-        changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
-        Session::import(&bytes).err()
-    };
-    let tls13 = |changes: &[(usize, u8)]| changed(Version::Tls13, Suite::Aes128Gcm, changes);
-    let tls12 = |changes: &[(usize, u8)]| changed(Version::Tls12, Suite::Aes128Gcm, changes);
-    assert_eq!((tls13(&[]), tls12(&[])), (None, None));
-    assert_eq!(tls13(&[(0, 0)]), Some(SessionFault::Suite(0)));
-    assert_eq!(tls13(&[(0, 4)]), Some(SessionFault::Suite(4)));
-    assert_eq!(tls13(&[(TLS12, 1)]), Some(SessionFault::Version(1)));
-    assert_eq!(tls13(&[(2, 3)]), Some(SessionFault::Role(3)));
-    for (at, max_13, max_12) in [(3, 2, 2), (4, 1, 1), (5, 3, 0), (6, 0, 2)] {
-        for code in 0..=255 {
-            let states = |max| {
-                let mut states = [0; 4];
-                states[at - 3] = code;
-                (code > max).then_some(SessionFault::States(states))
-            };
-            assert_eq!(tls13(&[(at, code)]), states(max_13));
-            assert_eq!(tls12(&[(at, code)]), states(max_12));
-        }
-    }
-    // A message that has begun: how many bytes of its head, or what is left of it.
+fn a_message_that_cannot_have_begun_is_refused() {
     for (partial, of_13, of_12) in [
         ([1, 24, 0, 0, 0], true, false),
         ([1, 1, 0, 0, 0], false, true),
@@ -181,6 +167,27 @@ fn bytes_that_no_session_has_are_refused() {
         assert_eq!(tls13(&changes), fault(of_13), "{partial:?}");
         assert_eq!(tls12(&changes), fault(of_12), "{partial:?}");
     }
+}
+
+/// One changed byte, and what is wrong with it.
+#[test]
+fn bytes_that_no_session_has_are_refused() {
+    assert_eq!((tls13(&[]), tls12(&[])), (None, None));
+    assert_eq!(tls13(&[(0, 0)]), Some(SessionFault::Suite(0)));
+    assert_eq!(tls13(&[(0, 4)]), Some(SessionFault::Suite(4)));
+    assert_eq!(tls13(&[(1, 1)]), Some(SessionFault::Version(1)));
+    assert_eq!(tls13(&[(2, 3)]), Some(SessionFault::Role(3)));
+    for (at, max_13, max_12) in [(3, 2, 2), (4, 1, 1), (5, 3, 0), (6, 0, 2)] {
+        for code in 0..=255 {
+            let states = |max| {
+                let mut states = [0; 4];
+                states[at - 3] = code;
+                (code > max).then_some(SessionFault::States(states))
+            };
+            assert_eq!(tls13(&[(at, code)]), states(max_13));
+            assert_eq!(tls12(&[(at, code)]), states(max_12));
+        }
+    }
     for (at, max) in [(12, 32), (13, 32), (14, 4)] {
         assert_eq!(tls13(&[(at, max)]), None);
         assert_eq!(tls13(&[(at, max + 1)]), Some(SessionFault::Count(max + 1)));
@@ -195,7 +202,8 @@ fn bytes_that_no_session_has_are_refused() {
             assert_eq!(changed(Version::Tls13, Suite::Aes256Gcm, &[(direction + at, 9)]), None);
         }
     }
-    let bytes = of(Version::Tls13, Suite::Aes128Gcm);
+    let mut bytes = [0; EXPORT_BYTES];
+    pair(Version::Tls13, Suite::Aes128Gcm).0.session.export(&mut bytes);
     for len in 0..EXPORT_BYTES {
         assert_eq!(Session::import(&bytes[..len]).err(), Some(SessionFault::Length(len)));
     }

@@ -1,0 +1,113 @@
+//! Messages of other processes, whatever their bytes. Asserts: no panic; what is read is written
+//! and read again as the same; and a worker that gets it has nothing left when it is gone.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use eyelet_engine::handover::{Detached, attach, close, detach};
+use eyelet_engine::worker::{Process, Settings, Worker};
+use eyelet_memory::budget::{Account, Budget};
+use eyelet_record::{EXPORT_BYTES, Session};
+
+/// Messages that are read. The input changes their bytes.
+const STORED: [&str; 4] = [
+    include_str!("../../src/handover/v1/spliced.hex"),
+    include_str!("../../src/handover/v1/inspected.hex"),
+    include_str!("../../src/handover/v1/tls13.hex"),
+    include_str!("../../src/handover/v1/tls12.hex"),
+];
+
+/// The first byte says what the others are: a session, a message, or changes of a stored message.
+/// A change is a position of two bytes, and a byte to put there.
+pub fn any_message(input: &[u8]) {
+    let Some((&choice, rest)) = input.split_first() else { return };
+    match choice {
+        0 => session(rest),
+        1 => message(rest),
+        choice => {
+            let mut bytes = stored(usize::from(choice) % STORED.len());
+            for change in rest.chunks_exact(3) {
+                let at = usize::from(u16::from_be_bytes([change[0], change[1]]));
+                let len = bytes.len();
+                bytes[at % len] = change[2];
+            }
+            // What is left over of the input makes it shorter.
+            let cut = rest.len() % 3;
+            message(&bytes[..bytes.len() - cut]);
+        }
+    }
+}
+
+/// The bytes of a stored message.
+pub fn stored(index: usize) -> Vec<u8> {
+    let digits: Vec<u32> = STORED[index].chars().filter_map(|digit| digit.to_digit(16)).collect();
+    digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
+}
+
+fn session(bytes: &[u8]) {
+    let Ok(session) = Session::import(bytes) else { return };
+    let mut again = [0; EXPORT_BYTES];
+    session.export(&mut again);
+    assert!(again == bytes, "a session has one form");
+}
+
+fn message(bytes: &[u8]) {
+    // A connection has one socket or two.
+    for count in [1, 2] {
+        let Some((edge, _peers)) = sockets(count) else { return };
+        let Ok(detached) = Detached::decode(bytes, edge) else { continue };
+        let written = detached.encode();
+        let Some((edge, _peers)) = sockets(count) else { return };
+        let Ok(again) = Detached::decode(&written, edge) else {
+            panic!("what is written is not read");
+        };
+        assert!(again.encode() == written, "a written message is written again as the same");
+        drop(again);
+        serve(detached);
+    }
+}
+
+fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {
+    let pairs: Result<Vec<_>, _> = (0..count).map(|_| eyelet_sys::socket::pair()).collect();
+    Some(pairs.ok()?.into_iter().unzip())
+}
+
+/// Parks it in a worker, which sends what it holds. Then it leaves again, and is ended.
+fn serve(detached: Detached) {
+    let Some(worker) = worker() else { return };
+    if attach(&worker, detached).is_err() {
+        return;
+    }
+    let keys = || worker.table.borrow().keys();
+    for key in keys() {
+        if let Some(detached) = detach(&worker, key) {
+            close(&worker, detached);
+        }
+    }
+    // A client that may still send lingers.
+    keys().into_iter().for_each(|key| worker.late(key));
+    assert!(worker.table.borrow().is_empty());
+    assert_eq!(worker.process.open.load(Relaxed), 0);
+    assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+    assert_eq!(worker.process.budget.used_by(Account::Relayed), 0);
+    assert!(worker.shared.borrow().is_empty());
+}
+
+fn worker() -> Option<Rc<Worker>> {
+    let settings = Settings {
+        idle_timeout: Duration::from_secs(300),
+        shed_idle: false,
+        drain_timeout: Duration::from_secs(1),
+        connections_max: 1_000,
+        descriptors_max: 1_000,
+    };
+    let process = Process {
+        open: AtomicUsize::new(0),
+        budget: Arc::new(Budget::new(64 << 20, 0)),
+        descriptors: AtomicUsize::new(0),
+    };
+    Some(Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).ok()?))
+}

@@ -1,0 +1,37 @@
+//! Messages of other processes: the fuzz target's property, on inputs that a fuzzer would need long
+//! to find, and on random ones.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod any_message;
+
+use any_message::{any_message, stored};
+use fastrand::Rng;
+
+/// Changes of good messages that the test tries: a second in a debug build.
+const TRIES: usize = 2_000;
+
+#[test]
+fn any_bytes_are_an_error_or_a_connection() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = Rng::with_seed(seed);
+    for index in 0..4 {
+        any_message(&[4 + index]);
+        let whole = [&[1][..], &stored(usize::from(index))].concat();
+        any_message(&whole);
+        any_message(&whole[..whole.len() - 1]);
+    }
+    for _ in 0..TRIES {
+        let mut input = vec![rng.u8(..)];
+        input.extend((0..rng.usize(..12)).map(|_| rng.u8(..)));
+        any_message(&input);
+        // The session, without the message around it.
+        let mut message = stored(2);
+        let begin = message.windows(4).position(|codes| codes == [127, 2, 3, 1]).unwrap() + 1;
+        let session = &mut message[begin - 1..][..128];
+        session[0] = 0;
+        any_message(session);
+        session[1 + rng.usize(..127)] = rng.u8(..8);
+        any_message(session);
+    }
+}

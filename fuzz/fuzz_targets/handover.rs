@@ -1,0 +1,10 @@
+//! A process is handed arbitrary messages, and good ones with changed bytes, in place of a parked
+//! connection.
+#![no_main]
+
+#[path = "../../crates/engine/tests/any_message/mod.rs"]
+mod any_message;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| any_message::any_message(data));
