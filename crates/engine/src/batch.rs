@@ -9,7 +9,7 @@ use tokio::sync::mpsc::Receiver;
 use zeroize::Zeroizing;
 
 use crate::connection_table::{SlotState, Waits};
-use crate::handover::{Detached, MESSAGE_BYTES_MAX, attach, detach};
+use crate::handover::{self, Detached, MESSAGE_BYTES_MAX, attach, detach};
 use crate::transfer::{Arrival, BATCH_BYTES, BATCH_DESCRIPTORS_MAX, ConnectionBatch};
 use crate::worker::Worker;
 
@@ -68,12 +68,12 @@ pub fn next(worker: &Rc<Worker>) -> Option<Detachment> {
     (!taken.connections.is_empty()).then(|| taken.finish())
 }
 
-/// Attaches connections that could not leave.
+/// Places detached connections into a worker. Those that have no room there end.
 pub fn put_back(worker: &Rc<Worker>, connections: impl IntoIterator<Item = Detached>) {
-    let lost = connections.into_iter().filter_map(|detached| attach(worker, detached).err());
-    let lost = lost.count();
-    if lost > 0 {
-        tracing::warn!("{lost} connections are closed: limits.connections_max or memory_max");
+    for detached in connections {
+        if let Err(detached) = attach(worker, detached) {
+            handover::close(worker, detached);
+        }
     }
 }
 
@@ -168,4 +168,34 @@ pub fn decode(batch: ConnectionBatch) -> Result<Vec<Detached>, BatchError> {
     }
     let is_whole = rest.is_empty() && sockets.next().is_none();
     if is_whole { Ok(connections) } else { Err(BatchError::Lengths) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch with these bytes and so many sockets.
+    fn error_of(states: &[u8], sockets: usize) -> Option<BatchError> {
+        let socket = || eyelet_sys::socket::pair().ok().map(|(socket, _)| socket);
+        let sockets = std::iter::repeat_with(socket).take(sockets).flatten().collect();
+        let states = Zeroizing::new(states.to_vec());
+        decode(ConnectionBatch { states, sockets }).err()
+    }
+
+    #[test]
+    fn a_batch_has_what_its_lengths_say() {
+        assert_eq!(error_of(&[], 0), None);
+        for (states, sockets) in [
+            // A prefix that is cut, a state that is cut, sockets that are missing or left over.
+            (&[0, 0, 0, 1][..], 0),
+            (&[0, 0, 0, 2, 0, 7], 0),
+            (&[0xff, 0xff, 0xff, 0xff, 0, 7], 0),
+            (&[0, 0, 0, 1, 2, 7], 1),
+            (&[], 1),
+        ] {
+            assert_eq!(error_of(states, sockets), Some(BatchError::Lengths), "{states:?}");
+        }
+        let garbage = error_of(&[0, 0, 0, 1, 1, 7], 1);
+        assert!(matches!(garbage, Some(BatchError::Connection(_))), "{garbage:?}");
+    }
 }

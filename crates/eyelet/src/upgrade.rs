@@ -202,7 +202,7 @@ impl Plan {
         // the new process must be dead by then.
         let mut answers = Vec::new();
         let mut successor = self.start()?;
-        let ready = self.introduce(&mut successor)?;
+        let ready = self.introduce(&mut successor, START_TIMEOUT)?;
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
@@ -273,8 +273,12 @@ impl Plan {
     }
 
     /// Sends the state of this process and waits until the new process can serve.
-    fn introduce(&self, successor: &mut Successor) -> Result<HandoverReady, UpgradeError> {
-        let end = Instant::now() + START_TIMEOUT;
+    fn introduce(
+        &self,
+        successor: &mut Successor,
+        within: Duration,
+    ) -> Result<HandoverReady, UpgradeError> {
+        let end = Instant::now() + within;
         let handed = self.listeners.iter().map(|bound| Handed {
             address: bound.address,
             asked: bound.asked,
@@ -370,5 +374,42 @@ impl Drop for Successor {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("hangs");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let plan = Plan {
+            program,
+            file: PathBuf::from("edge.toml"),
+            listeners: Arc::new([]),
+            workers: 1,
+            first_id: 1,
+            tickets: Zeroizing::default(),
+            is_off: Arc::default(),
+        };
+        let mut successor = plan.start().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
+        let error = plan.introduce(&mut successor, STEP).unwrap_err();
+        assert!(matches!(error, UpgradeError::Slow), "{error}");
+        assert!(process.exists());
+        drop(successor);
+        assert!(!process.exists(), "it is killed and reaped");
+        plan.is_off.store(true, Relaxed);
+        let mut successor = plan.start().unwrap();
+        let error = plan.introduce(&mut successor, START_TIMEOUT).unwrap_err();
+        assert!(matches!(error, UpgradeError::Over), "{error}");
     }
 }

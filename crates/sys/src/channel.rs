@@ -326,6 +326,26 @@ mod tests {
         assert_eq!(error_of(&changed(8, 3)), ErrorKind::InvalidData);
     }
 
+    /// Whatever a header says, receiving ends with an error or with what it says.
+    #[test]
+    fn no_header_is_too_strange() {
+        let good = Header { kind: 1, descriptors: 0, body_bytes: 4 }.encode();
+        for at in 0..HEADER_BYTES {
+            for byte in [0, 1, 2, 3, 4, b'X', 0x7f, 0x80, 0xff] {
+                let mut header = good;
+                header[at] = byte;
+                let (mut one, mut other) = channels();
+                one.0.write_all(&[&header[..], b"body"].concat()).unwrap();
+                drop(one);
+                let mut body = Vec::new();
+                if other.receive(&mut body, Some(SOON)).is_ok() {
+                    let is_same = header == good || at == 5;
+                    assert!(is_same || body.len() < 4, "{at} {byte}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn waits_end() {
         let (mut one, mut other) = channels();
