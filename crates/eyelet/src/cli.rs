@@ -146,13 +146,16 @@ fn lines(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(|diagnostic| format!("{diagnostic}\n")).collect()
 }
 
+/// A running edge, its control socket, and the thread that takes connections over.
+type Started = (Running, Option<Control>, Option<JoinHandle<()>>);
+
 /// Starts the edge, by itself or in place of another process. The control socket is open before the
 /// line with the addresses, because its reader may ask for a reload at once.
 fn start(
     file: &Path,
     config: Config,
     predecessor: Option<(Predecessor, String)>,
-) -> Result<(Running, Option<Control>, Option<JoinHandle<()>>), Box<dyn Error>> {
+) -> Result<Started, Box<dyn Error>> {
     let open = || {
         let failed = |error: &io::Error| {
             tracing::warn!("no control socket: {error}; only SIGHUP reloads");

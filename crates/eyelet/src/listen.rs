@@ -71,7 +71,8 @@ impl Asked {
     }
 }
 
-/// Binds the addresses that are not bound yet, in the order of the configuration.
+/// Binds the addresses that are not bound yet, in the order of the configuration. Nobody can
+/// connect to them before [`listen_all`].
 pub fn bind_all(
     config: &Config,
     workers: usize,
@@ -93,6 +94,16 @@ pub fn bind_all(
     Ok(bound.into())
 }
 
+/// Lets clients connect at all sockets. Those that listen already go on. A process that takes over
+/// does this last: a socket without a worker would take connections away from those that have one.
+pub fn listen_all(listeners: &[Bound]) -> Result<(), ListenError> {
+    for bound in listeners {
+        let listened = bound.sockets.iter().try_for_each(|fd| socket::listen(fd, BACKLOG));
+        listened.map_err(|error| ListenError { address: bound.address, error })?;
+    }
+    Ok(())
+}
+
 impl Bound {
     /// The same for so many workers. Each has a socket, and no socket is without a worker.
     fn for_workers(
@@ -112,10 +123,7 @@ impl Bound {
             let may_join = known > 1 || self.asked.reuse_port;
             let bound = may_join.then(|| socket::bind(self.address, how(listener, limits, true)));
             sockets.push(match bound {
-                Some(Ok(socket)) => {
-                    socket::listen(&socket, BACKLOG)?;
-                    Arc::new(socket)
-                }
+                Some(Ok(socket)) => Arc::new(socket),
                 Some(Err(_)) | None => sockets[n % known].clone(),
             });
         }
@@ -197,7 +205,6 @@ fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> i
     let mut sockets = Vec::new();
     for _ in 0..workers {
         let bound = socket::bind(address, how(workers > 1 || listener.reuse_port))?;
-        socket::listen(&bound, BACKLOG)?;
         address = socket::local_address(&bound)?;
         sockets.push(Arc::new(bound));
     }

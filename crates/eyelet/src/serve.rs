@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{self, channel};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::listen::{Bound, ListenError, bind_all, rebound};
+use crate::listen::{Bound, ListenError, bind_all, listen_all, rebound};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
@@ -106,6 +106,9 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let prepared = PreparedSnapshot::new(config, ticket_keeper.keys(), None)?;
     let config = prepared.config();
     let listeners = bind_all(config, count, earlier)?;
+    if order != Order::Hold {
+        listen_all(&listeners)?;
+    }
     let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
     // Frees what reading the configuration left, so that it does not count as held.
     eyelet_sys::memory::trim();
@@ -220,6 +223,7 @@ impl Running {
         let prepared = PreparedSnapshot::new(config, self.ticket_keeper.keys(), Some(&earlier))?;
         let config = prepared.config();
         let listeners = bind_all(config, count, &known)?;
+        listen_all(&listeners)?;
         let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
         let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
         let snapshot = Arc::new(prepared.next(count, &addresses, &earlier)?);
@@ -241,10 +245,15 @@ impl Running {
     }
 
     /// Accepts connections from now on, whose numbers begin at `first_id`.
-    pub fn serve(&self, first_id: u64) {
+    ///
+    /// # Errors
+    /// If a socket cannot listen. Nothing is accepted then.
+    pub fn serve(&self, first_id: u64) -> Result<(), ListenError> {
+        listen_all(&self.published.listeners())?;
         self.published.set_first_id(first_id);
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::Serve);
+        Ok(())
     }
 
     /// Lets the workers leave for the process that replaces this one.

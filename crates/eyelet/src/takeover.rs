@@ -85,7 +85,7 @@ impl Predecessor {
         self.listeners.clear();
         let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
         let serve: Serve = read(&received, kind::SERVE, &body)?;
-        running.serve(serve.first_id);
+        running.serve(serve.first_id).map_err(io::Error::other)?;
         for _ in 0..SERVED_TIMEOUT.as_millis() / SERVED_STEP.as_millis() {
             if running.is_served(1) {
                 break;

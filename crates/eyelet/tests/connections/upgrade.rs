@@ -14,6 +14,7 @@ use rustls::HandshakeKind;
 use crate::support::client::{Offer, TLS12, TLS13, Versions, echo, handshake};
 use crate::support::edge::{self, LISTENER};
 use crate::support::program::Said;
+use crate::support::two::{self, Two};
 use crate::support::web::{get, head};
 use crate::support::{Edge, Hello, Pki, Tls, Upstream, output, until};
 
@@ -382,4 +383,34 @@ fn sessions_are_resumed_in_the_new_process() {
         scene.upgrade();
         assert_eq!(kind(&scene), Some(HandshakeKind::Resumed));
     }
+}
+
+/// HTTP/2 cannot move. Its client is told so, long before the drain's time is over.
+#[test]
+fn http2_is_told_to_connect_anew() {
+    let mut scene = Scene::with("workers = 1\n[limits]\ndrain_timeout = \"10m\"\n");
+    let text = std::fs::read_to_string(&scene.file).unwrap();
+    scene.pki.folder.write("edge.toml", format!("{text}alpn = [\"h2\", \"http/1.1\"]\n"));
+    scene.upgrade();
+    assert!(scene.edge.wait_exit_alone().success());
+    let (mut command, address) = (scene.command("upgrade"), scene.address());
+    let pki = &scene.pki;
+    let said = std::cell::RefCell::default();
+    two::run(async {
+        let mut client = Two::connect(pki, address).await;
+        assert_eq!(client.get("/before").await.unwrap().0, 200);
+        let upgrade = thread::spawn(move || output(&mut command));
+        // By GOAWAY, which is no error.
+        client.driven.await.unwrap().unwrap();
+        said.replace(Some(upgrade.join().unwrap()));
+        let mut client = Two::connect(pki, address).await;
+        assert_eq!(client.get("/after").await.unwrap().0, 200);
+    });
+    let said = said.take().unwrap();
+    assert!(said.status.success(), "{}", said.text);
+    scene.later.push(pid_in(&said));
+    let earlier = scene.later[0];
+    until("the earlier process to end", || {
+        rustix::process::test_kill_process(earlier).is_err().then_some(())
+    });
 }
