@@ -180,6 +180,46 @@ impl Worker {
         }
     }
 
+    /// Stops accepting. What the sockets in `kept` have queued is left to the process that accepts
+    /// from them now. From the others it accepts what is queued, and closes them to new
+    /// connections. Returns all of them for [`Worker::come_back`].
+    pub(crate) fn leave(
+        self: &Rc<Self>,
+        accepting: &mut Accepting,
+        kept: &[Arc<OwnedFd>],
+        end: Instant,
+    ) -> Vec<ListenerSocket> {
+        let is_kept = |socket: &Arc<OwnedFd>| kept.iter().any(|kept| Arc::ptr_eq(kept, socket));
+        self.count_drops(accepting);
+        for index in 0..accepting.sockets.len() {
+            let known = accepting.sockets.get(index).and_then(Option::as_ref);
+            if known.is_some_and(|known| !is_kept(&known.socket)) {
+                self.accept_rest(accepting, index as u16, end);
+            }
+        }
+        let left: Vec<ListenerSocket> = accepting.sockets.drain(..).flatten().collect();
+        for left in &left {
+            // The other process holds the socket too, so closing it would leave it registered. An
+            // error means that it is not registered, which is the aim.
+            let _ = self.table.borrow().epoll.remove(&left.socket);
+            if !is_kept(&left.socket) {
+                let _ = socket::stop_listening(&left.socket);
+            }
+        }
+        accepting.paused = false;
+        left
+    }
+
+    /// Accepts again from the sockets that [`Worker::leave`] returned.
+    pub(crate) fn come_back(&self, accepting: &mut Accepting, left: Vec<ListenerSocket>) {
+        for left in &left {
+            if let Err(error) = socket::listen(&left.socket, BACKLOG) {
+                tracing::error!("cannot listen again: {error}");
+            }
+        }
+        self.relisten(accepting, left);
+    }
+
     /// Listens on the sockets of `wanted` that are new, and gives the others their new index.
     pub(crate) fn relisten(&self, accepting: &mut Accepting, wanted: Vec<ListenerSocket>) {
         for new in wanted {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::SyncSender;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -15,16 +16,20 @@ use eyelet_memory::slab::Key;
 use eyelet_sys::epoll::Events;
 use eyelet_sys::waker;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
-use tokio::sync::watch;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
+use crate::batch::{self, Detachment};
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::drain;
+use crate::handover::Detached;
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
 use crate::timer_wheel::TICK_MS;
+use crate::transfer::{BatchAnswer, Departure, Leaving};
 use crate::worker::{Handle, ListenerSocket, Order, Program, Update, Worker};
 
 /// Events taken in one iteration, so that a tick is never far away.
@@ -439,6 +444,42 @@ enum Wake<'a, T> {
     Order(T),
 }
 
+/// What a worker that leaves is told.
+enum Told {
+    /// The answer to its batch. `None`: the other process is dead.
+    Answer(Option<BatchAnswer>),
+    Order(Order),
+}
+
+/// The search for parked connections that leave.
+struct Search {
+    /// When to search next.
+    at: Instant,
+    /// Whether it has once found nothing more.
+    has_passed: bool,
+}
+
+impl Search {
+    /// Sends the next batch. Returns its connections, which wait for the answer. A search that
+    /// finds nothing is repeated at the next tick.
+    fn next(&mut self, worker: &Rc<Worker>, batches: &SyncSender<Leaving>) -> Vec<Detached> {
+        if Instant::now() < self.at {
+            return Vec::new();
+        }
+        // The queue has room for what each worker sends. A failure shows as the end of the answers.
+        if let Some(Detachment { connections, batch }) = batch::next(worker) {
+            let (worker, count) = (worker.index.into(), connections.len());
+            let _ = batches.try_send(Leaving::Batch { worker, connections: count, batch });
+            return connections;
+        }
+        self.at = Instant::now() + Duration::from_millis(TICK_MS);
+        if !std::mem::replace(&mut self.has_passed, true) {
+            let _ = batches.try_send(Leaving::Passed);
+        }
+        Vec::new()
+    }
+}
+
 /// What a worker's iterations use.
 struct Iterations {
     worker: Rc<Worker>,
@@ -512,6 +553,71 @@ impl Iterations {
         }
     }
 
+    /// Leaves: the other process accepts, and gets what is parked and what is parked later. Returns
+    /// whether this worker serves on because the other process has died. If not, what is left
+    /// drains: it cannot leave, or an order came.
+    async fn hand_over(&mut self, orders: &mut watch::Receiver<Order>) -> io::Result<bool> {
+        let worker = self.worker.clone();
+        let departure = worker.program().and_then(|program| program.departure());
+        let Some(Departure { kept, batches, mut answers }) = departure else { return Ok(false) };
+        let now = Instant::now();
+        let end = now + worker.settings.get().drain_timeout;
+        let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
+        worker.leaving.set(true);
+        batch::wake_active(&worker);
+        let mut search = Search { at: now, has_passed: false };
+        let (mut waiting, mut must_drain) = (Vec::new(), false);
+        loop {
+            if waiting.is_empty() && !must_drain {
+                waiting = search.next(&worker, &batches);
+            }
+            if waiting.is_empty() {
+                if must_drain || search.has_passed && worker.table.borrow().is_empty() {
+                    return Ok(false);
+                }
+                if Instant::now() >= end {
+                    cut_all(&worker).await;
+                    must_drain = true;
+                }
+            }
+            match self.told(&mut answers, orders).await? {
+                None => {}
+                Some(Told::Order(order)) => must_drain |= order == Order::Drain,
+                Some(Told::Answer(Some(BatchAnswer::Committed))) => waiting.clear(),
+                Some(Told::Answer(Some(BatchAnswer::Refused))) => {
+                    batch::put_back(&worker, std::mem::take(&mut waiting));
+                    must_drain = true;
+                }
+                Some(Told::Answer(None)) => {
+                    batch::put_back(&worker, waiting);
+                    worker.leaving.set(false);
+                    worker.come_back(&mut self.accepting, sockets);
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// The answer to a batch, or an order. `None`: neither, after an iteration.
+    async fn told(
+        &mut self,
+        answers: &mut mpsc::Receiver<BatchAnswer>,
+        orders: &mut watch::Receiver<Order>,
+    ) -> io::Result<Option<Told>> {
+        // A worker that always has events polls what follows only at a tick.
+        match answers.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            answer => return Ok(Some(Told::Answer(answer.ok()))),
+        }
+        let told = pin!(async {
+            tokio::select! {
+                answer = answers.recv() => Told::Answer(answer),
+                _ = orders.changed() => Told::Order(*orders.borrow_and_update()),
+            }
+        });
+        self.next(told).await
+    }
+
     /// Accepts what is queued, then ends one connection after another. At the end of the drain's
     /// time it cuts the rest.
     async fn drain(mut self) -> io::Result<()> {
@@ -539,9 +645,16 @@ pub async fn run(
 ) -> io::Result<()> {
     let mut iterations = Iterations::new(worker.clone(), sockets)?;
     // The sender is gone only when the process is going.
-    while iterations.until(orders.changed()).await?.is_ok()
-        && *orders.borrow_and_update() != Order::Drain
-    {
+    while iterations.until(orders.changed()).await?.is_ok() {
+        let order = *orders.borrow_and_update();
+        let goes_on = match order {
+            Order::Drain => false,
+            Order::HandOver => iterations.hand_over(&mut orders).await?,
+            Order::Hold | Order::Serve | Order::Reload(_) => true,
+        };
+        if !goes_on {
+            break;
+        }
         worker.reload(&mut iterations.accepting, Instant::now() + LAST_ACCEPT_TIME);
     }
     iterations.drain().await?;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod batch;
 pub mod clock;
 pub mod connection_table;
 mod drain;
@@ -21,6 +22,7 @@ pub mod relay;
 pub mod shed;
 pub mod source;
 pub mod timer_wheel;
+pub mod transfer;
 pub mod worker;
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::drain_pace::DrainPace;
 use crate::queues::{Holders, ShedQueue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
+use crate::transfer::Departure;
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
@@ -69,6 +70,11 @@ pub enum Order {
     Serve,
     /// Serve by the newest one, which has this generation: [`Program::update`] gives it.
     Reload(u64),
+    /// Accept nothing yet: the process that this one replaces still serves.
+    Hold,
+    /// Leave: the process that replaces this one accepts from now on and gets the connections.
+    /// [`Program::departure`] says how.
+    HandOver,
     /// End: accept no more, and let the connections end.
     Drain,
 }
@@ -130,6 +136,11 @@ pub trait Program {
 
     /// Serves by the configuration that [`Program::update`] gave.
     fn take_over(&self);
+
+    /// How the worker leaves after [`Order::HandOver`], once.
+    fn departure(&self) -> Option<Departure> {
+        None
+    }
 
     /// Whether anybody reads what [`Program::log`] writes.
     fn is_logging(&self) -> bool;
@@ -198,6 +209,8 @@ pub struct Worker {
     pub(crate) has_looked: Cell<bool>,
     /// Where that search goes on.
     pub(crate) idle_cursor: Cell<u32>,
+    /// Where the search for connections to hand over goes on.
+    pub(crate) leaving_cursor: Cell<u32>,
     /// Parked connections that may have more to move but found memory short. Tried again at each
     /// tick.
     pub(crate) later: RefCell<Vec<Key>>,
@@ -215,6 +228,8 @@ pub struct Worker {
     pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
     pub(crate) drain: Cell<Option<DrainPace>>,
+    /// Whether its connections leave for another process.
+    pub(crate) leaving: Cell<bool>,
     /// Whether the drain's time is over.
     pub is_cutting: Cell<bool>,
     pub(crate) burst: Cell<Burst>,
@@ -259,6 +274,7 @@ impl Worker {
             holders: RefCell::default(),
             has_looked: Cell::default(),
             idle_cursor: Cell::default(),
+            leaving_cursor: Cell::default(),
             idle: RefCell::default(),
             large: ShedQueue::default(),
             half_open: ShedQueue::default(),
@@ -267,6 +283,7 @@ impl Worker {
             waiting_for_memory: RefCell::default(),
             next_id: Cell::new(1),
             drain: Cell::default(),
+            leaving: Cell::new(false),
             is_cutting: Cell::new(false),
             burst: Cell::default(),
             counting_waker: waker::counting_waker(),
@@ -375,6 +392,12 @@ impl Worker {
     /// Whether the worker drains.
     pub fn is_draining(&self) -> bool {
         self.drain.get().is_some()
+    }
+
+    /// Whether a connection that cannot be parked should end as soon as it can: the worker drains,
+    /// or hands its parked connections over.
+    pub fn is_ending(&self) -> bool {
+        self.is_draining() || self.leaving.get()
     }
 
     /// The info of a connection that was just accepted.

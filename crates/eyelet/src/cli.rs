@@ -1,18 +1,24 @@
 //! The command line: arguments and commands.
 
 use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread::JoinHandle;
 
 use clap::{Parser, Subcommand};
 use tokio::sync::oneshot;
 
 use crate::control::Control;
 use crate::diagnostics::{self, Diagnostics};
-use crate::signals::{Signals, StopCause};
+use crate::serve::Running;
+use crate::signals::{Operated, Signals, StopCause};
+use crate::takeover::Predecessor;
 use crate::train::{self, DictionaryCommand};
-use crate::{check, control, demo, explain, serve};
-use eyelet_config::Depth;
+use crate::{check, control, demo, explain, listen, serve, upgrade};
+use eyelet_config::{Config, Depth, Diagnostic};
+use eyelet_engine::worker::Order;
+use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
@@ -33,6 +39,9 @@ enum Command {
     Serve {
         /// The configuration
         file: PathBuf,
+        /// Take over from the process at the other end of the standard input
+        #[arg(long, hide = true)]
+        handover: bool,
     },
     /// Read FILE and every file that it names, and print every mistake
     ///
@@ -50,6 +59,19 @@ enum Command {
     Reload {
         /// The configuration
         file: PathBuf,
+    },
+    /// Hand everything over from the process that serves FILE to a new program
+    ///
+    /// The process starts the program, which reads FILE. Then it hands over its listening sockets
+    /// and its connections. Exit status: 0 when the new process serves, 1 if no process serves
+    /// FILE, or more than one, or the new one cannot, 2 if FILE has mistakes. After 1 and 2 the old
+    /// process serves on.
+    Upgrade {
+        /// The configuration
+        file: PathBuf,
+        /// The new program; by default the one at the path of the process that serves FILE
+        #[arg(long, value_name = "NEW")]
+        binary: Option<PathBuf>,
     },
     /// Show which rule of FILE decides a connection, and why no earlier rule does
     Explain(Box<explain::ExplainArgs>),
@@ -80,29 +102,38 @@ pub fn run() -> ExitCode {
 
 fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
     match command {
-        Command::Serve { file } => serve(&file, diagnostics),
-        Command::Check { file } => check::check(&file, &mut std::io::stdout()),
+        Command::Serve { file, handover } => serve(&file, handover, diagnostics),
+        Command::Check { file } => check::check(&file, &mut io::stdout()),
         Command::Reload { file } => control::reload(&file),
-        Command::Explain(args) => explain::explain(&args, &mut std::io::stdout()),
-        Command::Dictionary(command) => train::run(&command, &mut std::io::stdout()),
+        Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
+        Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
+        Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
         Command::Demo(args) => demo::run(args),
     }
 }
 
-fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
+fn serve(file: &Path, handover: bool, diagnostics: &Diagnostics) -> ExitCode {
+    let predecessor = match handover.then(Predecessor::meet).transpose() {
+        Ok(predecessor) => predecessor,
+        Err(error) => {
+            diagnostics.line(&format!("eyelet: --handover: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
     let loaded = match eyelet_config::load(file, Depth::Files) {
         Ok(loaded) => loaded,
         Err(mistakes) => {
-            for mistake in &mistakes {
-                eprintln!("{mistake}");
+            let text = lines(&mistakes);
+            match predecessor {
+                Some(predecessor) => predecessor.fail(check::MISTAKES, text),
+                None => eprint!("{text}"),
             }
             return ExitCode::from(check::MISTAKES);
         }
     };
-    for warning in &loaded.warnings {
-        eprintln!("{warning}");
-    }
-    match run_edge(file, loaded.config) {
+    let warnings = lines(&loaded.warnings);
+    eprint!("{warnings}");
+    match run_edge(file, loaded.config, predecessor.map(|process| (process, warnings))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             diagnostics.line(&format!("eyelet: {error}"));
@@ -111,22 +142,68 @@ fn serve(file: &Path, diagnostics: &Diagnostics) -> ExitCode {
     }
 }
 
-fn run_edge(file: &Path, config: eyelet_config::Config) -> Result<(), Box<dyn Error>> {
+fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(|diagnostic| format!("{diagnostic}\n")).collect()
+}
+
+/// A running edge, its control socket, and the thread that takes connections over.
+type Started = (Running, Option<Control>, Option<JoinHandle<()>>);
+
+/// Starts the edge, by itself or in place of another process. The control socket is open before the
+/// line with the addresses, because its reader may ask for a reload at once.
+fn start(
+    file: &Path,
+    config: Config,
+    predecessor: Option<(Predecessor, String)>,
+) -> Result<Started, Box<dyn Error>> {
+    let open = || {
+        let failed = |error: &io::Error| {
+            tracing::warn!("no control socket: {error}; only SIGHUP reloads");
+        };
+        Control::open(file).inspect_err(failed).ok()
+    };
+    let Some((predecessor, warnings)) = predecessor else {
+        let control = open();
+        let activated = listen::activated(&config);
+        let activated = activated.map_err(|error| format!("socket activation: {error}"))?;
+        return Ok((serve::start_after(config, &activated, Order::Serve)?, control, None));
+    };
+    match serve::start_after(config, &predecessor.listeners, Order::Hold) {
+        Ok(running) => {
+            let handover = predecessor.replace(&running, warnings)?;
+            let control = open();
+            Ok((running, control, Some(handover.begin()?)))
+        }
+        Err(error) => {
+            predecessor.fail(1, format!("{error}\n"));
+            Err(error.into())
+        }
+    }
+}
+
+fn run_edge(
+    file: &Path,
+    config: Config,
+    predecessor: Option<(Predecessor, String)>,
+) -> Result<(), Box<dyn Error>> {
+    let program = upgrade::own_program();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    // This comes before the line with the addresses: its reader may ask for a reload at once.
-    let control = runtime.block_on(async { Control::open(file) });
-    let control = control.inspect_err(|error| {
-        tracing::warn!("no control socket: {error}; only SIGHUP reloads");
-    });
-    let mut running = serve::start(config)?;
-    let stop = signals.until_stop(&mut running, file, control.ok());
-    let stop = runtime.block_on(stop);
+    let started = runtime.block_on(async { start(file, config, predecessor) });
+    let (mut running, control, takeover) = started?;
+    service::ready();
+    let running_edge =
+        Operated { running: &mut running, file, control, program, takeover, upgrade: None };
+    let stop = runtime.block_on(signals.until_stop(running_edge));
     match stop {
         StopCause::Signal(signal) => {
             tracing::info!("{signal}: draining; a second signal ends at once")
         }
+        StopCause::HandedOver => tracing::info!("handed over"),
         StopCause::Died => tracing::error!("a worker has ended by itself: draining the others"),
+    }
+    if stop != StopCause::HandedOver {
+        service::stopping();
     }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
@@ -143,7 +220,7 @@ fn run_edge(file: &Path, config: eyelet_config::Config) -> Result<(), Box<dyn Er
     tracing::info!("{}", counters::snapshot());
     match stop {
         StopCause::Died => Err("a worker has ended".into()),
-        StopCause::Signal(_) if !drained => Err("a second signal ended the drain".into()),
-        StopCause::Signal(_) => Ok(()),
+        _ if !drained => Err("a second signal ended the drain".into()),
+        StopCause::Signal(_) | StopCause::HandedOver => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
-//! The control socket. `eyelet reload FILE` uses it to find the process that serves FILE. A request
-//! is one line; the answer is a status and lines.
+//! The control socket. `eyelet reload FILE` and `eyelet upgrade FILE` use it to find the process
+//! that serves FILE. A request is one line; the answer is a status and lines.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -9,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use eyelet_sys::file::OwnFolder;
@@ -24,12 +25,20 @@ use crate::reload::ReloadOutcome;
 /// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
 /// `RuntimeDirectory=eyelet`.
 const SYSTEM_FOLDER: &str = "/run/eyelet";
-/// The one request.
-const RELOAD: &[u8] = b"reload\n";
+/// The requests. The path of a program may follow the second one after a blank.
+const RELOAD: &[u8] = b"reload";
+const UPGRADE: &[u8] = b"upgrade";
+/// Bytes of a request: the longest path (PATH_MAX) and the word before it.
+const REQUEST_BYTES_MAX: usize = 4096 + 16;
 /// How long a client of the socket may take to send its request, and to read the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the answer may take: time to check a large configuration and to start serving by it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long two processes may be seen while one replaces the other: the new one opens its socket
+/// before it accepts, and the old one closes its socket at once after that.
+const TWO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often this is checked.
+const TWO_STEP: Duration = Duration::from_millis(50);
 /// How long accepting pauses after an error, such as no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of an answer: more than all mistakes that are printed.
@@ -44,11 +53,24 @@ const NAME_BYTES: usize = 8;
 /// An open control socket. Dropping it removes its file.
 pub struct Control {
     path: PathBuf,
-    requests: Receiver<ReloadRequest>,
+    requests: Receiver<ControlRequest>,
 }
 
-/// A permitted client that asks for a reload.
-pub struct ReloadRequest(UnixStream);
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To read the file again.
+    Reload,
+    /// To hand everything over to this program, or to the one at the path of this process.
+    Upgrade(Option<PathBuf>),
+}
+
+/// A permitted client and what it asks for.
+pub struct ControlRequest {
+    /// What it asks for.
+    pub wish: Wish,
+    stream: UnixStream,
+}
 
 impl Control {
     /// Opens the socket of the process that serves `file`. Call it within a tokio runtime.
@@ -73,7 +95,7 @@ impl Control {
     }
 
     /// The next request.
-    pub async fn next(&mut self) -> Option<ReloadRequest> {
+    pub async fn next(&mut self) -> Option<ControlRequest> {
         self.requests.recv().await
     }
 }
@@ -85,15 +107,15 @@ impl Drop for Control {
     }
 }
 
-impl ReloadRequest {
+impl ControlRequest {
     /// Answers the request. A client that does not read loses its answer.
     pub async fn answer(mut self, outcome: &ReloadOutcome) {
         let text = format!("{}\n{}", outcome.code, outcome.text);
-        let _ = timeout(REQUEST_TIMEOUT, self.0.write_all(text.as_bytes())).await;
+        let _ = timeout(REQUEST_TIMEOUT, self.stream.write_all(text.as_bytes())).await;
     }
 }
 
-async fn accept(listener: UnixListener, requests: Sender<ReloadRequest>) {
+async fn accept(listener: UnixListener, requests: Sender<ControlRequest>) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -120,17 +142,62 @@ fn may_ask(user: u32) -> bool {
     user == process::user() || user == 0
 }
 
-async fn read(mut stream: UnixStream) -> io::Result<ReloadRequest> {
-    let mut said = [0; RELOAD.len()];
-    stream.read_exact(&mut said).await?;
-    if said == *RELOAD { Ok(ReloadRequest(stream)) } else { Err(io::ErrorKind::InvalidData.into()) }
+async fn read(mut stream: UnixStream) -> io::Result<ControlRequest> {
+    let mut said = Vec::new();
+    loop {
+        match stream.read_u8().await? {
+            b'\n' => break,
+            _ if said.len() == REQUEST_BYTES_MAX => return Err(io::ErrorKind::InvalidData.into()),
+            byte => said.push(byte),
+        }
+    }
+    let wish = wish(&said).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(ControlRequest { wish, stream })
+}
+
+fn wish(said: &[u8]) -> Option<Wish> {
+    match said.split(|byte| *byte == b' ').next()? {
+        RELOAD if said == RELOAD => Some(Wish::Reload),
+        UPGRADE if said == UPGRADE => Some(Wish::Upgrade(None)),
+        UPGRADE => {
+            let path = Path::new(OsStr::from_bytes(said.get(UPGRADE.len() + 1..)?));
+            path.is_absolute().then(|| Wish::Upgrade(Some(path.to_owned())))
+        }
+        _ => None,
+    }
 }
 
 /// Asks the process that serves `file` for a reload, and prints what it says.
 pub fn reload(file: &Path) -> ExitCode {
-    let outcome = match ask(file) {
+    print(&ask(file, RELOAD))
+}
+
+/// Asks the process that serves `file` to hand everything over to a new program, and prints what it
+/// says.
+pub fn upgrade(file: &Path, program: Option<&Path>) -> ExitCode {
+    let said = match program.map(std::path::absolute).transpose() {
+        Ok(None) => ask(file, UPGRADE),
+        Ok(Some(path)) => {
+            let path = path.as_os_str().as_bytes();
+            if path.contains(&b'\n') {
+                Err(String::from("--binary: the path has a line break"))
+            } else {
+                ask(file, &[UPGRADE, b" ", path].concat())
+            }
+        }
+        Err(error) => Err(format!("--binary: {error}")),
+    };
+    print(&said)
+}
+
+fn print(said: &Result<ReloadOutcome, String>) -> ExitCode {
+    let failed;
+    let outcome = match said {
         Ok(outcome) => outcome,
-        Err(why) => ReloadOutcome::failed(format_args!("eyelet: {why}")),
+        Err(why) => {
+            failed = ReloadOutcome::failed(format_args!("eyelet: {why}"));
+            &failed
+        }
     };
     // If an output is closed, the exit code still gives the result.
     let _ = match outcome.code {
@@ -140,21 +207,19 @@ pub fn reload(file: &Path) -> ExitCode {
     ExitCode::from(outcome.code)
 }
 
-fn ask(file: &Path) -> Result<ReloadOutcome, String> {
+fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     let shown = file.display();
     let names = names(file).map_err(|error| format!("{shown}: {error}"))?;
-    let mut found = Vec::new();
-    for folder in [own_folder(), SYSTEM_FOLDER.into()] {
-        if found.iter().all(|(known, _, _): &(PathBuf, u32, _)| *known != folder) {
-            found.extend(
-                live(&folder, &names)?.into_iter().map(|(pid, s)| (folder.clone(), pid, s)),
-            );
-        }
+    let end = Instant::now() + TWO_TIMEOUT;
+    let mut found = search(&names)?;
+    while found.len() > 1 && Instant::now() < end {
+        std::thread::park_timeout(TWO_STEP);
+        found = search(&names)?;
     }
     match found.len() {
         0 => Err(format!("no process of this user serves {shown}")),
         1 => found.pop().map_or(Err(String::new()), |(_, pid, stream)| {
-            converse(stream).map_err(|error| format!("process {pid}: {error}"))
+            converse(stream, request).map_err(|error| format!("process {pid}: {error}"))
         }),
         _ => {
             let pids: Vec<String> = found.iter().map(|(_, pid, _)| pid.to_string()).collect();
@@ -164,9 +229,21 @@ fn ask(file: &Path) -> Result<ReloadOutcome, String> {
     }
 }
 
-fn converse(mut stream: StdStream) -> io::Result<ReloadOutcome> {
+/// The processes that serve a file, each with the folder of its socket.
+fn search(names: &[String; 2]) -> Result<Vec<(PathBuf, u32, StdStream)>, String> {
+    let mut found: Vec<(PathBuf, u32, StdStream)> = Vec::new();
+    for folder in [own_folder(), SYSTEM_FOLDER.into()] {
+        if found.iter().all(|(known, _, _)| *known != folder) {
+            found
+                .extend(live(&folder, names)?.into_iter().map(|(pid, s)| (folder.clone(), pid, s)));
+        }
+    }
+    Ok(found)
+}
+
+fn converse(mut stream: StdStream, request: &[u8]) -> io::Result<ReloadOutcome> {
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.write_all(RELOAD)?;
+    stream.write_all(&[request, b"\n"].concat())?;
     let mut said = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut said)?;
     let (code, text) = said.split_once('\n').ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -250,5 +327,27 @@ fn own_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("eyelet"),
         _ => SYSTEM_FOLDER.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_requests_are_understood() {
+        let upgrade = |path: Option<&str>| Some(Wish::Upgrade(path.map(PathBuf::from)));
+        for (said, expected) in [
+            ("reload", Some(Wish::Reload)),
+            ("upgrade", upgrade(None)),
+            ("upgrade /opt/new eyelet", upgrade(Some("/opt/new eyelet"))),
+            ("upgrade eyelet", None),
+            ("upgrade ", None),
+            ("reload now", None),
+            ("reloaded", None),
+            ("", None),
+        ] {
+            assert_eq!(wish(said.as_bytes()), expected, "{said:?}");
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Binds listeners: one socket a worker. A reload keeps the sockets of listeners that stay.
+//! Binds listeners: one socket a worker. A reload and an upgrade keep the sockets of listeners that
+//! stay.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use eyelet_config::{Config, Limits, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE};
 use eyelet_sys::socket::{self, Listen};
+use serde::{Deserialize, Serialize};
 
 /// A listener's address cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +38,10 @@ fn hint(error: &io::Error) -> &'static str {
 pub struct Bound {
     /// Its address; port 0 is resolved.
     pub address: SocketAddr,
-    /// One for each worker.
+    /// One for each worker, or more: worker `n` of `m` has each `m`-th from `n` on.
     pub sockets: Arc<[Arc<OwnedFd>]>,
-    asked: Asked,
+    /// Their purpose.
+    pub asked: Asked,
 }
 
 /// Equal means the same sockets.
@@ -49,8 +52,8 @@ impl PartialEq for Bound {
 }
 
 /// The purpose of a socket. A listener with the same purpose keeps its sockets after a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
     address: SocketAddr,
     transparent: bool,
     reuse_port: bool,
@@ -68,7 +71,8 @@ impl Asked {
     }
 }
 
-/// Binds the addresses that are not bound yet, in the order of the configuration.
+/// Binds the addresses that are not bound yet, in the order of the configuration. Nobody can
+/// connect to them before [`listen_all`].
 pub fn bind_all(
     config: &Config,
     workers: usize,
@@ -79,11 +83,13 @@ pub fn bind_all(
     for listener in &config.listeners {
         let asked = Asked::of(listener);
         let known = left.iter().position(|known| known.asked == asked);
-        bound.push(match known {
-            Some(known) => left.remove(known).clone(),
-            None => bind(listener, asked, &config.limits, workers)
-                .map_err(|error| ListenError { address: listener.address, error })?,
-        });
+        bound.push(
+            match known {
+                Some(known) => left.remove(known).for_workers(listener, &config.limits, workers),
+                None => bind(listener, asked, &config.limits, workers),
+            }
+            .map_err(|error| ListenError { address: listener.address, error })?,
+        );
     }
     Ok(bound.into())
 }
@@ -96,6 +102,78 @@ pub fn follow_limits(listeners: &[Bound], limits: &Limits) {
             let _ = socket::defer_accept(socket, limits.hello_timeout);
         }
     }
+}
+
+/// Lets clients connect at all sockets. Those that listen already go on. A process that takes over
+/// does this last: a socket without a worker would take connections away from those that have one.
+pub fn listen_all(listeners: &[Bound]) -> Result<(), ListenError> {
+    for bound in listeners {
+        let listened = bound.sockets.iter().try_for_each(|fd| socket::listen(fd, BACKLOG));
+        listened.map_err(|error| ListenError { address: bound.address, error })?;
+    }
+    Ok(())
+}
+
+impl Bound {
+    /// The same for so many workers. Each has a socket, and no socket is without a worker.
+    fn for_workers(
+        &self,
+        listener: &Listener,
+        limits: &Limits,
+        workers: usize,
+    ) -> io::Result<Self> {
+        let known = self.sockets.len();
+        if known >= workers {
+            return Ok(self.clone());
+        }
+        let mut sockets = self.sockets.to_vec();
+        for n in known..workers {
+            // A socket that was bound without SO_REUSEPORT stays alone at its port, and workers
+            // share it. The service manager may have bound it so.
+            let may_join = known > 1 || self.asked.reuse_port;
+            let bound = may_join.then(|| socket::bind(self.address, how(listener, limits, true)));
+            sockets.push(match bound {
+                Some(Ok(socket)) => Arc::new(socket),
+                Some(Err(_)) | None => sockets[n % known].clone(),
+            });
+        }
+        Ok(Self { sockets: sockets.into(), ..*self })
+    }
+
+    /// Whether it has all sockets of `other`.
+    pub fn holds(&self, other: &Self) -> bool {
+        let has = |socket: &Arc<OwnedFd>| self.sockets.iter().any(|own| Arc::ptr_eq(own, socket));
+        other.sockets.iter().all(has)
+    }
+
+    /// The sockets, each once.
+    pub fn distinct(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        let is_first = |(n, socket): &(usize, &Arc<OwnedFd>)| {
+            !self.sockets[..*n].iter().any(|known| Arc::ptr_eq(known, socket))
+        };
+        self.sockets.iter().enumerate().filter(is_first).map(|(_, socket)| socket)
+    }
+}
+
+/// The sockets that the service manager has passed, as those of the listeners at their addresses.
+/// All workers share each of them.
+///
+/// # Errors
+/// If what it has passed is no listening TCP socket.
+pub fn activated(config: &Config) -> io::Result<Vec<Bound>> {
+    let mut bound = Vec::new();
+    for socket in eyelet_sys::service::listening_sockets(KEEPALIVE_IDLE)? {
+        let address = socket::local_address(&socket)?;
+        let listener = config.listeners.iter().find(|listener| listener.address == address);
+        match listener {
+            Some(listener) => {
+                let sockets = [Arc::new(socket)].into();
+                bound.push(Bound { address, sockets, asked: Asked::of(listener) });
+            }
+            None => tracing::warn!("the service manager's socket at {address} has no listener"),
+        }
+    }
+    Ok(bound)
 }
 
 /// A listener that keeps its address but needs other sockets. They could be bound only after the
@@ -118,11 +196,14 @@ fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0 && (covers(one, other) || covers(other, one))
 }
 
-fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> io::Result<Bound> {
-    let transparent = asked.transparent;
+fn how(listener: &Listener, limits: &Limits, reuse_port: bool) -> Listen {
+    let transparent = listener.kind == ListenerKind::Tproxy;
     let defer = listener.defer_accept.then_some(limits.hello_timeout);
-    let keepalive_idle = KEEPALIVE_IDLE;
-    let how = |reuse_port| Listen { reuse_port, keepalive_idle, transparent, defer };
+    Listen { reuse_port, keepalive_idle: KEEPALIVE_IDLE, transparent, defer }
+}
+
+fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> io::Result<Bound> {
+    let how = |reuse_port| how(listener, limits, reuse_port);
     let mut address = listener.address;
     if workers > 1 && !listener.reuse_port {
         // SO_REUSEPORT would share the port with any process of this user that sets it too. A first
@@ -134,7 +215,6 @@ fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> i
     let mut sockets = Vec::new();
     for _ in 0..workers {
         let bound = socket::bind(address, how(workers > 1 || listener.reuse_port))?;
-        socket::listen(&bound, BACKLOG)?;
         address = socket::local_address(&bound)?;
         sockets.push(Arc::new(bound));
     }

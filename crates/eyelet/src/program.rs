@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
+use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{Handle, Program, Task, Update};
 use eyelet_http::head;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
@@ -103,6 +104,10 @@ impl Program for Service {
             self.end_removed();
         }
         self.published.note_served(self.index, generation);
+    }
+
+    fn departure(&self) -> Option<Departure> {
+        self.published.departure(self.index)
     }
 
     fn task_bytes(&self, decided: &Decided) -> usize {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{ListenerSocket, Update};
 use eyelet_telemetry::log::Lines;
 
@@ -14,6 +15,9 @@ use crate::snapshot::Snapshot;
 pub struct Published {
     newest: Mutex<Newest>,
     served: Box<[AtomicU64]>,
+    /// How each worker leaves for the process that replaces this one. Each takes its own.
+    departures: Mutex<Vec<Option<Departure>>>,
+    first_id: AtomicU64,
 }
 
 /// What a reload passes to all workers.
@@ -30,12 +34,16 @@ pub struct News {
     /// Where its access lines go.
     pub lines: Lines,
     listeners: Arc<[Bound]>,
+    workers: usize,
 }
 
 impl News {
     /// The changes for a worker's event loop.
     pub fn update(&self, worker: usize) -> Update {
-        Update { settings: self.snapshot.settings, sockets: sockets(&self.listeners, worker) }
+        Update {
+            settings: self.snapshot.settings,
+            sockets: sockets(&self.listeners, worker, self.workers),
+        }
     }
 }
 
@@ -47,8 +55,9 @@ impl Published {
         lines: Lines,
         workers: usize,
     ) -> Self {
-        let served = (0..workers).map(|_| AtomicU64::new(snapshot.generation)).collect();
-        Self { newest: Mutex::new(Newest { snapshot, listeners, lines }), served }
+        let served = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        let newest = Mutex::new(Newest { snapshot, listeners, lines });
+        Self { newest, served, departures: Mutex::default(), first_id: AtomicU64::new(1) }
     }
 
     /// Makes a configuration the newest.
@@ -79,7 +88,7 @@ impl Published {
         }
         let Newest { snapshot, listeners, lines } = &*newest;
         let (snapshot, listeners, lines) = (snapshot.clone(), listeners.clone(), lines.clone());
-        Some(News { snapshot, lines, listeners })
+        Some(News { snapshot, lines, listeners, workers: self.served.len() })
     }
 
     /// Notes that a worker serves by a configuration.
@@ -94,17 +103,41 @@ impl Published {
         self.served.iter().all(|served| served.load(Relaxed) >= generation)
     }
 
+    /// Sets the number of the first connection, before the workers serve.
+    pub fn set_first_id(&self, id: u64) {
+        self.first_id.store(id, Relaxed);
+    }
+
+    /// The number of the first connection of each worker.
+    pub fn first_id(&self) -> u64 {
+        self.first_id.load(Relaxed)
+    }
+
+    /// Lets each worker leave.
+    pub fn depart(&self, departures: Vec<Departure>) {
+        *self.departures() = departures.into_iter().map(Some).collect();
+    }
+
+    /// How this worker leaves.
+    pub fn departure(&self, worker: usize) -> Option<Departure> {
+        self.departures().get_mut(worker)?.take()
+    }
+
+    fn departures(&self) -> MutexGuard<'_, Vec<Option<Departure>>> {
+        self.departures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn newest(&self) -> MutexGuard<'_, Newest> {
         // A poisoned lock still holds a whole value: each is replaced in one step.
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One worker's sockets.
-pub fn sockets(listeners: &[Bound], worker: usize) -> Vec<ListenerSocket> {
-    let of_worker = (0..).zip(listeners).filter_map(|(listener, bound)| {
-        let socket = bound.sockets.get(worker)?.clone();
-        Some(ListenerSocket { listener, socket, drops: 0 })
+/// One worker's sockets, of so many workers.
+pub fn sockets(listeners: &[Bound], worker: usize, workers: usize) -> Vec<ListenerSocket> {
+    let of_worker = (0..).zip(listeners).flat_map(|(listener, bound)| {
+        let sockets = bound.sockets.iter().skip(worker).step_by(workers);
+        sockets.map(move |socket| ListenerSocket { listener, socket: socket.clone(), drops: 0 })
     });
     of_worker.collect()
 }

@@ -14,9 +14,9 @@ use eyelet_config::{Depth, load_next};
 
 /// How long all workers may take until they serve by the new configuration: one iteration of their
 /// event loops, and half a second for the queue of a removed listener.
-const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
+pub const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often this is checked.
-const SERVED_STEP: Duration = Duration::from_millis(2);
+pub const SERVED_STEP: Duration = Duration::from_millis(2);
 
 /// The result of a reload.
 #[derive(Debug, PartialEq, Eq)]

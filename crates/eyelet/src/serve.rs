@@ -8,10 +8,11 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{self, channel};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::listen::{Bound, ListenError, bind_all, follow_limits, rebound};
+use crate::listen::{Bound, ListenError, bind_all, follow_limits, listen_all, rebound};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
@@ -19,7 +20,9 @@ use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
 use eyelet_config::{Access, Config, WatchedFile};
+use eyelet_engine::batch;
 use eyelet_engine::event_loop::{LetGo, run};
+use eyelet_engine::transfer::{Arrival, Departure};
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
@@ -71,6 +74,8 @@ pub struct Running {
     /// The generation that all workers must serve before what the earlier one left is freed.
     untidy: Option<u64>,
     budget: Arc<Budget>,
+    /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
+    arrivals: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
     ticket_keeper: TicketKeeper,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
@@ -125,12 +130,27 @@ pub struct Reloaded {
 /// # Errors
 /// [`StartError`], a line that says what to do. Nothing runs then.
 pub fn start(config: Config) -> Result<Running, StartError> {
+    start_after(config, &[], Order::Serve)
+}
+
+/// The same with listeners that are bound already. With [`Order::Hold`] nothing is accepted before
+/// [`Running::serve`].
+///
+/// # Errors
+/// [`StartError`]. Nothing runs then.
+pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Running, StartError> {
+    if let Some(address) = rebound(&config, earlier) {
+        return Err(StartError::Rebound(address));
+    }
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let ticket_keeper = TicketKeeper::start(&config).map_err(StartError::Tickets)?;
     let prepared = PreparedSnapshot::new(config, ticket_keeper.keys(), None)?;
     let config = prepared.config();
-    let listeners = bind_all(config, count, &[])?;
+    let listeners = bind_all(config, count, earlier)?;
+    if order != Order::Hold {
+        listen_all(&listeners)?;
+    }
     let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
     // Frees what reading the configuration left, so that it does not count as held.
     eyelet_sys::memory::trim();
@@ -139,17 +159,17 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     let writer = Writer::start(config, &budget).map_err(|error| log_error(config, error))?;
     let snapshot = Arc::new(prepared.first(count, &addresses, &budget)?);
     let published = Published::new(snapshot, listeners, writer.lines(), count);
-    let (orders, ordered) = watch::channel(Order::default());
-    let (published, workers) = (Arc::new(published), Vec::new());
+    let (orders, ordered) = watch::channel(order);
     let mut running = Running {
-        published,
+        published: Arc::new(published),
         orders,
-        workers,
+        workers: Vec::new(),
         writer,
         earlier_writer: None,
         earlier: Vec::new(),
         untidy: None,
         budget,
+        arrivals: Vec::new(),
         ticket_keeper,
         sources: None,
         changed: watch::Sender::default(),
@@ -206,10 +226,12 @@ impl Running {
         for index in 0..count {
             let counters = counters::register();
             let log = self.writer.log(counters.clone());
+            let (sender, arrivals) = channel(ARRIVALS_MAX);
+            self.arrivals.push((sender, counters.clone()));
             let (published, ordered, made) =
                 (self.published.clone(), ordered.clone(), made.clone());
             let body = move || {
-                let sockets = sockets(&published.listeners(), index);
+                let sockets = sockets(&published.listeners(), index, count);
                 let (result, worker) = match make(index as u16, published.snapshot(), log, counters)
                 {
                     Ok(worker) => (Ok(()), Some(worker)),
@@ -220,7 +242,7 @@ impl Running {
                 let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
-                serve(index, worker, &runtime, published, sockets, ordered);
+                serve(index, (worker, arrivals), &runtime, published, sockets, ordered);
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             self.workers.push(thread.spawn(body)?);
@@ -244,6 +266,7 @@ impl Running {
         let known = self.published.listeners();
         let config = prepared.config();
         let listeners = bind_all(config, count, &known)?;
+        listen_all(&listeners)?;
         let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
         let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
         let limits = config.limits.clone();
@@ -267,6 +290,46 @@ impl Running {
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::Reload(generation));
         Ok(Reloaded { generation, unchanged })
+    }
+
+    /// Accepts connections from now on, whose numbers begin at `first_id`.
+    ///
+    /// # Errors
+    /// If a socket cannot listen. Nothing is accepted then.
+    pub fn serve(&self, first_id: u64) -> Result<(), ListenError> {
+        listen_all(&self.published.listeners())?;
+        self.published.set_first_id(first_id);
+        // This fails only if no worker is left.
+        let _ = self.orders.send(Order::Serve);
+        Ok(())
+    }
+
+    /// Lets the workers leave for the process that replaces this one.
+    pub fn hand_over(&self, departures: Vec<Departure>) {
+        self.published.depart(departures);
+        // This fails only if no worker is left.
+        let _ = self.orders.send(Order::HandOver);
+    }
+
+    /// The number of the first connection of a process that replaces this one: greater than that of
+    /// each connection here.
+    pub fn next_first_id(&self) -> u64 {
+        self.published.first_id() + counters::snapshot().accepted + ACCEPTED_MEANWHILE
+    }
+
+    /// Where connections of an earlier process arrive: for each worker a queue and its counters.
+    pub fn arrivals(&self) -> Vec<(mpsc::Sender<Arrival>, Arc<Counters>)> {
+        self.arrivals.clone()
+    }
+
+    /// The bound listeners, in the order of the configuration.
+    pub fn listeners(&self) -> Arc<[Bound]> {
+        self.published.listeners()
+    }
+
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
     }
 
     /// Watches the files of the newest configuration.
@@ -361,6 +424,11 @@ impl Running {
         true
     }
 
+    /// Whether all workers serve by this configuration or a newer one.
+    pub fn is_served(&self, generation: u64) -> bool {
+        self.published.is_served(generation)
+    }
+
     /// The keys of session tickets, which outlive reloads.
     pub fn ticket_keys(&self) -> &Arc<TicketKeys> {
         self.ticket_keeper.keys()
@@ -400,20 +468,38 @@ impl Running {
     }
 }
 
+/// Batches that wait in a worker's queue. The process that sends them waits for each answer.
+const ARRIVALS_MAX: usize = 1;
+/// Connections that a process may accept between the message with the first number of its successor
+/// and its last accept: far more than in the seconds that this takes.
+const ACCEPTED_MEANWHILE: u64 = 1 << 24;
+
 /// The life of a worker's thread.
 fn serve(
     index: usize,
-    worker: Worker,
+    (worker, arrivals): (Worker, mpsc::Receiver<Arrival>),
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,
-    ordered: watch::Receiver<Order>,
+    mut ordered: watch::Receiver<Order>,
 ) {
     let engine = worker.engine.clone();
-    let (tasks, service) = (LocalSet::new(), Rc::new(Service::new(index, worker, published)));
+    let generation = worker.snapshot.generation;
+    let service = Rc::new(Service::new(index, worker, published.clone()));
+    let tasks = LocalSet::new();
     engine.serve(&service);
     let last = LetGo(engine.clone());
-    let ended = tasks.block_on(runtime, run(engine, sockets, ordered));
+    let life = async {
+        // The sender is gone only when the process is going: the event loop then drains.
+        let _ = ordered.wait_for(|order| *order != Order::Hold).await;
+        // The event loop obeys the order that ended the wait, if it is another than to serve.
+        ordered.mark_changed();
+        engine.set_next_id(published.first_id());
+        tokio::task::spawn_local(batch::arrive(engine.clone(), arrivals));
+        published.note_served(index, generation);
+        run(engine, sockets, ordered).await
+    };
+    let ended = tasks.block_on(runtime, life);
     // Connections that end here write through the service, so it is dropped last.
     drop((tasks, last, service));
     if let Err(error) = ended {

@@ -1,15 +1,18 @@
 //! The operator's signals to a running edge, and the warnings that the edge logs by itself.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::check::MISTAKES;
-use crate::control::{Control, ReloadRequest};
+use crate::control::{Control, ControlRequest, Wish};
 use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
+use crate::upgrade::{Departures, Upgrade, UpgradeEvent};
+use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
 /// How often the workers and their counts are checked.
@@ -47,65 +50,69 @@ impl Signals {
     }
 
     /// Reloads, unless a signal comes first that ends the process.
-    async fn reload(
-        &mut self,
-        running: &mut Running,
-        file: &Path,
-    ) -> Result<ReloadOutcome, StopCause> {
+    async fn reload(&mut self, edge: &mut Operated<'_>) -> Result<ReloadOutcome, StopCause> {
         tokio::select! {
-            outcome = reload(running, file) => Ok(outcome),
+            outcome = edge.reload() => Ok(outcome),
             signal = self.until_terminated() => Err(StopCause::Signal(signal)),
         }
     }
 
-    /// Waits for SIGTERM, SIGINT or the end of a worker, and returns which. SIGHUP and the control
-    /// socket reload `file`. SIGUSR1 logs what is counted against `memory_max`.
-    pub async fn until_stop(
-        &mut self,
-        running: &mut Running,
-        file: &Path,
-        mut control: Option<Control>,
-    ) -> StopCause {
+    /// Waits for SIGTERM, SIGINT, the end of a worker or the end of an upgrade, and returns which.
+    /// SIGHUP and the control socket reload the file; the socket also begins an upgrade. SIGUSR1
+    /// logs what is counted against `memory_max`.
+    pub async fn until_stop(&mut self, mut edge: Operated<'_>) -> StopCause {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
-        let mut changed = running.changed();
+        let mut changed = edge.running.changed();
         let mut known = None;
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
                 _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
-                _ = self.hangup.recv() => {
-                    match self.reload(running, file).await {
-                        Ok(outcome) => log(&outcome),
-                        Err(stop) => return stop,
-                    }
-                }
-                Ok(()) = changed.changed() => {
-                    if !running.take_changed() {
+                _ = self.hangup.recv() => match self.reload(&mut edge).await {
+                    Ok(outcome) => log("reload", &outcome),
+                    Err(stop) => return stop,
+                },
+                // An order to the workers would hide the one to leave.
+                Ok(()) = changed.changed(), if edge.upgrade.is_none() => {
+                    if !edge.running.take_changed() {
                         continue;
                     }
-                    let outcome = match self.reload(running, file).await {
+                    let outcome = match self.reload(&mut edge).await {
                         Ok(outcome) => outcome,
                         Err(stop) => return stop,
                     };
                     // A file with mistakes is tried again each minute.
                     if known.as_ref() != Some(&outcome) {
-                        log(&outcome);
+                        log("reload", &outcome);
                     }
                     known = (outcome.code != 0).then_some(outcome);
                 }
-                Some(request) = next(&mut control) => match self.reload(running, file).await {
-                    Ok(outcome) => {
-                        log(&outcome);
-                        request.answer(&outcome).await;
+                Some(request) = next(&mut edge.control) => match &request.wish {
+                    Wish::Reload => match self.reload(&mut edge).await {
+                        Ok(outcome) => {
+                            log("reload", &outcome);
+                            request.answer(&outcome).await;
+                        }
+                        Err(stop) => return stop,
+                    },
+                    Wish::Upgrade(program) => {
+                        let program = program.clone().unwrap_or_else(|| edge.program.clone());
+                        edge.begin_upgrade(request, program).await;
                     }
-                    Err(stop) => return stop,
                 },
-                _ = self.accounts.recv() => tracing::info!("{}", running.accounts()),
+                event = next_event(&mut edge.upgrade) => {
+                    if edge.upgraded(event).await {
+                        return StopCause::HandedOver;
+                    }
+                }
+                _ = self.accounts.recv() => tracing::info!("{}", edge.running.accounts()),
                 _ = watch.tick() => {
                     log_drops(&mut drops);
-                    running.tidy();
-                    if running.has_died() {
+                    edge.running.tidy();
+                    if edge.is_leaving() {
+                        // Its workers end one after the other.
+                    } else if edge.running.has_died() {
                         return StopCause::Died;
                     }
                 }
@@ -114,32 +121,137 @@ impl Signals {
     }
 }
 
+/// A running edge, and what its operator does with it.
+pub struct Operated<'a> {
+    /// The edge.
+    pub running: &'a mut Running,
+    /// Its configuration.
+    pub file: &'a Path,
+    /// Its control socket, if it could be opened.
+    pub control: Option<Control>,
+    /// The program that an upgrade starts if it names none.
+    pub program: PathBuf,
+    /// The thread that takes connections over, if this process has replaced another.
+    pub takeover: Option<JoinHandle<()>>,
+    /// The upgrade that is under way.
+    pub upgrade: Option<Attended>,
+}
+
+/// An upgrade that is under way.
+pub struct Attended {
+    upgrade: Upgrade,
+    /// Who asked for it, until the answer.
+    request: Option<ControlRequest>,
+    is_leaving: bool,
+}
+
+impl Operated<'_> {
+    fn is_leaving(&self) -> bool {
+        self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_leaving)
+    }
+
+    async fn reload(&mut self) -> ReloadOutcome {
+        match self.upgrade {
+            Some(_) => ReloadOutcome::failed("an upgrade is under way: nothing has changed"),
+            None => {
+                service::reloading();
+                let outcome = reload(self.running, self.file).await;
+                service::ready();
+                outcome
+            }
+        }
+    }
+
+    async fn begin_upgrade(&mut self, request: ControlRequest, program: PathBuf) {
+        let is_taking = self.takeover.as_ref().is_some_and(|thread| !thread.is_finished());
+        let refused = if self.upgrade.is_some() {
+            ReloadOutcome::failed("an upgrade is under way")
+        } else if is_taking {
+            ReloadOutcome::failed("the process before this one still hands over connections")
+        } else {
+            tracing::info!("upgrade: starting {program:?}");
+            match Upgrade::begin(self.running, self.file, program) {
+                Ok(upgrade) => {
+                    let request = Some(request);
+                    self.upgrade = Some(Attended { upgrade, request, is_leaving: false });
+                    return;
+                }
+                Err(error) => ReloadOutcome::failed(error),
+            }
+        };
+        log("upgrade", &refused);
+        request.answer(&refused).await;
+    }
+
+    /// Goes on with an upgrade. Returns whether this process has nothing more to do.
+    async fn upgraded(&mut self, event: UpgradeEvent) -> bool {
+        let Some(attended) = &mut self.upgrade else { return false };
+        let outcome = match event {
+            UpgradeEvent::Serving(Departures { pid, departures }) => {
+                tracing::info!("upgrade: process {pid} accepts connections");
+                attended.is_leaving = true;
+                // The new process has one of its own.
+                self.control = None;
+                self.running.hand_over(departures);
+                return false;
+            }
+            UpgradeEvent::Over => return true,
+            UpgradeEvent::Passed(passed) => {
+                service::main_process(passed.pid);
+                passed.outcome(self.file)
+            }
+            UpgradeEvent::Failed(error) => error.outcome(),
+        };
+        log("upgrade", &outcome);
+        if let Some(request) = attended.request.take() {
+            request.answer(&outcome).await;
+        }
+        if outcome.code != 0 {
+            self.upgrade = None;
+            if self.control.is_none() {
+                self.control = Control::open(self.file).ok();
+            }
+        }
+        false
+    }
+}
+
 /// Why a running edge stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCause {
     /// This signal arrived.
     Signal(&'static str),
+    /// Another process has replaced this one.
+    HandedOver,
     /// A worker has ended, so the process must be restarted.
     Died,
 }
 
 /// The next request at the control socket, if the socket is open.
-async fn next(control: &mut Option<Control>) -> Option<ReloadRequest> {
+async fn next(control: &mut Option<Control>) -> Option<ControlRequest> {
     match control {
         Some(control) => control.next().await,
         None => std::future::pending().await,
     }
 }
 
-fn log(outcome: &ReloadOutcome) {
+/// The next event of the upgrade that is under way.
+async fn next_event(upgrade: &mut Option<Attended>) -> UpgradeEvent {
+    match upgrade {
+        Some(attended) => attended.upgrade.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn log(what: &str, outcome: &ReloadOutcome) {
     for line in outcome.text.lines() {
         match outcome.code {
-            0 => tracing::info!("reload: {line}"),
-            _ => tracing::error!("reload: {line}"),
+            0 => tracing::info!("{what}: {line}"),
+            _ => tracing::error!("{what}: {line}"),
         }
     }
     if outcome.code == MISTAKES {
-        tracing::error!("reload: nothing has changed");
+        tracing::error!("{what}: nothing has changed");
     }
 }
 

@@ -90,7 +90,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
     ),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
-    ("crates/sys", Some(&["libc", "rustix"])),
+    ("crates/sys", Some(&["libc", "rustix", "sd-notify"])),
     (
         "crates/config",
         Some(&[

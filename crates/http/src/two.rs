@@ -146,7 +146,7 @@ async fn run(
             }
             let busy = Rc::strong_count(&alive) > 1;
             if going_away.is_none()
-                && let Some(why) = served.why_last()
+                && let Some(why) = served.why_away()
             {
                 going_away = Some(why);
                 connection.graceful_shutdown();

@@ -1,6 +1,7 @@
 //! The program's system calls as safe functions on descriptors. No other crate may contain
 //! `unsafe`.
 
+pub mod channel;
 pub mod epoll;
 pub mod file;
 pub mod inotify;
@@ -8,6 +9,7 @@ pub mod interfaces;
 pub mod memory;
 pub mod pipe;
 pub mod process;
+pub mod service;
 pub mod socket;
 pub mod transparent;
 pub mod waker;

@@ -1,5 +1,8 @@
-//! The user of this process, its limit of open descriptors, raised as far as allowed, and random
-//! bytes.
+//! The user of this process, its standard input, its limit of open descriptors, raised as far as
+//! allowed, and random bytes.
+
+use std::fs::File;
+use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::rand::GetRandomFlags;
@@ -14,6 +17,11 @@ pub fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
     filled.is_ok_and(|filled| filled == N).then_some(bytes)
+}
+
+/// Closes the standard input. /dev/null takes its place, so that no other file gets its number.
+pub fn close_stdin() -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stdin(File::open("/dev/null")?)?)
 }
 
 /// Raises the soft limit of open descriptors to the hard limit. Returns the limit in force.

@@ -67,6 +67,12 @@ pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
     Ok(rustix::net::listen(fd, backlog)?)
 }
 
+/// Stops to listen, for all processes that hold the socket: its port refuses connections from now
+/// on. Connections in its queue are reset. [`listen`] starts again.
+pub fn stop_listening(fd: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::shutdown(fd, Shutdown::Read)?)
+}
+
 /// Makes the kernel probe a connection that has been idle for `idle`.
 pub fn keepalive(fd: impl AsFd, idle: Duration) -> io::Result<()> {
     let fd = fd.as_fd();

@@ -79,17 +79,13 @@ impl std::fmt::Display for CounterValues {
             self.accept_pauses,
             self.listen_drops,
             self.lines_lost,
-<<<<<<< HEAD
+            self.sources_replaced,
+            self.sources_refused,
         )?;
         match self.store_failures {
             0 => Ok(()),
             failures => write!(f, ", the store of the fleet failed {failures} times"),
         }
-=======
-            self.sources_replaced,
-            self.sources_refused,
-        )
->>>>>>> s9-watch
     }
 }
 

@@ -10,3 +10,4 @@ mod creep;
 mod floods;
 mod floods_http;
 mod parked;
+mod upgrades;

@@ -213,6 +213,17 @@ impl Edge {
         status
     }
 
+    /// Ends this process at once.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for the end of this process, while another one goes on with its outputs.
+    pub fn wait_exit_alone(&mut self) -> ExitStatus {
+        until("the edge to end", || self.child.try_wait().unwrap())
+    }
+
     /// Waits until the pipes of a process that ended are read to their end.
     fn wait_readers(&self) {
         let began = std::time::Instant::now();

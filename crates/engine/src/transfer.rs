@@ -1,0 +1,70 @@
+//! What workers and the thread that speaks to the other process say to each other while connections
+//! move from one process to another.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use eyelet_sys::channel::DESCRIPTORS_MAX;
+use tokio::sync::{mpsc, oneshot};
+use zeroize::Zeroizing;
+
+/// Descriptors of one batch: those of one message.
+pub const BATCH_DESCRIPTORS_MAX: usize = DESCRIPTORS_MAX;
+/// A batch with more bytes of state than this takes no more connections. An idle connection has
+/// some hundred bytes, one with a slow peer some hundred KiB.
+pub const BATCH_BYTES: usize = 4 << 20;
+
+/// Parked connections on their way to another process.
+pub struct ConnectionBatch {
+    /// Their states, which are secret.
+    pub states: Zeroizing<Vec<u8>>,
+    /// Their sockets, in the order of the states.
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// What a worker of the earlier process says.
+pub enum Leaving {
+    /// The worker with this index has detached these connections. It keeps a copy, which nobody
+    /// touches, and waits for the [`BatchAnswer`].
+    Batch {
+        /// The worker.
+        worker: usize,
+        /// How many connections these are.
+        connections: usize,
+        /// The connections.
+        batch: ConnectionBatch,
+    },
+    /// Everything that was parked has left. What is still active follows when it is parked.
+    Passed,
+}
+
+/// What became of a worker's batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchAnswer {
+    /// The other process owns the connections. This process never touches them again.
+    Committed,
+    /// The other process cannot read them, and has dropped them.
+    Refused,
+}
+
+/// How a worker leaves: what it gets with [`Order::HandOver`](crate::worker::Order::HandOver).
+pub struct Departure {
+    /// The listening sockets that the other process accepts from now.
+    pub kept: Arc<[Arc<OwnedFd>]>,
+    /// Where its batches go. It has one on the way at most.
+    pub batches: SyncSender<Leaving>,
+    /// Their answers. The end of this queue means that the other process is dead: the worker takes
+    /// its batch back and serves on.
+    pub answers: mpsc::Receiver<BatchAnswer>,
+}
+
+/// A batch that arrives in a worker of the new process.
+pub struct Arrival {
+    /// The connections.
+    pub batch: ConnectionBatch,
+    /// Gets the number of the connections, or the reason if they cannot be read.
+    pub read: SyncSender<Result<usize, String>>,
+    /// Says that the other process has given the connections up. They must not be touched before.
+    pub committed: oneshot::Receiver<()>,
+}

@@ -1,0 +1,192 @@
+//! What the two processes of an upgrade say to each other before connections move.
+//!
+//! ```text
+//! earlier process                       new process
+//! HELLO, SOCKETS, TICKETS, BEGIN ->     reads its file, binds, warms up
+//!                                <-     READY, or FAILED with the reason
+//! SERVE                          ->     accepts
+//!                                <-     SERVING
+//! BATCH                          ->     reads the connections and does not touch them
+//!                                <-     RECEIVED, or REFUSED with the reason
+//! COMMIT                         ->     owns them from now on
+//! END                            ->
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use eyelet_sys::channel::{Channel, Received};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::listen::Asked;
+
+/// Kinds of messages.
+pub mod kind {
+    /// [`HandoverHello`](super::HandoverHello).
+    pub const HELLO: u8 = 1;
+    /// Listening sockets, in the order of the hello.
+    pub const SOCKETS: u8 = 2;
+    /// The keys of session tickets, which are secret.
+    pub const TICKETS: u8 = 3;
+    /// The state of the earlier process is complete.
+    pub const BEGIN: u8 = 4;
+    /// [`HandoverReady`](super::HandoverReady).
+    pub const READY: u8 = 5;
+    /// [`Failed`](super::Failed).
+    pub const FAILED: u8 = 6;
+    /// [`Serve`](super::Serve).
+    pub const SERVE: u8 = 7;
+    /// The new process accepts.
+    pub const SERVING: u8 = 8;
+    /// Connections.
+    pub const BATCH: u8 = 9;
+    /// The connections can be read.
+    pub const RECEIVED: u8 = 10;
+    /// They cannot.
+    pub const REFUSED: u8 = 11;
+    /// They are the new process's.
+    pub const COMMIT: u8 = 12;
+    /// Nothing follows.
+    pub const END: u8 = 13;
+}
+
+/// How long one message may take to be sent, and the answer to a short one. The other process has
+/// nothing else to do, but the machine may be busy.
+pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The state of the earlier process.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandoverHello {
+    /// The version of the earlier program, for messages.
+    pub program: String,
+    /// Its listeners.
+    pub listeners: Vec<Handed>,
+}
+
+/// A listener of the earlier process.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    /// Its address; port 0 is resolved.
+    pub address: SocketAddr,
+    /// The purpose of its sockets.
+    pub asked: Asked,
+    /// How many sockets it has.
+    pub sockets: usize,
+}
+
+/// The new process can serve.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandoverReady {
+    /// The listeners that it accepts from, by their index in the hello.
+    pub kept: Vec<usize>,
+    /// Warnings about the file, in whole lines.
+    pub warnings: String,
+}
+
+/// The new process cannot serve, and ends.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Failed {
+    /// Its exit status: 2 if the file has mistakes.
+    pub code: u8,
+    /// The mistakes or the reason, in whole lines.
+    pub text: String,
+}
+
+/// The new process may accept.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Serve {
+    /// The number of the first connection of each worker.
+    pub first_id: u64,
+}
+
+/// Why the two processes do not understand each other.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The channel is closed or too slow, or something else is wrong with it.
+    #[error("{}", say(.0))]
+    Channel(#[from] io::Error),
+    /// The other process says something that does not come now.
+    #[error("message {0} came, and another was due")]
+    Kind(u8),
+    /// A message is not as it should be.
+    #[error("message {kind} cannot be read: {why}")]
+    Content {
+        /// Its kind.
+        kind: u8,
+        /// Why.
+        why: String,
+    },
+}
+
+fn say(error: &io::Error) -> String {
+    match error.kind() {
+        // A process that ends without reading all that was sent resets the channel.
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset => "the other process has ended".into(),
+        io::ErrorKind::TimedOut => "the other process is too slow".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// Sends a message whose body is a value.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn tell(channel: &mut Channel, kind: u8, value: &impl Serialize) -> Result<(), HandoverError> {
+    let content =
+        |error: serde_json::Error| HandoverError::Content { kind, why: error.to_string() };
+    let body = serde_json::to_vec(value).map_err(content)?;
+    Ok(channel.send(kind, &body, &[], MESSAGE_TIMEOUT)?)
+}
+
+/// Sends a message without a body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn signal(channel: &mut Channel, kind: u8) -> Result<(), HandoverError> {
+    Ok(channel.send(kind, &[], &[], MESSAGE_TIMEOUT)?)
+}
+
+/// Receives the next message and its body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn receive(
+    channel: &mut Channel,
+    within: Option<Duration>,
+) -> Result<(Received, Zeroizing<Vec<u8>>), HandoverError> {
+    let mut body = Zeroizing::default();
+    let received = channel.receive(&mut body, within)?;
+    Ok((received, body))
+}
+
+/// Receives a message of this kind without a body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn expect(channel: &mut Channel, kind: u8, within: Duration) -> Result<(), HandoverError> {
+    match receive(channel, Some(within))? {
+        (received, _) if received.kind == kind => Ok(()),
+        (received, _) => Err(HandoverError::Kind(received.kind)),
+    }
+}
+
+/// The value in a message's body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn read<T: DeserializeOwned>(
+    received: &Received,
+    kind: u8,
+    body: &[u8],
+) -> Result<T, HandoverError> {
+    if received.kind != kind {
+        return Err(HandoverError::Kind(received.kind));
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| HandoverError::Content { kind, why: error.to_string() })
+}

@@ -1,0 +1,198 @@
+//! The new process of an upgrade: it takes over the listening sockets of the process that started
+//! it, and then the connections.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+
+use eyelet_engine::transfer::{Arrival, ConnectionBatch};
+use eyelet_sys::channel::Channel;
+use eyelet_telemetry::counters::Counters;
+use eyelet_tls::tickets::Now;
+use tokio::sync::{mpsc, oneshot};
+use zeroize::Zeroizing;
+
+use crate::handover::{
+    Failed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Serve, expect, kind,
+    read, receive, signal, tell,
+};
+use crate::listen::Bound;
+use crate::reload::{SERVED_STEP, SERVED_TIMEOUT};
+use crate::serve::Running;
+
+/// Most listeners that are taken over, and most sockets of each. They bound what a hello may ask
+/// for.
+const LISTENERS_MAX: usize = 4096;
+const SOCKETS_MAX: usize = 4096;
+
+/// The process that started this one.
+pub struct Predecessor {
+    channel: Channel,
+    /// Its listeners.
+    pub listeners: Vec<Bound>,
+    tickets: Zeroizing<Vec<u8>>,
+}
+
+impl Predecessor {
+    /// Meets it at the other end of the standard input. Receives its listening sockets.
+    ///
+    /// # Errors
+    /// [`HandoverError`], such as another user at the other end.
+    pub fn meet() -> Result<Self, HandoverError> {
+        let socket = io::stdin().as_fd().try_clone_to_owned()?;
+        // The end of this process must close the channel, and nothing else may read from it.
+        eyelet_sys::process::close_stdin()?;
+        let mut channel = Channel::over(socket)?;
+        let (received, body) = receive(&mut channel, Some(MESSAGE_TIMEOUT))?;
+        let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
+        tracing::info!("taking over from version {}", hello.program);
+        let listeners = listeners(&mut channel, hello)?;
+        let (received, tickets) = receive(&mut channel, Some(MESSAGE_TIMEOUT))?;
+        if received.kind != kind::TICKETS {
+            return Err(HandoverError::Kind(received.kind));
+        }
+        expect(&mut channel, kind::BEGIN, MESSAGE_TIMEOUT)?;
+        Ok(Self { channel, listeners, tickets })
+    }
+
+    /// Says why this process ends.
+    pub fn fail(mut self, code: u8, text: String) {
+        // Without an answer the other process sees only the end of this one.
+        let _ = tell(&mut self.channel, kind::FAILED, &Failed { code, text });
+    }
+
+    /// Serves in place of the other process from now on. It has stopped accepting only when this
+    /// one accepts.
+    ///
+    /// # Errors
+    /// [`HandoverError`]. The other process then serves on, and this one must end.
+    pub fn replace(
+        mut self,
+        running: &Running,
+        warnings: String,
+    ) -> Result<Handover, HandoverError> {
+        if let Err(error) = running.ticket_keys().import(&self.tickets, Now::read()) {
+            tracing::warn!("clients cannot resume their sessions: {error}");
+        }
+        let listeners = running.listeners();
+        let is_kept = |known: &Bound| listeners.iter().any(|bound| bound.holds(known));
+        let known = self.listeners.iter().enumerate();
+        let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
+        tell(&mut self.channel, kind::READY, &HandoverReady { kept, warnings })?;
+        // The sockets of listeners that are gone are the other process's to close.
+        self.listeners.clear();
+        let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
+        let serve: Serve = read(&received, kind::SERVE, &body)?;
+        running.serve(serve.first_id).map_err(io::Error::other)?;
+        for _ in 0..SERVED_TIMEOUT.as_millis() / SERVED_STEP.as_millis() {
+            if running.is_served(1) {
+                break;
+            }
+            thread::park_timeout(SERVED_STEP);
+        }
+        Ok(Handover { channel: self.channel, workers: running.arrivals() })
+    }
+}
+
+/// The listeners of a hello with their sockets.
+fn listeners(channel: &mut Channel, hello: HandoverHello) -> Result<Vec<Bound>, HandoverError> {
+    let is_too_much = hello.listeners.iter().any(|handed| handed.sockets > SOCKETS_MAX);
+    if is_too_much || hello.listeners.len() > LISTENERS_MAX {
+        let why = String::from("it has too many listeners");
+        return Err(HandoverError::Content { kind: kind::HELLO, why });
+    }
+    let mut sockets: Vec<Arc<OwnedFd>> = Vec::new();
+    let mut bound = Vec::new();
+    for handed in hello.listeners {
+        // Each message has at least one socket, so the number of messages is bounded too.
+        while sockets.len() < handed.sockets {
+            let (received, _) = receive(channel, Some(MESSAGE_TIMEOUT))?;
+            if received.kind != kind::SOCKETS || received.descriptors.is_empty() {
+                return Err(HandoverError::Kind(received.kind));
+            }
+            sockets.extend(received.descriptors.into_iter().map(Arc::new));
+        }
+        let own: Arc<[Arc<OwnedFd>]> = sockets.drain(..handed.sockets).collect();
+        if !own.is_empty() {
+            bound.push(Bound { address: handed.address, sockets: own, asked: handed.asked });
+        }
+    }
+    Ok(bound)
+}
+
+/// The connections that are still to come.
+pub struct Handover {
+    channel: Channel,
+    workers: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
+}
+
+impl Handover {
+    /// Says that this process serves, and takes over the connections on a thread of its own.
+    ///
+    /// # Errors
+    /// If the other process is gone, or no thread can be started. This process serves in any case.
+    pub fn begin(mut self) -> Result<thread::JoinHandle<()>, HandoverError> {
+        signal(&mut self.channel, kind::SERVING)?;
+        let body = move || {
+            let mut taken = 0;
+            match self.take_over(&mut taken) {
+                Ok(()) => tracing::info!("{taken} connections are taken over"),
+                Err(error) => {
+                    tracing::error!("after {taken} connections, no more are taken over: {error}");
+                }
+            }
+        };
+        Ok(thread::Builder::new().name("takeover".into()).spawn(body)?)
+    }
+
+    /// Receives batch after batch. There is no limit for the wait between them: the other process
+    /// ends by its own `drain_timeout`, and its end closes the channel.
+    fn take_over(&mut self, taken: &mut usize) -> Result<(), HandoverError> {
+        loop {
+            let (received, states) = receive(&mut self.channel, None)?;
+            match received.kind {
+                kind::END => return Ok(()),
+                kind::BATCH => {}
+                other => return Err(HandoverError::Kind(other)),
+            }
+            let sockets = received.descriptors;
+            *taken += self.receive_batch(ConnectionBatch { states, sockets })?;
+        }
+    }
+
+    /// Returns how many connections are taken over.
+    fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
+        let least = self.workers.iter().min_by_key(|(_, counters)| counters.connections.value());
+        let Some((worker, _)) = least else { return Ok(0) };
+        let (read, is_read) = sync_channel(1);
+        let (commit, committed) = oneshot::channel();
+        if worker.blocking_send(Arrival { batch, read, committed }).is_err() {
+            return Err(io::Error::from(ErrorKind::BrokenPipe).into());
+        }
+        let connections = match is_read.recv_timeout(MESSAGE_TIMEOUT) {
+            Ok(Ok(connections)) => connections,
+            Ok(Err(why)) => {
+                tracing::error!("{why}");
+                self.channel.send(kind::REFUSED, why.as_bytes(), &[], MESSAGE_TIMEOUT)?;
+                return Ok(0);
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::from(ErrorKind::TimedOut).into());
+            }
+        };
+        signal(&mut self.channel, kind::RECEIVED)?;
+        // No time limit: the other process commits, or ends this one, or is dead.
+        match receive(&mut self.channel, None) {
+            Ok((received, _)) if received.kind == kind::COMMIT => {}
+            Ok((received, _)) => return Err(HandoverError::Kind(received.kind)),
+            // The other process is dead, so nobody else has the connections.
+            Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(error),
+        }
+        // A worker that has ended has closed them.
+        let _ = commit.send(());
+        Ok(connections)
+    }
+}

@@ -1,0 +1,415 @@
+//! The earlier process of an upgrade: starts the new program, hands over the listening sockets, and
+//! then the connections that the workers detach.
+//!
+//! A connection has one owner at any time, because two would use the same AEAD nonces. The batch
+//! that is on its way belongs to nobody until it is committed. If the new process fails before
+//! that, it is killed first, and only then the workers take the batch back.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use eyelet_engine::transfer::{BatchAnswer, ConnectionBatch, Departure, Leaving};
+use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
+use tokio::sync::mpsc::{self, channel};
+use zeroize::Zeroizing;
+
+use crate::handover::{
+    Failed, Handed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Serve, expect,
+    kind, read, receive, signal, tell,
+};
+use crate::listen::Bound;
+use crate::reload::{ReloadOutcome, SERVED_TIMEOUT};
+use crate::serve::Running;
+
+/// How long the new process may take to read its files, to bind and to warm up.
+const START_TIMEOUT: Duration = Duration::from_secs(100);
+/// How often a waiting thread looks whether the new process lives, and whether the upgrade is off.
+const STEP: Duration = Duration::from_millis(50);
+/// Events that wait for the main thread. It takes each at once.
+const EVENTS_MAX: usize = 4;
+/// What a worker can have in the queue: one batch, and the note that all has passed.
+const LEAVING_MAX: usize = 2;
+
+/// Why an upgrade has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    /// The new program cannot be started.
+    #[error("cannot start {program:?}: {error}")]
+    Start {
+        /// Its path.
+        program: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The new process says why it cannot serve.
+    #[error("{}", .0.text.trim_end())]
+    Failed(Failed),
+    /// The new process did something else.
+    #[error("the new process: {0}")]
+    Handover(#[from] HandoverError),
+    /// The new process was too slow.
+    #[error("the new process does not serve after {} s", START_TIMEOUT.as_secs())]
+    Slow,
+    /// This process drains.
+    #[error("this process ends")]
+    Over,
+}
+
+/// What the main thread hears of an upgrade.
+pub enum UpgradeEvent {
+    /// The new process accepts: the workers may leave.
+    Serving(Departures),
+    /// Everything that was parked has left.
+    Passed(Passed),
+    /// All workers have left. This process has nothing more to do.
+    Over,
+    /// This process serves on.
+    Failed(UpgradeError),
+}
+
+/// The new process accepts.
+pub struct Departures {
+    /// Its process id.
+    pub pid: u32,
+    /// How each worker leaves.
+    pub departures: Vec<Departure>,
+}
+
+/// The result when everything that was parked has left.
+pub struct Passed {
+    /// The new process.
+    pub pid: u32,
+    /// How many connections it has got.
+    pub connections: usize,
+    /// How long that took from its start, and from its first accept.
+    pub took: [Duration; 2],
+    /// Its warnings about the file.
+    pub warnings: String,
+}
+
+impl Passed {
+    /// The answer for who asked.
+    pub fn outcome(&self, file: &Path) -> ReloadOutcome {
+        let Self { pid, connections, took: [all, moved], warnings } = self;
+        let text = format!(
+            "{warnings}{}: process {pid} serves since {} ms after the start; {connections} \
+             connections were handed over in {} ms\n",
+            file.display(),
+            (*all - *moved).as_millis(),
+            moved.as_millis(),
+        );
+        ReloadOutcome { code: 0, text }
+    }
+}
+
+impl UpgradeError {
+    /// The answer for who asked.
+    pub fn outcome(&self) -> ReloadOutcome {
+        match self {
+            Self::Failed(Failed { code, text }) => {
+                ReloadOutcome { code: *code, text: text.clone() }
+            }
+            error => ReloadOutcome::failed(format_args!("{error}: this process serves on")),
+        }
+    }
+}
+
+/// An upgrade that is under way. Dropping it ends it, unless connections have begun to move.
+pub struct Upgrade {
+    events: mpsc::Receiver<UpgradeEvent>,
+    is_off: Arc<AtomicBool>,
+}
+
+/// What the thread of an upgrade knows of this process.
+struct Plan {
+    program: PathBuf,
+    file: PathBuf,
+    listeners: Arc<[Bound]>,
+    workers: usize,
+    first_id: u64,
+    tickets: Zeroizing<Vec<u8>>,
+    is_off: Arc<AtomicBool>,
+}
+
+/// The program to start if none is named: the one that runs, by the path as it was called. A new
+/// version at this path, or behind a link in it, is thus found. Call it at the start, because the
+/// kernel's own answer changes when the file is replaced.
+pub fn own_program() -> PathBuf {
+    let running = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let is_running = |path: &PathBuf| {
+        path.canonicalize().is_ok_and(|path| running.canonicalize().is_ok_and(|own| own == path))
+    };
+    let called = PathBuf::from(std::env::args_os().next().unwrap_or_default());
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&folders).filter(|_| called.components().count() == 1);
+    let mut candidates = folders.map(|folder| folder.join(&called)).chain([called.clone()]);
+    let found = candidates.find(is_running).unwrap_or(running);
+    std::path::absolute(&found).unwrap_or(found)
+}
+
+impl Upgrade {
+    /// Starts `program` on a thread of its own, to serve `file` in place of this process.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn begin(running: &Running, file: &Path, program: PathBuf) -> io::Result<Self> {
+        let (events, heard) = channel(EVENTS_MAX);
+        let is_off = Arc::<AtomicBool>::default();
+        let plan = Plan {
+            program,
+            file: file.to_owned(),
+            listeners: running.listeners(),
+            workers: running.workers(),
+            first_id: running.next_first_id(),
+            tickets: running.ticket_keys().export(),
+            is_off: is_off.clone(),
+        };
+        let body = move || {
+            let event = match plan.hand_over(&events) {
+                Ok(()) => UpgradeEvent::Over,
+                Err(error) => UpgradeEvent::Failed(error),
+            };
+            // The main thread has left: this process drains.
+            let _ = events.blocking_send(event);
+        };
+        thread::Builder::new().name("handover".into()).spawn(body)?;
+        Ok(Self { events: heard, is_off })
+    }
+
+    /// The next event.
+    pub async fn next(&mut self) -> UpgradeEvent {
+        self.events.recv().await.unwrap_or(UpgradeEvent::Failed(UpgradeError::Over))
+    }
+}
+
+impl Drop for Upgrade {
+    fn drop(&mut self) {
+        self.is_off.store(true, Relaxed);
+    }
+}
+
+impl Plan {
+    fn hand_over(self, events: &mpsc::Sender<UpgradeEvent>) -> Result<(), UpgradeError> {
+        let began = Instant::now();
+        // Dropped after `successor`: the end of the answers lets workers take connections back, so
+        // the new process must be dead by then.
+        let mut answers = Vec::new();
+        let mut successor = self.start()?;
+        let ready = self.introduce(&mut successor, START_TIMEOUT)?;
+        tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
+        expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
+        let (pid, served) = (successor.child.id(), Instant::now());
+        let kept = ready.kept.iter().filter_map(|index| self.listeners.get(*index));
+        let kept: Arc<[Arc<OwnedFd>]> = kept.flat_map(Bound::distinct).cloned().collect();
+        let (batches, leaving) = sync_channel(LEAVING_MAX * self.workers);
+        let departures = (0..self.workers).map(|_| {
+            let (answer, heard) = channel(1);
+            answers.push(answer);
+            Departure { kept: kept.clone(), batches: batches.clone(), answers: heard }
+        });
+        let departures = departures.collect();
+        drop(batches);
+        if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
+            return Err(UpgradeError::Over);
+        }
+        let mut connections = 0;
+        let mut workers_left = self.workers;
+        loop {
+            match leaving.recv_timeout(STEP) {
+                Ok(Leaving::Batch { worker, connections: count, batch }) => {
+                    let (answer, end) = successor.move_batch(batch);
+                    if answer == Some(BatchAnswer::Committed) {
+                        connections += count;
+                    }
+                    if let (Some(answer), Some(worker)) = (answer, answers.get(worker)) {
+                        // The worker waits for it, or it has ended.
+                        let _ = worker.try_send(answer);
+                    }
+                    end?;
+                    continue;
+                }
+                Ok(Leaving::Passed) => workers_left = workers_left.saturating_sub(1),
+                Err(RecvTimeoutError::Timeout) => {
+                    successor.check()?;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if workers_left == 0 {
+                let took = [began.elapsed(), served.elapsed()];
+                let warnings = ready.warnings.clone();
+                // The main thread drains, and hears no more.
+                let _ = events.blocking_send(UpgradeEvent::Passed(Passed {
+                    pid,
+                    connections,
+                    took,
+                    warnings,
+                }));
+            }
+        }
+        successor.is_on_its_own = true;
+        tracing::info!("{connections} connections are handed over to process {pid}");
+        // It notices the end of this process, too.
+        let _ = signal(&mut successor.channel, kind::END);
+        Ok(())
+    }
+
+    fn start(&self) -> Result<Successor, UpgradeError> {
+        let failed = |error| UpgradeError::Start { program: self.program.clone(), error };
+        let (channel, theirs) = Channel::pair().map_err(failed)?;
+        let mut command = Command::new(&self.program);
+        command.arg("serve").arg(&self.file).arg("--handover").stdin(Stdio::from(theirs));
+        let child = command.spawn().map_err(failed)?;
+        // The command also holds the other end, so the end of the new process would go unnoticed.
+        drop(command);
+        Ok(Successor { child, channel, is_on_its_own: false })
+    }
+
+    /// Sends the state of this process and waits until the new process can serve.
+    fn introduce(
+        &self,
+        successor: &mut Successor,
+        within: Duration,
+    ) -> Result<HandoverReady, UpgradeError> {
+        let end = Instant::now() + within;
+        let handed = self.listeners.iter().map(|bound| Handed {
+            address: bound.address,
+            asked: bound.asked,
+            sockets: bound.distinct().count(),
+        });
+        let program = String::from(env!("CARGO_PKG_VERSION"));
+        let channel = &mut successor.channel;
+        tell(channel, kind::HELLO, &HandoverHello { program, listeners: handed.collect() })?;
+        for bound in self.listeners.iter() {
+            let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
+            for sockets in sockets.chunks(DESCRIPTORS_MAX) {
+                let sent = channel.send(kind::SOCKETS, &[], sockets, MESSAGE_TIMEOUT);
+                sent.map_err(HandoverError::from)?;
+            }
+        }
+        let sent = channel.send(kind::TICKETS, &self.tickets, &[], MESSAGE_TIMEOUT);
+        sent.map_err(HandoverError::from)?;
+        signal(channel, kind::BEGIN)?;
+        loop {
+            if self.is_off.load(Relaxed) {
+                return Err(UpgradeError::Over);
+            }
+            if Instant::now() >= end {
+                return Err(UpgradeError::Slow);
+            }
+            match receive(&mut successor.channel, Some(STEP)) {
+                Ok((received, body)) if received.kind == kind::FAILED => {
+                    return Err(UpgradeError::Failed(read(&received, kind::FAILED, &body)?));
+                }
+                Ok((received, body)) => return Ok(read(&received, kind::READY, &body)?),
+                Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::TimedOut => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The new process. Unless it is on its own, it is killed when this is dropped.
+struct Successor {
+    child: Child,
+    channel: Channel,
+    is_on_its_own: bool,
+}
+
+impl Successor {
+    /// Hands over a batch. Without an answer the worker takes it back.
+    fn move_batch(
+        &mut self,
+        batch: ConnectionBatch,
+    ) -> (Option<BatchAnswer>, Result<(), HandoverError>) {
+        let answer = match self.offer(&batch) {
+            Ok(answer) => answer,
+            Err(error) => return (None, Err(error)),
+        };
+        drop(batch);
+        let end = match answer {
+            // Even if this fails: the new process may have read it.
+            BatchAnswer::Committed => signal(&mut self.channel, kind::COMMIT),
+            BatchAnswer::Refused => Ok(()),
+        };
+        (Some(answer), end)
+    }
+
+    /// Sends a batch and waits until the new process has read it.
+    fn offer(&mut self, batch: &ConnectionBatch) -> Result<BatchAnswer, HandoverError> {
+        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(AsFd::as_fd).collect();
+        self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT)?;
+        let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
+        match received.kind {
+            kind::RECEIVED => Ok(BatchAnswer::Committed),
+            kind::REFUSED => {
+                let why = String::from_utf8_lossy(&body);
+                tracing::error!("the new process refuses connections: {why}");
+                Ok(BatchAnswer::Refused)
+            }
+            other => Err(HandoverError::Kind(other)),
+        }
+    }
+
+    /// Whether it lives.
+    fn check(&mut self) -> Result<(), HandoverError> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(_) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+        }
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if !self.is_on_its_own {
+            // It may have ended already. It is reaped, so it touches no connection after this.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("hangs");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let plan = Plan {
+            program,
+            file: PathBuf::from("edge.toml"),
+            listeners: Arc::new([]),
+            workers: 1,
+            first_id: 1,
+            tickets: Zeroizing::default(),
+            is_off: Arc::default(),
+        };
+        let mut successor = plan.start().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
+        let error = plan.introduce(&mut successor, STEP).unwrap_err();
+        assert!(matches!(error, UpgradeError::Slow), "{error}");
+        assert!(process.exists());
+        drop(successor);
+        assert!(!process.exists(), "it is killed and reaped");
+        plan.is_off.store(true, Relaxed);
+        let mut successor = plan.start().unwrap();
+        let error = plan.introduce(&mut successor, START_TIMEOUT).unwrap_err();
+        assert!(matches!(error, UpgradeError::Over), "{error}");
+    }
+}

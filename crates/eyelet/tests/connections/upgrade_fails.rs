@@ -1,0 +1,184 @@
+//! Upgrades that fail: a new program that cannot serve, hangs or is killed, and one that another
+//! user starts. The edge that runs must go on, and no connection may have two owners.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, Uid, kill_process};
+use rustix::thread::set_thread_res_uid;
+
+use crate::support::client::{TLS13, echo};
+use crate::support::program::skip;
+use crate::support::{Talk, Tls, output, until};
+use crate::upgrade::{Scene, expect_echo};
+
+/// A program that does nothing for longer than the tests run.
+fn hanging(scene: &Scene) -> std::path::PathBuf {
+    let script = scene.pki.folder.write("hangs", "#!/bin/sh\necho hangs $$ >&2\nexec sleep 1000\n");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    script
+}
+
+/// The process that the log names behind `text`.
+fn pid_behind(scene: &Scene, text: &str) -> Pid {
+    until(text, || {
+        let log = scene.edge.log();
+        let (_, rest) = log.split_once(text)?;
+        Pid::from_raw(rest.split_once([' ', '\n'])?.0.parse().ok()?)
+    })
+}
+
+#[test]
+fn a_program_that_cannot_serve_changes_nothing() {
+    let mut scene = Scene::new();
+    let (mut tls, mut spliced) = (scene.tcp(TLS13), scene.spliced());
+    let missing = scene.fails(&["--binary", "/nowhere/eyelet"]);
+    assert!(missing.text.contains("cannot start \"/nowhere/eyelet\""), "{}", missing.text);
+    let wrong = scene.fails(&["--binary", "/bin/false"]);
+    assert!(wrong.text.contains("the other process has ended"), "{}", wrong.text);
+    let good = std::fs::read_to_string(&scene.file).unwrap();
+    scene.pki.folder.write("edge.toml", good.replace("sni =", "snu ="));
+    let mistakes = scene.fails(&[]);
+    assert_eq!(mistakes.status.code(), Some(2), "{}", mistakes.text);
+    assert!(mistakes.text.contains("edge.toml:") && mistakes.text.contains("snu"), "{mistakes:?}");
+    // A port that is taken.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("[[listener]]\naddress = \"{}\"\n", taken.local_addr().unwrap());
+    scene.write(&taken);
+    let refused = scene.fails(&[]);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text);
+    assert!(refused.text.contains("cannot listen on"), "{}", refused.text);
+    for failed in [missing, wrong] {
+        assert_eq!(failed.status.code(), Some(1), "{}", failed.text);
+        assert!(failed.text.contains("this process serves on"), "{}", failed.text);
+    }
+    echo(&mut tls, b"still here");
+    expect_echo(&mut spliced, b"still here");
+    echo(&mut scene.tcp(TLS13), b"new");
+    scene.pki.folder.write("edge.toml", good);
+    scene.upgrade();
+    echo(&mut tls, b"moved");
+}
+
+#[test]
+fn one_upgrade_runs_at_a_time_and_no_reload() {
+    let mut scene = Scene::new();
+    let mut tls = scene.tcp(TLS13);
+    let program = hanging(&scene);
+    let mut first = Talk::start(scene.command("upgrade").arg("--binary").arg(&program));
+    let child = pid_behind(&scene, "hangs ");
+    for command in ["reload", "upgrade"] {
+        let said = output(&mut scene.command(command));
+        assert_eq!(said.status.code(), Some(1), "{}", said.text);
+        assert!(said.text.contains("an upgrade is under way"), "{}", said.text);
+    }
+    scene.edge.signal(Signal::HUP);
+    scene.edge.wait_log("reload: an upgrade is under way: nothing has changed");
+    echo(&mut tls, b"meanwhile");
+    kill_process(child, Signal::KILL).unwrap();
+    first.hang_up();
+    let said = first.finish();
+    assert_eq!(said.status.code(), Some(1), "{}", said.text);
+    assert_eq!(output(&mut scene.command("reload")).status.code(), Some(0));
+    scene.upgrade();
+    echo(&mut tls, b"moved");
+}
+
+#[test]
+fn a_process_that_is_stopped_ends_its_upgrade() {
+    let mut scene = Scene::new();
+    let program = hanging(&scene);
+    let _upgrade = Talk::start(scene.command("upgrade").arg("--binary").arg(&program));
+    let child = pid_behind(&scene, "hangs ");
+    scene.edge.signal(Signal::TERM);
+    assert!(scene.edge.wait_exit_alone().success());
+    // It was killed, and is nobody's child any more.
+    until("the new process to end", || kill_process(child, Signal::STOP).is_err().then_some(()));
+}
+
+/// Connections that were committed are lost with the new process. All others go on.
+#[test]
+fn a_process_that_is_killed_takes_only_its_own_connections_along() {
+    const HELD: usize = 600;
+    let scene = Scene::new();
+    let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
+    held.iter_mut().for_each(|tls| echo(tls, b"before"));
+    let mut upgrade = Talk::start(&mut scene.command("upgrade"));
+    upgrade.hang_up();
+    let child = pid_behind(&scene, "upgrade: process ");
+    kill_process(child, Signal::KILL).unwrap();
+    let said = upgrade.finish();
+    let mut lost = 0;
+    for tls in &mut held {
+        let is_lost = tls.write_all(b"after").and_then(|()| tls.flush()).is_err()
+            || tls.read_exact(&mut [0; 5]).is_err();
+        lost += usize::from(is_lost);
+    }
+    if said.status.success() {
+        // All had moved by then.
+        assert_eq!(lost, HELD);
+        return;
+    }
+    assert!(said.text.contains("this process serves on"), "{}", said.text);
+    let log = scene.edge.log();
+    println!("{lost} of {HELD} were lost\n{log}");
+    echo(&mut scene.tcp(TLS13), b"new");
+    assert!(lost < HELD, "{log}");
+}
+
+/// A process that stops answering in the middle is killed after a time, before its predecessor
+/// takes the connections back.
+#[test]
+fn a_process_that_hangs_in_the_middle_is_killed() {
+    const HELD: usize = 600;
+    let scene = Scene::new();
+    let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
+    held.iter_mut().for_each(|tls| echo(tls, b"before"));
+    let mut upgrade = Talk::start(&mut scene.command("upgrade"));
+    upgrade.hang_up();
+    let child = pid_behind(&scene, "upgrade: process ");
+    kill_process(child, Signal::STOP).unwrap();
+    let said = upgrade.finish();
+    if said.status.success() {
+        // It was stopped too late: all had moved by then.
+        kill_process(child, Signal::KILL).unwrap();
+        return;
+    }
+    assert!(said.text.contains("too slow"), "{}", said.text);
+    assert!(kill_process(child, Signal::STOP).is_err(), "it is dead and reaped");
+    let mut lost = 0;
+    for tls in &mut held {
+        let is_lost = tls.write_all(b"after").and_then(|()| tls.flush()).is_err()
+            || tls.read_exact(&mut [0; 5]).is_err();
+        lost += usize::from(is_lost);
+    }
+    assert!(lost < HELD, "{lost} of {HELD} were lost\n{}", scene.edge.log());
+    echo(&mut scene.tcp(TLS13), b"new");
+}
+
+/// What a user sends that is neither root nor the process's own is not read.
+#[test]
+fn another_user_hands_nothing_over() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return skip("only root can start a program as another user");
+    }
+    let scene = Scene::new();
+    // The kernel notes the effective user of the thread that makes the pair.
+    let pair = std::thread::spawn(|| {
+        let (root, other) = (Uid::ROOT, Uid::from_raw(65_534));
+        set_thread_res_uid(root, other, root).unwrap();
+        UnixStream::pair().unwrap()
+    });
+    let (ours, theirs) = pair.join().unwrap();
+    let mut command = scene.command("serve");
+    command.arg("--handover").stdin(OwnedFd::from(theirs));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let said = command.spawn().unwrap().wait_with_output().unwrap();
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(1), "{text}");
+    assert!(text.contains("user 65534 opened the channel"), "{text}");
+    drop(ours);
+}
