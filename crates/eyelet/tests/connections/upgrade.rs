@@ -27,7 +27,7 @@ pub struct Scene {
     /// The first process. It gives its outputs to each process that follows.
     pub edge: Edge,
     /// The processes that have served after it.
-    later: Vec<Pid>,
+    pub later: Vec<Pid>,
 }
 
 /// The later processes are not the test's own children. The oldest one ends first: it would serve

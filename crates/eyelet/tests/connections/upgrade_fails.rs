@@ -31,6 +31,13 @@ fn pid_behind(scene: &Scene, text: &str) -> Pid {
     })
 }
 
+/// Waits until a new process has some of the connections. It may have them all by then.
+fn some_moved(process: Pid) {
+    let folder = format!("/proc/{}/fd", process.as_raw_nonzero());
+    let count = || std::fs::read_dir(&folder).map_or(usize::MAX, Iterator::count);
+    until("connections in the new process", || (count() > 150).then_some(()));
+}
+
 #[test]
 fn a_program_that_cannot_serve_changes_nothing() {
     let mut scene = Scene::new();
@@ -102,13 +109,14 @@ fn a_process_that_is_stopped_ends_its_upgrade() {
 /// Connections that were committed are lost with the new process. All others go on.
 #[test]
 fn a_process_that_is_killed_takes_only_its_own_connections_along() {
-    const HELD: usize = 600;
+    const HELD: usize = 1000;
     let scene = Scene::new();
     let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
     held.iter_mut().for_each(|tls| echo(tls, b"before"));
     let mut upgrade = Talk::start(&mut scene.command("upgrade"));
     upgrade.hang_up();
     let child = pid_behind(&scene, "upgrade: process ");
+    some_moved(child);
     kill_process(child, Signal::KILL).unwrap();
     let said = upgrade.finish();
     let mut lost = 0;
@@ -157,6 +165,32 @@ fn a_process_that_hangs_in_the_middle_is_killed() {
     }
     assert!(lost < HELD, "{lost} of {HELD} were lost\n{}", scene.edge.log());
     echo(&mut scene.tcp(TLS13), b"new");
+}
+
+/// The new process keeps what it has received, and serves on.
+#[test]
+fn the_earlier_process_may_be_killed_in_the_middle() {
+    const HELD: usize = 1000;
+    let mut scene = Scene::new();
+    let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
+    held.iter_mut().for_each(|tls| echo(tls, b"before"));
+    let mut upgrade = Talk::start(&mut scene.command("upgrade"));
+    upgrade.hang_up();
+    let child = pid_behind(&scene, "upgrade: process ");
+    scene.later.push(child);
+    some_moved(child);
+    scene.edge.kill();
+    upgrade.finish();
+    let mut kept = 0;
+    for tls in &mut held {
+        let is_lost = tls.write_all(b"after").and_then(|()| tls.flush()).is_err()
+            || tls.read_exact(&mut [0; 5]).is_err();
+        kept += usize::from(!is_lost);
+    }
+    println!("{kept} of {HELD} had moved");
+    echo(&mut scene.tcp(TLS13), b"new");
+    let moved = scene.upgrade();
+    assert!(moved >= kept, "{moved} {kept}\n{}", scene.edge.log());
 }
 
 /// What a user sends that is neither root nor the process's own is not read.
