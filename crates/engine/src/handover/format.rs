@@ -124,7 +124,7 @@ impl Detached {
     }
 
     /// The connection of a message and its sockets. The caller knows that both come from a process
-    /// of its own user.
+    /// of its own user, and wipes the message.
     ///
     /// # Errors
     /// The message is not one, or is of a newer version. The sockets are then closed.
