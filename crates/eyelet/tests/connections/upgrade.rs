@@ -23,7 +23,7 @@ pub struct Scene {
     pub pki: Pki,
     pub file: PathBuf,
     tcp: Upstream,
-    http: Upstream,
+    pub http: Upstream,
     /// The first process. It gives its outputs to each process that follows.
     pub edge: Edge,
     /// The processes that have served after it.
@@ -50,7 +50,7 @@ impl Scene {
         Self::to(Upstream::http(), more)
     }
 
-    fn to(http: Upstream, more: &str) -> Self {
+    pub fn to(http: Upstream, more: &str) -> Self {
         let pki = Pki::new();
         let tcp = Upstream::echo();
         let text = rules(&pki, tcp.address, http.address, more);

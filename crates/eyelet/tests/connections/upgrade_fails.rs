@@ -12,7 +12,8 @@ use rustix::thread::set_thread_res_uid;
 
 use crate::support::client::{TLS13, echo};
 use crate::support::program::skip;
-use crate::support::{Talk, Tls, output, until};
+use crate::support::web::{head, hear};
+use crate::support::{Talk, Tls, Upstream, output, until};
 use crate::upgrade::{Scene, expect_echo};
 
 /// A program that does nothing for longer than the tests run.
@@ -215,4 +216,23 @@ fn another_user_hands_nothing_over() {
     assert_eq!(said.status.code(), Some(1), "{text}");
     assert!(text.contains("user 65534 opened the channel"), "{text}");
     drop(ours);
+}
+
+/// What has not moved by then is drained.
+#[test]
+fn a_signal_while_connections_move_drains_the_rest() {
+    let more = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
+    let mut scene = Scene::to(Upstream::by_hand(), more);
+    let mut client = scene.http();
+    client.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    client.flush().unwrap();
+    let mut slow = scene.http.take();
+    head(&mut slow);
+    assert_eq!(scene.upgrade(), 0, "the connection is busy");
+    scene.edge.signal(Signal::TERM);
+    scene.edge.wait_log("SIGTERM: draining");
+    slow.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nover").unwrap();
+    assert_eq!(hear(&mut client, "GET").text(), "over");
+    assert!(scene.edge.wait_exit_alone().success());
+    echo(&mut scene.tcp(TLS13), b"new");
 }
