@@ -121,12 +121,22 @@ pub enum HandoverError {
     },
 }
 
+impl HandoverError {
+    /// Whether the other process has closed its end of the channel.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Channel(error) if is_closed(error))
+    }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    // A process that ends without reading all that was sent resets the channel.
+    [UnexpectedEof, BrokenPipe, ConnectionReset].contains(&error.kind())
+}
+
 fn say(error: &io::Error) -> String {
     match error.kind() {
-        // A process that ends without reading all that was sent resets the channel.
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionReset => "the other process has ended".into(),
+        _ if is_closed(error) => "the other process has ended".into(),
         io::ErrorKind::TimedOut => "the other process is too slow".into(),
         _ => error.to_string(),
     }

@@ -182,13 +182,14 @@ impl Handover {
                 return Err(io::Error::from(ErrorKind::TimedOut).into());
             }
         };
-        signal(&mut self.channel, kind::RECEIVED)?;
         // No time limit: the other process commits, or ends this one, or is dead.
-        match receive(&mut self.channel, None) {
+        let told = signal(&mut self.channel, kind::RECEIVED);
+        match told.and_then(|()| receive(&mut self.channel, None)) {
             Ok((received, _)) if received.kind == kind::COMMIT => {}
             Ok((received, _)) => return Err(HandoverError::Kind(received.kind)),
-            // The other process is dead, so nobody else has the connections.
-            Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::UnexpectedEof => {}
+            // It closes the channel only after it has ended this process. So it is dead, and nobody
+            // else has the connections.
+            Err(error) if error.is_closed() => {}
             Err(error) => return Err(error),
         }
         // A worker that has ended has closed them.

@@ -23,11 +23,11 @@ pub struct Scene {
     pub pki: Pki,
     pub file: PathBuf,
     tcp: Upstream,
-    http: Upstream,
+    pub http: Upstream,
     /// The first process. It gives its outputs to each process that follows.
     pub edge: Edge,
     /// The processes that have served after it.
-    later: Vec<Pid>,
+    pub later: Vec<Pid>,
 }
 
 /// The later processes are not the test's own children. The oldest one ends first: it would serve
@@ -50,7 +50,7 @@ impl Scene {
         Self::to(Upstream::http(), more)
     }
 
-    fn to(http: Upstream, more: &str) -> Self {
+    pub fn to(http: Upstream, more: &str) -> Self {
         let pki = Pki::new();
         let tcp = Upstream::echo();
         let text = rules(&pki, tcp.address, http.address, more);

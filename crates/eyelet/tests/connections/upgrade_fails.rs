@@ -12,7 +12,8 @@ use rustix::thread::set_thread_res_uid;
 
 use crate::support::client::{TLS13, echo};
 use crate::support::program::skip;
-use crate::support::{Talk, Tls, output, until};
+use crate::support::web::{head, hear};
+use crate::support::{Talk, Tls, Upstream, output, until};
 use crate::upgrade::{Scene, expect_echo};
 
 /// A program that does nothing for longer than the tests run.
@@ -29,6 +30,13 @@ fn pid_behind(scene: &Scene, text: &str) -> Pid {
         let (_, rest) = log.split_once(text)?;
         Pid::from_raw(rest.split_once([' ', '\n'])?.0.parse().ok()?)
     })
+}
+
+/// Waits until a new process has some of the connections. It may have them all by then.
+fn some_moved(process: Pid) {
+    let folder = format!("/proc/{}/fd", process.as_raw_nonzero());
+    let count = || std::fs::read_dir(&folder).map_or(usize::MAX, Iterator::count);
+    until("connections in the new process", || (count() > 150).then_some(()));
 }
 
 #[test]
@@ -102,13 +110,14 @@ fn a_process_that_is_stopped_ends_its_upgrade() {
 /// Connections that were committed are lost with the new process. All others go on.
 #[test]
 fn a_process_that_is_killed_takes_only_its_own_connections_along() {
-    const HELD: usize = 600;
+    const HELD: usize = 1000;
     let scene = Scene::new();
     let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
     held.iter_mut().for_each(|tls| echo(tls, b"before"));
     let mut upgrade = Talk::start(&mut scene.command("upgrade"));
     upgrade.hang_up();
     let child = pid_behind(&scene, "upgrade: process ");
+    some_moved(child);
     kill_process(child, Signal::KILL).unwrap();
     let said = upgrade.finish();
     let mut lost = 0;
@@ -159,6 +168,32 @@ fn a_process_that_hangs_in_the_middle_is_killed() {
     echo(&mut scene.tcp(TLS13), b"new");
 }
 
+/// The new process keeps what it has received, and serves on.
+#[test]
+fn the_earlier_process_may_be_killed_in_the_middle() {
+    const HELD: usize = 1000;
+    let mut scene = Scene::new();
+    let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
+    held.iter_mut().for_each(|tls| echo(tls, b"before"));
+    let mut upgrade = Talk::start(&mut scene.command("upgrade"));
+    upgrade.hang_up();
+    let child = pid_behind(&scene, "upgrade: process ");
+    scene.later.push(child);
+    some_moved(child);
+    scene.edge.kill();
+    upgrade.finish();
+    let mut kept = 0;
+    for tls in &mut held {
+        let is_lost = tls.write_all(b"after").and_then(|()| tls.flush()).is_err()
+            || tls.read_exact(&mut [0; 5]).is_err();
+        kept += usize::from(!is_lost);
+    }
+    println!("{kept} of {HELD} had moved");
+    echo(&mut scene.tcp(TLS13), b"new");
+    let moved = scene.upgrade();
+    assert!(moved >= kept, "{moved} {kept}\n{}", scene.edge.log());
+}
+
 /// What a user sends that is neither root nor the process's own is not read.
 #[test]
 fn another_user_hands_nothing_over() {
@@ -181,4 +216,23 @@ fn another_user_hands_nothing_over() {
     assert_eq!(said.status.code(), Some(1), "{text}");
     assert!(text.contains("user 65534 opened the channel"), "{text}");
     drop(ours);
+}
+
+/// What has not moved by then is drained.
+#[test]
+fn a_signal_while_connections_move_drains_the_rest() {
+    let more = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
+    let mut scene = Scene::to(Upstream::by_hand(), more);
+    let mut client = scene.http();
+    client.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    client.flush().unwrap();
+    let mut slow = scene.http.take();
+    head(&mut slow);
+    assert_eq!(scene.upgrade(), 0, "the connection is busy");
+    scene.edge.signal(Signal::TERM);
+    scene.edge.wait_log("SIGTERM: draining");
+    slow.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nover").unwrap();
+    assert_eq!(hear(&mut client, "GET").text(), "over");
+    assert!(scene.edge.wait_exit_alone().success());
+    echo(&mut scene.tcp(TLS13), b"new");
 }
