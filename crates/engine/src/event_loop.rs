@@ -455,11 +455,19 @@ enum Told {
 struct Search {
     /// When to search next.
     at: Instant,
-    /// Whether it has once found nothing more.
-    has_passed: bool,
+    /// How often it has found nothing more. The first time does not count: tasks that wait for a
+    /// request were woken, and park their connections before the second.
+    empty: u32,
 }
 
+/// Searches that found nothing, after which all that was parked has left.
+const EMPTY_SEARCHES: u32 = 2;
+
 impl Search {
+    fn has_passed(&self) -> bool {
+        self.empty >= EMPTY_SEARCHES
+    }
+
     /// Sends the next batch. Returns its connections, which wait for the answer. A search that
     /// finds nothing is repeated at the next tick.
     fn next(&mut self, worker: &Rc<Worker>, batches: &SyncSender<Leaving>) -> Vec<Detached> {
@@ -473,7 +481,8 @@ impl Search {
             return connections;
         }
         self.at = Instant::now() + Duration::from_millis(TICK_MS);
-        if !std::mem::replace(&mut self.has_passed, true) {
+        self.empty = self.empty.saturating_add(1);
+        if self.empty == EMPTY_SEARCHES {
             let _ = batches.try_send(Leaving::Passed);
         }
         Vec::new()
@@ -565,14 +574,14 @@ impl Iterations {
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);
-        let mut search = Search { at: now, has_passed: false };
+        let mut search = Search { at: now, empty: 0 };
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {
                 waiting = search.next(&worker, &batches);
             }
             if waiting.is_empty() {
-                if must_drain || search.has_passed && worker.table.borrow().is_empty() {
+                if must_drain || search.has_passed() && worker.table.borrow().is_empty() {
                     return Ok(false);
                 }
                 if Instant::now() >= end {

@@ -394,10 +394,15 @@ impl Worker {
         self.drain.get().is_some()
     }
 
+    /// Whether its parked connections leave for another process.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.get()
+    }
+
     /// Whether a connection that cannot be parked should end as soon as it can: the worker drains,
     /// or hands its parked connections over.
     pub fn is_ending(&self) -> bool {
-        self.is_draining() || self.leaving.get()
+        self.is_draining() || self.is_leaving()
     }
 
     /// The info of a connection that was just accepted.

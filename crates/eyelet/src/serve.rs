@@ -464,6 +464,8 @@ impl Running {
             let _ = worker.join();
         }
         self.published.snapshot().http.compress.finish();
+        // The log ends when nobody can write to it any more, and this is one who hands it on.
+        drop(self.published);
         self.writer.finish();
     }
 }

@@ -111,9 +111,14 @@ async fn next(client: &mut ClientStream, served: &ServedConnection) -> Next {
             return Next::End(Reason::Drained(None));
         }
         client.handle.due_in(AWAKE);
+        let engine = &served.worker.engine;
         let filled = poll_fn(|task| match client.poll_fill(task, READ_BYTES) {
             Poll::Pending if client.handle.is_to_end() => {
                 Poll::Ready(Err(ClientLost::Wait(WaitError::Drained)))
+            }
+            // Only a parked connection can leave for another process.
+            Poll::Pending if engine.is_leaving() => {
+                Poll::Ready(Err(ClientLost::Wait(WaitError::Late)))
             }
             filled => filled,
         });

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 use rustls::HandshakeKind;
@@ -267,6 +268,28 @@ fn a_slow_response_ends_and_its_connection_moves() {
     });
     // The upgrade after it moves the connection again.
     scene.upgrade();
+}
+
+/// It rests for moments only, in a task that waits for its next request.
+#[test]
+fn a_connection_that_is_asked_all_the_time_moves() {
+    let mut scene = Scene::new();
+    let mut client = scene.http();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(get(&mut client, "/").status, 200);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        scene.upgrade();
+        // It ends when nothing is left, long before its `drain_timeout`.
+        assert!(scene.edge.wait_exit_alone().success());
+        is_over.store(true, Ordering::Relaxed);
+        asking.join().unwrap();
+    });
+    assert_eq!(get(&mut client, "/").status, 200);
 }
 
 #[test]
