@@ -32,6 +32,10 @@ use crate::serve::Running;
 const START_TIMEOUT: Duration = Duration::from_secs(100);
 /// How often a waiting thread looks whether the new process lives, and whether the upgrade is off.
 const STEP: Duration = Duration::from_millis(50);
+/// How long an upgrade that is off may take to kill the new process, and how often this is looked
+/// at. It is seen at the next [`STEP`].
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+const KILL_STEP: Duration = Duration::from_millis(5);
 /// Events that wait for the main thread. It takes each at once.
 const EVENTS_MAX: usize = 4;
 /// What a worker can have in the queue: one batch, and the note that all has passed.
@@ -125,6 +129,9 @@ impl UpgradeError {
 pub struct Upgrade {
     events: mpsc::Receiver<UpgradeEvent>,
     is_off: Arc<AtomicBool>,
+    thread: thread::JoinHandle<()>,
+    /// The new process accepts.
+    is_serving: bool,
 }
 
 /// What the thread of an upgrade knows of this process.
@@ -179,19 +186,26 @@ impl Upgrade {
             // The main thread has left: this process drains.
             let _ = events.blocking_send(event);
         };
-        thread::Builder::new().name("handover".into()).spawn(body)?;
-        Ok(Self { events: heard, is_off })
+        let thread = thread::Builder::new().name("handover".into()).spawn(body)?;
+        Ok(Self { events: heard, is_off, thread, is_serving: false })
     }
 
     /// The next event.
     pub async fn next(&mut self) -> UpgradeEvent {
-        self.events.recv().await.unwrap_or(UpgradeEvent::Failed(UpgradeError::Over))
+        let event = self.events.recv().await;
+        self.is_serving |= matches!(event, Some(UpgradeEvent::Serving(_)));
+        event.unwrap_or(UpgradeEvent::Failed(UpgradeError::Over))
     }
 }
 
 impl Drop for Upgrade {
     fn drop(&mut self) {
         self.is_off.store(true, Relaxed);
+        // A process that hangs must not outlive this one.
+        let end = Instant::now() + KILL_TIMEOUT;
+        while !self.is_serving && !self.thread.is_finished() && Instant::now() < end {
+            thread::park_timeout(KILL_STEP);
+        }
     }
 }
 
