@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use rustix::process::{Pid, Signal};
 use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
@@ -224,6 +225,11 @@ impl Edge {
 
     /// Anonymous memory of all processes that serve the file.
     fn anon_bytes(&self) -> f64 {
+        procfs::memory(&self.processes()).anon
+    }
+
+    /// All processes that serve the file: after an upgrade for a while two, and not the first.
+    fn processes(&self) -> Vec<u32> {
         let serves = |pid: &u32| {
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
@@ -232,8 +238,18 @@ impl Edge {
         };
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let pids: Vec<u32> = pids.filter(serves).collect();
-        procfs::memory(&pids).anon
+        pids.filter(serves).collect()
+    }
+}
+
+/// An upgrade's process is not a child of this one.
+impl Drop for Edge {
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
     }
 }
 
