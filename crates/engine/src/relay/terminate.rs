@@ -117,7 +117,7 @@ fn ended_badly(
 }
 
 /// Seals the last records for a client: its close frame where it may get one (see
-/// [`Flow::takes_close_frame`]), then close_notify. Empty if earlier bytes are still held.
+/// `Flow::takes_close_frame`), then close_notify. Empty if earlier bytes are still held.
 pub fn final_records(terminated: &mut Terminated) -> Vec<u8> {
     let mut records = Vec::new();
     if terminated.flow.takes_close_frame(CLIENT) {
