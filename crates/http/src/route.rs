@@ -103,7 +103,7 @@ impl Route {
 /// Whether the handshake meets the requirements of the rule.
 fn is_fit(
     terminate: &Terminate,
-    client_roots: u32,
+    client_roots: u64,
     info: &ConnectionInfo,
     has_preface: bool,
 ) -> bool {

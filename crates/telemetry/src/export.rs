@@ -221,7 +221,7 @@ impl<'a> DecidedV1<'a> {
             ja4: decided.ja4.as_deref(),
             ech: decided.ech,
             tls_version: decided.tls_version,
-            client_roots: decided.client_roots.into(),
+            client_roots: decided.client_roots,
             http2: decided.http2,
             upstream: decided.upstream.as_ref().map(|upstream| match upstream {
                 UpstreamName::Address(address) => UpstreamV1::Address(*address),
@@ -260,7 +260,7 @@ impl<'a> DecidedV1<'a> {
             ja4: self.ja4.map(text).transpose()?,
             ech: self.ech,
             tls_version: self.tls_version,
-            client_roots: 0,
+            client_roots: self.client_roots,
             http2: self.http2,
             rule: self.rule.map(|(rule, _)| rule),
             upstream: match self.upstream {

@@ -78,7 +78,7 @@ pub struct Decided {
     /// The highest version offered, or the negotiated one if TLS ends here.
     pub tls_version: Option<u16>,
     /// Which authorities have vouched for the client's certificate; 0: none was asked for.
-    pub client_roots: u32,
+    pub client_roots: u64,
     /// Whether HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// Index of the rule.

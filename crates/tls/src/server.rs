@@ -8,9 +8,9 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use aws_lc_rs::digest;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
@@ -31,10 +31,6 @@ use eyelet_sys::file::Stamp;
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
 /// the next one's, and each costs a client 220 bytes and us a key derivation.
 const TICKETS: usize = 1;
-
-/// The number of the next set of authorities for clients. Reloads would take it round only after
-/// four billion sets.
-static NEXT_ROOTS: AtomicU32 = AtomicU32::new(1);
 
 /// Why a configuration could not be made. It names the file.
 #[derive(Debug, thiserror::Error)]
@@ -106,8 +102,8 @@ struct Built {
 #[derive(Clone)]
 struct Authorities {
     roots: Arc<RootCertStore>,
-    /// Stands for `roots`: equal numbers mean equal certificates. Never 0.
-    number: u32,
+    /// Stands for `roots`, also in the next process: equal numbers mean equal certificates. Never 0.
+    number: u64,
     /// The version of the file.
     stamp: Stamp,
 }
@@ -119,7 +115,7 @@ pub struct Handshake {
     /// The certificates to choose from.
     pub certificates: Arc<Certificates>,
     /// The authorities that verify the client, as [`ServerConfigs::client_roots`].
-    pub client_roots: u32,
+    pub client_roots: u64,
 }
 
 impl ServerConfigs {
@@ -158,7 +154,7 @@ impl ServerConfigs {
 
     /// The authorities of a terminate rule's clients, as a number that never means others; 0: it
     /// asks for no certificate.
-    pub fn client_roots(&self, rules: &RuleList, rule: u32) -> u32 {
+    pub fn client_roots(&self, rules: &RuleList, rule: u32) -> u64 {
         let action = rules.get(rule as usize).map(|rule| rule.action_number as usize);
         let made = action.and_then(|action| self.by_action.get(action));
         let made = made.and_then(|made| self.made.get(*made as usize));
@@ -204,7 +200,7 @@ impl ServerConfigs {
 }
 
 impl Built {
-    fn client_roots(&self) -> u32 {
+    fn client_roots(&self) -> u64 {
         self.authorities.as_ref().map_or(0, |authorities| authorities.number)
     }
 }
@@ -216,15 +212,28 @@ impl Authorities {
         known: impl IntoIterator<Item = &'a Arc<Made>>,
     ) -> Result<Self, TlsError> {
         let (roots, stamp) = client_roots(path)?;
+        let number = number_of(&roots);
         let mut known = known.into_iter().filter_map(|made| lock(&made.built).authorities.clone());
-        Ok(match known.find(|known| known.roots.roots == roots.roots) {
-            Some(known) => Self { stamp, ..known },
-            None => {
-                let number = NEXT_ROOTS.fetch_add(1, Relaxed);
-                Self { roots: Arc::new(roots), number, stamp }
-            }
-        })
+        let known = known.find(|known| known.number == number);
+        let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots);
+        Ok(Self { roots, number, stamp })
     }
+}
+
+/// 64 bits of a digest suffice: the operator chooses the certificates.
+fn number_of(roots: &RootCertStore) -> u64 {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for root in &roots.roots {
+        let constraints = root.name_constraints.as_ref().map_or(&[][..], |bytes| &bytes[..]);
+        for part in [&root.subject[..], &root.subject_public_key_info[..], constraints] {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+    }
+    let digest = context.finish();
+    let number = digest.as_ref().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    // 0 stands for no authorities.
+    number.max(1)
 }
 
 impl Made {

@@ -292,6 +292,23 @@ fn a_connection_that_is_asked_all_the_time_moves() {
     assert_eq!(get(&mut client, "/").status, 200);
 }
 
+/// A rule that asks for a certificate serves who has shown one to the process before.
+#[test]
+fn a_client_that_was_verified_is_served_on() {
+    let mut scene = Scene::new();
+    let text = std::fs::read_to_string(&scene.file).unwrap();
+    // The last rule is that of HTTP.
+    scene.pki.folder.write("edge.toml", format!("{text}client_ca = \"ca.pem\"\n"));
+    let said = output(&mut scene.command("reload"));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    let leaf = scene.pki.client("client");
+    let offer = Offer { certificate: Some(&leaf), alpn: &["http/1.1"], ..Offer::new(&scene.pki) };
+    let mut client = offer.connect(scene.address(), "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+    assert_eq!(scene.upgrade(), 1);
+    assert_eq!(get(&mut client, "/").status, 200);
+}
+
 #[test]
 fn a_websocket_goes_on() {
     let app = Upstream::serve(|mut stream| {
