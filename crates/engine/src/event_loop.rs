@@ -455,37 +455,76 @@ enum Told {
 struct Search {
     /// When to search next.
     at: Instant,
-    /// How often it has found nothing more. The first time does not count: tasks that wait for a
-    /// request were woken, and park their connections before the second.
-    empty: u32,
+    batches: SyncSender<Leaving>,
+    state: Searching,
+}
+
+/// How far a search is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Searching {
+    /// It has found nothing more so many times. The first time does not count: tasks that wait for
+    /// a request were woken, and park their connections before the second.
+    Empty(u32),
+    /// All that was parked has left. It goes on for what is parked later.
+    Passed,
+    /// The other process takes no more.
+    Stopped,
+    /// The other side knows that this worker has nothing left.
+    Left,
 }
 
 /// Searches that found nothing, after which all that was parked has left.
 const EMPTY_SEARCHES: u32 = 2;
 
 impl Search {
-    fn has_passed(&self) -> bool {
-        self.empty >= EMPTY_SEARCHES
-    }
-
     /// Sends the next batch. Returns its connections, which wait for the answer. A search that
     /// finds nothing is repeated at the next tick.
-    fn next(&mut self, worker: &Rc<Worker>, batches: &SyncSender<Leaving>) -> Vec<Detached> {
-        if Instant::now() < self.at {
+    fn next(&mut self, worker: &Rc<Worker>) -> Vec<Detached> {
+        let is_over = matches!(self.state, Searching::Stopped | Searching::Left);
+        if is_over || Instant::now() < self.at {
             return Vec::new();
         }
-        // The queue has room for what each worker sends. A failure shows as the end of the answers.
         if let Some(Detachment { connections, batch }) = batch::next(worker) {
             let (worker, count) = (worker.index.into(), connections.len());
-            let _ = batches.try_send(Leaving::Batch { worker, connections: count, batch });
+            self.say(Leaving::Batch { worker, connections: count, batch });
             return connections;
         }
         self.at = Instant::now() + Duration::from_millis(TICK_MS);
-        self.empty = self.empty.saturating_add(1);
-        if self.empty == EMPTY_SEARCHES {
-            let _ = batches.try_send(Leaving::Passed);
+        if let Searching::Empty(times) = self.state {
+            self.state = Searching::Empty(times + 1);
+            if times + 1 == EMPTY_SEARCHES {
+                self.pass(Searching::Passed);
+            }
         }
         Vec::new()
+    }
+
+    fn has_passed(&self) -> bool {
+        !matches!(self.state, Searching::Empty(_))
+    }
+
+    /// Notes that all that was parked has left, or stays.
+    fn pass(&mut self, state: Searching) {
+        if !self.has_passed() {
+            self.say(Leaving::Passed);
+        }
+        self.state = state;
+    }
+
+    fn stop(&mut self) {
+        self.pass(Searching::Stopped);
+    }
+
+    fn leave(&mut self) {
+        if self.state != Searching::Left {
+            self.pass(Searching::Left);
+            self.say(Leaving::Left);
+        }
+    }
+
+    fn say(&self, leaving: Leaving) {
+        // The queue has room for what each worker sends. A failure shows as the end of the answers.
+        let _ = self.batches.try_send(leaving);
     }
 }
 
@@ -574,19 +613,25 @@ impl Iterations {
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);
-        let mut search = Search { at: now, empty: 0 };
+        let mut search = Search { at: now, batches, state: Searching::Empty(0) };
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {
-                waiting = search.next(&worker, &batches);
+                waiting = search.next(&worker);
             }
             if waiting.is_empty() {
-                if must_drain || search.has_passed() && worker.table.borrow().is_empty() {
-                    return Ok(false);
+                // The others may still need this worker: the process serves on if the new one dies.
+                if search.has_passed() && worker.table.borrow().is_empty() {
+                    search.leave();
                 }
                 if Instant::now() >= end {
+                    drain::begin(&worker);
                     cut_all(&worker).await;
                     must_drain = true;
+                }
+                if must_drain {
+                    search.leave();
+                    return Ok(false);
                 }
             }
             match self.told(&mut answers, orders).await? {
@@ -595,10 +640,15 @@ impl Iterations {
                 Some(Told::Answer(Some(BatchAnswer::Committed))) => waiting.clear(),
                 Some(Told::Answer(Some(BatchAnswer::Refused))) => {
                     batch::put_back(&worker, std::mem::take(&mut waiting));
-                    must_drain = true;
+                    // Those that are left end here, at the latest when the time is over.
+                    search.stop();
                 }
+                Some(Told::Answer(Some(BatchAnswer::Over))) => return Ok(false),
                 Some(Told::Answer(None)) => {
                     batch::put_back(&worker, waiting);
+                    if must_drain {
+                        return Ok(false);
+                    }
                     worker.leaving.set(false);
                     worker.come_back(&mut self.accepting, sockets);
                     return Ok(true);
@@ -621,7 +671,11 @@ impl Iterations {
         let told = pin!(async {
             tokio::select! {
                 answer = answers.recv() => Told::Answer(answer),
-                _ = orders.changed() => Told::Order(*orders.borrow_and_update()),
+                // Without a sender the process is going.
+                changed = orders.changed() => Told::Order(match changed {
+                    Ok(()) => *orders.borrow_and_update(),
+                    Err(_) => Order::Drain,
+                }),
             }
         });
         self.next(told).await

@@ -35,8 +35,12 @@ pub enum Leaving {
         /// The connections.
         batch: ConnectionBatch,
     },
-    /// Everything that was parked has left. What is still active follows when it is parked.
+    /// Everything that was parked has left, or the other process takes no more. What is still
+    /// active follows when it is parked.
     Passed,
+    /// This worker has no connection left, or drains what it has. It waits for
+    /// [`BatchAnswer::Over`], unless it drains.
+    Left,
 }
 
 /// What became of a worker's batch.
@@ -46,6 +50,8 @@ pub enum BatchAnswer {
     Committed,
     /// The other process cannot read them, and has dropped them.
     Refused,
+    /// All workers have left: the worker ends.
+    Over,
 }
 
 /// How a worker leaves: what it gets with [`Order::HandOver`](crate::worker::Order::HandOver).

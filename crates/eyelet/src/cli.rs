@@ -172,7 +172,11 @@ fn start(
         Ok(running) => {
             let handover = predecessor.replace(&running, warnings)?;
             let control = open();
-            Ok((running, control, Some(handover.begin()?)))
+            // Without the other process this one serves all the same.
+            let takeover = handover.begin().inspect_err(|error| {
+                tracing::error!("no connections are taken over: {error}");
+            });
+            Ok((running, control, takeover.ok()))
         }
         Err(error) => {
             predecessor.fail(1, format!("{error}\n"));

@@ -32,10 +32,10 @@ const UPGRADE: &[u8] = b"upgrade";
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
 /// How long a client of the socket may take to send its request, and to read the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the answer may take: time to check a large configuration and to start serving by it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long two processes may be seen while one replaces the other: the new one opens its socket
-/// before it accepts, and the old one closes its socket at once after that.
+/// How long the answer may take: more than the time limits of the steps of an upgrade together.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long two processes may be seen while one replaces the other: the old one closes its socket at
+/// once after the new one has opened its own.
 const TWO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often this is checked.
 const TWO_STEP: Duration = Duration::from_millis(50);

@@ -492,8 +492,11 @@ fn serve(
     engine.serve(&service);
     let last = LetGo(engine.clone());
     let life = async {
-        // The sender is gone only when the process is going: the event loop then drains.
-        let _ = ordered.wait_for(|order| *order != Order::Hold).await;
+        // A process that ends before it has served must not touch the other process's queues.
+        match ordered.wait_for(|order| *order != Order::Hold).await {
+            Ok(order) if *order != Order::Drain => {}
+            Ok(_) | Err(_) => return Ok(()),
+        }
         // The event loop obeys the order that ended the wait, if it is another than to serve.
         ordered.mark_changed();
         engine.set_next_id(published.first_id());

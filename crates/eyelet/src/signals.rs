@@ -15,6 +15,8 @@ use crate::upgrade::{Departures, Upgrade, UpgradeEvent};
 use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
+/// The process that the kernel starts first, in a container too.
+const FIRST_PROCESS: u32 = 1;
 /// How often the workers and their counts are checked.
 const WATCH: Duration = Duration::from_secs(1);
 
@@ -164,7 +166,12 @@ impl Operated<'_> {
 
     async fn begin_upgrade(&mut self, request: ControlRequest, program: PathBuf) {
         let is_taking = self.takeover.as_ref().is_some_and(|thread| !thread.is_finished());
-        let refused = if self.upgrade.is_some() {
+        let refused = if std::process::id() == FIRST_PROCESS {
+            ReloadOutcome::failed(
+                "process 1 cannot be replaced, because all others end with it: run eyelet under an \
+                 init",
+            )
+        } else if self.upgrade.is_some() {
             ReloadOutcome::failed("an upgrade is under way")
         } else if is_taking {
             ReloadOutcome::failed("the process before this one still hands over connections")
@@ -209,7 +216,10 @@ impl Operated<'_> {
         if outcome.code != 0 {
             self.upgrade = None;
             if self.control.is_none() {
-                self.control = Control::open(self.file).ok();
+                let control = Control::open(self.file).inspect_err(|error| {
+                    tracing::warn!("no control socket: {error}; only SIGHUP reloads");
+                });
+                self.control = control.ok();
             }
         }
         false

@@ -207,7 +207,8 @@ impl Snapshot {
             generation,
             config: self.config.clone(),
             listeners: self.listeners.clone(),
-            names: self.names.clone(),
+            // Of its own: who holds the names of one snapshot keeps no other.
+            names: Arc::new(SharedNames::clone(&self.names)),
             tls: self.tls.clone(),
             http: Arc::new(http),
             budget: self.budget.clone(),

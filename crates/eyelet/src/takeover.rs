@@ -63,8 +63,8 @@ impl Predecessor {
         let _ = tell(&mut self.channel, kind::FAILED, &Failed { code, text });
     }
 
-    /// Serves in place of the other process from now on. It has stopped accepting only when this
-    /// one accepts.
+    /// Serves in place of the other process from now on. The other one stops accepting after this one
+    /// has begun.
     ///
     /// # Errors
     /// [`HandoverError`]. The other process then serves on, and this one must end.
@@ -140,7 +140,7 @@ impl Handover {
             match self.take_over(&mut taken) {
                 Ok(()) => tracing::info!("{taken} connections are taken over"),
                 Err(error) => {
-                    tracing::error!("after {taken} connections, no more are taken over: {error}");
+                    tracing::error!("stopped after {taken} connections: {error}");
                 }
             }
         };

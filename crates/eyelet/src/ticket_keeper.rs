@@ -148,6 +148,11 @@ impl Thread {
             self.keys.clear();
             return;
         }
+        let start = self.keys.period_start(now);
+        if !self.keys.has_any(Origin::Own) && !self.keys.has_any(Origin::Fleet) {
+            // The store may be slow, and the first clients shall have tickets.
+            self.make(start, now);
+        }
         let is_due = self.outage.as_ref().is_none_or(|outage| outage.retry <= now.steady);
         if self.fleet.is_some() && is_due {
             match self.fetch(now) {
@@ -155,16 +160,20 @@ impl Thread {
                 Err(error) => self.note_failure(&error),
             }
         }
-        let start = self.keys.period_start(now);
         let goes_on = self.fleet.is_some() && self.keys.has_any(Origin::Fleet);
         if !goes_on && !self.keys.has(start, Origin::Own) {
-            let made = TicketKeys::random_secret()
-                .and_then(|secret| self.keys.insert(start, Origin::Own, &secret, now));
-            if made.is_err() {
-                tracing::error!("cannot make a ticket key; the last one goes on");
-            }
+            self.make(start, now);
         }
         self.keys.advance(now);
+    }
+
+    /// Makes the key of the period that begins at `start`.
+    fn make(&self, start: u64, now: Now) {
+        let made = TicketKeys::random_secret()
+            .and_then(|secret| self.keys.insert(start, Origin::Own, &secret, now));
+        if made.is_err() {
+            tracing::error!("cannot make a ticket key; the last one goes on");
+        }
     }
 
     /// Has the keys of the fleet that are missing.

@@ -38,8 +38,9 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 const KILL_STEP: Duration = Duration::from_millis(5);
 /// Events that wait for the main thread. It takes each at once.
 const EVENTS_MAX: usize = 4;
-/// What a worker can have in the queue: one batch, and the note that all has passed.
-const LEAVING_MAX: usize = 2;
+/// What a worker can have in the queue: one batch, and the notes that all has passed and that it
+/// has left.
+const LEAVING_MAX: usize = 3;
 
 /// Why an upgrade has failed.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +104,7 @@ impl Passed {
     pub fn outcome(&self, file: &Path) -> ReloadOutcome {
         let Self { pid, connections, took: [all, moved], warnings } = self;
         let text = format!(
-            "{warnings}{}: process {pid} serves since {} ms after the start; {connections} \
+            "{warnings}{}: process {pid} serves, {} ms after the start; {connections} \
              connections were handed over in {} ms\n",
             file.display(),
             (*all - *moved).as_millis(),
@@ -234,8 +235,9 @@ impl Plan {
             return Err(UpgradeError::Over);
         }
         let mut connections = 0;
-        let mut workers_left = self.workers;
-        loop {
+        // Workers with something parked, and those with anything.
+        let (mut parking, mut active) = (self.workers, self.workers);
+        while active > 0 {
             match leaving.recv_timeout(STEP) {
                 Ok(Leaving::Batch { worker, connections: count, batch }) => {
                     let (answer, end) = successor.move_batch(batch);
@@ -249,14 +251,20 @@ impl Plan {
                     end?;
                     continue;
                 }
-                Ok(Leaving::Passed) => workers_left = workers_left.saturating_sub(1),
+                Ok(Leaving::Passed) => parking = parking.saturating_sub(1),
+                Ok(Leaving::Left) => {
+                    active = active.saturating_sub(1);
+                    continue;
+                }
                 Err(RecvTimeoutError::Timeout) => {
-                    successor.check()?;
+                    if successor.has_ended(parking == 0)? {
+                        break;
+                    }
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if workers_left == 0 {
+            if parking == 0 {
                 let took = [began.elapsed(), served.elapsed()];
                 let warnings = ready.warnings.clone();
                 // The main thread drains, and hears no more.
@@ -269,6 +277,10 @@ impl Plan {
             }
         }
         successor.is_on_its_own = true;
+        for worker in &answers {
+            // One that drains does not wait for it.
+            let _ = worker.try_send(BatchAnswer::Over);
+        }
         tracing::info!("{connections} connections are handed over to process {pid}");
         // It notices the end of this process, too.
         let _ = signal(&mut successor.channel, kind::END);
@@ -351,7 +363,7 @@ impl Successor {
         let end = match answer {
             // Even if this fails: the new process may have read it.
             BatchAnswer::Committed => signal(&mut self.channel, kind::COMMIT),
-            BatchAnswer::Refused => Ok(()),
+            BatchAnswer::Refused | BatchAnswer::Over => Ok(()),
         };
         (Some(answer), end)
     }
@@ -372,10 +384,14 @@ impl Successor {
         }
     }
 
-    /// Whether it lives.
-    fn check(&mut self) -> Result<(), HandoverError> {
+    /// Whether it was stopped after it had got everything that was parked.
+    ///
+    /// # Errors
+    /// It has ended otherwise.
+    fn has_ended(&mut self, has_all: bool) -> Result<bool, HandoverError> {
         match self.child.try_wait()? {
-            None => Ok(()),
+            None => Ok(false),
+            Some(status) if has_all && status.success() => Ok(true),
             Some(_) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
         }
     }

@@ -55,6 +55,7 @@ pub struct Shown {
 }
 
 /// Makes side handshakes. The trusted roots are read once.
+#[derive(Clone)]
 pub struct Prober {
     verifier: Arc<WebPkiServerVerifier>,
     config: Arc<ClientConfig>,

@@ -31,6 +31,7 @@ pub type DnsKey = (Box<str>, bool);
 pub type Visit = (SocketAddr, Option<Box<str>>);
 
 /// The evidence of a process, and the addresses of names that it dials.
+#[derive(Clone)]
 pub struct EvidenceStore {
     pub(crate) dns: Arc<Cache<DnsKey, Arc<Resolved>>>,
     pub(crate) certificates: Arc<Cache<Visit, Arc<Attempt>>>,

@@ -11,6 +11,7 @@ use eyelet_config::{Listener, ListenerKind};
 use eyelet_sys::{interfaces, socket};
 
 /// What loop detection knows about this process.
+#[derive(Clone)]
 pub struct Loops {
     listeners: Box<[SocketAddr]>,
     dials: Arc<Dials>,

@@ -13,6 +13,7 @@ use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::Budget;
 
 /// What all workers share.
+#[derive(Clone)]
 pub struct SharedNames {
     /// The checked configuration.
     pub config: Arc<Config>,

@@ -14,6 +14,12 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// A digest of the files.
 pub struct SystemDns(AtomicU64);
 
+impl Clone for SystemDns {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.version()))
+    }
+}
+
 impl SystemDns {
     /// Reads the files that `dns` uses.
     pub fn new(dns: &Dns) -> Self {

@@ -32,7 +32,7 @@ struct Notes {
     counters: Arc<Counters>,
     /// The last fault of each file that has one.
     faults: HashMap<PathBuf, String>,
-    /// SourceFiles that were replaced in this look.
+    /// Files that were replaced in this look.
     replaced: usize,
 }
 

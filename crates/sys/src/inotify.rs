@@ -107,7 +107,12 @@ impl Inotify {
         let _ = rustix::io::read(self.stop.as_fd(), &mut [0; 8]);
         let mut bytes = [MaybeUninit::uninit(); READ_BYTES];
         let mut reader = Reader::new(&self.events, &mut bytes);
-        for _ in 0..EVENTS_MAX {
+        for left in (0..EVENTS_MAX).rev() {
+            if left == 0 {
+                // What the reader still holds is lost.
+                note(Change::Unknown);
+                break;
+            }
             let event = match reader.next() {
                 Ok(event) => event,
                 Err(Errno::AGAIN | Errno::INTR) => break,

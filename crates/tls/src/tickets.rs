@@ -69,7 +69,7 @@ impl TicketKeys {
     }
 
     /// Sets how long a key seals, which is also how long a ticket is good for, and where keys come
-    /// from. TicketKeys of other lifetimes and sources still open.
+    /// from. Keys of other lifetimes and sources still open.
     pub fn configure(&self, lifetime: Duration, origin: Origin) {
         let secs = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).max(1);
         self.lifetime_secs.store(secs, Relaxed);
@@ -174,14 +174,22 @@ impl TicketKeys {
         bytes
     }
 
-    /// Takes in the keys that another process exported, beside those that are here.
+    /// Takes in the keys that another process exported, beside those that are here: as keys of this
+    /// process, until the store of a fleet has them too.
     ///
     /// # Errors
     /// [`TicketKeysError`]. Nothing has changed then.
     pub fn import(&self, bytes: &[u8], now: Now) -> Result<(), TicketKeysError> {
         let keys = parse(bytes, now)?;
         let mut ring = self.write();
-        keys.into_iter().for_each(|key| ring.insert(key));
+        for mut key in keys {
+            // The other process may have been in another fleet. The store of this one says which
+            // keys are the fleet's.
+            key.origin = Origin::Own;
+            if ring.keys.iter().all(|known| known.name != key.name) {
+                ring.keys.push(key);
+            }
+        }
         ring.advance(self.lifetime_secs(), self.origin(), now);
         Ok(())
     }

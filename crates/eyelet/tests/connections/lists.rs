@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
+use rustix::process::Signal;
+
 use crate::support::client::Offer;
 use crate::support::edge::{self, LISTENER, connect};
 use crate::support::web::get;
@@ -103,4 +105,12 @@ fn a_list_is_replaced_while_connections_are_kept() {
     let mut client = until("the mended list", || Offer::new(&pki).try_connect(to, "app.test").ok());
     assert_eq!(get(&mut client, "/").status, 200);
     assert_eq!(edge.log().matches("allow.txt:2:1: error").count(), 1, "{}", edge.log());
+    // Each change has made a configuration, and only the last one is kept.
+    drop(client);
+    until("one configuration", || {
+        edge.signal(Signal::USR1);
+        let log = edge.log();
+        let accounts = log.lines().rev().find(|line| line.contains("configurations: "))?;
+        accounts.contains("configurations: 1 held").then_some(())
+    });
 }

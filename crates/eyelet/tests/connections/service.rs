@@ -64,7 +64,7 @@ fn the_manager_passes_a_socket() {
     let program = env!("CARGO_BIN_EXE_eyelet");
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve \"$1\" 3<&\"$2\"";
     let number = socket.as_raw_fd().to_string();
-    let mut command = Command::new("sh");
+    let mut command = Command::new("bash");
     command.env("XDG_RUNTIME_DIR", folder.path());
     command.args(["-c", script, program]).arg(&file).arg(&number);
     fcntl_setfd(&socket, FdFlags::empty()).unwrap();

@@ -236,3 +236,42 @@ fn a_signal_while_connections_move_drains_the_rest() {
     assert!(scene.edge.wait_exit_alone().success());
     echo(&mut scene.tcp(TLS13), b"new");
 }
+
+/// All workers serve on, also those that had nothing left.
+#[test]
+fn a_process_that_dies_late_leaves_the_earlier_one_whole() {
+    let more = "workers = 2\n[limits]\ndrain_timeout = \"10m\"\n";
+    let mut scene = Scene::to(Upstream::by_hand(), more);
+    let mut client = scene.http();
+    client.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    client.flush().unwrap();
+    let mut slow = scene.http.take();
+    head(&mut slow);
+    scene.upgrade();
+    kill_process(scene.later[0], Signal::KILL).unwrap();
+    scene.edge.wait_log("this process serves on");
+    // The workers are looked at once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    for _ in 0..20 {
+        echo(&mut scene.tcp(TLS13), b"new");
+    }
+    assert!(scene.edge.is_running(), "{}", scene.edge.log());
+    slow.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    assert!(head(&mut client).starts_with("HTTP/1.1 200"));
+}
+
+/// The order to drain is not forgotten when the batch on its way comes back.
+#[test]
+fn a_signal_before_the_new_process_dies_ends_the_earlier_one() {
+    const HELD: usize = 600;
+    let mut scene = Scene::with("workers = 2\n[limits]\ndrain_timeout = \"2s\"\n");
+    let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
+    held.iter_mut().for_each(|tls| echo(tls, b"before"));
+    let _upgrade = Talk::start(&mut scene.command("upgrade"));
+    let child = pid_behind(&scene, "upgrade: process ");
+    kill_process(child, Signal::STOP).unwrap();
+    scene.edge.signal(Signal::TERM);
+    scene.edge.wait_log("SIGTERM: draining");
+    kill_process(child, Signal::KILL).unwrap();
+    assert!(scene.edge.wait_exit_alone().success(), "{}", scene.edge.log());
+}

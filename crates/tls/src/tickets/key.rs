@@ -89,9 +89,12 @@ impl Key {
     }
 
     /// Whether no ticket that it sealed is good any more. Both clocks must agree: a wall clock that
-    /// jumps ahead and back again costs no ticket.
+    /// jumps ahead and back again costs no ticket. A key of a period that is not even the next one
+    /// was made during such a jump.
     pub(super) fn is_out_of_date(&self, now: Now) -> bool {
-        end(self.start, self.period_secs) <= now.unix_secs && self.steady_end <= now.steady
+        let is_past = end(self.start, self.period_secs) <= now.unix_secs;
+        let is_far = self.start > now.unix_secs.saturating_add(self.period_secs.into());
+        self.steady_end <= now.steady && (is_past || is_far)
     }
 
     /// Name, nonce, sealed session, tag.
