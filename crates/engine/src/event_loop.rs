@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::SyncSender;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -21,15 +20,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
-use crate::batch::{self, Detachment};
+use crate::batch;
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::drain;
-use crate::handover::Detached;
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
+use crate::search::Search;
 use crate::timer_wheel::TICK_MS;
-use crate::transfer::{BatchAnswer, Departure, Leaving};
+use crate::transfer::{BatchAnswer, Departure};
 use crate::worker::{Handle, ListenerSocket, Order, Program, Update, Worker};
 
 /// Events taken in one iteration, so that a tick is never far away.
@@ -451,83 +450,6 @@ enum Told {
     Order(Order),
 }
 
-/// The search for parked connections that leave.
-struct Search {
-    /// When to search next.
-    at: Instant,
-    batches: SyncSender<Leaving>,
-    state: Searching,
-}
-
-/// How far a search is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Searching {
-    /// It has found nothing more so many times. The first time does not count: tasks that wait for
-    /// a request were woken, and park their connections before the second.
-    Empty(u32),
-    /// All that was parked has left. It goes on for what is parked later.
-    Passed,
-    /// The other process takes no more.
-    Stopped,
-    /// The other side knows that this worker has nothing left.
-    Left,
-}
-
-/// Searches that found nothing, after which all that was parked has left.
-const EMPTY_SEARCHES: u32 = 2;
-
-impl Search {
-    /// Sends the next batch. Returns its connections, which wait for the answer. A search that
-    /// finds nothing is repeated at the next tick.
-    fn next(&mut self, worker: &Rc<Worker>) -> Vec<Detached> {
-        let is_over = matches!(self.state, Searching::Stopped | Searching::Left);
-        if is_over || Instant::now() < self.at {
-            return Vec::new();
-        }
-        if let Some(Detachment { connections, batch }) = batch::next(worker) {
-            let (worker, count) = (worker.index.into(), connections.len());
-            self.say(Leaving::Batch { worker, connections: count, batch });
-            return connections;
-        }
-        self.at = Instant::now() + Duration::from_millis(TICK_MS);
-        if let Searching::Empty(times) = self.state {
-            self.state = Searching::Empty(times + 1);
-            if times + 1 == EMPTY_SEARCHES {
-                self.pass(Searching::Passed);
-            }
-        }
-        Vec::new()
-    }
-
-    fn has_passed(&self) -> bool {
-        !matches!(self.state, Searching::Empty(_))
-    }
-
-    /// Notes that all that was parked has left, or stays.
-    fn pass(&mut self, state: Searching) {
-        if !self.has_passed() {
-            self.say(Leaving::Passed);
-        }
-        self.state = state;
-    }
-
-    fn stop(&mut self) {
-        self.pass(Searching::Stopped);
-    }
-
-    fn leave(&mut self) {
-        if self.state != Searching::Left {
-            self.pass(Searching::Left);
-            self.say(Leaving::Left);
-        }
-    }
-
-    fn say(&self, leaving: Leaving) {
-        // The queue has room for what each worker sends. A failure shows as the end of the answers.
-        let _ = self.batches.try_send(leaving);
-    }
-}
-
 /// What a worker's iterations use.
 struct Iterations {
     worker: Rc<Worker>,
@@ -613,7 +535,7 @@ impl Iterations {
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);
-        let mut search = Search { at: now, batches, state: Searching::Empty(0) };
+        let mut search = Search::new(batches);
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {

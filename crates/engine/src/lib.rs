@@ -19,6 +19,7 @@ mod queues;
 pub mod ready;
 pub mod registration;
 pub mod relay;
+mod search;
 pub mod shed;
 pub mod source;
 pub mod timer_wheel;

@@ -34,8 +34,8 @@ const REQUEST_BYTES_MAX: usize = 4096 + 16;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the answer may take: more than the time limits of the steps of an upgrade together.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long two processes may be seen while one replaces the other: the old one closes its socket at
-/// once after the new one has opened its own.
+/// How long two processes may be seen while one replaces the other: the old one closes its socket
+/// at once after the new one has opened its own.
 const TWO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often this is checked.
 const TWO_STEP: Duration = Duration::from_millis(50);

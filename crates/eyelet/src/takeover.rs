@@ -63,8 +63,8 @@ impl Predecessor {
         let _ = tell(&mut self.channel, kind::FAILED, &Failed { code, text });
     }
 
-    /// Serves in place of the other process from now on. The other one stops accepting after this one
-    /// has begun.
+    /// Serves in place of the other process from now on. The other one stops accepting after this
+    /// one has begun.
     ///
     /// # Errors
     /// [`HandoverError`]. The other process then serves on, and this one must end.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -215,22 +215,14 @@ impl Plan {
         let began = Instant::now();
         // Dropped after `successor`: the end of the answers lets workers take connections back, so
         // the new process must be dead by then.
-        let mut answers = Vec::new();
+        let answers;
         let mut successor = self.start()?;
         let ready = self.introduce(&mut successor, START_TIMEOUT)?;
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
-        let kept = ready.kept.iter().filter_map(|index| self.listeners.get(*index));
-        let kept: Arc<[Arc<OwnedFd>]> = kept.flat_map(Bound::distinct).cloned().collect();
-        let (batches, leaving) = sync_channel(LEAVING_MAX * self.workers);
-        let departures = (0..self.workers).map(|_| {
-            let (answer, heard) = channel(1);
-            answers.push(answer);
-            Departure { kept: kept.clone(), batches: batches.clone(), answers: heard }
-        });
-        let departures = departures.collect();
-        drop(batches);
+        let (departures, leaving);
+        (departures, answers, leaving) = self.departures(&ready);
         if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
             return Err(UpgradeError::Over);
         }
@@ -285,6 +277,22 @@ impl Plan {
         // It notices the end of this process, too.
         let _ = signal(&mut successor.channel, kind::END);
         Ok(())
+    }
+
+    /// How each worker leaves, where their answers go, and where they are heard.
+    fn departures(
+        &self,
+        ready: &HandoverReady,
+    ) -> (Vec<Departure>, Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>) {
+        let kept = ready.kept.iter().filter_map(|index| self.listeners.get(*index));
+        let kept: Arc<[Arc<OwnedFd>]> = kept.flat_map(Bound::distinct).cloned().collect();
+        let (batches, leaving) = sync_channel(LEAVING_MAX * self.workers);
+        let each = (0..self.workers).map(|_| {
+            let (answer, answers) = channel(1);
+            (Departure { kept: kept.clone(), batches: batches.clone(), answers }, answer)
+        });
+        let (departures, answers) = each.unzip();
+        (departures, answers, leaving)
     }
 
     fn start(&self) -> Result<Successor, UpgradeError> {

@@ -102,7 +102,8 @@ struct Built {
 #[derive(Clone)]
 struct Authorities {
     roots: Arc<RootCertStore>,
-    /// Stands for `roots`, also in the next process: equal numbers mean equal certificates. Never 0.
+    /// Stands for `roots`, also in the next process: equal numbers mean equal certificates. Never
+    /// 0.
     number: u64,
     /// The version of the file.
     stamp: Stamp,

@@ -1,0 +1,97 @@
+//! The search of a worker that leaves: it takes parked connections out, batch by batch, and says
+//! how far it is.
+
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use crate::batch::{self, Detachment};
+use crate::handover::Detached;
+use crate::timer_wheel::TICK_MS;
+use crate::transfer::Leaving;
+use crate::worker::Worker;
+
+/// The search for parked connections that leave.
+pub struct Search {
+    /// When to search next.
+    at: Instant,
+    batches: SyncSender<Leaving>,
+    state: Searching,
+}
+
+/// How far a search is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Searching {
+    /// It has found nothing more so many times. The first time does not count: tasks that wait for
+    /// a request were woken, and park their connections before the second.
+    Empty(u32),
+    /// All that was parked has left. It goes on for what is parked later.
+    Passed,
+    /// The other process takes no more.
+    Stopped,
+    /// The other side knows that this worker has nothing left.
+    Left,
+}
+
+/// Searches that found nothing, after which all that was parked has left.
+const EMPTY_SEARCHES: u32 = 2;
+
+impl Search {
+    /// A search that begins now.
+    pub fn new(batches: SyncSender<Leaving>) -> Self {
+        Self { at: Instant::now(), batches, state: Searching::Empty(0) }
+    }
+
+    /// Sends the next batch. Returns its connections, which wait for the answer. A search that
+    /// finds nothing is repeated at the next tick.
+    pub fn next(&mut self, worker: &Rc<Worker>) -> Vec<Detached> {
+        let is_over = matches!(self.state, Searching::Stopped | Searching::Left);
+        if is_over || Instant::now() < self.at {
+            return Vec::new();
+        }
+        if let Some(Detachment { connections, batch }) = batch::next(worker) {
+            let (worker, count) = (worker.index.into(), connections.len());
+            self.say(Leaving::Batch { worker, connections: count, batch });
+            return connections;
+        }
+        self.at = Instant::now() + Duration::from_millis(TICK_MS);
+        if let Searching::Empty(times) = self.state {
+            self.state = Searching::Empty(times + 1);
+            if times + 1 == EMPTY_SEARCHES {
+                self.pass(Searching::Passed);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Whether all that was parked has left, or stays.
+    pub fn has_passed(&self) -> bool {
+        !matches!(self.state, Searching::Empty(_))
+    }
+
+    /// Notes that all that was parked has left, or stays.
+    fn pass(&mut self, state: Searching) {
+        if !self.has_passed() {
+            self.say(Leaving::Passed);
+        }
+        self.state = state;
+    }
+
+    /// The other process takes no more.
+    pub fn stop(&mut self) {
+        self.pass(Searching::Stopped);
+    }
+
+    /// This worker has nothing left, or drains what it has.
+    pub fn leave(&mut self) {
+        if self.state != Searching::Left {
+            self.pass(Searching::Left);
+            self.say(Leaving::Left);
+        }
+    }
+
+    fn say(&self, leaving: Leaving) {
+        // The queue has room for what each worker sends. A failure shows as the end of the answers.
+        let _ = self.batches.try_send(leaving);
+    }
+}
