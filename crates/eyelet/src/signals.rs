@@ -197,16 +197,15 @@ impl Operated<'_> {
             UpgradeEvent::Serving(Departures { pid, departures }) => {
                 tracing::info!("upgrade: process {pid} accepts connections");
                 attended.is_leaving = true;
+                // From now on the manager's signals go to the process that accepts.
+                service::main_process(pid);
                 // The new process has one of its own.
                 self.control = None;
                 self.running.hand_over(departures);
                 return false;
             }
             UpgradeEvent::Over => return true,
-            UpgradeEvent::Passed(passed) => {
-                service::main_process(passed.pid);
-                passed.outcome(self.file)
-            }
+            UpgradeEvent::Passed(passed) => passed.outcome(self.file),
             UpgradeEvent::Failed(error) => error.outcome(),
         };
         log("upgrade", &outcome);
@@ -214,6 +213,9 @@ impl Operated<'_> {
             request.answer(&outcome).await;
         }
         if outcome.code != 0 {
+            if self.is_leaving() {
+                service::main_process(std::process::id());
+            }
             self.upgrade = None;
             if self.control.is_none() {
                 let control = Control::open(self.file).inspect_err(|error| {
