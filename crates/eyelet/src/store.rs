@@ -16,7 +16,8 @@
 //!   ([`service::forget`]; the manager hears the main process of a service that keeps descriptors).
 //!   If it ends before that, no key was used, and the manager passes the recording again. If it
 //!   ends after that, the connections end with it. If the manager does not answer, it closes them.
-//! - Two recordings at once are refused: one of them may be an old one.
+//! - Several recordings come at once if a restart meets an upgrade, or if the manager did not
+//!   answer before. A connection has one owner, so it is in one of them.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -151,13 +152,18 @@ fn take(
     workers: &Arrivals,
     taken: &mut usize,
 ) -> Result<usize, HandoverError> {
+    let mut recorded = 0;
     loop {
         let (received, body) = next(&mut recording)?;
-        if received.kind != kind::BATCH {
-            return read(&received, kind::END, &body);
+        if received.kind == kind::END {
+            recorded += read::<usize>(&received, kind::END, &body)?;
+            if !recording.next_part() {
+                return Ok(recorded);
+            }
         }
         let sockets = received.descriptors;
-        if sockets.is_empty() {
+        // What another process had besides connections, or sockets that are lost.
+        if received.kind != kind::BATCH || sockets.is_empty() {
             continue;
         }
         match arrive(workers, ConnectionBatch { states: body, sockets }, MESSAGE_TIMEOUT)? {

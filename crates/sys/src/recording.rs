@@ -146,53 +146,45 @@ impl Recorder {
     }
 }
 
-/// A recording that is being read.
+/// Recordings that are being read, one after the other.
 #[derive(Debug)]
 pub struct Recording {
     file: File,
     length: u64,
     /// Where the next frame begins. The file's own position is shared with all who hold it.
     at: u64,
+    /// The files of the recordings that follow, with their lengths.
+    others: Vec<(File, u64)>,
     carriers: Vec<(u64, OwnedFd)>,
     open: Option<Channel>,
 }
 
 impl Recording {
-    /// Finds a recording among descriptors that the service manager has kept, in any order. Closes
-    /// those that are not part of it.
+    /// Finds the recordings among descriptors that the service manager has kept, in any order.
+    /// Closes those that are not part of one.
     ///
     /// # Errors
-    /// `InvalidData` if there is not exactly one, or if it is not sealed, too large or of another
-    /// version; `PermissionDenied` if another user has made it; or the kernel's error.
+    /// `InvalidData` if there is none, or if one is not sealed, too large or of another version;
+    /// `PermissionDenied` if another user has made it; or the kernel's error.
     pub fn open(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let (mut files, mut carriers) = (Vec::new(), Vec::new());
         for descriptor in descriptors {
             match sockopt::socket_cookie(&descriptor) {
                 Ok(cookie) => carriers.push((cookie, descriptor)),
-                Err(_) => files.push(File::from(descriptor)),
+                Err(_) => files.push(checked(File::from(descriptor))?),
             }
         }
-        let file = files.pop().filter(|_| files.is_empty());
-        let file = file.ok_or_else(|| invalid("there is not exactly one state"))?;
-        // Only a file in memory that was made for it can have seals.
-        if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
-            return Err(invalid("the state is not sealed"));
-        }
-        let metadata = file.metadata()?;
-        if !is_trusted(metadata.uid(), process::user()) {
-            let why = format!("user {} has made the state", metadata.uid());
-            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-        }
-        let length = metadata.len();
-        if length > RECORDING_BYTES_MAX {
-            return Err(invalid("the state is too large"));
-        }
-        let mut recording = Self { file, length, at: 0, carriers, open: None };
-        let magic: [u8; MAGIC.len()] = recording.read()?;
-        if magic != MAGIC {
-            return Err(invalid("the state has another format"));
-        }
-        Ok(recording)
+        files.reverse();
+        let (file, length) = files.pop().ok_or_else(|| invalid("there is no state"))?;
+        let at = MAGIC.len() as u64;
+        Ok(Self { file, length, at, others: files, carriers, open: None })
+    }
+
+    /// Goes on with the next recording. Returns whether there is one.
+    pub fn next_part(&mut self) -> bool {
+        let Some((file, length)) = self.others.pop() else { return false };
+        (self.file, self.length, self.at, self.open) = (file, length, MAGIC.len() as u64, None);
+        true
     }
 
     /// Reads the next message. The body, which may be secret, goes into `body`, which must be
@@ -264,6 +256,28 @@ impl Recording {
         self.at += room.len() as u64;
         Ok(())
     }
+}
+
+/// The file of a whole recording, and its length.
+fn checked(file: File) -> io::Result<(File, u64)> {
+    // Only a file in memory that was made for it can have seals.
+    if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
+        return Err(invalid("the state is not sealed"));
+    }
+    let metadata = file.metadata()?;
+    if !is_trusted(metadata.uid(), process::user()) {
+        let why = format!("user {} has made the state", metadata.uid());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+    }
+    if metadata.len() > RECORDING_BYTES_MAX {
+        return Err(invalid("the state is too large"));
+    }
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact_at(&mut magic, 0)?;
+    if magic != MAGIC {
+        return Err(invalid("the state has another format"));
+    }
+    Ok((file, metadata.len()))
 }
 
 fn invalid(why: &'static str) -> io::Error {

@@ -228,6 +228,37 @@ fn a_process_uses_kept_connections_only_when_the_manager_has_forgotten_them() {
     third.wait_log("1 connections are back");
 }
 
+/// Both processes of an upgrade keep what they have, if a restart comes in between.
+#[test]
+fn what_two_processes_kept_is_served() {
+    let service = Service::new(Upstream::http());
+    let keep = || {
+        let mut command = service.command("serve");
+        command.env("FDSTORE", "8");
+        let mut edge = Edge::spawn(command, 1);
+        assert_eq!(heard(&service.manager), "READY=1\n");
+        let mut client = Offer::new(&service.pki).connect(edge.address(), "app.test");
+        assert_eq!(get(&mut client, "/").status, 200);
+        edge.signal(Signal::TERM);
+        let (_, kept) = taken(&service.manager);
+        drop(taken(&service.manager));
+        assert_eq!(heard(&service.manager), "STOPPING=1\n");
+        assert!(edge.wait_exit().success());
+        (client, kept)
+    };
+    let [(first, mut all), (second, more)] = [keep(), keep()];
+    all.extend(more);
+    let copies = inherited(&all);
+    let names = ["eyelet-connections"; 6].join(":");
+    let edge = Edge::spawn(passing(service.command("serve"), &copies, &names), 1);
+    drop([taken(&service.manager), taken(&service.manager)]);
+    assert_eq!(heard(&service.manager), "READY=1\n");
+    for mut client in [first, second] {
+        assert_eq!(get(&mut client, "/").status, 200, "{}", edge.log());
+    }
+    edge.wait_log("2 connections are back");
+}
+
 /// Without `FileDescriptorStoreMax=` the process drains, and tells the manager nothing else.
 #[test]
 fn a_manager_that_keeps_nothing_gets_nothing() {
