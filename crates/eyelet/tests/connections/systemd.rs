@@ -193,6 +193,20 @@ fn connections_end_properly_where_they_cannot_or_must_not_stay() {
     assert_eq!(scene.systemd.property("Result"), "success");
 }
 
+/// systemd closes what nobody will take over. Nobody can say close_notify then.
+#[test]
+fn a_stop_closes_what_was_kept() {
+    let Some(scene) = Scene::start(LISTENER, UNIT, &[]) else { return };
+    let mut held = Held::new(&scene);
+    scene.systemd.does(&["stop", "eyelet.service"]);
+    for tls in &mut held.tcp {
+        let error = tls.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    }
+    assert_eq!(scene.systemd.property("NFileDescriptorStore"), "0");
+    scene.wait_log("the service manager keeps 22 connections", 1);
+}
+
 /// `EYELET_HELD` connections in a restart, and how long it takes.
 #[test]
 fn a_restart_with_many_connections_is_short() {
