@@ -529,9 +529,10 @@ impl Iterations {
     async fn hand_over(&mut self, orders: &mut watch::Receiver<Order>) -> io::Result<bool> {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
-        let Some(Departure { kept, batches, mut answers }) = departure else { return Ok(false) };
+        let Some(departure) = departure else { return Ok(false) };
+        let Departure { kept, batches, mut answers, active_max } = departure;
         let now = Instant::now();
-        let end = now + worker.settings.get().drain_timeout;
+        let end = now + worker.settings.get().drain_timeout.min(active_max);
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);

@@ -27,6 +27,7 @@ pub mod serve;
 pub mod shadow;
 pub mod signals;
 pub mod snapshot;
+pub mod store;
 pub mod takeover;
 pub mod ticket_keeper;
 pub mod train;

@@ -24,6 +24,7 @@ mod reload;
 mod renewal;
 mod service;
 mod splice;
+mod systemd;
 mod terminate;
 mod tickets;
 mod upgrade;
