@@ -293,7 +293,7 @@ impl Worker {
         }
         if let Some(program) = program {
             program.flush_log(self.clock.look());
-            self.give_memory_back(&*program);
+            self.give_memory_back(&*program, accepting);
         }
         if self.is_draining() {
             drain::tick(self);
@@ -303,7 +303,7 @@ impl Worker {
     /// Returns free memory to the kernel once a burst of connections is over: when half of the peak
     /// are gone, or when nothing came or went for [`QUIET_TICKS`]. While memory is short it does so
     /// every [`QUIET_TICKS`]. Compressors that were idle for so long are freed.
-    fn give_memory_back(&self, program: &dyn Program) {
+    fn give_memory_back(&self, program: &dyn Program, accepting: &mut Accepting) {
         let open = self.process.open.load(Relaxed);
         let mut burst = self.burst.get();
         burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
@@ -322,6 +322,8 @@ impl Worker {
         let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.process.budget.is_filling(0);
         if halved || settled || short {
             program.release_caches();
+            self.release_queues();
+            accepting.waiting.shrink_to_fit();
             eyelet_sys::memory::trim();
             if settled && self.index == 0 {
                 eyelet_sys::memory::forget_code();
