@@ -227,6 +227,13 @@ impl OwnFolder {
         read(&file, metadata.len(), bytes_max)
     }
 
+    /// How long ago a file was changed. A time in the future is none.
+    pub fn age(&self, name: &str) -> io::Result<Duration> {
+        let stat = fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let changed = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+        Ok(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(changed))
+    }
+
     /// Writes a file completely or not at all: first under the name `beside`, which is then renamed
     /// to `name`. After a failure, such as a full disk, `beside` does not exist.
     pub fn write(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
