@@ -1,6 +1,6 @@
 //! Certificates of rules with `certificate = "local"`: signed by the local certificate authority at
 //! the first handshake for a name, and shown until shortly before their end. All have one key,
-//! which is in this process only. A signature takes less time than the handshake that waits for it.
+//! which is in this process only. Signing takes half a millisecond in an unoptimized build.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -118,8 +118,12 @@ impl LocalCertificates {
         if !is_listed {
             return Err(LocalError::Unlisted);
         }
+        self.held(name, SystemTime::now())
+    }
+
+    /// The certificate for a name, signed if none is held that is good now.
+    fn held(&self, name: Option<&str>, now: SystemTime) -> Result<Arc<Certificates>, LocalError> {
         let signer = lock(&self.signer).clone();
-        let now = SystemTime::now();
         if let Some(known) = signer.signed.get(name.unwrap_or_default())
             && known.is_good(now)
         {
@@ -231,3 +235,101 @@ fn lock(mutex: &Mutex<Signer>) -> MutexGuard<'_, Signer> {
 
 /// Stands for the certificates in tickets. A session is bound to its name besides.
 const SOURCE: &[u8] = b"local";
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use eyelet_config::{Depth, parse};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn config(folder: &Path, listener: &str) -> Config {
+        let text = format!(
+            "[[listener]]\naddress = \"{listener}\"\n[[rule]]\naction = \"terminate\"\n\
+             certificate = \"local\"\nupstream = \"tcp://a:1\"\n[local]\nfolder = \"ca\"\n"
+        );
+        let file = folder.join("edge.toml");
+        parse(&file, &text, Depth::Files, SystemTime::now()).unwrap().config
+    }
+
+    fn local(listener: &str) -> (TempDir, Arc<LocalCertificates>) {
+        let folder = tempfile::tempdir().unwrap();
+        let local = LocalCertificates::new(&config(folder.path(), listener), None).unwrap();
+        (folder, local.unwrap())
+    }
+
+    #[test]
+    fn a_certificate_is_signed_once_and_anew_before_its_end() {
+        let (_folder, local) = local("127.0.0.1:0");
+        let now = SystemTime::now();
+        let at = |days: u32| local.held(Some("a.test"), now + days * DAY).unwrap();
+        let first = at(0);
+        assert!(Arc::ptr_eq(&first, &at(19)));
+        let second = at(21);
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &at(40)));
+        // The clock goes back: the certificate would be one of the future.
+        assert!(!Arc::ptr_eq(&second, &at(1)));
+        let late = local.held(Some("a.test"), now + 4000 * DAY).map(drop).unwrap_err();
+        assert!(late.to_string().contains("expired on"), "{late}");
+    }
+
+    #[test]
+    fn held_certificates_have_a_limit() {
+        let (_folder, local) = local("127.0.0.1:0");
+        let began = std::time::Instant::now();
+        let names = 2 * NAMES_MAX as u32;
+        for number in 0..names {
+            local.of(Some(&format!("n{number}.localhost")), LocalNames::Loopback).unwrap();
+        }
+        println!("{:?} for each signature", began.elapsed() / names);
+        assert!(lock(&local.signer).signed.len() <= NAMES_MAX);
+    }
+
+    #[test]
+    fn a_rule_without_names_signs_those_of_this_machine() {
+        let (_folder, local) = local("127.0.0.9:0");
+        let of = |name| local.of(name, LocalNames::Loopback);
+        of(None).unwrap();
+        of(Some("localhost")).unwrap();
+        for name in ["a.test", "localhost.test", "bank.com"] {
+            assert!(matches!(of(Some(name)).map(drop), Err(LocalError::Unlisted)), "{name}");
+        }
+        local.of(Some("a.test"), LocalNames::Listed).unwrap();
+        // A list in a file may have it, and the authority may not sign it.
+        assert!(local.of(Some("bank.com"), LocalNames::Listed).is_err());
+        let names: Vec<String> = local.own_names.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["localhost", "127.0.0.1", "127.0.0.9", "::1"]);
+        let everywhere = config(Path::new("/"), "0.0.0.0:0");
+        let names: Vec<String> = own_names(&everywhere).iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["localhost", "127.0.0.1", "::1"]);
+    }
+
+    #[test]
+    fn a_reload_that_changes_nothing_of_it_signs_nothing_anew() {
+        let (folder, local) = local("127.0.0.1:0");
+        let again = |listener| {
+            let next = config(folder.path(), listener);
+            LocalCertificates::new(&next, Some(&local)).unwrap().unwrap()
+        };
+        assert!(Arc::ptr_eq(&local, &again("127.0.0.1:1")));
+        assert!(!Arc::ptr_eq(&local, &again("127.0.0.2:1")));
+        let mut without = config(folder.path(), "127.0.0.1:0");
+        without.rules = parse(
+            Path::new("/edge.toml"),
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[[rule]]\naction = \"refuse\"\n",
+            Depth::Files,
+            SystemTime::now(),
+        )
+        .unwrap()
+        .config
+        .rules;
+        assert!(LocalCertificates::new(&without, Some(&local)).unwrap().is_none());
+    }
+}

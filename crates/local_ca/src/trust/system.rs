@@ -81,7 +81,8 @@ impl SystemStore {
             TrustChange::Install => fs::write(&file, authority.pem()),
             TrustChange::Remove => fs::remove_file(&file),
         };
-        match (outcome(done, &file), run(&mut Command::new(&self.program))) {
+        let mut program = Command::new(&self.program);
+        match (outcome(done, &file), run(program.args(self.options(change)))) {
             (Outcome::Done, Err(why)) => Outcome::Failed(why),
             (outcome, _) => outcome,
         }
@@ -96,7 +97,14 @@ impl SystemStore {
             }
             TrustChange::Remove => format!("sudo rm {file}"),
         };
-        vec![first, format!("sudo {program}")]
+        let options = self.options(change).map(|option| format!(" {option}")).unwrap_or_default();
+        vec![first, format!("sudo {program}{options}")]
+    }
+
+    /// Without `--fresh` the links to a certificate that is gone stay in /etc/ssl/certs.
+    fn options(&self, change: TrustChange) -> Option<&'static str> {
+        let is_debian = self.program.ends_with("update-ca-certificates");
+        (is_debian && change == TrustChange::Remove).then_some("--fresh")
     }
 
     /// update-ca-certificates reads `.crt` only.
