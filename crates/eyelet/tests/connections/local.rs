@@ -143,19 +143,16 @@ fn an_authority_that_cannot_be_used_ends_the_start_and_says_what_to_do() {
     // Nobody can write there, not even root.
     assert!(serve("/proc/ca").contains("cannot be used"), "{}", serve("/proc/ca"));
     // An authority of long ago.
-    let expired = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
-        .args(["-subj", "/CN=old", "-days", "1", "-not_before", "20200101000000Z"])
-        .args(["-not_after", "20210101000000Z", "-keyout", "old.key", "-out", "old.pem"])
-        .current_dir(folder.path())
-        .output();
-    if expired.is_ok_and(|openssl| openssl.status.success()) {
-        let read = |name| fs::read_to_string(folder.path().join(name)).unwrap();
-        fs::write(&key, read("old.key") + &read("old.pem")).unwrap();
-        let said = serve("ca");
-        assert!(said.contains("expired on 2021-01-01T00:00:00Z"), "{said}");
-        assert!(said.contains("eyelet trust --remove"), "{said}");
-    }
+    let old = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let certificate = params.self_signed(&old).unwrap();
+    fs::write(&key, old.serialize_pem() + &certificate.pem()).unwrap();
+    let said = serve("ca");
+    assert!(said.contains("expired on 2021-01-01T00:00:00Z"), "{said}");
+    assert!(said.contains("eyelet trust --remove"), "{said}");
 }
 
 #[test]
