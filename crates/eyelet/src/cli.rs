@@ -16,7 +16,7 @@ use crate::signals::{Operated, Signals, StopCause};
 use crate::store::{self, Stored};
 use crate::takeover::Predecessor;
 use crate::train::{self, DictionaryCommand};
-use crate::{check, control, demo, explain, listen, serve, upgrade};
+use crate::{check, control, demo, explain, listen, local, serve, upgrade};
 use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_engine::worker::Order;
 use eyelet_sys::service;
@@ -79,6 +79,15 @@ enum Command {
     /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
+    /// Show who trusts the local certificate authority; install it, or remove it
+    ///
+    /// Exit status: 0, or 1 if something is left to be done, such as by root.
+    Trust(local::TrustArgs),
+    /// Write a certificate and its key, signed by the local certificate authority
+    ///
+    /// Writes NAME.pem and NAME.key, by the first name. Files of an earlier call are replaced. Exit
+    /// status: 0, or 1 if there are no files.
+    Cert(local::CertArgs),
     /// Run a self-contained edge on loopback, with its own CA, TLS origin and web application
     Demo(demo::DemoArgs),
 }
@@ -109,6 +118,8 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
         Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
+        Command::Trust(args) => local::trust(&args),
+        Command::Cert(args) => local::cert(&args),
         Command::Demo(args) => demo::run(args),
     }
 }

@@ -18,6 +18,7 @@ pub mod handover;
 pub mod handshake;
 pub mod intercept;
 pub mod listen;
+pub mod local;
 pub mod peek;
 pub mod program;
 pub mod proxy_protocol;

@@ -16,6 +16,7 @@ mod hellos;
 mod life;
 mod lists;
 mod liveness;
+mod local;
 mod manual;
 mod probes;
 mod proxy;
