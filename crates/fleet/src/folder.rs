@@ -36,6 +36,27 @@ impl FolderStore {
         sealed: &[u8],
         lifetime: Duration,
     ) -> Result<(), StoreError> {
+        let (folder, beside, content) = self.prepare(name, sealed, lifetime)?;
+        folder.create(name, &beside, &content)?;
+        Ok(())
+    }
+
+    pub fn put(&self, name: &str, sealed: &[u8], lifetime: Duration) -> Result<(), StoreError> {
+        let (folder, beside, content) = self.prepare(name, sealed, lifetime)?;
+        Ok(folder.write(name, &beside, &content)?)
+    }
+
+    pub fn remove(&self, name: &str) -> Result<(), StoreError> {
+        Ok(OwnFolder::open(&self.path)?.remove(name)?)
+    }
+
+    /// The folder, a name to write under at first, and what is written.
+    fn prepare(
+        &self,
+        name: &str,
+        sealed: &[u8],
+        lifetime: Duration,
+    ) -> Result<(OwnFolder, String, Vec<u8>), StoreError> {
         // Opened each time: it may be on a disk that comes and goes.
         let folder = OwnFolder::open(&self.path)?;
         sweep(&folder)?;
@@ -45,8 +66,7 @@ impl FolderStore {
         let mut random = [0; 8];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| StoreError::Value("no randomness"))?;
         let beside = format!("{name}.{:016x}", u64::from_be_bytes(random));
-        folder.create(name, &beside, &content)?;
-        Ok(())
+        Ok((folder, beside, content))
     }
 }
 
@@ -60,7 +80,9 @@ fn read(folder: &OwnFolder, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
     Ok((now_secs() < u64::from_be_bytes(*end)).then(|| sealed.to_vec()))
 }
 
-/// Removes values that have ended, and files that a crash left behind.
+/// Removes values that have ended, and files that a crash left behind. A value that another process
+/// stores in the place of one that has ended is lost if that happens between these two calls: a
+/// lock is then taken twice, and a certificate is ordered once more.
 fn sweep(folder: &OwnFolder) -> Result<(), StoreError> {
     for name in folder.names()?.iter().take(SWEEP_MAX) {
         if matches!(read(folder, name), Ok(None)) {
