@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use eyelet_policy::Rules;
 use toml::de::DeTable;
 
+use crate::acme::AcmeRules;
 use crate::checked::{Config, WatchedFile};
 use crate::diagnostic::Diagnostic;
 use crate::files::{Depth, Files, read};
@@ -17,7 +18,7 @@ use crate::lists::ListReader;
 use crate::reader::{Report, Section};
 use crate::rule::Lead;
 use crate::rules::Reading;
-use crate::{compression, fleet, rule, settings};
+use crate::{acme, compression, fleet, rule, settings};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -90,8 +91,11 @@ fn check(
     let mut files = Files::new(folder, depth, now);
     let served = served.map(|served| (&served.lists, served.policy.lists()));
     let mut lists = ListReader::new(folder, served);
-    let (rules, policy) = read_rules(&mut report, &document, &listeners, (&mut files, &mut lists));
+    let mut ordered = AcmeRules::default();
+    let reading = (&mut files, &mut lists, &mut ordered);
+    let (rules, policy) = read_rules(&mut report, &document, &listeners, reading);
     let rules = rules.finish(folder);
+    let acme = acme::read(&mut report, &document, &mut files, ordered, &listeners);
     let config = Config {
         listeners: listeners.list,
         rules,
@@ -103,6 +107,7 @@ fn check(
         dictionaries: compression::dictionaries(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),
         evidence: settings::evidence(&mut report, &document, &mut files),
+        acme,
         fleet: fleet::read(&mut report, &document, &mut files),
         tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),
@@ -132,7 +137,7 @@ fn read_rules<'t>(
     report: &mut Report<'_>,
     document: &Section<'t, '_>,
     listeners: &Listeners,
-    (files, lists): (&mut Files, &mut ListReader<'_>),
+    (files, lists, ordered): (&mut Files, &mut ListReader<'_>, &mut AcmeRules),
 ) -> (Reading<'t>, Rules) {
     let sections = document.sections(report, "rule", "[[rule]]");
     if sections.is_empty() && document.value("rule").is_none() {
@@ -152,9 +157,8 @@ fn read_rules<'t>(
             Some(name) => Cow::Borrowed(name.text),
             None => Cow::Owned(format!("rule {}", index + 1)),
         };
-        let Some(written) = rule::read(report, section, listeners, (files, lists)) else {
-            continue;
-        };
+        let reading = (&mut *files, &mut *lists, &mut *ordered);
+        let Some(written) = rule::read(report, section, listeners, reading) else { continue };
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
         leads.extend(written.lead);

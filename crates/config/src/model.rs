@@ -25,6 +25,9 @@ pub struct Listener {
     pub proxy_protocol_from: Vec<IpNet>,
     /// Whether another process may also bind the port.
     pub reuse_port: bool,
+    /// Who answers an ACME server's requests on a listener of kind `http_redirect`, if Eyelet has
+    /// no answer.
+    pub acme_upstream: Option<SocketAddr>,
     /// Whether the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
 }
@@ -139,6 +142,8 @@ impl fmt::Display for HostPort {
 pub struct Terminate {
     /// The application.
     pub upstream: TerminateUpstream,
+    /// Where its certificates come from.
+    pub certificates: CertificateSource,
     /// ALPN protocols to choose from, in order of preference. Empty: no ALPN.
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
@@ -149,6 +154,19 @@ pub struct Terminate {
     pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// Where the certificates of a rule come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CertificateSource {
+    /// Files, in `RuleList::certificates`.
+    #[default]
+    Files,
+    /// `"acme"`: one for each name, ordered from an ACME server.
+    Acme {
+        /// Whether a name is ordered when a client first asks for it.
+        on_demand: bool,
+    },
 }
 
 /// Where a terminated connection goes.

@@ -6,13 +6,14 @@ use std::time::Duration;
 use eyelet_policy::{NamePattern, Needs};
 use eyelet_wire::version::Version;
 
+use crate::acme::{ACME, AcmeRules};
 use crate::files::Files;
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
 use crate::matchers::{self, Matchers};
 use crate::model::{
-    Action, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Splice,
-    SpliceUpstream, Terminate, TerminateUpstream,
+    Action, CertificateSource, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse,
+    Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section, Text};
 use crate::{compression, values};
@@ -47,7 +48,7 @@ pub(super) fn read<'t>(
     report: &mut Report<'_>,
     section: &Section<'t, '_>,
     listeners: &Listeners,
-    (files, lists): (&mut Files, &mut ListReader<'_>),
+    (files, lists, ordered): (&mut Files, &mut ListReader<'_>, &mut AcmeRules),
 ) -> Option<Written<'t>> {
     section.check_keys(report, &known_keys());
     let matchers = matchers::read(report, section, listeners, lists);
@@ -66,8 +67,12 @@ pub(super) fn read<'t>(
             (Action::Splice(splice), needs)
         }
         Kind::Terminate => {
-            shown = certificates(report, section, &matchers, files);
-            let terminate = terminate(report, section, &matchers, files)?;
+            let source = certificate_source(report, section, &matchers, ordered);
+            if source == CertificateSource::Files {
+                shown = certificates(report, section, &matchers, files);
+            }
+            let mut terminate = terminate(report, section, &matchers, files)?;
+            terminate.certificates = source;
             (Action::Terminate(terminate), Needs::Hello)
         }
         Kind::Refuse => {
@@ -273,6 +278,7 @@ fn terminate(
     }
     Some(Terminate {
         upstream,
+        certificates: CertificateSource::Files,
         alpn_select,
         client_ca,
         compression,
@@ -318,6 +324,26 @@ fn read_http_keys(
         tls.name = read.unwrap_or_default();
     }
     tls.ca = ca.map(|text| files.check_authorities(report, text));
+}
+
+/// Whether certificates are read from files. Reports `acme_on_demand` where it has no effect.
+fn certificate_source(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    matchers: &Matchers<'_>,
+    ordered: &mut AcmeRules,
+) -> CertificateSource {
+    let text = section.value("certificate").and_then(|value| {
+        value.get_ref().as_str().map(|text| Text { text, at: value.span().start })
+    });
+    if let Some(text) = text.filter(|text| text.text == ACME) {
+        let on_demand = ordered.add(report, section, matchers, text);
+        return CertificateSource::Acme { on_demand };
+    }
+    if let Some(at) = section.key_at("acme_on_demand") {
+        report.error(at, "`acme_on_demand` is for `certificate = \"acme\"` only");
+    }
+    CertificateSource::Files
 }
 
 fn certificates<'t>(
@@ -431,7 +457,8 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 24] = [
+const ACTION_KEYS: [(&str, &[Kind]); 25] = [
+    ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Terminate]),

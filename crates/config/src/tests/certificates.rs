@@ -90,6 +90,7 @@ fn a_terminate_rule() {
     };
     let host = Host::Ip("127.0.0.1".parse().unwrap());
     let expected = Terminate {
+        certificates: CertificateSource::Files,
         upstream: TerminateUpstream::Http(HttpUpstream {
             address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
             tls: None,
