@@ -25,6 +25,9 @@ pub struct Listener {
     pub proxy_protocol_from: Vec<IpNet>,
     /// Whether another process may also bind the port.
     pub reuse_port: bool,
+    /// Who answers an ACME server's requests on a listener of kind `http_redirect`, if Eyelet has
+    /// no answer.
+    pub acme_upstream: Option<SocketAddr>,
     /// Whether the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
 }
@@ -161,6 +164,11 @@ pub enum CertificateSource {
     Files,
     /// `"local"`: one for each name, signed by the local certificate authority.
     Local(LocalNames),
+    /// `"acme"`: one for each name, ordered from an ACME server.
+    Acme {
+        /// Whether a name is ordered when a client first asks for it.
+        on_demand: bool,
+    },
 }
 
 /// The names that the local certificate authority signs for a rule.

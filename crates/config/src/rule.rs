@@ -6,6 +6,7 @@ use std::time::Duration;
 use eyelet_policy::{NamePattern, Needs};
 use eyelet_wire::version::Version;
 
+use crate::acme::{ACME, AcmeRules};
 use crate::files::Files;
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
@@ -43,12 +44,16 @@ enum Kind {
     Refuse,
 }
 
+/// What rules are read with: files, lists, the local authority, and what ACME is asked for.
+pub(super) type ReadState<'a, 'l> =
+    (&'a mut Files, &'a mut ListReader<'l>, &'a LocalSettings, &'a mut AcmeRules);
+
 /// Reads a rule. `None` if a mistake leaves no rule; the mistakes are in `report`.
 pub(super) fn read<'t>(
     report: &mut Report<'_>,
     section: &Section<'t, '_>,
     listeners: &Listeners,
-    (files, lists, local): (&mut Files, &mut ListReader<'_>, &LocalSettings),
+    (files, lists, local, ordered): ReadState<'_, '_>,
 ) -> Option<Written<'t>> {
     section.check_keys(report, &known_keys());
     let matchers = matchers::read(report, section, listeners, lists);
@@ -67,7 +72,7 @@ pub(super) fn read<'t>(
             (Action::Splice(splice), needs)
         }
         Kind::Terminate => {
-            let source = certificate_source(report, section, &matchers, local);
+            let source = certificate_source(report, section, &matchers, (local, ordered));
             if source == CertificateSource::Files {
                 shown = certificates(report, section, &matchers, files);
             }
@@ -326,13 +331,23 @@ fn read_http_keys(
     tls.ca = ca.map(|text| files.check_authorities(report, text));
 }
 
-/// Whether certificates are read from files.
+/// Whether certificates are read from files. Reports `acme_on_demand` where it has no effect.
 fn certificate_source(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
     matchers: &Matchers<'_>,
-    local: &LocalSettings,
+    (local, ordered): (&LocalSettings, &mut AcmeRules),
 ) -> CertificateSource {
+    let text = section.value("certificate").and_then(|value| {
+        value.get_ref().as_str().map(|text| Text { text, at: value.span().start })
+    });
+    if let Some(text) = text.filter(|text| text.text == ACME) {
+        let on_demand = ordered.add(report, section, matchers, text);
+        return CertificateSource::Acme { on_demand };
+    }
+    if let Some(at) = section.key_at("acme_on_demand") {
+        report.error(at, "`acme_on_demand` is for `certificate = \"acme\"` only");
+    }
     let Some(value) = section.value("certificate") else { return CertificateSource::Files };
     if value.get_ref().as_str() == Some(LOCAL) {
         let listed = (matchers.sni.as_slice(), !matchers.sni_lists.is_empty());
@@ -458,7 +473,8 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 24] = [
+const ACTION_KEYS: [(&str, &[Kind]); 25] = [
+    ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Terminate]),

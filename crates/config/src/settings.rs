@@ -187,7 +187,8 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 14] = [
+pub(super) const DOCUMENT_KEYS: [&str; 15] = [
+    "acme",
     "dictionary",
     "dns",
     "evidence",

@@ -82,14 +82,16 @@ idle_timeout = \"soon\"
 memory_max = \"12\"
 ",
         &[
-            "3:1: unknown key `lisener` in [[listener]] (known keys: address, \
+            "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
+             address, \
              defer_accept, kind, name, proxy_protocol_from, reuse_port)",
             "4:1: a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
              \"*.example.com\"",
             "5:37: `sni` is an integer; expected strings in the list",
-            "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
+            "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: \
+             acme_on_demand, action, \
              alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              compress, compress_effort, compress_event_streams, connect, destination, \
@@ -586,6 +588,7 @@ ja4 = false
 servers = ["9.9.9.9", "[::1]:5353"]
 "#;
 
+mod acme;
 mod certificates;
 mod intercept;
 mod lists;

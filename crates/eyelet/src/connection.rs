@@ -20,6 +20,7 @@ use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Reason, Stage};
+use eyelet_tls::server::Handshake;
 
 /// accept -> peek -> decide -> act. Then the connection is parked, or this function logs its end.
 // An `async fn` would keep its arguments twice and make every task that much larger.
@@ -50,16 +51,21 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
         // connections take this one.
         Box::pin(peek::proxy_header(connection, info, &mut peeked)).await?;
     }
-    match intercept::listener_of(connection, info).kind {
+    let listener = intercept::listener_of(connection, info);
+    match listener.kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(redirect(&connection.handle, &snapshot.config.http, info, peeked))
-                .await;
+            let redirects = (&*snapshot.acme, listener.acme_upstream, snapshot.https_port);
+            let http = &snapshot.config.http;
+            return Box::pin(redirect(&connection.handle, http, redirects, info, peeked)).await;
         }
         _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }
     let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked).await? {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
+        Ruling::Validate(with) => {
+            return Box::pin(action::validate::validate(connection, with, peeked)).await;
+        }
         Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
     };
     let action = snapshot.config.rules.at(rule).action;
@@ -91,6 +97,8 @@ enum Ruling {
         /// Facts of that hello for a terminator.
         offer: Offer,
     },
+    /// Answer an ACME server that validates the name.
+    Validate(Handshake),
     /// Refuse with this message and this end.
     Refuse(RefusalMessage, End),
 }
@@ -106,7 +114,7 @@ async fn decide(
     loop {
         let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
-            Judged::Need(Fact::Hello) => break,
+            Judged::Need(Fact::Hello) | Judged::Validation => break,
             Judged::Need(fact) => {
                 let fetch = known.fetch(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;
@@ -135,15 +143,11 @@ async fn decide(
         let needed = match reader.feed(peeked) {
             Peek::NeedMore { .. } => None,
             Peek::Hello(hello) => {
-                if !std::mem::replace(&mut is_logged, true) {
-                    peek::note_hello(connection, info, &hello);
-                }
-                match judge(connection, info, &mut known, Some(&hello)) {
-                    Judged::Ruling(ruling) => {
-                        shadow::note(connection, info, &mut known, Some(&hello));
-                        return Ok(ruling);
-                    }
-                    Judged::Need(fact) => Some(fact),
+                let is_first = !std::mem::replace(&mut is_logged, true);
+                match judge_hello(connection, info, &mut known, &hello, is_first) {
+                    Judged::Ruling(ruling) => return Ok(ruling),
+                    Judged::Need(fact) => Some(Some(fact)),
+                    Judged::Validation => Some(None),
                 }
             }
             unreadable => {
@@ -152,9 +156,15 @@ async fn decide(
             }
         };
         match needed {
-            Some(fact) => {
+            Some(Some(fact)) => {
                 let fetch = known.fetch_evidence(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
+            }
+            Some(None) => {
+                let found = Box::pin(action::validate::find(connection, info)).await?;
+                if let Some(with) = found {
+                    return Ok(Ruling::Validate(with));
+                }
             }
             None => peek::more(connection, peeked, Stage::Hello).await?,
         }
@@ -167,6 +177,29 @@ enum Judged {
     Ruling(Ruling),
     /// The rules need a fact that costs something.
     Need(Fact),
+    /// An ACME server may ask to validate the name. The rules were not asked.
+    Validation,
+}
+
+/// Asks the rules with a hello, which is noted when it is first read.
+fn judge_hello(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    hello: &Hello<'_>,
+    is_first: bool,
+) -> Judged {
+    if is_first {
+        peek::note_hello(connection, info, hello);
+        if action::validate::is_asked(connection, info, hello) {
+            return Judged::Validation;
+        }
+    }
+    let judged = judge(connection, info, known, Some(hello));
+    if let Judged::Ruling(_) = judged {
+        shadow::note(connection, info, known, Some(hello));
+    }
+    judged
 }
 
 /// Asks the rules with the facts known so far.

@@ -26,6 +26,10 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Certificates that an ACME server has issued.
+    acme_issued,
+    /// Orders at an ACME server that failed.
+    acme_failures,
     /// Connections accepted since the start.
     accepted,
     /// Times that accepting paused: at the connection limit or out of descriptors.
@@ -82,9 +86,12 @@ impl std::fmt::Display for CounterValues {
             self.sources_replaced,
             self.sources_refused,
         )?;
-        match self.store_failures {
-            0 => Ok(()),
-            failures => write!(f, ", the store of the fleet failed {failures} times"),
+        if self.store_failures > 0 {
+            write!(f, ", the store of the fleet failed {} times", self.store_failures)?;
+        }
+        match (self.acme_issued, self.acme_failures) {
+            (0, 0) => Ok(()),
+            (issued, failed) => write!(f, "; {issued} certificates issued, {failed} orders failed"),
         }
     }
 }

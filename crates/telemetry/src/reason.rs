@@ -13,8 +13,8 @@ use eyelet_wire::proxy::ProxyFault;
 
 pub use error::{Detail, Http2Failure, IoFailure};
 pub use parts::{
-    Class, Guarded, HandshakeFault, Limit, Loop, NotConnect, Party, Peer, SecondHello, ServerFault,
-    Shed, Stage, StreamFlood, When,
+    CertificateLack, Class, Guarded, HandshakeFault, Limit, Loop, NotConnect, Party, Peer,
+    SecondHello, ServerFault, Shed, Stage, StreamFlood, When,
 };
 
 /// Why a connection or a request ended. docs/access-log.md has a table of all of them.
@@ -73,6 +73,8 @@ pub enum Reason {
     NoAddress,
     /// The rule splices to a destination or name that the connection does not have.
     NoDestination,
+    /// There is no certificate for the name, for this reason.
+    NoCertificate(CertificateLack),
     /// There is no PROXY header, but the source must send one.
     NoProxyHeader,
     /// There is no CONNECT request where one was expected.
@@ -117,6 +119,8 @@ pub enum Reason {
     UpstreamReset,
     /// TLS with the upstream failed.
     UpstreamTls(Detail),
+    /// An ACME server validated the name here.
+    Validated,
     /// The upstream says that it has not processed the request.
     UpstreamUnread,
     /// The upstream requires HTTP/1.1.
@@ -170,10 +174,12 @@ impl Reason {
             | Self::Redirected
             | Self::SwitchedProtocols
             | Self::Truncated
-            | Self::UpstreamClosed => Class::Closed,
-            Self::Configuration(_) | Self::MixedFamilies | Self::NoDestination => {
-                Class::Configuration
-            }
+            | Self::UpstreamClosed
+            | Self::Validated => Class::Closed,
+            Self::Configuration(_)
+            | Self::NoCertificate(_)
+            | Self::MixedFamilies
+            | Self::NoDestination => Class::Configuration,
             Self::Drained(_) => Class::Drained,
             Self::CodingFailed | Self::Internal(_) | Self::Unregistered(_) => Class::Internal,
             Self::Handshake(HandshakeFault::Internal, _) => Class::Internal,
@@ -260,6 +266,7 @@ impl Reason {
             // The client gets no alert: it is this process, or has sent nothing yet.
             Self::Loop(Loop::Dialled | Loop::Own | Loop::ToListener) => None,
             Self::MalformedName(_) => Some(AlertDescription::DecodeError),
+            Self::NoCertificate(_) => Some(AlertDescription::HandshakeFailure),
             Self::Record(fault) => AlertDescription::from_code(fault.alert()),
             // RFC 8446 section 4.1.2: the second hello equals the first except for a few fields.
             Self::SecondHello(_) => Some(AlertDescription::IllegalParameter),

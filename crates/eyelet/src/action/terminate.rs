@@ -1,16 +1,19 @@
 //! Terminate: shakes hands, dials the application, and parks the connection.
 
+use std::sync::Arc;
+
 use eyelet_policy::Refusal;
 use eyelet_wire::hello::Hello;
 use eyelet_wire::version::SSL30;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::action::refuse;
+use crate::action::refuse::{self, RefusalMessage};
 use crate::connection_handle::ConnectionHandle;
 use crate::handshake::{Handshaken, handshake};
+use crate::peek;
 use crate::proxy_protocol::{self, Tls};
 use crate::upstream;
-use eyelet_config::{Terminate, TerminateUpstream};
+use eyelet_config::{CertificateSource, Terminate, TerminateUpstream};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::{Terminated, final_alert};
 use eyelet_engine::relay::{Flow, Relay};
@@ -18,7 +21,8 @@ use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
-use eyelet_telemetry::reason::{Detail, Reason};
+use eyelet_telemetry::reason::{CertificateLack, Detail, Reason, Stage};
+use eyelet_tls::certificates::Certificates;
 use eyelet_tls::server::TlsError;
 
 /// Facts of a hello that a terminator needs beside its bytes and its versions.
@@ -48,7 +52,7 @@ pub async fn terminate(
 ) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
     let name = info.decided.sni.as_deref();
-    let with = match snapshot.tls.of(&snapshot.config.rules, rule, name) {
+    let mut with = match snapshot.tls.of(&snapshot.config.rules, rule, name) {
         Ok(with) => with,
         Err(TlsError::Unlisted) => {
             let (answer, end) = refuse::by_rule(None, Refusal::NoRule, None);
@@ -68,6 +72,15 @@ pub async fn terminate(
         return refuse::refuse(connection, &answer, end);
     }
     connection.handle.due_in(snapshot.config.limits.handshake_timeout);
+    if let CertificateSource::Acme { on_demand } = terminate.certificates {
+        with.certificates = match Box::pin(issued(connection, info, on_demand)).await? {
+            Ok(certificates) => certificates,
+            Err(lack) => {
+                let end = End::failed(Reason::NoCertificate(lack));
+                return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
+            }
+        };
+    }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
@@ -94,6 +107,24 @@ pub async fn terminate(
     }
     park::park(&connection.handle, info, Relay::Terminate(terminated));
     Ok(())
+}
+
+/// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.
+async fn issued(
+    connection: &ConnectionHandle,
+    info: &ConnectionInfo,
+    on_demand: bool,
+) -> Result<Result<Arc<Certificates>, CertificateLack>, End> {
+    let snapshot = &connection.worker.snapshot;
+    let Some(name) = &info.decided.sni else { return Ok(Err(CertificateLack::NoName)) };
+    let mut issued = snapshot.acme.certificates(name);
+    if on_demand && matches!(issued, Err(CertificateLack::Ordered)) {
+        // The rest is for the handshake.
+        let wait = snapshot.config.limits.handshake_timeout * 3 / 4;
+        let order = async { issued = snapshot.acme.order(name, wait).await };
+        peek::while_there(connection, order, Stage::Handshake).await?;
+    }
+    Ok(issued)
 }
 
 async fn dial(

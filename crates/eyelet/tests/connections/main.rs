@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acme;
 mod bad_input;
 mod clients;
 mod ends;

@@ -76,6 +76,36 @@ impl Class {
     }
 }
 
+/// Why there is no certificate for a name that is ordered from an ACME server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateLack {
+    /// More names are asked for at once than can be ordered.
+    Busy,
+    /// The last order failed. The diagnostics say why.
+    Failed,
+    /// The hello has no name.
+    NoName,
+    /// It is ordered, and not issued yet.
+    Ordered,
+    /// It was not issued while the client waited.
+    Slow,
+    /// More names are served than may be ordered for clients.
+    TooMany,
+}
+
+impl fmt::Display for CertificateLack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "too many names are asked for at once",
+            Self::Failed => "the last order failed",
+            Self::NoName => "the hello has no name",
+            Self::Ordered => "it is ordered, and not issued yet",
+            Self::Slow => "it was not issued while the client waited",
+            Self::TooMany => "more names are served than may be ordered for clients",
+        })
+    }
+}
+
 /// One of the two peers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {

@@ -25,6 +25,7 @@ rows! {
     Reason::Answered => "`answered by Eyelet`",
     Reason::SwitchedProtocols => "`switched protocols`",
     Reason::Redirected => "`http_redirect`",
+    Reason::Validated => "`an ACME server validated the name`",
     Reason::ClientClosed(None) => "`client closed`",
     Reason::UpstreamClosed => "`upstream closed`",
     Reason::ClosedAfterResponse => "`closed after a response`",
@@ -98,6 +99,7 @@ rows! {
     Reason::Http2(Peer::Upstream, _) => "`upstream: HTTP/2: …`",
     Reason::UpstreamWantsHttp1 => "`upstream: it wants HTTP/1.1`",
     Reason::Configuration(_) => "`configuration: …`",
+    Reason::NoCertificate(_) => "`no certificate: …`",
     Reason::NoDestination => "`no destination to splice to`",
     Reason::MixedFamilies => "`upstream: it is not of the client's address family`",
     Reason::CodingFailed => "`the coding failed`",
@@ -140,6 +142,7 @@ fn plain_examples() -> Vec<Reason> {
         Reason::UpstreamReset,
         Reason::UpstreamUnread,
         Reason::UpstreamWantsHttp1,
+        Reason::Validated,
     ]
 }
 
@@ -205,6 +208,15 @@ fn grouped_examples() -> Vec<Reason> {
         L::UpstreamBody,
     ];
     all.extend(limits.map(|limit| Reason::Timeout(limit, None)));
+    let lacks = [
+        CertificateLack::Busy,
+        CertificateLack::Failed,
+        CertificateLack::NoName,
+        CertificateLack::Ordered,
+        CertificateLack::Slow,
+        CertificateLack::TooMany,
+    ];
+    all.extend(lacks.map(Reason::NoCertificate));
     let sheds = [
         Shed::Excess,
         Shed::Idle,
