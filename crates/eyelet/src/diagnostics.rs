@@ -26,7 +26,9 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// How long the process waits at its end for the reader.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The filter without EYELET_LOG. Libraries log what peers do, so they are left out.
-const FILTER: &str = "eyelet=info";
+pub const FILTER: &str = "eyelet=info";
+/// The same where the terminal belongs to an application.
+pub const QUIET_FILTER: &str = "eyelet=warn";
 
 /// The place in the source that logs a line, as `tracing` names it.
 type Kind = &'static str;
@@ -58,15 +60,16 @@ pub struct Diagnostics {
     done: Receiver<()>,
 }
 
-/// Starts the thread that writes everything that is logged, and every panic.
+/// Starts the thread that writes everything that is logged, and every panic. Without EYELET_LOG
+/// `filter` says what is logged.
 ///
 /// # Errors
 /// The thread cannot be started, or standard error is closed.
-pub fn start() -> io::Result<Diagnostics> {
+pub fn start(filter: &str) -> io::Result<Diagnostics> {
     // A descriptor of its own: a write that is stuck must not hold the lock of std's stderr.
     let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let diagnostics = Diagnostics::new(out)?;
-    let filter = EnvFilter::try_from_env("EYELET_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER));
+    let filter = EnvFilter::try_from_env("EYELET_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)

@@ -174,6 +174,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
+    ("crates/child", Some(&["eyelet-sys", "thiserror"])),
     (
         "crates/resolve",
         Some(&[
