@@ -15,6 +15,7 @@ mod flushes;
 mod kept;
 mod loops;
 mod requests;
+mod run;
 mod strict;
 mod two;
 mod two_floods;
