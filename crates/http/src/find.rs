@@ -56,10 +56,10 @@ pub async fn find(
             return Ok(kept);
         }
         // One deadline for other requests' dials and for its own.
-        let give_up_at = *began.get_or_insert_with(Instant::now) + to.wait;
+        let give_up_at = *began.get_or_insert_with(Instant::now) + route.wait();
         if spoken != Spoken::One && shelf.is_dialled(in_vain) {
             // A dial has its own timeouts.
-            stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
+            stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
             Box::pin(while_here(stream, shelf.settled())).await?;
             continue;
         }
@@ -118,7 +118,7 @@ async fn reach(
 ) -> Result<Result<Dialled, DialFailure>, Failure> {
     let to = route.upstream().ok_or(Failure::Answer(NO_UPSTREAM))?;
     // The dial has its own timeouts.
-    stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
+    stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
     let dialling = (spoken != Spoken::One).then(|| route.shelf.dials());
     let begins = (spoken, &*served.preface);
     let dialled = dial::dial(&worker.dialler, to, begins, &served.info);

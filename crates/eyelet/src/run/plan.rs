@@ -129,10 +129,8 @@ impl Plan {
         let upstream = upstream(&site.upstream, self.edge.tcp);
         let _ = writeln!(rule, "action = \"terminate\"\n{}", self.certificate);
         let _ = writeln!(rule, "upstream = {}", quoted(Path::new(&upstream)));
-        if !self.edge.tcp {
-            let hold = humantime::format_duration(self.edge.hold).to_string().replace(' ', "");
-            let _ = writeln!(rule, "upstream_wait = \"{hold}\"");
-        }
+        let hold = humantime::format_duration(self.edge.hold).to_string().replace(' ', "");
+        let _ = writeln!(rule, "upstream_wait = \"{hold}\"");
         if let Some(ca) = &self.edge.client_ca {
             let _ = writeln!(rule, "client_ca = {}", quoted(ca));
         }

@@ -7,8 +7,8 @@ use crate::listen::ListenError;
 
 /// The ports of https and http, and the ones of users without the right to those.
 pub(super) const HTTPS: [u16; 2] = [443, 8443];
-const HTTP: u16 = 80;
-/// How many ports from 8443 on are tried.
+const HTTP: [u16; 2] = [80, 8080];
+/// How many ports from 8443 and from 8080 on are tried.
 const TRIES: u16 = 20;
 
 /// Where to listen.
@@ -34,29 +34,44 @@ impl Ports {
             true => [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
             false => [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
         };
-        let [own, other] = HTTPS;
-        let mut taken = Vec::new();
-        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-        for port in std::iter::once(own).chain((other..).take(TRIES.into())) {
-            match bound(&ips, port) {
-                Ok(https) => {
-                    if let Some(first) = taken.first() {
-                        say(&format!("port {first} is taken; listening on {port}"));
-                    }
-                    // A redirect leads to the default port of https.
-                    let http = if port == own { bound(&ips, HTTP).ok() } else { None };
-                    return Ok(Self { https, http: http.unwrap_or_default() });
+        let https = first_free(&ips, &HTTPS, &mut say)?;
+        // Plain http is for convenience: nobody is told about a port that is not to be had.
+        let first = https.first().map_or(0, SocketAddr::port);
+        let plain = if first == HTTPS[0] { &HTTP[..1] } else { &HTTP[1..] };
+        let http = first_free(&ips, plain, &mut |_: &str| ()).unwrap_or_default();
+        Ok(Self { https, http })
+    }
+}
+
+/// The first of these ports, or of those that follow the last one, that is free on all addresses.
+fn first_free(
+    ips: &[IpAddr],
+    ports: &[u16],
+    say: &mut impl FnMut(&str),
+) -> Result<Vec<SocketAddr>, ListenError> {
+    let (last_port, first) = (ports.last().copied().unwrap_or(0), ports.first());
+    let next = if last_port < 1024 { 0 } else { TRIES };
+    let tried = ports.iter().copied().chain((last_port..).skip(1).take(next.into()));
+    let (mut taken, mut failed) = (None, io::Error::from(io::ErrorKind::AddrInUse));
+    for port in tried {
+        match bound(ips, port) {
+            Ok(bound) => {
+                if let Some(taken) = taken {
+                    say(&format!("port {taken} is taken; listening on {port}"));
                 }
-                Err(error) => {
-                    if error.kind() == io::ErrorKind::AddrInUse {
-                        taken.push(port);
-                    }
-                    last = error;
+                return Ok(bound);
+            }
+            Err(error) => {
+                if error.kind() == io::ErrorKind::AddrInUse {
+                    taken = taken.or(Some(port));
                 }
+                failed = error;
             }
         }
-        Err(ListenError { address: SocketAddr::new(ips[0], other), error: last })
     }
+    let port = first.copied().unwrap_or(0);
+    let ip = ips.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into());
+    Err(ListenError { address: SocketAddr::new(ip, port), error: failed })
 }
 
 /// These addresses with a port that is free on all that this machine has.

@@ -16,6 +16,7 @@ mod kept;
 mod loops;
 mod requests;
 mod run;
+mod run_memory;
 mod strict;
 mod two;
 mod two_floods;

@@ -6,21 +6,21 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::support::client::{Offer, echo};
 use crate::support::{A_WHILE, Folder, Pki, Said, Talk, edge, need, output, until};
 
 /// The program in `tests/programs`.
-fn program(name: &str) -> String {
+pub fn program(name: &str) -> String {
     format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// A running `eyelet run` or `eyelet proxy`.
-struct Run {
+pub struct Run {
     talk: Talk,
-    pki: Pki,
-    port: u16,
+    pub pki: Pki,
+    pub port: u16,
 }
 
 fn command(pki: &Pki, word: &str, options: &[&str]) -> Command {
@@ -32,7 +32,7 @@ fn command(pki: &Pki, word: &str, options: &[&str]) -> Command {
 }
 
 impl Run {
-    fn start(options: &[&str], child: &[&str]) -> Self {
+    pub fn start(options: &[&str], child: &[&str]) -> Self {
         let pki = Pki::new();
         let mut command = command(&pki, "run", &["--name", "app.test"]);
         command.args(options).arg("--").args(child);
@@ -53,10 +53,17 @@ impl Run {
     }
 
     /// Waits until it listens, as often.
-    fn listens(&self, times: usize) {
+    pub fn listens(&self, times: usize) {
         until("the application", || {
             (self.talk.said().matches("the command listens on").count() >= times).then_some(())
         });
+    }
+
+    /// Eyelet and the application.
+    pub fn pids(&self) -> [Pid; 2] {
+        let said = self.talk.said();
+        let app = said.split_once("(process ").unwrap().1.split(')').next().unwrap();
+        [self.talk.pid(), Pid::from_raw(app.parse().unwrap()).unwrap()]
     }
 
     fn starts(&self) -> usize {
@@ -334,11 +341,19 @@ fn an_application_that_is_not_http_gets_bytes_and_the_clients_address() {
     let app = program("echo.py");
     let run = Run::start(&["--tcp", "--proxy-protocol"], &["python3", &app]);
     run.listens(1);
-    let mut client = Offer::new(&run.pki).connect(([127, 0, 0, 1], run.port).into(), "app.test");
+    let connect = || Offer::new(&run.pki).connect(([127, 0, 0, 1], run.port).into(), "app.test");
+    let mut client = connect();
     let mut said = [0; 17];
     client.read_exact(&mut said).unwrap();
     assert_eq!(&said, b"client 127.0.0.1\n");
     echo(&mut client, b"bytes");
+    // A connection that comes while it restarts is held.
+    let [_, app] = run.pids();
+    rustix::process::kill_process(app, Signal::KILL).unwrap();
+    until("its end", || run.talk.said().contains("signal: 9").then_some(()));
+    let mut client = connect();
+    client.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"client 127.0.0.1\n");
 }
 
 #[test]
@@ -354,7 +369,7 @@ fn a_server_of_pythons_standard_library_is_served() {
 }
 
 /// A port that is free now.
-fn free_port() -> String {
+pub fn free_port() -> String {
     eyelet_child::free_port().unwrap().to_string()
 }
 
