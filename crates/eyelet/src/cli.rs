@@ -21,12 +21,13 @@ use eyelet_engine::worker::Order;
 use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
+const AFTER_HELP: &str = "Start with `eyelet demo`, or `eyelet run -- node server.js`. \
+    docs/configuration.md lists every key of FILE.";
+
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
 #[derive(Debug, Parser)]
 #[command(name = "eyelet", version, about, max_term_width = 100)]
-#[command(
-    after_help = "Start with `eyelet demo`, or `eyelet run -- node server.js`. docs/configuration.md lists every key of FILE."
-)]
+#[command(after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -1,5 +1,5 @@
-//! Finds an upstream connection for a request: a kept one, or a new one. Holds the request while the
-//! upstream accepts no connection.
+//! Finds an upstream connection for a request: a kept one, or a new one. Holds the request while
+//! the upstream accepts no connection.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,7 +10,7 @@ use eyelet_telemetry::reason::Reason;
 use eyelet_tls::client::Spoken;
 
 use super::failure::Failure;
-use super::pool::Held;
+use super::pool::HeldRequest;
 use super::route::Route;
 use super::served_connection::{Record, ServedConnection};
 use super::stream::{ExchangeError, Stream};
@@ -43,7 +43,7 @@ pub async fn find(
     // A reload while the request is held may have changed the upstream.
     let mut newer: Option<(_, Route)> = None;
     let (mut in_vain, mut began) = (None, None);
-    let mut held: Option<Held> = None;
+    let mut held: Option<HeldRequest> = None;
     loop {
         let (worker, route) = match &newer {
             Some((worker, route)) => (worker, route),

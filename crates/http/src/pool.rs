@@ -33,8 +33,8 @@ const KEPT_MARGIN: Duration = Duration::from_secs(1);
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// HTTP/1.1 connections kept for one upstream.
 const IDLE_MAX: usize = 64;
-/// Requests that a worker holds while one upstream accepts no connection. Each holds a task of 9 KiB
-/// and at most 64 KiB of its body. Afterwards all dial at once, and common servers queue 511
+/// Requests that a worker holds while one upstream accepts no connection. Each holds a task of
+/// 9 KiB and at most 64 KiB of its body. Afterwards all dial at once, and common servers queue 511
 /// connections or fewer.
 const HELD_MAX: usize = 1024;
 /// Time between dials to an upstream for which requests are held. One of them dials.
@@ -207,12 +207,12 @@ impl Shelf {
     }
 
     /// Holds a request after a dial that failed. `None`: too many are held.
-    pub fn hold(self: &Rc<Self>) -> Option<Held> {
+    pub fn hold(self: &Rc<Self>) -> Option<HeldRequest> {
         if self.held.get() >= HELD_MAX {
             return None;
         }
         self.held.update(|held| held + 1);
-        Some(Held { shelf: self.clone(), probes: false })
+        Some(HeldRequest { shelf: self.clone(), probes: false })
     }
 
     fn sweep_later(self: &Rc<Self>) {
@@ -264,12 +264,12 @@ impl Drop for Dialling {
 }
 
 /// A request that is held while the upstream accepts no connection.
-pub struct Held {
+pub struct HeldRequest {
     shelf: Rc<Shelf>,
     probes: bool,
 }
 
-impl Held {
+impl HeldRequest {
     /// Waits before the next dial: until one of another request was successful, or `end`. One
     /// request probes for all.
     pub async fn wait(&mut self, end: Instant) {
@@ -293,7 +293,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldRequest {
     fn drop(&mut self) {
         self.shelf.held.update(|held| held - 1);
         if self.stop_probing() {

@@ -117,23 +117,6 @@ pub fn make(folder: &TemporaryFolder) -> io::Result<(DemoCertificates, Identity)
     Ok((files, origin))
 }
 
-/// Makes an authority and a certificate for these names, and writes `ca.pem`, `app.pem` and
-/// `app.key`.
-///
-/// # Errors
-/// As [`make`].
-pub fn make_for(folder: &TemporaryFolder, names: &[&str]) -> io::Result<DemoCertificates> {
-    let ca_key = KeyPair::generate().map_err(io::Error::other)?;
-    let ca_params = authority()?;
-    let ca = ca_params.self_signed(&ca_key).map_err(io::Error::other)?;
-    let (app, app_key) = leaf(names, &Issuer::new(ca_params, ca_key))?;
-    Ok(DemoCertificates {
-        ca: folder.write("ca.pem", &ca.pem())?,
-        app_certificate: folder.write("app.pem", &app.pem())?,
-        app_key: folder.write("app.key", &app_key.serialize_pem())?,
-    })
-}
-
 fn authority() -> io::Result<CertificateParams> {
     let mut params = dated(&[])?;
     params.distinguished_name.push(DnType::CommonName, "Eyelet demo authority");

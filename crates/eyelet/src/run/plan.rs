@@ -28,8 +28,8 @@ pub(super) struct Plan {
     /// The part with the certificate.
     certificate: String,
     sites: Vec<Site>,
-    /// Whether only the name of a site leads to it.
-    by_name: bool,
+    /// The names that lead to a site beside its own. `None`: all do.
+    others: Option<&'static [&'static str]>,
     port: u16,
     /// Where the certificate is.
     _folder: Option<Arc<TemporaryFolder>>,
@@ -44,7 +44,9 @@ impl Plan {
     ) -> Self {
         let upstream = format!("127.0.0.1:{port}");
         let sites = vec![Site { name: args.name.clone(), upstream }];
-        Self { port, by_name: false, ..Self::new(&args.edge, sites, ports, certificate) }
+        // A given certificate may have other names.
+        let others = certificate.folder.is_some().then_some(&["localhost", ""][..]);
+        Self { port, others, ..Self::new(&args.edge, sites, ports, certificate) }
     }
 
     pub(super) fn of_proxy(args: &ProxyArgs, ports: &Ports, certificate: &Certificate) -> Self {
@@ -66,7 +68,7 @@ impl Plan {
             listeners,
             certificate: certificate.keys.clone(),
             sites,
-            by_name: true,
+            others: Some(&[]),
             port: 0,
             _folder: certificate.folder.clone(),
         }
@@ -123,8 +125,11 @@ impl Plan {
 
     fn rule(&self, site: &Site) -> String {
         let mut rule = format!("[[rule]]\nname = \"{}\"\n", site.name);
-        if self.by_name {
-            let _ = writeln!(rule, "sni = \"{}\"", site.name);
+        if let Some(others) = self.others {
+            let others = others.iter().copied().filter(|other| *other != site.name);
+            let names = std::iter::once(&*site.name).chain(others);
+            let names: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
+            let _ = writeln!(rule, "sni = [{}]", names.join(", "));
         }
         let upstream = upstream(&site.upstream, self.edge.tcp);
         let _ = writeln!(rule, "action = \"terminate\"\n{}", self.certificate);

@@ -1,5 +1,5 @@
-//! The memory of 200 echo clients, with TLS in the application and with TLS in Eyelet. The figures are
-//! those of docs/from-node.md and docs/from-twisted.md: run it with `--nocapture`.
+//! The memory of 200 echo clients, with TLS in the application and with TLS in Eyelet. The figures
+//! are those of docs/from-node.md and docs/from-twisted.md: run it with `--nocapture`.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
