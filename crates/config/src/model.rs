@@ -144,6 +144,8 @@ pub struct Terminate {
     pub upstream: TerminateUpstream,
     /// Where its certificates come from.
     pub certificates: CertificateSource,
+    /// How long connections and requests are held while the upstream is down.
+    pub upstream_wait: Duration,
     /// ALPN protocols to choose from, in order of preference. Empty: no ALPN.
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
@@ -198,8 +200,6 @@ pub struct HttpUpstream {
     pub address: HttpAddress,
     /// For `https://`.
     pub tls: Option<UpstreamTls>,
-    /// How long requests are held while the upstream is down.
-    pub wait: Duration,
     /// Whether we speak HTTP/2 to it.
     pub http2: UpstreamHttp2,
 }

@@ -277,6 +277,9 @@ fn terminate(
         TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => Vec::new(),
     });
+    let wait = section.text(report, "upstream_wait");
+    let wait =
+        wait.and_then(|text| report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT)));
     let compression = compression::rule(report, section);
     if !matches!(upstream, TerminateUpstream::Http(_)) {
         compression::check_unused(report, section);
@@ -284,6 +287,7 @@ fn terminate(
     Some(Terminate {
         upstream,
         certificates: CertificateSource::Files,
+        upstream_wait: wait.unwrap_or_default(),
         alpn_select,
         client_ca,
         compression,
@@ -301,19 +305,14 @@ fn read_http_keys(
 ) {
     let ca = section.text(report, "upstream_ca");
     let name = section.text(report, "upstream_name");
-    let wait = section.text(report, "upstream_wait");
     let http2 = section.text(report, "upstream_http2");
     let TerminateUpstream::Http(http) = upstream else {
-        for text in [&ca, &name, &wait, &http2].into_iter().flatten() {
+        for text in [&ca, &name, &http2].into_iter().flatten() {
             let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
             report.error(text.at, message);
         }
         return;
     };
-    if let Some(text) = wait {
-        let read = report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT));
-        http.wait = read.unwrap_or(http.wait);
-    }
     if let Some(text) = http2 {
         let read = report.keep(text.at, values::upstream_http2(text.text));
         http.http2 = read.unwrap_or(http.http2);

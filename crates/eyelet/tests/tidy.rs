@@ -219,6 +219,7 @@ const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
+    ("crates/child", Some(&["eyelet-sys", "thiserror"])),
     (
         "crates/resolve",
         Some(&[

@@ -10,6 +10,7 @@ mod exchange;
 pub mod failure;
 mod fault;
 pub mod fields;
+mod find;
 mod frames;
 pub mod framing;
 pub mod head;

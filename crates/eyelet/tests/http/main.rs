@@ -15,6 +15,8 @@ mod flushes;
 mod kept;
 mod loops;
 mod requests;
+mod run;
+mod run_memory;
 mod strict;
 mod two;
 mod two_floods;

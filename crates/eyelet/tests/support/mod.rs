@@ -34,7 +34,7 @@ pub use edge::Edge;
 pub use hello::{Hello, records};
 pub use namespaces::{Net, Place};
 pub use pki::Pki;
-pub use program::{Talk, built, need, output};
+pub use program::{Said, Talk, built, need, output};
 pub use upstream::Upstream;
 
 /// How long a test waits for what must come: far more than it takes on a machine with two cores
