@@ -225,6 +225,8 @@ pub enum ProxyProtocol {
 pub struct Refuse {
     /// Replaces the reason's alert.
     pub alert: Option<AlertDescription>,
+    /// A line that a refused client of a proxy is shown.
+    pub message: Option<Box<str>>,
 }
 
 /// How the responses of a rule are compressed.

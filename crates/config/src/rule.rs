@@ -73,7 +73,9 @@ pub(super) fn read<'t>(
         Kind::Refuse => {
             let alert = section.text(report, "alert");
             let alert = alert.and_then(|text| report.keep(text.at, values::alert(text.text)));
-            (Action::Refuse(Refuse { alert }), Needs::Nothing)
+            let message = section.text(report, "message");
+            let message = message.and_then(|text| report.keep(text.at, values::message(text.text)));
+            (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }
     };
     let lead = lead(report, section, &action, &matchers.listeners, listeners);
@@ -431,7 +433,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 24] = [
+const ACTION_KEYS: [(&str, &[Kind]); 25] = [
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Terminate]),
@@ -447,6 +449,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 24] = [
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("key", &[Kind::Terminate]),
+    ("message", &[Kind::Refuse]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
     ("tls_version_min", &[Kind::Terminate]),

@@ -94,7 +94,7 @@ memory_max = \"12\"
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              compress, compress_effort, compress_event_streams, connect, destination, \
              dictionary, ech, evidence, fast_open, forbid_tls_compression, ja4, key, \
-             length_hiding, listener, name, offload, proxy_protocol, shadow, sni, \
+             length_hiding, listener, message, name, offload, proxy_protocol, shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
              tls_version_min, upstream, upstream_allow, upstream_ca, upstream_http2, \
              upstream_name, upstream_wait)",
@@ -513,7 +513,7 @@ fn a_whole_configuration() {
     assert_eq!(*config.rules.at(1).action, splice(by_name, allow));
     assert_eq!(config.rules.at(2).action_number, config.rules.at(3).action_number);
     let alert = Some(AlertDescription::AccessDenied);
-    assert_eq!(*config.rules.at(2).action, Action::Refuse(Refuse { alert }));
+    assert_eq!(*config.rules.at(2).action, Action::Refuse(Refuse { alert, message: None }));
     let limits = Limits {
         hello_bytes_max: 16_384,
         idle_timeout: Duration::from_secs(90),

@@ -106,7 +106,10 @@ async fn decide(
     loop {
         let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
-            Judged::Need(Fact::Hello) => break,
+            Judged::Need(Fact::Hello) => match known.settle_target(connection, info) {
+                Some((answer, end)) => Ruling::Refuse(answer, end),
+                None => break,
+            },
             Judged::Need(fact) => {
                 let fetch = known.fetch(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;

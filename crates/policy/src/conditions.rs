@@ -171,6 +171,11 @@ impl Conditions {
         sni_verified.is_some_and(|(_, evidence)| **evidence == [EvidenceKind::Connect])
     }
 
+    /// Whether `connect` names a target, and not only ports of any host.
+    pub(crate) fn names_targets(&self) -> bool {
+        self.connect.has_hosts() || self.from_files.asks(Matcher::Connect)
+    }
+
     /// Whether it asks for names that are not verified.
     pub(crate) fn asks_untrue_name(&self) -> bool {
         self.evidence.sni_verified.as_ref().is_some_and(|(wanted, _)| !wanted)

@@ -1,7 +1,7 @@
 //! Listeners that intercept, and rules for some of them: destinations, CONNECT, sources. Messages
 //! are compared exactly.
 
-use super::{read, said};
+use super::{LISTENER, read, said, said_below_listener};
 
 #[test]
 fn intercepting_listeners_and_their_rules() {
@@ -86,4 +86,14 @@ fn upstreams_that_are_listeners() {
         ["9:12: warning: this is the listener \"b\": connections that came in there would loop \
           and are refused; give the rule a `listener`"]
     );
+}
+
+#[test]
+fn a_message_is_one_short_line() {
+    let rule = |message: &str| format!("[[rule]]\naction = \"refuse\"\nmessage = \"{message}\"\n");
+    assert!(read(&format!("{LISTENER}{}", rule("Fragen Sie B\u{fc}cher & Co."))).is_ok());
+    let expected = "5:11: a message is one line of 1 to 320 bytes without control characters";
+    for message in ["", "two\\nlines", "\\u001b[31mred", &"a".repeat(321)] {
+        assert_eq!(said_below_listener(&rule(message)), [expected], "{message}");
+    }
 }
