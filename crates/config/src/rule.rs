@@ -176,7 +176,10 @@ fn splice(
     let text = required(report, section, "upstream", "a splice rule", "\"10.0.0.7:443\"")?;
     let upstream = report.keep(text.at, values::splice_upstream(text.text))?;
     match upstream {
-        SpliceUpstream::Destination => check_destination(report, text, matchers, listeners),
+        SpliceUpstream::Destination => {
+            check_destination(report, text, matchers, listeners);
+            check_claimed_name(report, text, matchers);
+        }
         SpliceUpstream::Sni { .. } => check_names_the_upstream(report, text, matchers),
         SpliceUpstream::HostPort(_) => {}
     }
@@ -208,6 +211,18 @@ fn check_destination(
             called(listener)
         );
         report.error(upstream.at, message);
+    }
+}
+
+/// Warns of a rule that lets a client out to any address if it says a listed name.
+fn check_claimed_name(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {
+    let lists_names = matchers.sni.iter().any(|(_, pattern)| *pattern != NamePattern::Absent)
+        || !matchers.sni_lists.is_empty();
+    if lists_names && !matchers.conditions.bind_destination() {
+        let message = "the name in a hello is only the client's word: a client that says one of \
+            these names reaches any address; expected \"{sni}:443\", which dials the name's \
+            owner, or `sni_verified = true` with `evidence`";
+        report.warning(upstream.at, message);
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod line;
 mod queue;
+pub mod read;
 
 use std::fs::{File, Metadata};
 use std::io::{self, Write};

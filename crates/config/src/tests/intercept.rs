@@ -97,3 +97,33 @@ fn a_message_is_one_short_line() {
         assert_eq!(said_below_listener(&rule(message)), [expected], "{message}");
     }
 }
+
+/// A name is only said: with it alone a client reaches any address.
+#[test]
+fn a_claimed_name_that_leads_anywhere_is_warned_of() {
+    let gate = "[[listener]]\naddress = \"0.0.0.0:443\"\nkind = \"connect\"\n";
+    let rule = "[[rule]]\naction = \"splice\"\n";
+    let warned = |keys: &str| {
+        let warnings = read(&format!("{gate}{rule}{keys}\n")).unwrap().warnings;
+        said(&warnings)
+    };
+    for (keys, is_warned) in [
+        ("upstream = \"destination\"\nsni = \"a.example\"", true),
+        ("upstream = \"destination\"\nsni = \"a.example\"\nconnect = \"*:443\"", true),
+        (
+            "upstream = \"destination\"\nsni = \"a.example\"\nsni_verified = true\n\
+             evidence = \"dns\"",
+            false,
+        ),
+        ("upstream = \"destination\"\nsni = \"a.example\"\ncertificate_valid = true", false),
+        ("upstream = \"destination\"\nsni = \"a.example\"\ndestination = \"192.0.2.7\"", false),
+        ("upstream = \"destination\"\nsni = \"a.example\"\nconnect = \"a.example:443\"", false),
+        ("upstream = \"destination\"\nsni = \"\"", false),
+        ("upstream = \"destination\"", false),
+        ("upstream = \"{sni}:443\"\nsni = \"a.example\"", false),
+    ] {
+        let found = warned(keys);
+        assert_eq!(found.len(), usize::from(is_warned), "{keys}: {found:?}");
+        assert!(found.iter().all(|text| text.starts_with("6:12: warning: ")), "{found:?}");
+    }
+}
