@@ -30,8 +30,8 @@ pub use load::{Loaded, load, load_next, parse};
 pub use model::{
     Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,
     Host, HostPort, HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind,
-    LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
-    Tickets, UpstreamHttp2, UpstreamTls, Version,
+    LogFormat, LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate,
+    TerminateUpstream, Tickets, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use values::tls_version_code;

@@ -525,7 +525,11 @@ fn a_whole_configuration() {
     assert_eq!(config.limits, limits);
     assert_eq!(
         config.log,
-        LogSettings { access: Access::File(PathBuf::from("access.log")), ja4: false }
+        LogSettings {
+            access: Access::File(PathBuf::from("access.log")),
+            ja4: false,
+            ..LogSettings::default()
+        }
     );
     let servers = vec!["9.9.9.9:53".parse().unwrap(), "[::1]:5353".parse().unwrap()];
     assert_eq!((config.dns, config.workers), (Dns { servers }, Some(3)));

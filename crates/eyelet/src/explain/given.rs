@@ -19,8 +19,9 @@ pub(super) fn complete(
 ) -> io::Result<Result<(), String>> {
     match take_log_line(args) {
         Ok(Some(line)) => {
+            let why = line.reason.as_deref().unwrap_or("decided");
             let by = line.rule.map_or_else(String::new, |rule| format!(" by {rule}"));
-            writeln!(out, "logged:  {} {}{by}: {}", line.time, line.outcome, line.reason)?;
+            writeln!(out, "logged:  {} {}{by}: {}", line.time, line.outcome, why)?;
         }
         Ok(None) => {}
         Err(why) => return Ok(Err(why)),

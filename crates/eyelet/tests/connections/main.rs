@@ -16,6 +16,7 @@ mod hellos;
 mod life;
 mod lists;
 mod liveness;
+mod logged;
 mod probes;
 mod proxy;
 mod refuse;

@@ -26,8 +26,8 @@ pub struct LoggedLine {
     pub outcome: String,
     /// The rule that decided.
     pub rule: Option<String>,
-    /// Why it ended.
-    pub reason: String,
+    /// Why it ended; none if it goes on.
+    pub reason: Option<String>,
     /// The name in the hello.
     pub sni: Option<String>,
     /// The protocols in the hello.
@@ -105,11 +105,13 @@ mod tests {
 
     #[test]
     fn bad_lines_have_a_typed_fault() {
-        for text in ["", "{", "[]", "null", "{\"listener\":7}", "{\"client\":\"nobody\"}"] {
+        for text in ["", "{", "null", "7", "{\"listener\":7}", "{\"client\":\"nobody\"}"] {
             let fault = LoggedLine::read(text).unwrap_err();
             assert!(matches!(fault, LineFault::Syntax(_)), "{text}: {fault}");
         }
-        for text in ["{}", "{\"listener\":\"a\"}", "{\"listener\":\"\",\"client\":\"[::1]:1\"}"] {
+        for text in
+            ["[]", "{}", "{\"listener\":\"a\"}", "{\"listener\":\"\",\"client\":\"[::1]:1\"}"]
+        {
             assert_eq!(LoggedLine::read(text), Err(LineFault::Foreign), "{text}");
         }
         let long = format!("{{\"listener\":\"{}\"}}", "a".repeat(LINE_BYTES_MAX));
