@@ -44,6 +44,8 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("docs/conformance.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/http.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),
+    ("docs/gateway.md", "CONNECT tunnel failed", "curl's words"),
+    ("docs/gateway.md", "Tunnel connection failed", "Python's words"),
     ("docs/from-squid.md", "on_unsupported_protocol tunnel", "Squid's directive"),
     ("docs/from-squid.md", "http_access deny", "Squid's directive"),
 ];

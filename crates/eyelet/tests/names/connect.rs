@@ -426,6 +426,53 @@ fn a_proxy_header_names_the_client_and_not_the_target() {
     assert_eq!(line["destination"], origin.address.to_string(), "{line}");
 }
 
+/// Each program says as much as it can, and those that can be told so try once.
+#[test]
+fn refused_clients_of_the_world_are_told() {
+    let folder = Folder::new();
+    let rules = "[[rule]]\nconnect = \"*:443\"\nsni = \"host.test\"\naction = \"splice\"\n\
+                 upstream = \"{sni}:443\"\n[[rule]]\nname = \"rest\"\naction = \"refuse\"\n";
+    let edge = edge(&folder, rules);
+    let proxy = format!("http://{}", edge.address());
+    let cache = folder.path().display();
+    let url = "https://nobody.example";
+    let why = "403 Forbidden (no rule for this name, rule rest, connection ";
+    for (program, arguments, said, tries) in [
+        ("curl", format!("-v --noproxy none.test --proxy {proxy} {url}/"), why, 1),
+        ("git", format!("-c http.proxy={proxy} ls-remote {url}/x.git"), "response 403", 1),
+        (
+            "npm",
+            format!(
+                "view left-pad --registry {url}/ --proxy {proxy} --https-proxy {proxy} \
+                     --cache {cache} --userconfig /dev/null --update-notifier=false"
+            ),
+            why,
+            1,
+        ),
+        (
+            "pip",
+            format!(
+                "--isolated --disable-pip-version-check --no-cache-dir --retries 1 \
+                     --proxy {proxy} download --no-index --no-deps {url}/x-1.0-py3-none-any.whl"
+            ),
+            why,
+            2,
+        ),
+    ] {
+        if !need(program) {
+            continue;
+        }
+        let before = edge.lines().len();
+        let mut command = Command::new(program);
+        let heard = output(command.args(arguments.split_whitespace()).current_dir(folder.path()));
+        assert!(!heard.status.success(), "{program}: {}", heard.text);
+        assert!(heard.text.contains(said), "{program}: {}", heard.text);
+        let told = || (edge.lines().len() >= before + tries).then_some(());
+        crate::support::until(program, told);
+        assert_eq!(edge.lines().len(), before + tries, "{program}: {}", heard.text);
+    }
+}
+
 #[test]
 fn clients_of_the_world_get_through() {
     let pki = Pki::new();
