@@ -106,7 +106,7 @@ fn a_target_that_no_rule_can_take_is_refused_before_its_hello() {
     assert_eq!(early(&[web(), malformed], "c.test:443"), None);
     // This one names the target, and expects another name inside.
     let fronted = to(rule().sni(&["a.test"]), &["front.test:443"]);
-    assert_eq!(early(&[fronted.clone()], "front.test:443"), None);
+    assert_eq!(early(std::slice::from_ref(&fronted), "front.test:443"), None);
     assert_eq!(early(&[fronted], "other.test:443"), unlisted);
     // A refuse rule that may hold decides nothing yet; one in shadow never does.
     let old = refuse().with(|all: Conditions| all.tls_version_max(0x0303));
