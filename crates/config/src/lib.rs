@@ -34,8 +34,9 @@ pub use local::{LocalSettings, Permitted, is_loopback_name};
 pub use model::{
     Access, Action, CertificateSource, Compression, DialSource, Dictionaries, Dns,
     EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress, HttpLimits, HttpUpstream,
-    Limits, Listener, ListenerKind, LocalNames, LogSettings, ProxyProtocol, Refuse, Splice,
-    SpliceUpstream, Terminate, TerminateUpstream, Tickets, UpstreamHttp2, UpstreamTls, Version,
+    Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings, ProxyProtocol, Refuse,
+    Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets, UpstreamHttp2, UpstreamTls,
+    Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use values::tls_version_code;

@@ -254,6 +254,8 @@ pub enum ProxyProtocol {
 pub struct Refuse {
     /// Replaces the reason's alert.
     pub alert: Option<AlertDescription>,
+    /// A line that a refused client of a proxy is shown.
+    pub message: Option<Box<str>>,
 }
 
 /// How the responses of a rule are compressed.
@@ -354,6 +356,20 @@ pub struct LogSettings {
     pub access: Access,
     /// Whether entries contain JA4, which costs two hashes per connection.
     pub ja4: bool,
+    /// What lines look like.
+    pub format: LogFormat,
+    /// Whether each connection that goes on has a line when it is decided, too.
+    pub decided: bool,
+}
+
+/// What lines of the access log look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    #[default]
+    Json,
+    /// Text for people.
+    Text,
 }
 
 /// Where the access log goes.
@@ -446,7 +462,8 @@ impl Default for HttpLimits {
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self { access: Access::Stdout, ja4: true }
+        let (access, format) = (Access::Stdout, LogFormat::Json);
+        Self { access, ja4: true, format, decided: false }
     }
 }
 

@@ -83,7 +83,9 @@ pub(super) fn read<'t>(
         Kind::Refuse => {
             let alert = section.text(report, "alert");
             let alert = alert.and_then(|text| report.keep(text.at, values::alert(text.text)));
-            (Action::Refuse(Refuse { alert }), Needs::Nothing)
+            let message = section.text(report, "message");
+            let message = message.and_then(|text| report.keep(text.at, values::message(text.text)));
+            (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }
     };
     let lead = lead(report, section, &action, &matchers.listeners, listeners);
@@ -184,7 +186,10 @@ fn splice(
     let text = required(report, section, "upstream", "a splice rule", "\"10.0.0.7:443\"")?;
     let upstream = report.keep(text.at, values::splice_upstream(text.text))?;
     match upstream {
-        SpliceUpstream::Destination => check_destination(report, text, matchers, listeners),
+        SpliceUpstream::Destination => {
+            check_destination(report, text, matchers, listeners);
+            check_claimed_name(report, text, matchers);
+        }
         SpliceUpstream::Sni { .. } => check_names_the_upstream(report, text, matchers),
         SpliceUpstream::HostPort(_) => {}
     }
@@ -216,6 +221,18 @@ fn check_destination(
             called(listener)
         );
         report.error(upstream.at, message);
+    }
+}
+
+/// Warns of a rule that lets a client out to any address if it says a listed name.
+fn check_claimed_name(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {
+    let lists_names = matchers.sni.iter().any(|(_, pattern)| *pattern != NamePattern::Absent)
+        || !matchers.sni_lists.is_empty();
+    if lists_names && !matchers.conditions.bind_destination() {
+        let message = "the name in a hello is only the client's word: a client that says one of \
+            these names reaches any address; expected \"{sni}:443\", which dials the name's \
+            owner, or `sni_verified = true` with `evidence`";
+        report.warning(upstream.at, message);
     }
 }
 
@@ -472,7 +489,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 25] = [
+const ACTION_KEYS: [(&str, &[Kind]); 26] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -489,6 +506,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 25] = [
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("key", &[Kind::Terminate]),
+    ("message", &[Kind::Refuse]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
     ("tls_version_min", &[Kind::Terminate]),

@@ -18,7 +18,7 @@ use crate::shadow;
 use eyelet_config::{Action, ListenerKind};
 use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Reason, Stage};
 use eyelet_tls::server::Handshake;
 
@@ -73,6 +73,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     if let Err(end) = intercept::check_return(connection, info, hello, action) {
         return action::refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
     }
+    emit_decision(connection, info, action);
     match action {
         Action::Splice(splice) => {
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
@@ -84,6 +85,22 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
         // `decide` returns a refusal for a refuse rule, never its action.
         Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
     }
+}
+
+/// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:
+/// the connection's own line may come in a day.
+fn emit_decision(connection: &ConnectionHandle, info: &ConnectionInfo, action: &Action) {
+    let is_shadowed = info.decided.shadow.iter().any(|(_, would)| *would == Outcome::Refused);
+    if !is_shadowed && !connection.worker.snapshot.config.log.decided {
+        return;
+    }
+    let outcome = match action {
+        Action::Splice(_) => Outcome::Spliced,
+        Action::Terminate(_) => Outcome::Terminated,
+        Action::Refuse(_) => Outcome::Refused,
+    };
+    let now = connection.worker.engine.now_unix_ms();
+    connection.worker.log.borrow_mut().decided(info, outcome, now);
 }
 
 /// The result of `decide`.
@@ -114,7 +131,11 @@ async fn decide(
     loop {
         let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
-            Judged::Need(Fact::Hello) | Judged::Validation => break,
+            Judged::Need(Fact::Hello) => match known.settle_target(connection, info) {
+                Some((answer, end)) => Ruling::Refuse(answer, end),
+                None => break,
+            },
+            Judged::Validation => break,
             Judged::Need(fact) => {
                 let fetch = known.fetch(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;

@@ -45,6 +45,8 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("docs/conformance.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/http.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),
+    ("docs/gateway.md", "CONNECT tunnel failed", "curl's words"),
+    ("docs/gateway.md", "Tunnel connection failed", "Python's words"),
 ];
 
 /// One word an idea. A word on the left says the idea on the right by another name.

@@ -24,6 +24,7 @@ pub mod pool;
 mod properties;
 pub mod reason;
 pub mod redirect;
+pub mod refusal;
 mod room;
 mod route;
 pub mod served_connection;

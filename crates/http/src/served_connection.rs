@@ -265,8 +265,10 @@ impl ServedConnection {
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
         };
-        let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
-        let end = End { outcome, reason: record.reason.clone() };
+        let end = match record.failed {
+            true => End::failed(record.reason.clone()),
+            false => End { outcome: Outcome::Terminated, reason: record.reason.clone() },
+        };
         self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
 }

@@ -62,6 +62,8 @@ counters! {
     terminated,
     /// Connections that ended before their rule's action began.
     failed,
+    /// The same, because the client left.
+    left,
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
@@ -71,7 +73,7 @@ impl std::fmt::Display for CounterValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} shed; \
+            "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} left, {} shed; \
              accepting paused {} times, the kernel dropped {}, {} access lines lost; \
              {} files replaced, {} times a file that changed could not be used",
             self.accepted,
@@ -79,6 +81,7 @@ impl std::fmt::Display for CounterValues {
             self.terminated,
             self.refused,
             self.failed,
+            self.left,
             self.shed,
             self.accept_pauses,
             self.listen_drops,

@@ -150,6 +150,7 @@ impl Reason {
     pub fn client_io(error: &std::io::Error, when: Option<When>) -> Self {
         match IoFailure::from(error) {
             failure if failure.is_reset() => Self::ClientReset(when),
+            failure if failure.kind() == std::io::ErrorKind::UnexpectedEof => Self::Truncated,
             failure => Self::Io(Peer::Client, failure),
         }
     }
@@ -165,15 +166,19 @@ impl Reason {
     /// The kind of this end.
     pub fn class(&self) -> Class {
         match self {
+            Self::ClientClosed(Some(_))
+            | Self::ClientReset(_)
+            | Self::StreamReset
+            | Self::Truncated => Class::Left,
+            Self::Http2(Peer::Client, failure) if failure.is_leave() => Class::Left,
             Self::Answered
-            | Self::ClientClosed(_)
+            | Self::ClientClosed(None)
             | Self::ClosedAfterResponse
             | Self::Complete
             | Self::Cut
             | Self::Record(RecordFault::SequenceExhausted)
             | Self::Redirected
             | Self::SwitchedProtocols
-            | Self::Truncated
             | Self::UpstreamClosed
             | Self::Validated => Class::Closed,
             Self::Configuration(_)
@@ -209,7 +214,7 @@ impl Reason {
             | Self::Server(_)
             | Self::Trace => Class::Refused,
             Self::LacksFacts(lacks) => lacks.refusal.class(),
-            Self::ClientReset(_) | Self::StreamReset | Self::UpstreamReset => Class::Reset,
+            Self::UpstreamReset => Class::Reset,
             Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
@@ -228,7 +233,6 @@ impl Reason {
                 Peer::Client => Party::Client,
                 Peer::Upstream => Party::Upstream,
             },
-            Self::ClientClosed(Some(_)) | Self::Truncated => Party::Client,
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
             Self::Unregistered(_) => Party::Operator,
             Self::Misdirected(_) | Self::Trace | Self::Shed(Shed::Excess) => Party::Client,
@@ -243,7 +247,7 @@ impl Reason {
                     Party::Operator
                 }
                 Class::Internal => Party::Eyelet,
-                Class::Protocol | Class::Reset => Party::Client,
+                Class::Left | Class::Protocol | Class::Reset => Party::Client,
                 // The limits are handled above.
                 Class::Timeout => Party::Nobody,
                 Class::Unreachable => Party::Upstream,
@@ -271,7 +275,7 @@ impl Reason {
             // RFC 8446 section 4.1.2: the second hello equals the first except for a few fields.
             Self::SecondHello(_) => Some(AlertDescription::IllegalParameter),
             other => match other.class() {
-                Class::Closed | Class::Reset => None,
+                Class::Closed | Class::Left | Class::Reset => None,
                 Class::Refused => Some(AlertDescription::AccessDenied),
                 _ => Some(AlertDescription::InternalError),
             },

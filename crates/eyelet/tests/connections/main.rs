@@ -18,6 +18,7 @@ mod life;
 mod lists;
 mod liveness;
 mod local;
+mod logged;
 mod manual;
 mod probes;
 mod proxy;

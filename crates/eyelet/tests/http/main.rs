@@ -13,6 +13,7 @@ mod ends;
 mod far;
 mod flushes;
 mod kept;
+mod left;
 mod loops;
 mod requests;
 mod run;

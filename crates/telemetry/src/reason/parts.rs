@@ -44,6 +44,8 @@ pub enum Class {
     Drained,
     /// An internal error.
     Internal,
+    /// The client left: it closed a tab, lost its network, or was only looking.
+    Left,
     /// A peer broke a protocol, or speaks another one.
     Protocol,
     /// Refused by a rule or a limit of the configuration.
@@ -66,6 +68,7 @@ impl Class {
             Self::Configuration => "configuration",
             Self::Drained => "drained",
             Self::Internal => "internal",
+            Self::Left => "left",
             Self::Protocol => "protocol",
             Self::Refused => "refused",
             Self::Reset => "reset",
