@@ -69,9 +69,18 @@ impl HpackDecoder {
         self.table
     }
 
-    /// Changes what the peer may choose: it has acknowledged this SETTINGS_HEADER_TABLE_SIZE.
+    /// Changes what the peer may choose: it has acknowledged this SETTINGS_HEADER_TABLE_SIZE. The
+    /// table becomes smaller at once, also if the peer does not say so at the next block, as many
+    /// do that use no table. Indexes count from the newest entry, so none gets another meaning: an
+    /// index of an entry that only the peer still has is a fault.
     pub fn set_limit(&mut self, limit: u16) {
         self.limit = limit.min(TABLE_BYTES_MAX);
+        self.table.set_size_max(self.table.size_max().min(self.limit));
+    }
+
+    /// What the peer may choose.
+    pub fn limit(&self) -> u16 {
+        self.limit
     }
 
     /// Decodes whole fields of a block, and returns how many bytes they take. The rest is the
@@ -117,9 +126,6 @@ impl HpackDecoder {
         let first = input.first().copied().unwrap_or_default();
         if first & 0xe0 == 0x20 {
             return self.update_size(input);
-        }
-        if self.table.size_max() > self.limit {
-            return Err(HpackFault::NoSizeUpdate);
         }
         self.place = BlockPlace::Fields;
         if first & 0x80 != 0 {

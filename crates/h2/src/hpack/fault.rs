@@ -12,8 +12,6 @@ pub enum HpackFault {
     Index,
     /// A number is longer than any that has a meaning.
     Integer,
-    /// The table must become smaller, and the block does not begin with that (RFC 7541 4.2).
-    NoSizeUpdate,
     /// A size update after the first field, or more than two of them (RFC 7541 4.2).
     SizeUpdatePlace,
     /// A size update beyond what SETTINGS_HEADER_TABLE_SIZE allows.
@@ -28,7 +26,6 @@ impl fmt::Display for HpackFault {
             Self::Huffman => "a string that is no Huffman code",
             Self::Index => "an index outside the tables",
             Self::Integer => "a number that is too long",
-            Self::NoSizeUpdate => "no size update after the table became smaller",
             Self::SizeUpdatePlace => "a size update in the wrong place",
             Self::TableSize => "a size update beyond the limit",
             Self::Truncated => "a header block that ends within a field",
