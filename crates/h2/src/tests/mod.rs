@@ -3,6 +3,7 @@
 
 mod client;
 mod floods;
+mod idle;
 mod sending;
 mod server;
 
