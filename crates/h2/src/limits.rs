@@ -12,7 +12,7 @@ pub const CONTROL_FRAMES_PER_SECOND: u16 = 100;
 pub(crate) const CONTROL_FRAMES_PER_DATA: u16 = 4;
 /// A frame of data is counted for that if it has so many bytes, or leaves the window open. A peer
 /// that opens its window by a byte at a time (CVE-2019-9511) earns nothing.
-pub(crate) const DATA_BYTES_MIN: usize = 1 << 10;
+pub(crate) const DATA_BYTES_MIN: usize = 256;
 /// Streams without a whole message from both sides, as a bucket: reset by the peer
 /// (CVE-2023-44487), reset by us for its errors (CVE-2025-8671), or refused. Each whole one drains
 /// one. A browser that leaves a page drops a hundred at once.
