@@ -22,9 +22,21 @@ impl H2Connection {
                 return Err(ConnectionFault::Flood(Flood::Continuation));
             }
         }
+        self.count_block(head.len)?;
         let is_last = head.has(flag::END_HEADERS);
         self.reading = FrameState::Block { left: head.len, padding: 0, is_last };
         Ok(Step::Used(FRAME_HEAD_BYTES))
+    }
+
+    /// Counts a fragment before it arrives.
+    pub(crate) fn count_block(&mut self, bytes: usize) -> Result<(), ConnectionFault> {
+        let bytes_max = self.limits.block_bytes_max();
+        let Some(block) = &mut self.block else { return Err(ConnectionFault::HeadInterrupted) };
+        block.bytes += bytes;
+        if block.bytes > bytes_max {
+            return Err(ConnectionFault::Flood(Flood::Block));
+        }
+        Ok(())
     }
 
     pub(crate) fn read_block<'a>(
@@ -59,10 +71,6 @@ impl H2Connection {
 
     /// Decodes a fragment. Only the beginning of a field whose rest is missing is kept.
     fn decode(&mut self, block: &mut HeadBlock, fragment: &[u8]) -> Result<(), ConnectionFault> {
-        block.bytes += fragment.len();
-        if block.bytes > self.limits.block_bytes_max() {
-            return Err(ConnectionFault::Flood(Flood::Block));
-        }
         let reader = &mut block.reader;
         if block.rest.is_empty() {
             let used = self.decoder.decode(fragment, |field| reader.take(field))?;

@@ -298,6 +298,7 @@ impl H2Connection {
             purpose = BlockPurpose::Fail(StreamFault::SelfDependency);
         }
         self.begin_block(head, purpose);
+        self.count_block(left)?;
         self.reading = FrameState::Block { left, padding, is_last: head.has(flag::END_HEADERS) };
         Ok(Step::Used(FRAME_HEAD_BYTES + read))
     }

@@ -126,6 +126,9 @@ impl H2Connection {
         len: usize,
         is_last: bool,
     ) -> Result<[u8; FRAME_HEAD_BYTES], SendFault> {
+        if self.is_closed() {
+            return Err(SendFault::NoStream);
+        }
         let room = self.room(stream);
         let Some(known) = self.streams.find(stream) else { return Err(SendFault::NoStream) };
         if known.sending != Sending::Body {
@@ -161,14 +164,14 @@ impl H2Connection {
     /// are not incremental one after the other, and those that are, in turns (RFC 9218 section 10).
     pub fn next_to_send(&self) -> Option<(u32, usize)> {
         let connection = self.send_window.left().min(FRAME_BYTES_MAX);
-        let room = |stream: u32| stream.wrapping_sub(self.last_sent.wrapping_add(1));
+        let distance = |stream: u32| stream.wrapping_sub(self.last_sent.wrapping_add(1));
         let ready = self.streams.iter().filter(|stream| {
             stream.wants_to_send && stream.sending == Sending::Body && stream.send_window.left() > 0
         });
         let next = ready.min_by_key(|stream| {
             let Priority { urgency, incremental } = stream.priority;
             // One after the other: the lowest identifier. In turns: the next after the last one.
-            let turn = if incremental { room(stream.id) } else { stream.id };
+            let turn = if incremental { distance(stream.id) } else { stream.id };
             (urgency, incremental, turn)
         })?;
         (connection > 0).then(|| (next.id, next.send_window.left().min(connection)))

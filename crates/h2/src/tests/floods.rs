@@ -147,6 +147,18 @@ fn a_header_block_has_bounds() {
     }
 }
 
+/// A block that is too long and broken, too, ends the connection for the same reason in every cut.
+#[test]
+fn a_header_block_is_counted_before_it_arrives() {
+    for piece in [usize::MAX, 1, 100] {
+        let limits = H2Limits { head_bytes_max: 500, ..H2Limits::default() };
+        let mut talk = Talk::greeted(limits, true);
+        talk.piece = piece;
+        talk.feed(&frame(kind::HEADERS, 0, 1, &[0x80; 2001]));
+        assert_eq!(talk.fault, Some(ConnectionFault::Flood(Flood::Block)));
+    }
+}
+
 /// A field that is begun and never ended is kept up to the bound of a block.
 #[test]
 fn a_field_that_does_not_end_is_bounded() {
