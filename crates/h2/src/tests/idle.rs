@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::frame::setting;
 use crate::limits::CONTROL_FRAMES_MAX;
-use crate::{IDLE_FIXED_BYTES, INPUT_BYTES_MIN, IdleAnswer, IdleConnection, IdleFault};
+use crate::{
+    IDLE_FIXED_BYTES, INPUT_BYTES_MIN, IdleAnswer, IdleConnection, IdleFault, RequestKind,
+};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digit = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
@@ -90,6 +92,24 @@ fn a_connection_comes_back_as_it_was() {
         });
         assert_eq!(said[0], said[1]);
     }
+}
+
+#[test]
+fn a_clients_connection_comes_back_too() {
+    let mut talk = Talk::client();
+    for stream in [1, 3, 5] {
+        let fields = GET.iter().map(field);
+        let asked = talk.connection.request(fields, RequestKind::Other, true, &mut talk.out);
+        assert_eq!(asked, Ok(stream));
+        talk.feed(&headers(stream, flag::END_STREAM, &[(":status", "204")]));
+        assert_eq!(talk.take(), format!("HEADERS {stream} 0x5 4; 204 {stream} last"));
+        let idle = talk.connection.export().unwrap();
+        assert_eq!(idle.last_stream(), stream);
+        talk.connection = H2Connection::import(&idle, talk.now_ms).unwrap();
+    }
+    talk.feed(&frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0]));
+    let idle = talk.connection.export().unwrap();
+    assert!(!H2Connection::import(&idle, talk.now_ms).unwrap().can_open());
 }
 
 #[test]

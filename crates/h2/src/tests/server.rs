@@ -25,6 +25,14 @@ fn messages_are_read() {
     };
     let block = block(POST);
     let (begin, end) = block.split_at(block.len() / 2);
+    let websocket = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":authority", "a.example"),
+        (":path", "/chat"),
+    ];
+    check("a WebSocket", &[headers(1, 0, &websocket), data(1, b"ab")], "CONNECT 1; data 1 ab");
     check("a request", &[get(1), get(3)], "GET 1 last; GET 3 last");
     check("a body", &[post(1), data(1, b"ab"), last_data(1, b"c")], "POST 1; data 1 abc.");
     check("an empty end", &[post(1), data(1, b"ab"), last_data(1, b"")], "POST 1; data 1 ab.");
