@@ -99,9 +99,10 @@ impl H2Connection {
             return Ok(Step::Used(used));
         };
         let code = ErrorCode(u32::from_be_bytes(*code));
-        // A server may end a request early (RFC 9113 section 8.1), and a client does not need the
-        // rest of what it sends when our response is whole.
-        if stream.sending != Sending::Ended && code != ErrorCode::NO_ERROR {
+        // A client does not need the rest of its request's stream when our response is whole. A
+        // server may end a request early (RFC 9113 section 8.1).
+        let is_early_answer = self.role == H2Role::Client && code == ErrorCode::NO_ERROR;
+        if stream.sending != Sending::Ended && !is_early_answer {
             self.count_drop()?;
         }
         Ok(Step::Event(used, H2Event::Reset { stream: head.stream, code }))

@@ -59,6 +59,9 @@ fn stream_floods() -> Vec<Row> {
         row("rapid reset", |nth| {
             [get(nth_stream(nth)), reset(nth_stream(nth), ErrorCode::CANCEL)].concat()
         }),
+        row("rapid reset that says no error", |nth| {
+            [get(nth_stream(nth)), reset(nth_stream(nth), ErrorCode::NO_ERROR)].concat()
+        }),
         row("malformed requests", |nth| headers(nth_stream(nth), 1, &[("a", "b")])),
         row("a head after the end", |nth| [get(nth_stream(nth)), get(nth_stream(nth))].concat()),
         row("data after the end", |nth| {
