@@ -390,10 +390,36 @@ impl H2Connection {
 
     /// Removes a stream if both sides have ended it.
     pub(crate) fn settle(&mut self, stream: u32) {
-        if self.streams.find(stream).is_some_and(|stream| stream.has_ended()) {
-            self.streams.remove(stream);
+        if self.streams.find(stream).is_some_and(|stream| stream.has_ended())
+            && let Some(stream) = self.streams.remove(stream)
+            && !stream.is_drop
+        {
             self.drops.drain(1);
         }
+    }
+
+    /// Counts a stream as dropped whose request the caller answers as malformed: it is as cheap for
+    /// its sender as a reset.
+    ///
+    /// # Errors
+    /// If there are too many. GOAWAY was appended.
+    pub fn count_malformed(
+        &mut self,
+        stream: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ConnectionFault> {
+        if let Some(stream) = self.streams.find(stream).filter(|stream| !stream.is_drop) {
+            stream.is_drop = true;
+            let counted = self.count_drop();
+            counted.inspect_err(|fault| self.fail(*fault, out))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory of a head that has begun and not ended, for the caller's budget. At most
+    /// twice [`BLOCK_FACTOR`](crate::limits::BLOCK_FACTOR) times `head_bytes_max`.
+    pub fn unfinished_bytes(&self) -> usize {
+        self.block.as_ref().map_or(0, |block| block.rest.capacity() + block.reader.held())
     }
 
     /// A stream as it begins.
@@ -407,6 +433,7 @@ impl H2Connection {
             receive_window: ReceiveWindow::new(self.stream_window, self.stream_window),
             priority: Priority::default(),
             wants_to_send: false,
+            is_drop: false,
         });
     }
 

@@ -168,6 +168,12 @@ impl HeadReader {
         Self { kind, head, size: 0, size_max, has_fields: false, fault: None }
     }
 
+    /// Bytes of memory that the fields take.
+    pub(crate) fn held(&self) -> usize {
+        let fields = &self.head.fields;
+        fields.text.capacity() + fields.fields.capacity() * size_of::<FieldSpan>()
+    }
+
     /// Takes a field. After the limit, fields are dropped.
     pub(crate) fn take(&mut self, field: HeaderField<'_>) {
         self.size = self.size.saturating_add(field.size());

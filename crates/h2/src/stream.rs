@@ -37,6 +37,8 @@ pub(crate) struct H2Stream {
     pub(crate) priority: Priority,
     /// Whether the caller has data for it.
     pub(crate) wants_to_send: bool,
+    /// Whether it counts as dropped, however it ends.
+    pub(crate) is_drop: bool,
 }
 
 impl H2Stream {

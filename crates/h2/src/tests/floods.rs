@@ -169,7 +169,10 @@ fn a_field_that_does_not_end_is_bounded() {
     talk.feed(&frame(kind::HEADERS, 0, 1, &[0x10, 0x01, b'a', 0x7f, 0xff, 0xff, 0xff, 0x7f]));
     while talk.fault.is_none() {
         talk.feed(&frame(kind::CONTINUATION, 0, 1, &[b'a'; 16_384]));
+        assert!(talk.connection.unfinished_bytes() <= 2 * crate::limits::BLOCK_FACTOR * 65_536);
+        assert!(talk.fault.is_some() || talk.connection.unfinished_bytes() >= 16_384);
     }
+    assert_eq!(talk.connection.unfinished_bytes(), 0);
     assert_eq!(talk.fault, Some(ConnectionFault::Flood(Flood::Block)));
 }
 
@@ -243,6 +246,23 @@ fn a_reader_that_updates_each_window_lives() {
         talk.feed(&[window(0, 50), window(1, 50)].concat());
         assert_eq!(talk.fault, None);
     }
+}
+
+/// Requests that the caller answers with 400 count as dropped, although they are answered.
+#[test]
+fn malformed_requests_of_the_caller_count() {
+    let mut talk = Talk::server();
+    for nth in 0..=u32::from(DROPS_MAX) {
+        assert_eq!(talk.fault, None, "{nth}");
+        talk.feed(&get(2 * nth + 1));
+        let status = HeaderField::new(b":status", b"400");
+        let stream = 2 * nth + 1;
+        talk.fault = talk.connection.count_malformed(stream, &mut talk.out).err();
+        let _ = talk.connection.respond(stream, [status], true, &mut talk.out);
+        talk.answers();
+    }
+    assert_eq!(talk.fault, Some(ConnectionFault::Flood(Flood::Drops)));
+    assert!(talk.take().ends_with("ENHANCE_YOUR_CALM"));
 }
 
 /// Whole exchanges pay for dropped ones, so that a browser's connection lives on.
