@@ -4,11 +4,14 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/floors.rs"]
+mod floors;
 #[path = "tidy/source.rs"]
 mod source;
 #[path = "tidy/type_names.rs"]
 mod type_names;
 
+use floors::FLOORS;
 use source::{
     File, dependencies, directly_under, fields, files, functions, numbered, root, tokens,
     without_tests, words,
@@ -84,202 +87,6 @@ const BLOCKING: &[(&str, &str)] = &[
 /// Names that say nothing, for files and for types.
 const EMPTY_NAMES: &[&str] =
     &["common", "context", "helper", "helpers", "manager", "misc", "util", "utilities", "utils"];
-
-/// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
-const FLOORS: &[(&str, Option<&[&str]>)] = &[
-    ("crates/wire", Some(&[])),
-    ("crates/policy", Some(&["arc-swap", "eyelet-wire", "foldhash", "ipnet", "thiserror"])),
-    (
-        "crates/compress",
-        Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
-    ),
-    ("crates/h2", Some(&[])),
-    ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
-    ("crates/sys", Some(&["libc", "rustix", "sd-notify"])),
-    (
-        "crates/config",
-        Some(&[
-            "eyelet-compress",
-            "eyelet-policy",
-            "eyelet-sys",
-            "eyelet-wire",
-            "humantime",
-            "ipnet",
-            "rustls",
-            "rustls-pki-types",
-            "thiserror",
-            "toml",
-            "x509-parser",
-            "zeroize",
-        ]),
-    ),
-    ("crates/memory", Some(&["bytes", "foldhash", "hashbrown"])),
-    (
-        "crates/telemetry",
-        Some(&[
-            "eyelet-config",
-            "eyelet-memory",
-            "eyelet-record",
-            "eyelet-sys",
-            "eyelet-wire",
-            "humantime",
-            "itoa",
-            "memchr",
-            "serde",
-            "serde_json",
-            "thiserror",
-            "tracing",
-        ]),
-    ),
-    (
-        "crates/engine",
-        Some(&[
-            "eyelet-memory",
-            "eyelet-record",
-            "eyelet-sys",
-            "eyelet-telemetry",
-            "eyelet-wire",
-            "foldhash",
-            "postcard", // parked connections as bytes for another process
-            "serde",
-            "thiserror",
-            "tokio",
-            "tracing",
-            "zeroize",
-        ]),
-    ),
-    (
-        "crates/local_ca",
-        Some(&[
-            "aws-lc-rs",
-            "eyelet-config",
-            "eyelet-policy",
-            "eyelet-sys",
-            "humantime",
-            "ipnet",
-            "rcgen",
-            "rustls-pki-types",
-            "thiserror",
-            "x509-parser",
-            "zeroize",
-        ]),
-    ),
-    (
-        "crates/tls",
-        Some(&[
-            "aws-lc-rs",
-            "eyelet-config",
-            "eyelet-local-ca",
-            "eyelet-sys",
-            "quick_cache",
-            "rustls",
-            "rustls-native-certs",
-            "rustls-pki-types",
-            "thiserror",
-            "tracing",
-            "zeroize",
-        ]),
-    ),
-    (
-        "crates/acme",
-        Some(&[
-            "aws-lc-rs",
-            "base64",
-            "bytes",
-            "eyelet-config",
-            "eyelet-fleet",
-            "eyelet-sys",
-            "eyelet-telemetry",
-            "eyelet-tls",
-            "http",
-            "http-body-util",
-            "httpdate",
-            "hyper",
-            "hyper-util",
-            "instant-acme",
-            "rcgen",
-            "rustls",
-            "rustls-pki-types",
-            "serde_json",
-            "thiserror",
-            "tokio",
-            "tokio-rustls",
-            "tracing",
-            "zeroize",
-        ]),
-    ),
-    (
-        "crates/fleet",
-        Some(&["aws-lc-rs", "eyelet-config", "eyelet-sys", "redis", "thiserror", "zeroize"]),
-    ),
-    (
-        "crates/sources",
-        Some(&[
-            "eyelet-config",
-            "eyelet-policy",
-            "eyelet-sys",
-            "eyelet-telemetry",
-            "eyelet-tls",
-            "tracing",
-        ]),
-    ),
-    ("crates/child", Some(&["eyelet-sys", "thiserror"])),
-    (
-        "crates/resolve",
-        Some(&[
-            "eyelet-config",
-            "eyelet-engine",
-            "eyelet-memory",
-            "eyelet-policy",
-            "eyelet-sys",
-            "eyelet-telemetry",
-            "eyelet-tls",
-            "foldhash",
-            "hickory-resolver",
-            "ipnet",
-            "quick_cache",
-            "rustls",
-            "rustls-pki-types",
-            "thiserror",
-            "tokio",
-            "x509-parser",
-        ]),
-    ),
-    (
-        "crates/http",
-        Some(&[
-            "aws-lc-rs",
-            "base64",
-            "bytes",
-            "eyelet-acme",
-            "eyelet-compress",
-            "eyelet-config",
-            "eyelet-engine",
-            "eyelet-memory",
-            "eyelet-policy",
-            "eyelet-record",
-            "eyelet-resolve",
-            "eyelet-sys",
-            "eyelet-telemetry",
-            "eyelet-tls",
-            "eyelet-wire",
-            "h2",
-            "http",
-            "httparse",
-            "httpdate",
-            "memchr",
-            "rustls",
-            "rustls-pki-types",
-            "serde",
-            "serde_json",
-            "thiserror",
-            "tokio",
-            "tokio-rustls",
-            "tracing",
-        ]),
-    ),
-    ("crates/eyelet", None),
-];
 
 /// Crates whose files still import each other in a circle.
 const CIRCLES_LEFT: &[&str] = &[];
