@@ -529,13 +529,14 @@ impl Iterations {
     async fn hand_over(&mut self, orders: &mut watch::Receiver<Order>) -> io::Result<bool> {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
-        let Some(Departure { kept, batches, mut answers }) = departure else { return Ok(false) };
+        let Some(departure) = departure else { return Ok(false) };
+        let Departure { kept, batches, descriptors_max, mut answers } = departure;
         let now = Instant::now();
         let end = now + worker.settings.get().drain_timeout;
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);
-        let mut search = Search::new(batches);
+        let mut search = Search::new(batches, descriptors_max);
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {
@@ -559,7 +560,11 @@ impl Iterations {
             match self.told(&mut answers, orders).await? {
                 None => {}
                 Some(Told::Order(order)) => must_drain |= order == Order::Drain,
-                Some(Told::Answer(Some(BatchAnswer::Committed))) => waiting.clear(),
+                Some(Told::Answer(Some(BatchAnswer::Committed { refused }))) => {
+                    let sent = std::mem::take(&mut waiting).into_iter().enumerate();
+                    let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
+                    search.keep(batch::put_back(&worker, back.map(|(_, connection)| connection)));
+                }
                 Some(Told::Answer(Some(BatchAnswer::Refused))) => {
                     batch::put_back(&worker, std::mem::take(&mut waiting));
                     // Those that are left end here, at the latest when the time is over.

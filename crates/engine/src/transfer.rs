@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use eyelet_sys::channel::DESCRIPTORS_MAX;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 /// Descriptors of one batch: those of one message.
@@ -15,12 +15,21 @@ pub const BATCH_DESCRIPTORS_MAX: usize = DESCRIPTORS_MAX;
 /// some hundred bytes, one with a slow peer some hundred KiB.
 pub const BATCH_BYTES: usize = 4 << 20;
 
-/// Parked connections on their way to another process.
+/// Parked connections that another process has sent.
 pub struct ConnectionBatch {
     /// Their states, which are secret.
     pub states: Zeroizing<Vec<u8>>,
     /// Their sockets, in the order of the states.
     pub sockets: Vec<OwnedFd>,
+}
+
+/// Parked connections on their way to another process.
+pub struct LeavingBatch {
+    /// Their states, which are secret.
+    pub states: Zeroizing<Vec<u8>>,
+    /// Their sockets, in the order of the states. The worker has them too: duplicates would need
+    /// free descriptors, and an upgrade must work where none is left.
+    pub sockets: Vec<Arc<OwnedFd>>,
 }
 
 /// What a worker of the earlier process says.
@@ -33,7 +42,7 @@ pub enum Leaving {
         /// How many connections these are.
         connections: usize,
         /// The connections.
-        batch: ConnectionBatch,
+        batch: LeavingBatch,
     },
     /// Everything that was parked has left, or the other process takes no more. What is still
     /// active follows when it is parked.
@@ -44,11 +53,15 @@ pub enum Leaving {
 }
 
 /// What became of a worker's batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
-    /// The other process owns the connections. This process never touches them again.
-    Committed,
-    /// The other process cannot read them, and has dropped them.
+    /// The other process owns the connections, except for those with these indexes, which it has
+    /// dropped. This process never touches the others again.
+    Committed {
+        /// In ascending order.
+        refused: Vec<usize>,
+    },
+    /// The other process takes none of them, and no others.
     Refused,
     /// All workers have left: the worker ends.
     Over,
@@ -60,17 +73,9 @@ pub struct Departure {
     pub kept: Arc<[Arc<OwnedFd>]>,
     /// Where its batches go. It has one on the way at most.
     pub batches: SyncSender<Leaving>,
+    /// Most descriptors of a batch: as many as the other process keeps free for one.
+    pub descriptors_max: usize,
     /// Their answers. The end of this queue means that the other process is dead: the worker takes
     /// its batch back and serves on.
     pub answers: mpsc::Receiver<BatchAnswer>,
-}
-
-/// A batch that arrives in a worker of the new process.
-pub struct Arrival {
-    /// The connections.
-    pub batch: ConnectionBatch,
-    /// Gets the number of the connections, or the reason if they cannot be read.
-    pub read: SyncSender<Result<usize, String>>,
-    /// Says that the other process has given the connections up. They must not be touched before.
-    pub committed: oneshot::Receiver<()>,
 }

@@ -15,14 +15,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::transfer::{BatchAnswer, ConnectionBatch, Departure, Leaving};
+use eyelet_engine::handover::VERSION;
+use eyelet_engine::transfer::{BatchAnswer, Departure, Leaving, LeavingBatch};
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
 use crate::handover::{
-    Failed, Handed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Serve, expect,
-    kind, read, receive, signal, tell,
+    Failed, Handed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT,
+    Serve, expect, kind, read, receive, signal, tell,
 };
 use crate::listen::Bound;
 use crate::reload::{ReloadOutcome, SERVED_TIMEOUT};
@@ -218,6 +219,7 @@ impl Plan {
         let answers;
         let mut successor = self.start()?;
         let ready = self.introduce(&mut successor, START_TIMEOUT)?;
+        successor.reads_connections = ready.formats.contains(&VERSION);
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
@@ -233,8 +235,8 @@ impl Plan {
             match leaving.recv_timeout(STEP) {
                 Ok(Leaving::Batch { worker, connections: count, batch }) => {
                     let (answer, end) = successor.move_batch(batch);
-                    if answer == Some(BatchAnswer::Committed) {
-                        connections += count;
+                    if let Some(BatchAnswer::Committed { refused }) = &answer {
+                        connections += count.saturating_sub(refused.len());
                     }
                     if let (Some(answer), Some(worker)) = (answer, answers.get(worker)) {
                         // The worker waits for it, or it has ended.
@@ -289,7 +291,9 @@ impl Plan {
         let (batches, leaving) = sync_channel(LEAVING_MAX * self.workers);
         let each = (0..self.workers).map(|_| {
             let (answer, answers) = channel(1);
-            (Departure { kept: kept.clone(), batches: batches.clone(), answers }, answer)
+            let (kept, batches) = (kept.clone(), batches.clone());
+            let descriptors_max = ready.batch_descriptors;
+            (Departure { kept, batches, descriptors_max, answers }, answer)
         });
         let (departures, answers) = each.unzip();
         (departures, answers, leaving)
@@ -303,7 +307,8 @@ impl Plan {
         let child = command.spawn().map_err(failed)?;
         // The command also holds the other end, so the end of the new process would go unnoticed.
         drop(command);
-        Ok(Successor { child, channel, is_on_its_own: false })
+        let (reads_connections, is_on_its_own) = (false, false);
+        Ok(Successor { child, channel, reads_connections, has_refused: false, is_on_its_own })
     }
 
     /// Sends the state of this process and waits until the new process can serve.
@@ -354,6 +359,10 @@ impl Plan {
 struct Successor {
     child: Child,
     channel: Channel,
+    /// It reads the format that this process writes.
+    reads_connections: bool,
+    /// It has refused a connection, which is logged.
+    has_refused: bool,
     is_on_its_own: bool,
 }
 
@@ -361,34 +370,52 @@ impl Successor {
     /// Hands over a batch. Without an answer the worker takes it back.
     fn move_batch(
         &mut self,
-        batch: ConnectionBatch,
+        batch: LeavingBatch,
     ) -> (Option<BatchAnswer>, Result<(), HandoverError>) {
+        if !self.reads_connections {
+            self.note_refusal(&format!("it does not read version {VERSION} of their format"));
+            return (Some(BatchAnswer::Refused), Ok(()));
+        }
         let answer = match self.offer(&batch) {
             Ok(answer) => answer,
             Err(error) => return (None, Err(error)),
         };
+        // The worker uses the sockets of those that stay.
         drop(batch);
         let end = match answer {
             // Even if this fails: the new process may have read it.
-            BatchAnswer::Committed => signal(&mut self.channel, kind::COMMIT),
+            BatchAnswer::Committed { .. } => signal(&mut self.channel, kind::COMMIT),
             BatchAnswer::Refused | BatchAnswer::Over => Ok(()),
         };
         (Some(answer), end)
     }
 
     /// Sends a batch and waits until the new process has read it.
-    fn offer(&mut self, batch: &ConnectionBatch) -> Result<BatchAnswer, HandoverError> {
-        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(AsFd::as_fd).collect();
+    fn offer(&mut self, batch: &LeavingBatch) -> Result<BatchAnswer, HandoverError> {
+        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
         self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT)?;
         let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
         match received.kind {
-            kind::RECEIVED => Ok(BatchAnswer::Committed),
+            kind::RECEIVED => {
+                let HandoverReceived { refused, why } = read(&received, kind::RECEIVED, &body)?;
+                if !refused.is_empty() {
+                    self.note_refusal(&why.unwrap_or_default());
+                }
+                Ok(BatchAnswer::Committed { refused })
+            }
             kind::REFUSED => {
-                let why = String::from_utf8_lossy(&body);
-                tracing::error!("the new process refuses connections: {why}");
+                self.note_refusal(&String::from_utf8_lossy(&body));
                 Ok(BatchAnswer::Refused)
             }
             other => Err(HandoverError::Kind(other)),
+        }
+    }
+
+    fn note_refusal(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.has_refused, true) {
+            tracing::error!(
+                "the new process does not take some connections, which stay here: {why}"
+            );
         }
     }
 
