@@ -204,7 +204,9 @@ fn run_edge(
             tracing::info!("{signal}: draining; a second signal ends at once")
         }
         StopCause::HandedOver => tracing::info!("handed over"),
-        StopCause::Died => tracing::error!("a worker has ended by itself: draining the others"),
+        StopCause::Died(thread) => {
+            tracing::error!("{thread} has ended by itself: draining")
+        }
     }
     if stop != StopCause::HandedOver {
         service::stopping();
@@ -223,7 +225,7 @@ fn run_edge(
     });
     tracing::info!("{}", counters::snapshot());
     match stop {
-        StopCause::Died => Err("a worker has ended".into()),
+        StopCause::Died(thread) => Err(format!("{thread} has ended").into()),
         _ if !drained => Err("a second signal ended the drain".into()),
         StopCause::Signal(_) | StopCause::HandedOver => Ok(()),
     }

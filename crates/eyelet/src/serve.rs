@@ -214,11 +214,6 @@ fn make(
     Ok((worker, runtime))
 }
 
-/// One missing worker suffices: its connections are gone, and so is its share of new ones.
-fn has_died(workers: &[JoinHandle<()>]) -> bool {
-    workers.iter().any(JoinHandle::is_finished)
-}
-
 impl Running {
     /// Starts the workers. Waits until all have warmed up, or one fails.
     fn work(&mut self, count: usize, ordered: &watch::Receiver<Order>) -> io::Result<()> {
@@ -340,8 +335,12 @@ impl Running {
         if let Some(sources) = &self.sources {
             return sources.serve(served);
         }
-        let changed = self.changed.clone();
-        let note = move |new| changed.send_modify(|known| *known = known.with(new));
+        let (changed, published) = (self.changed.clone(), self.published.clone());
+        let note = move |mut new: ChangedSources| {
+            let snapshot = published.snapshot();
+            new.dns = new.dns && snapshot.names.system.renew(&snapshot.config.dns);
+            changed.send_modify(|known| *known = known.with(new));
+        };
         let sources = SourceWatcher::start(served, note);
         let sources = sources.inspect_err(|error| {
             tracing::error!("files are not watched: {error}; a reload reads them again");
@@ -363,17 +362,15 @@ impl Running {
             // Nobody needs to hear of it again.
             false
         });
-        let snapshot = self.published.snapshot();
-        let renews_dns = changed.dns && snapshot.names.system.renew(&snapshot.config.dns);
-        if renews_dns {
+        if changed.dns {
             tracing::info!("the system's resolvers or hosts have changed and are read again");
         }
-        if changed.lists || renews_dns {
+        if changed.lists || changed.dns {
             self.decide_anew();
         }
         // A reload since then may have read it.
-        let differs = |file: &WatchedFile| file.digest_now() != Ok(file.digest);
-        changed.configuration && self.config().watch.as_ref().is_some_and(differs)
+        let differs = |file: &WatchedFile| changed.configuration.is_some_and(|n| n != file.digest);
+        self.config().watch.as_ref().is_some_and(differs)
     }
 
     /// Has the next request of each HTTP connection decided again, after something that the newest
@@ -449,9 +446,16 @@ impl Running {
         )
     }
 
-    /// Whether a worker has ended by itself, which only a failure causes.
-    pub fn has_died(&self) -> bool {
-        has_died(&self.workers)
+    /// The thread that has ended by itself, if there is one, which only a failure causes. One
+    /// missing worker suffices: its connections are gone, and so is its share of new ones.
+    pub fn died(&self) -> Option<&'static str> {
+        let sources = self.sources.as_ref();
+        let threads = [
+            ("a worker", self.workers.iter().any(JoinHandle::is_finished)),
+            ("the thread `tickets`", self.ticket_keeper.has_died()),
+            ("the thread `sources`", sources.is_some_and(SourceWatcher::has_died)),
+        ];
+        threads.into_iter().find(|(_, has_died)| *has_died).map(|(name, _)| name)
     }
 
     /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at
@@ -509,30 +513,5 @@ fn serve(
     drop((tasks, last, service));
     if let Err(error) = ended {
         tracing::error!("worker {index} has ended: {error}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_worker_that_has_died_is_noticed() {
-        let (lives, waits) = sync_channel::<()>(0);
-        let alive = || {
-            let (sender, receiver) = sync_channel::<()>(0);
-            (sender, std::thread::spawn(move || _ = receiver.recv()))
-        };
-        let ((_one, first), (_two, second)) = (alive(), alive());
-        let dead = std::thread::spawn(move || _ = waits.recv());
-        let mut workers = vec![first, dead, second];
-        assert!(!has_died(&workers));
-        drop(lives);
-        while !workers[1].is_finished() {
-            std::thread::yield_now();
-        }
-        assert!(has_died(&workers));
-        workers.remove(1);
-        assert!(!has_died(&workers));
     }
 }

@@ -88,6 +88,38 @@ fn files_that_are_renamed_over_others_are_read() {
     }
 }
 
+/// A user namespace in which nobody gets an inotify instance.
+#[test]
+fn files_are_read_again_where_the_system_watches_nothing() {
+    if !need("unshare") {
+        return;
+    }
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let rule = pki.terminate(&format!("tcp://{}", app.address), "");
+    pki.folder.write("edge.toml", format!("workers = 1\n{LISTENER}{rule}"));
+    let none = "echo 0 > /proc/sys/user/max_inotify_instances";
+    let in_namespace = |command: &str| {
+        let mut program = std::process::Command::new("unshare");
+        program.args(["--user", "--map-root-user", "sh", "-c", &format!("{none} && {command}")]);
+        program.env("XDG_RUNTIME_DIR", pki.folder.path()).current_dir(pki.folder.path());
+        program
+    };
+    if !output(&mut in_namespace("true")).status.success() {
+        return skip("this system has no user namespaces");
+    }
+    let mut command = in_namespace("exec \"$0\" serve edge.toml");
+    command.arg(env!("CARGO_BIN_EXE_eyelet"));
+    let edge = Edge::spawn(command, 1);
+    edge.wait_log("no folder can be watched");
+    for _ in 0..2 {
+        pki.server("new", &NAMES, Kind::P256);
+        fs::copy(pki.file("new.pem"), pki.file("edge.pem")).unwrap();
+        fs::copy(pki.file("new.key"), pki.file("edge.key")).unwrap();
+        until_shown(&pki, &edge, &pki.file("new.pem"));
+    }
+    assert_eq!(count(&edge, "can be watched"), 1, "{}", edge.log());
+}
+
 /// A mounted secret: tls.crt -> ..data/tls.crt, ..data -> ..2026_1, and ..data is replaced.
 #[test]
 fn a_secret_whose_link_is_swapped_is_read() {
