@@ -23,6 +23,7 @@ use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
 use crate::batch;
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::drain;
+use crate::drain_pace;
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
@@ -532,7 +533,9 @@ impl Iterations {
         let Some(departure) = departure else { return Ok(false) };
         let Departure { kept, batches, descriptors_max, mut answers } = departure;
         let now = Instant::now();
-        let end = now + worker.settings.get().drain_timeout;
+        let drain_timeout = worker.settings.get().drain_timeout;
+        let end = now + drain_timeout;
+        let last_part = end - drain_pace::last_part(drain_timeout);
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);
@@ -547,8 +550,10 @@ impl Iterations {
                 if search.has_passed() && worker.table.borrow().is_empty() {
                     search.leave();
                 }
+                if !worker.is_draining() && Instant::now() >= last_part {
+                    drain::begin_last(&worker);
+                }
                 if Instant::now() >= end {
-                    drain::begin(&worker);
                     cut_all(&worker).await;
                     must_drain = true;
                 }
@@ -577,6 +582,7 @@ impl Iterations {
                         return Ok(false);
                     }
                     worker.leaving.set(false);
+                    worker.drain.set(None);
                     worker.come_back(&mut self.accepting, sockets);
                     return Ok(true);
                 }

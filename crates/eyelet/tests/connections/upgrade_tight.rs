@@ -1,11 +1,11 @@
 //! Upgrades where something is used up: descriptors, the limit of connections, the accept queue.
 //! Nothing that was accepted is lost, and nothing that waits is reset.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use crate::support::client::{TLS13, echo};
-use crate::support::{Hello, Tls, edge, expect};
+use crate::support::{Hello, Tls, edge, expect, until};
 use crate::upgrade::Scene;
 
 /// What waits in the queues takes all room of the new process before the first batch arrives. The
@@ -54,6 +54,36 @@ fn clients_that_wait_in_the_queues_are_served_by_the_new_process() {
         stream.write_all(b"after").unwrap();
         expect(stream, b"after");
     }
+}
+
+/// They end in the last part of its `drain_timeout`, before it is over, and properly.
+#[test]
+fn what_the_new_process_has_no_room_for_is_served_on_and_ends_kindly() {
+    const HELD: usize = 20;
+    const ROOM: usize = 5;
+    let mut scene = Scene::with("workers = 2\n[limits]\ndrain_timeout = \"4s\"\n");
+    let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
+    held.iter_mut().for_each(|tls| echo(tls, b"before"));
+    scene.write(&format!("workers = 2\n[limits]\nconnections_max = {ROOM}\n"));
+    assert_eq!(scene.upgrade(), ROOM);
+    held.iter_mut().for_each(|tls| echo(tls, b"after"));
+    scene.edge.wait_log("does not take some connections, which stay here: there is no room");
+    assert!(scene.edge.wait_exit_alone().success());
+    let mut kept = 0;
+    for tls in &mut held {
+        tls.sock.set_nonblocking(true).unwrap();
+        match tls.read(&mut [0]) {
+            // By close_notify: without it this would be an error.
+            Ok(read) => assert_eq!(read, 0),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                kept += 1;
+            }
+        }
+    }
+    assert_eq!(kept, ROOM);
+    let drained = |line: &serde_json::Value| line["reason"] == "drained";
+    until("the access lines", || (scene.edge.count(drained) == HELD - ROOM).then_some(()));
 }
 
 /// Clients that have connected and sent a hello; nobody has answered yet.
