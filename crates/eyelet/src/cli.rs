@@ -113,6 +113,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
 }
 
 fn serve(file: &Path, handover: bool, diagnostics: &Diagnostics) -> ExitCode {
+    let program = upgrade::own_program();
     let predecessor = match handover.then(Predecessor::meet).transpose() {
         Ok(predecessor) => predecessor,
         Err(error) => {
@@ -133,7 +134,8 @@ fn serve(file: &Path, handover: bool, diagnostics: &Diagnostics) -> ExitCode {
     };
     let warnings = lines(&loaded.warnings);
     eprint!("{warnings}");
-    match run_edge(file, loaded.config, predecessor.map(|process| (process, warnings))) {
+    let predecessor = predecessor.map(|process| (process, warnings));
+    match run_edge(file, program, loaded.config, predecessor) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             diagnostics.line(&format!("eyelet: {error}"));
@@ -187,10 +189,10 @@ fn start(
 
 fn run_edge(
     file: &Path,
+    program: PathBuf,
     config: Config,
     predecessor: Option<(Predecessor, String)>,
 ) -> Result<(), Box<dyn Error>> {
-    let program = upgrade::own_program();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let started = runtime.block_on(async { start(file, config, predecessor) });
