@@ -308,7 +308,15 @@ impl Plan {
         // The command also holds the other end, so the end of the new process would go unnoticed.
         drop(command);
         let (reads_connections, is_on_its_own) = (false, false);
-        Ok(Successor { child, channel, reads_connections, has_refused: false, is_on_its_own })
+        let (has_refused, answer_timeout) = (false, MESSAGE_TIMEOUT);
+        Ok(Successor {
+            child,
+            channel,
+            reads_connections,
+            has_refused,
+            answer_timeout,
+            is_on_its_own,
+        })
     }
 
     /// Sends the state of this process and waits until the new process can serve.
@@ -363,6 +371,8 @@ struct Successor {
     reads_connections: bool,
     /// It has refused a connection, which is logged.
     has_refused: bool,
+    /// How long it may take to read a batch.
+    answer_timeout: Duration,
     is_on_its_own: bool,
 }
 
@@ -394,7 +404,7 @@ impl Successor {
     fn offer(&mut self, batch: &LeavingBatch) -> Result<BatchAnswer, HandoverError> {
         let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
         self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT)?;
-        let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
+        let (received, body) = receive(&mut self.channel, Some(self.answer_timeout))?;
         match received.kind {
             kind::RECEIVED => {
                 let HandoverReceived { refused, why } = read(&received, kind::RECEIVED, &body)?;
@@ -447,13 +457,18 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
 
-    #[test]
-    fn a_program_that_hangs_is_killed() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("hangs");
+    /// One test at a time: a program cannot be started while another test's child has it open for
+    /// writing (ETXTBSY), which it inherits for a moment.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// A plan to start a program that does nothing.
+    fn hanging(folder: &Path) -> (Plan, MutexGuard<'static, ()>) {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = folder.join("hangs");
         std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let plan = Plan {
@@ -465,6 +480,44 @@ mod tests {
             tickets: Zeroizing::default(),
             is_off: Arc::default(),
         };
+        (plan, alone)
+    }
+
+    /// It is dead before anybody hears of it and takes the connections back.
+    #[test]
+    fn a_process_that_does_not_answer_a_batch_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
+        let mut successor = plan.start().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
+        (successor.reads_connections, successor.answer_timeout) = (true, STEP);
+        let socket = Arc::new(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()));
+        let sockets = vec![socket.clone()];
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+        let (answer, end) = successor.move_batch(batch);
+        assert_eq!(answer, None);
+        assert_eq!(end.unwrap_err().to_string(), "the other process is too slow");
+        assert_eq!(Arc::strong_count(&socket), 1, "the worker is the only one that has it");
+        assert!(process.exists());
+        drop(successor);
+        assert!(!process.exists(), "it is killed and reaped");
+    }
+
+    #[test]
+    fn a_process_that_reads_another_format_gets_no_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
+        let mut successor = plan.start().unwrap();
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets: Vec::new() };
+        let (answer, end) = successor.move_batch(batch);
+        assert_eq!(answer, Some(BatchAnswer::Refused));
+        end.unwrap();
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
         let mut successor = plan.start().unwrap();
         let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
         let error = plan.introduce(&mut successor, STEP).unwrap_err();
