@@ -19,7 +19,7 @@ use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
-use eyelet_config::{Access, Config, WatchedFile};
+use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_engine::batch::{self, Arrival};
 use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::transfer::Departure;
@@ -100,6 +100,11 @@ impl Preparation {
     /// The configuration that is served.
     pub fn served(&self) -> &Config {
         &self.earlier.config
+    }
+
+    /// Its certificates whose files have not changed since they were read.
+    pub fn unchanged(&self) -> UnchangedPairs {
+        self.earlier.tls.unchanged(&self.earlier.config)
     }
 
     /// Prepares `config`.

@@ -239,7 +239,7 @@ fn a_process_that_dies_late_leaves_the_earlier_one_whole() {
 fn a_signal_before_the_new_process_dies_ends_the_earlier_one() {
     const HELD: usize = 300;
     let mut scene = Scene::with("workers = 2\n[limits]\ndrain_timeout = \"2s\"\n");
-    let mut held = hold(&scene, HELD);
+    let _held = hold(&scene, HELD);
     let _upgrade = Talk::start(&mut scene.command("upgrade"));
     let child = pid_behind(&scene, "upgrade: process ");
     kill_process(child, Signal::STOP).unwrap();
