@@ -53,9 +53,14 @@ impl Child {
         Some(format!("{status}: {}", self.close_with()))
     }
 
+    /// What it and its descendants wrote to standard error.
+    pub fn errors(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
     /// The last lines of its standard error.
     pub fn close_with(&self) -> String {
-        let text = fs::read_to_string(&self.stderr).unwrap_or_default();
+        let text = self.errors();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(LAST_LINES)..].join(" / ")
     }

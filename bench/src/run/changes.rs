@@ -1,10 +1,11 @@
 //! What changes of a running edge cost its clients: held connections, GETs, pairs and WebSockets
-//! that echo, and new connections, while the edge is reloaded, upgraded, or given another
-//! certificate.
+//! that echo, and new connections, while the edge is reloaded, upgraded, given another certificate,
+//! flooded, or left without its store.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -63,6 +64,10 @@ pub enum EdgeChange {
     Upgrade,
     /// A new certificate and key, written over the old ones.
     Certificate,
+    /// A crowd of connections that say half a hello, or what is no TLS, and leave.
+    Flood,
+    /// The store of the fleet is stopped; the next time it is started again, without its data.
+    Store,
 }
 
 /// The edge under test. An upgrade changes its process.
@@ -71,8 +76,9 @@ struct Edge {
     file: PathBuf,
     addresses: Addresses,
     generation: usize,
+    store: Store,
     // The last field: dropping it kills the first process, which may have ended.
-    _first: Server,
+    first: Server,
 }
 
 /// Where the edge listens, and what stands behind it.
@@ -83,6 +89,12 @@ struct Addresses {
     spliced: SocketAddr,
     backend: SocketAddr,
     origin: SocketAddr,
+}
+
+/// The store of the edge's fleet, if a change is about it.
+struct Store {
+    address: Option<SocketAddr>,
+    server: Option<Server>,
 }
 
 /// What the changes took.
@@ -96,7 +108,7 @@ struct Changed {
 pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     let backend = lab.start_backend()?;
     let origin = start_origin(lab)?;
-    let mut edge = Edge::start(lab, backend.address, origin.address)?;
+    let mut edge = Edge::start(lab, backend.address, origin.address, options)?;
     let mut sample = Sample::default();
     let words = ["crowd".into(), edge.addresses.terminated.to_string()];
     let words = [words, [options.held.to_string(), "0".into()]].concat();
@@ -118,6 +130,8 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     tokio::time::sleep(AFTER).await;
     let after = edge.anon_bytes();
     let alive = post::alive(&mut crowds)?;
+    drop(crowds);
+    let unlogged = edge.end().await?;
     let mut secs = changed.secs;
     secs.sort_by(f64::total_cmp);
     sample.figures = vec![
@@ -133,6 +147,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
         ("change_ms", quantile(&secs, 0.5) * 1e3),
         ("change_worst_ms", secs.last().copied().unwrap_or_default() * 1e3),
         ("grown_kib", (after - before) / 1024.0),
+        ("unlogged", unlogged),
     ];
     for tally in [changed.failed, requests, echoes, visits] {
         sample.errors += tally.errors;
@@ -157,7 +172,12 @@ fn start_origin(lab: &Lab) -> io::Result<Server> {
 }
 
 impl Edge {
-    fn start(lab: &Lab, backend: SocketAddr, origin: SocketAddr) -> io::Result<Self> {
+    fn start(
+        lab: &Lab,
+        backend: SocketAddr,
+        origin: SocketAddr,
+        options: &Options,
+    ) -> io::Result<Self> {
         let missing = || io::Error::new(io::ErrorKind::NotFound, "eyelet is not built");
         let binary = lab.eyelet().ok_or_else(missing)?.to_owned();
         let file = lab.folder().join("changes.toml");
@@ -167,10 +187,11 @@ impl Edge {
         let (terminated, tcp) = (lab.free_address()?, lab.free_address()?);
         let spliced = lab.free_address()?;
         let addresses = Addresses { terminated, tcp, spliced, backend, origin };
-        write(&file, &configuration(addresses, 0))?;
+        let store = Store::start(lab, options.change.contains(&EdgeChange::Store))?;
+        write(&file, &(configuration(addresses, 0) + &store.configuration()))?;
         let command = [binary.clone().into(), "serve".into(), file.clone().into()];
         let first = lab.start_server("eyelet", &command, terminated)?;
-        Ok(Self { binary, file, addresses, generation: 0, _first: first })
+        Ok(Self { binary, file, addresses, generation: 0, store, first })
     }
 
     /// Makes the changes in turn until the end.
@@ -199,11 +220,51 @@ impl Edge {
         self.generation += 1;
         match change {
             EdgeChange::Reload => {
-                write(&self.file, &configuration(self.addresses, self.generation))?;
+                let text = configuration(self.addresses, self.generation);
+                write(&self.file, &(text + &self.store.configuration()))?;
                 self.command("reload").await
             }
             EdgeChange::Upgrade => self.command("upgrade").await,
             EdgeChange::Certificate => renew(lab.folder()),
+            EdgeChange::Flood => flood(self.addresses.terminated).await,
+            EdgeChange::Store => self.store.toggle(lab),
+        }
+    }
+
+    /// Ends all processes that serve the file. Gives how many accepted connections have no access
+    /// line.
+    async fn end(&self) -> io::Result<f64> {
+        tokio::time::sleep(AFTER).await;
+        self.signal(Signal::TERM);
+        let give_up_at = Instant::now() + END_TIMEOUT;
+        while !self.processes().is_empty() {
+            if Instant::now() > give_up_at {
+                return Err(io::Error::other("the edge does not end"));
+            }
+            tokio::time::sleep(AFTER / 50).await;
+        }
+        // "17 accepted: ...", the last word of each process.
+        let said = self.first.child.errors();
+        let accepted = said.lines().filter_map(|line| {
+            let (before, _) = line.split_once(" accepted: ")?;
+            before.rsplit(' ').next()?.parse::<f64>().ok()
+        });
+        // Requests have lines too.
+        let log = BufReader::new(File::open(self.file.with_file_name(ACCESS_LOG))?);
+        let mut lines = 0.0;
+        for line in log.lines() {
+            if line?.contains("\"http\":null") {
+                lines += 1.0;
+            }
+        }
+        Ok(accepted.sum::<f64>() - lines)
+    }
+
+    fn signal(&self, signal: Signal) {
+        for pid in self.processes() {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
         }
     }
 
@@ -245,11 +306,43 @@ impl Edge {
 /// An upgrade's process is not a child of this one.
 impl Drop for Edge {
     fn drop(&mut self) {
-        for pid in self.processes() {
-            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
+        self.signal(Signal::KILL);
+    }
+}
+
+impl Store {
+    fn start(lab: &Lab, is_wanted: bool) -> io::Result<Self> {
+        if !is_wanted {
+            return Ok(Self { address: None, server: None });
         }
+        let secret = lab.folder().join(SECRET);
+        fs::write(&secret, "a secret of at least thirty-two bytes")?;
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
+        let mut store = Self { address: Some(lab.free_address()?), server: None };
+        store.toggle(lab)?;
+        Ok(store)
+    }
+
+    /// Keys change each minute, so that the store is asked while it is gone.
+    fn configuration(&self) -> String {
+        self.address.map_or_else(String::new, |address| {
+            format!(
+                "\n[tickets]\nlifetime = \"60s\"\n\n[fleet]\nstore = \"redis://{address}\"\n\
+                 secret_file = \"{SECRET}\"\n"
+            )
+        })
+    }
+
+    fn toggle(&mut self, lab: &Lab) -> io::Result<()> {
+        self.server = match (self.server.take(), self.address) {
+            (None, Some(address)) => {
+                let port = address.port().to_string();
+                let words = ["redis-server", "--port", &port, "--save", "", "--appendonly", "no"];
+                Some(lab.start_server("redis", &words.map(Into::into), address)?)
+            }
+            _ => None,
+        };
+        Ok(())
     }
 }
 
@@ -261,7 +354,8 @@ fn configuration(addresses: Addresses, generation: usize) -> String {
         .iter()
         .map(|address| format!("[[listener]]\naddress = \"{address}\"\n\n"))
         .collect();
-    text += "[log]\naccess = \"off\"\n\n[limits]\nidle_timeout = \"1h\"\n";
+    text += &format!("[log]\naccess = \"{ACCESS_LOG}\"\n\n");
+    text += "[limits]\nidle_timeout = \"1h\"\n";
     if generation % 2 == 1 {
         text += "\n[[rule]]\nname = \"more\"\nsni = \"more.bench.test\"\naction = \"refuse\"\n";
     }
@@ -295,6 +389,26 @@ fn renew(folder: &Path) -> io::Result<()> {
     let signed = signed.map_err(io::Error::other)?;
     write(&folder.join(OWN_KEY), &signed.signing_key.serialize_pem())?;
     write(&folder.join(OWN_CERTIFICATE), &signed.cert.pem())
+}
+
+/// Connections that never become one: half of them say the beginning of a hello, the others what
+/// is no TLS.
+async fn flood(target: SocketAddr) -> io::Result<()> {
+    let mut tasks = JoinSet::new();
+    for i in 0..FLOOD {
+        let bytes: &[u8] =
+            if i % 2 == 0 { &[22, 3, 1, 2, 0, 1, 0] } else { b"GET / HTTP/1.1\r\n\r\n" };
+        tasks.spawn(async move {
+            let mut stream = tokio::net::TcpStream::connect(target).await?;
+            stream.write_all(bytes).await?;
+            tokio::time::sleep(FLOOD_STAYS).await;
+            io::Result::Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(io::Error::other)??;
+    }
+    Ok(())
 }
 
 /// Clients that share the rate. A failed request ends its connection, and another one begins.
@@ -454,7 +568,7 @@ async fn visits(config: Arc<ClientConfig>, target: SocketAddr, end: Instant) -> 
     tally
 }
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 13] = [
     Column { key: "lost", heading: "held lost", decimals: 0 },
     Column { key: "requests", heading: "requests", decimals: 0 },
     Column { key: "failed", heading: "failed", decimals: 0 },
@@ -467,11 +581,19 @@ const COLUMNS: [Column; 12] = [
     Column { key: "change_ms", heading: "change ms", decimals: 1 },
     Column { key: "change_worst_ms", heading: "worst ms", decimals: 1 },
     Column { key: "grown_kib", heading: "grown KiB", decimals: 0 },
+    Column { key: "unlogged", heading: "not logged", decimals: 0 },
 ];
 
 /// Files of the edge's own certificate, which the scenario renews.
 const OWN_CERTIFICATE: &str = "renewed.pem";
 const OWN_KEY: &str = "renewed.key";
+const ACCESS_LOG: &str = "changes.log";
+const SECRET: &str = "fleet.secret";
+/// Connections of one flood, and how long they stay.
+const FLOOD: usize = 1000;
+const FLOOD_STAYS: Duration = Duration::from_secs(1);
+/// Longer than a drain and the end of the threads take.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 const WARM_UP: Duration = Duration::from_secs(2);
 /// Time for the edge to end what clients have closed, and to return memory.
 const AFTER: Duration = Duration::from_secs(5);

@@ -36,7 +36,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     let backend = lab.start_backend()?;
     let servers = start_all(lab, &rows, &[backend.address]);
     let read = |at: usize| procfs::memory(&servers[at].1.child.family());
-    let before: Vec<_> = (0..servers.len()).map(read).collect();
+    let before = at_rest(|| (0..servers.len()).map(read).collect()).await;
     let meters: Vec<_> = servers.iter().map(|(_, server)| Meter::start(&server.child)).collect();
     let mut crowds = Vec::new();
     for (_, server) in &servers {
@@ -65,6 +65,20 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
         board.add(servers[at].0.label, Sample { figures, errors, first_error });
     }
     Ok(Findings { boards: vec![board], notes: Vec::new() })
+}
+
+/// Memory once it stands still: servers listen before they have started all their threads.
+async fn at_rest(read: impl Fn() -> Vec<procfs::Memory>) -> Vec<procfs::Memory> {
+    let mut seen = read();
+    for _ in 0..LOOKS_MAX {
+        tokio::time::sleep(STILL).await;
+        let now = read();
+        if now == seen {
+            break;
+        }
+        seen = now;
+    }
+    seen
 }
 
 /// The clients of one server. Their messages are spread evenly over the interval.
@@ -115,3 +129,6 @@ const COLUMNS: [Column; 7] = [
 
 const MIB: f64 = 1024.0 * 1024.0;
 const READ_AT: f64 = 0.95;
+/// Memory that has not changed for so long is at rest.
+const STILL: Duration = Duration::from_secs(2);
+const LOOKS_MAX: usize = 10;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::files::read;
 use crate::fleet::FleetSettings;
 use crate::lists::ListFiles;
+use crate::local::LocalSettings;
 use crate::model::{
     Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings, Tickets,
 };
@@ -36,6 +37,8 @@ pub struct Config {
     pub evidence: EvidenceSettings,
     /// Session tickets.
     pub tickets: Tickets,
+    /// The local certificate authority.
+    pub local: LocalSettings,
     /// The store that several edges share.
     pub fleet: Option<FleetSettings>,
     /// Worker threads. `None`: one per core.

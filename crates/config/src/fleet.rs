@@ -148,7 +148,10 @@ fn decoded(text: &str) -> Result<Zeroizing<String>, String> {
     bytes.extend_from_slice(parts.next().unwrap_or("").as_bytes());
     for part in parts {
         let (hex, rest) = part.split_at_checked(2).ok_or_else(fault)?;
-        bytes.push(u8::from_str_radix(hex, 16).map_err(|_| fault())?);
+        // `from_str_radix` alone would take a sign.
+        let is_hex = hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let byte = u8::from_str_radix(hex, 16).ok().filter(|_| is_hex);
+        bytes.push(byte.ok_or_else(fault)?);
         bytes.extend_from_slice(rest.as_bytes());
     }
     let text = std::str::from_utf8(&bytes).map_err(|_| "a user or password is not UTF-8")?;

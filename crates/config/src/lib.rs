@@ -10,6 +10,7 @@ mod fleet;
 mod listeners;
 pub mod lists;
 mod load;
+mod local;
 mod matchers;
 mod model;
 mod reader;
@@ -27,11 +28,12 @@ pub use files::{Depth, UnchangedPairs};
 pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
+pub use local::{LocalSettings, Permitted, is_loopback_name};
 pub use model::{
-    Access, Action, Compression, DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX,
-    Host, HostPort, HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind,
-    LogSettings, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
-    Tickets, UpstreamHttp2, UpstreamTls, Version,
+    Access, Action, CertificateSource, Compression, DialSource, Dictionaries, Dns,
+    EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress, HttpLimits, HttpUpstream,
+    Limits, Listener, ListenerKind, LocalNames, LogSettings, ProxyProtocol, Refuse, Splice,
+    SpliceUpstream, Terminate, TerminateUpstream, Tickets, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use values::tls_version_code;

@@ -14,10 +14,11 @@ use crate::diagnostic::Diagnostic;
 use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
+use crate::local::LocalSettings;
 use crate::reader::{Report, Section};
 use crate::rule::Lead;
 use crate::rules::Reading;
-use crate::{compression, fleet, rule, settings};
+use crate::{compression, fleet, local, rule, settings};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -96,7 +97,9 @@ fn check(
     let mut files = Files::new(folder, depth, now, unchanged);
     let served = served.map(|served| (&served.lists, served.policy.lists()));
     let mut lists = ListReader::new(folder, served);
-    let (rules, policy) = read_rules(&mut report, &document, &listeners, (&mut files, &mut lists));
+    let local = local::read(&mut report, &document, &files);
+    let reading = (&mut files, &mut lists, &local);
+    let (rules, policy) = read_rules(&mut report, &document, &listeners, reading);
     let rules = rules.finish(folder);
     let config = Config {
         listeners: listeners.list,
@@ -109,6 +112,7 @@ fn check(
         dictionaries: compression::dictionaries(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),
         evidence: settings::evidence(&mut report, &document, &mut files),
+        local,
         fleet: fleet::read(&mut report, &document, &mut files),
         tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),
@@ -138,7 +142,7 @@ fn read_rules<'t>(
     report: &mut Report<'_>,
     document: &Section<'t, '_>,
     listeners: &Listeners,
-    (files, lists): (&mut Files, &mut ListReader<'_>),
+    (files, lists, local): (&mut Files, &mut ListReader<'_>, &LocalSettings),
 ) -> (Reading<'t>, Rules) {
     let sections = document.sections(report, "rule", "[[rule]]");
     if sections.is_empty() && document.value("rule").is_none() {
@@ -158,9 +162,8 @@ fn read_rules<'t>(
             Some(name) => Cow::Borrowed(name.text),
             None => Cow::Owned(format!("rule {}", index + 1)),
         };
-        let Some(written) = rule::read(report, section, listeners, (files, lists)) else {
-            continue;
-        };
+        let reading = (&mut *files, &mut *lists, local);
+        let Some(written) = rule::read(report, section, listeners, reading) else { continue };
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
         leads.extend(written.lead);

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use crate::listeners::Listeners;
 use crate::lists::{ListKind, ListReader};
+use crate::local::is_loopback_name;
 use crate::model::ListenerKind;
 use crate::reader::{Report, Section, Text, repeated};
 use crate::values;
@@ -285,6 +286,8 @@ fn sni<'t>(report: &mut Report<'_>, texts: Vec<Text<'t>>) -> Vec<(Text<'t>, Name
         let Some(pattern) = report.keep(text.at, read) else { continue };
         if let NamePattern::Suffix(suffix) = &pattern
             && !suffix.contains('.')
+            // These all lead to this machine (RFC 6761 section 6.3).
+            && !is_loopback_name(suffix)
         {
             let message = format!("\"*.{suffix}\" takes a whole top-level domain");
             report.warning(text.at, message);

@@ -139,6 +139,8 @@ impl fmt::Display for HostPort {
 pub struct Terminate {
     /// The application.
     pub upstream: TerminateUpstream,
+    /// Where its certificates come from.
+    pub certificates: CertificateSource,
     /// ALPN protocols to choose from, in order of preference. Empty: no ALPN.
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
@@ -149,6 +151,25 @@ pub struct Terminate {
     pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// Where the certificates of a rule come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CertificateSource {
+    /// Files, in `RuleList::certificates`.
+    #[default]
+    Files,
+    /// `"local"`: one for each name, signed by the local certificate authority.
+    Local(LocalNames),
+}
+
+/// The names that the local certificate authority signs for a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LocalNames {
+    /// The rule lists names, so each name that gets there is listed.
+    Listed,
+    /// The rule takes any name: only those of this machine are signed.
+    Loopback,
 }
 
 /// Where a terminated connection goes.

@@ -9,10 +9,11 @@ use eyelet_wire::version::Version;
 use crate::files::Files;
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
+use crate::local::{self, LOCAL, LocalSettings};
 use crate::matchers::{self, Matchers};
 use crate::model::{
-    Action, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse, Splice,
-    SpliceUpstream, Terminate, TerminateUpstream,
+    Action, CertificateSource, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse,
+    Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section, Text};
 use crate::{compression, values};
@@ -47,7 +48,7 @@ pub(super) fn read<'t>(
     report: &mut Report<'_>,
     section: &Section<'t, '_>,
     listeners: &Listeners,
-    (files, lists): (&mut Files, &mut ListReader<'_>),
+    (files, lists, local): (&mut Files, &mut ListReader<'_>, &LocalSettings),
 ) -> Option<Written<'t>> {
     section.check_keys(report, &known_keys());
     let matchers = matchers::read(report, section, listeners, lists);
@@ -66,8 +67,12 @@ pub(super) fn read<'t>(
             (Action::Splice(splice), needs)
         }
         Kind::Terminate => {
-            shown = certificates(report, section, &matchers, files);
-            let terminate = terminate(report, section, &matchers, files)?;
+            let source = certificate_source(report, section, &matchers, local);
+            if source == CertificateSource::Files {
+                shown = certificates(report, section, &matchers, files);
+            }
+            let mut terminate = terminate(report, section, &matchers, files)?;
+            terminate.certificates = source;
             (Action::Terminate(terminate), Needs::Hello)
         }
         Kind::Refuse => {
@@ -273,6 +278,7 @@ fn terminate(
     }
     Some(Terminate {
         upstream,
+        certificates: CertificateSource::Files,
         alpn_select,
         client_ca,
         compression,
@@ -318,6 +324,27 @@ fn read_http_keys(
         tls.name = read.unwrap_or_default();
     }
     tls.ca = ca.map(|text| files.check_authorities(report, text));
+}
+
+/// Whether certificates are read from files.
+fn certificate_source(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    matchers: &Matchers<'_>,
+    local: &LocalSettings,
+) -> CertificateSource {
+    let Some(value) = section.value("certificate") else { return CertificateSource::Files };
+    if value.get_ref().as_str() == Some(LOCAL) {
+        let listed = (matchers.sni.as_slice(), !matchers.sni_lists.is_empty());
+        let names = local::check_rule(report, section, listed, &local.permitted);
+        return CertificateSource::Local(names);
+    }
+    let list = value.get_ref().as_array().into_iter().flat_map(|list| list.iter());
+    if let Some(local) = list.into_iter().find(|item| item.get_ref().as_str() == Some(LOCAL)) {
+        let message = "\"local\" stands alone, without a list; a file of that name is \"./local\"";
+        report.error(local.span().start, message);
+    }
+    CertificateSource::Files
 }
 
 fn certificates<'t>(

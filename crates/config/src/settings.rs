@@ -187,7 +187,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 13] = [
+pub(super) const DOCUMENT_KEYS: [&str; 14] = [
     "dictionary",
     "dns",
     "evidence",
@@ -195,6 +195,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 13] = [
     "http",
     "limits",
     "listener",
+    "local",
     "log",
     "reload_ends_removed",
     "rule",

@@ -2,15 +2,18 @@
 //! process.
 
 use std::collections::HashSet;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
 use eyelet_memory::slab::Key;
 use eyelet_sys::channel::BODY_BYTES_MAX;
+use eyelet_telemetry::counters::Counters;
 use thiserror::Error;
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
@@ -40,13 +43,20 @@ pub struct Detachment {
 pub struct Arrival {
     /// The connections.
     pub batch: ConnectionBatch,
+    /// Whether the other process serves on what the worker does not take. Otherwise it ends here.
+    pub may_go_back: bool,
     /// Gets what the worker takes of it, or the reason if it takes nothing.
     pub read: SyncSender<Result<BatchRead, String>>,
     /// Says that the other process has given the connections up. They must not be touched before.
     pub committed: oneshot::Receiver<()>,
 }
 
-/// What a worker takes of a batch. It has dropped the rest.
+/// Where connections of an earlier process arrive: for each worker a queue and its counters.
+pub type Arrivals = Vec<(Sender<Arrival>, Arc<Counters>)>;
+/// What a worker takes of a batch, and what has it serve that. Otherwise why it takes nothing.
+pub type Delivered = Result<(BatchRead, oneshot::Sender<()>), String>;
+
+/// What a worker takes of a batch. The rest does not live on here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchRead {
     /// How many connections it takes.
@@ -120,10 +130,38 @@ pub fn wake_active(worker: &Rc<Worker>) {
     }
 }
 
+/// Has the worker with the fewest connections read a batch, within this time. `may_go_back` is that
+/// of an [`Arrival`].
+///
+/// # Errors
+/// If no worker is left, or it is too slow.
+pub fn deliver(
+    workers: &Arrivals,
+    batch: ConnectionBatch,
+    may_go_back: bool,
+    within: Duration,
+) -> io::Result<Delivered> {
+    let least = workers.iter().min_by_key(|(_, counters)| counters.connections.value());
+    let (read, is_read) = sync_channel(1);
+    let (commit, committed) = oneshot::channel();
+    let arrival = Arrival { batch, may_go_back, read, committed };
+    let sent = least.map(|(worker, _)| worker.blocking_send(arrival));
+    if !matches!(sent, Some(Ok(()))) {
+        return Err(ErrorKind::BrokenPipe.into());
+    }
+    match is_read.recv_timeout(within) {
+        Ok(read) => Ok(read.map(|batch_read| (batch_read, commit))),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(ErrorKind::TimedOut.into())
+        }
+    }
+}
+
 /// Places the batches that arrive into a worker, until their queue ends.
 pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
-    while let Some(Arrival { batch, read, committed }) = arrivals.recv().await {
-        let (said, connections) = match admit(&worker, batch) {
+    while let Some(arrival) = arrivals.recv().await {
+        let Arrival { batch, may_go_back, read, committed } = arrival;
+        let (said, connections) = match admit(&worker, batch, may_go_back) {
             Ok((batch_read, connections)) => (Ok(batch_read), connections),
             Err(error) => (Err(error.to_string()), Vec::new()),
         };
@@ -171,31 +209,36 @@ impl Taken {
     }
 }
 
-/// Decides which connections of a batch a worker takes, and reserves the room for them. The others
-/// are dropped before this returns, because the other process uses them again after the answer.
+/// Decides which connections of a batch a worker takes, and reserves the room for them. If the
+/// others may go back, they are dropped before this returns, because the other process uses them
+/// again after the answer. If not, those that have no room are returned too: [`put_back`] ends them
+/// properly.
 ///
 /// # Errors
 /// [`BatchError`]. All are dropped then.
 pub fn admit(
     worker: &Worker,
     batch: ConnectionBatch,
+    may_go_back: bool,
 ) -> Result<(BatchRead, Vec<Detached>), BatchError> {
     let mut batch_read = BatchRead::default();
     let mut connections = Vec::new();
     for (index, decoded) in decode(batch)?.into_iter().enumerate() {
-        let reserved = decoded.map_err(RefusalReason::from).and_then(|mut detached| {
+        let taken = decoded.map_err(RefusalReason::from).and_then(|mut detached| {
             let has_room = reserve(worker, &mut detached);
-            has_room.then_some(detached).ok_or(RefusalReason::NoRoom)
+            if has_room || !may_go_back {
+                connections.push(detached);
+            }
+            has_room.then_some(()).ok_or(RefusalReason::NoRoom)
         });
-        match reserved {
-            Ok(detached) => connections.push(detached),
+        match taken {
+            Ok(()) => batch_read.taken += 1,
             Err(why) => {
                 batch_read.refused.push(index);
                 batch_read.why.get_or_insert(why);
             }
         }
     }
-    batch_read.taken = connections.len();
     Ok((batch_read, connections))
 }
 
@@ -272,7 +315,7 @@ mod tests {
         let length = u32::from_be_bytes(batch.states[..4].try_into().unwrap()) as usize;
         batch.states[2 * PREFIX_BYTES + length] = 0x70;
         let second = batch.sockets[1].as_raw_fd();
-        let (batch_read, taken) = admit(&new, batch).unwrap();
+        let (batch_read, taken) = admit(&new, batch, true).unwrap();
         assert_eq!((batch_read.taken, &batch_read.refused[..]), (2, &[1][..]));
         let why = batch_read.why.unwrap();
         assert!(matches!(why, RefusalReason::Import(ImportError::Version(_))), "{why}");
@@ -293,7 +336,7 @@ mod tests {
         limits.connections_max = 2;
         new.settings.set(limits);
         let Detachment { batch, .. } = detached(&old, 3, 100);
-        let (batch_read, taken) = admit(&new, received(&batch)).unwrap();
+        let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
         assert_eq!((batch_read.taken, batch_read.refused), (2, vec![2]));
         assert_eq!(batch_read.why, Some(RefusalReason::NoRoom));
         // The other process has died before it committed them.

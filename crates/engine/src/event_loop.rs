@@ -294,7 +294,7 @@ impl Worker {
         }
         if let Some(program) = program {
             program.flush_log(self.clock.look());
-            self.give_memory_back(&*program);
+            self.give_memory_back(&*program, accepting);
         }
         if self.is_draining() {
             drain::tick(self);
@@ -304,7 +304,7 @@ impl Worker {
     /// Returns free memory to the kernel once a burst of connections is over: when half of the peak
     /// are gone, or when nothing came or went for [`QUIET_TICKS`]. While memory is short it does so
     /// every [`QUIET_TICKS`]. Compressors that were idle for so long are freed.
-    fn give_memory_back(&self, program: &dyn Program) {
+    fn give_memory_back(&self, program: &dyn Program, accepting: &mut Accepting) {
         let open = self.process.open.load(Relaxed);
         let mut burst = self.burst.get();
         burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
@@ -323,6 +323,8 @@ impl Worker {
         let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.process.budget.is_filling(0);
         if halved || settled || short {
             program.release_caches();
+            self.release_queues();
+            accepting.waiting.shrink_to_fit();
             eyelet_sys::memory::trim();
             if settled && self.index == 0 {
                 eyelet_sys::memory::forget_code();
@@ -531,11 +533,12 @@ impl Iterations {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
         let Some(departure) = departure else { return Ok(false) };
-        let Departure { kept, batches, descriptors_max, mut answers } = departure;
+        let Departure { kept, batches, descriptors_max, mut answers, active_max } = departure;
         let now = Instant::now();
         let drain_timeout = worker.settings.get().drain_timeout;
-        let end = now + drain_timeout;
-        let last_part = end - drain_pace::last_part(drain_timeout);
+        let end = now + drain_timeout.min(active_max);
+        // If `active_max` is over before that, what is left is cut together.
+        let last_part = now + drain_timeout - drain_pace::last_part(drain_timeout);
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);

@@ -285,15 +285,34 @@ impl Worker {
         holders.tidy(|holder| park::holds_since(self, holder.key).is_some());
     }
 
+    /// Tidies a queue when it has doubled, so that each position is looked at twice at most.
+    fn tidy(&self, queue: &ShedQueue, of: Phase) {
+        if queue.positions.borrow().len() >= STALE_MAX.max(2 * queue.kept.get()) {
+            self.drop_stale(queue, of);
+        }
+    }
+
+    /// Frees the memory of short queues that a burst has left: what it had to hold lies amid the
+    /// memory of its handshakes, and would keep those pages. Long queues are tidied at each tick.
+    pub(crate) fn release_queues(&self) {
+        let queues = [
+            (&self.large, Phase::Large),
+            (&self.half_open, Phase::HalfOpen),
+            (&self.unused, Phase::Idle),
+        ];
+        for (queue, of) in queues {
+            if queue.positions.borrow().len() < STALE_MAX {
+                self.drop_stale(queue, of);
+                queue.positions.borrow_mut().shrink_to_fit();
+            }
+        }
+        self.to_resume.borrow_mut().shrink_to_fit();
+    }
+
     /// Drops stale positions: of connections that ended or moved on, and all but the newest of
     /// each.
-    fn tidy(&self, queue: &ShedQueue, of: Phase) {
-        let (mut positions, kept) = (queue.positions.borrow_mut(), &queue.kept);
-        // Only when it has doubled, so each position is looked at twice at most.
-        if positions.len() < STALE_MAX.max(2 * kept.get()) {
-            return;
-        }
-        let mut table = self.table.borrow_mut();
+    fn drop_stale(&self, queue: &ShedQueue, of: Phase) {
+        let (mut positions, mut table) = (queue.positions.borrow_mut(), self.table.borrow_mut());
         positions.retain(|at| match table.slot(at.key) {
             Some(slot) if slot.position != at.position => false,
             Some(Slot { state: SlotState::Active { phase, .. }, .. }) => *phase == of,
@@ -301,8 +320,9 @@ impl Worker {
             None => false,
         });
         // The memory of a flood's queue is not kept for ever.
-        kept.set(positions.len());
-        positions.shrink_to(2 * kept.get());
+        let kept = positions.len();
+        queue.kept.set(kept);
+        positions.shrink_to(2 * kept);
     }
 }
 

@@ -1,12 +1,14 @@
 //! What workers and the thread that speaks to the other process say to each other while connections
 //! move from one process to another.
 
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use eyelet_sys::channel::DESCRIPTORS_MAX;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
 /// Descriptors of one batch: those of one message.
@@ -14,6 +16,9 @@ pub const BATCH_DESCRIPTORS_MAX: usize = DESCRIPTORS_MAX;
 /// A batch with more bytes of state than this takes no more connections. An idle connection has
 /// some hundred bytes, one with a slow peer some hundred KiB.
 pub const BATCH_BYTES: usize = 4 << 20;
+/// What a worker can have in the queue: one batch, and the notes that all has passed and that it
+/// has left.
+const LEAVING_MAX: usize = 3;
 
 /// Parked connections that another process has sent.
 pub struct ConnectionBatch {
@@ -78,4 +83,70 @@ pub struct Departure {
     /// Their answers. The end of this queue means that the other process is dead: the worker takes
     /// its batch back and serves on.
     pub answers: mpsc::Receiver<BatchAnswer>,
+    /// How long what is active may take, at most `drain_timeout`.
+    pub active_max: Duration,
+}
+
+/// How each worker leaves, where their answers go, and where they are heard.
+pub type Departing = (Vec<Departure>, Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>);
+
+/// Has so many workers leave: see [`Departure`].
+pub fn departures(
+    workers: usize,
+    kept: &Arc<[Arc<OwnedFd>]>,
+    descriptors_max: usize,
+    active_max: Duration,
+) -> Departing {
+    let (batches, leaving) = sync_channel(LEAVING_MAX * workers);
+    let each = (0..workers).map(|_| {
+        let (answer, answers) = channel(1);
+        let (kept, batches) = (kept.clone(), batches.clone());
+        (Departure { kept, batches, descriptors_max, answers, active_max }, answer)
+    });
+    let (departures, answers) = each.unzip();
+    (departures, answers, leaving)
+}
+
+/// Has all workers give up what they have, until they have left. `keep` gets each batch; it returns
+/// whether it has room for it. Otherwise all of the batch go back to their worker, and end there.
+/// Returns how many connections it has kept, and whether it had no room for others.
+///
+/// # Errors
+/// The error of `keep`, or `TimedOut`. Workers then take back what they have not given up.
+pub fn collect(
+    departures: (Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>),
+    end: Instant,
+    mut keep: impl FnMut(&LeavingBatch) -> io::Result<bool>,
+) -> io::Result<(usize, bool)> {
+    let (answers, leaving) = departures;
+    let (mut kept, mut is_full, mut active) = (0, false, answers.len());
+    while active > 0 {
+        match leaving.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Leaving::Batch { worker, connections, batch }) => {
+                let has_room = keep(&batch)?;
+                // The worker uses the sockets of those that go back.
+                drop(batch);
+                if has_room {
+                    kept += connections;
+                } else {
+                    is_full = true;
+                }
+                let refused = (0..if has_room { 0 } else { connections }).collect();
+                let answer = BatchAnswer::Committed { refused };
+                if let Some(worker) = answers.get(worker) {
+                    // The worker waits for it, or it has ended.
+                    let _ = worker.try_send(answer);
+                }
+            }
+            Ok(Leaving::Passed) => {}
+            Ok(Leaving::Left) => active -= 1,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => return Err(ErrorKind::TimedOut.into()),
+        }
+    }
+    for worker in &answers {
+        // One that drains does not wait for it.
+        let _ = worker.try_send(BatchAnswer::Over);
+    }
+    Ok((kept, is_full))
 }

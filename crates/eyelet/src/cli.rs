@@ -13,9 +13,10 @@ use crate::control::Control;
 use crate::diagnostics::{self, Diagnostics};
 use crate::serve::Running;
 use crate::signals::{Operated, Signals, StopCause};
+use crate::store::{self, Stored};
 use crate::takeover::Predecessor;
 use crate::train::{self, DictionaryCommand};
-use crate::{check, control, demo, explain, listen, serve, upgrade};
+use crate::{check, control, demo, explain, listen, local, serve, upgrade};
 use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_engine::worker::Order;
 use eyelet_sys::service;
@@ -78,6 +79,15 @@ enum Command {
     /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
+    /// Show who trusts the local certificate authority; install it, or remove it
+    ///
+    /// Exit status: 0, or 1 if something is left to be done, such as by root.
+    Trust(local::TrustArgs),
+    /// Write a certificate and its key, signed by the local certificate authority
+    ///
+    /// Writes NAME.pem and NAME.key, by the first name. Files of an earlier call are replaced. Exit
+    /// status: 0, or 1 if there are no files.
+    Cert(local::CertArgs),
     /// Run a self-contained edge on loopback, with its own CA, TLS origin and web application
     Demo(demo::DemoArgs),
 }
@@ -108,6 +118,8 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
         Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
+        Command::Trust(args) => local::trust(&args),
+        Command::Cert(args) => local::cert(&args),
         Command::Demo(args) => demo::run(args),
     }
 }
@@ -166,9 +178,7 @@ fn start(
     };
     let Some((predecessor, warnings)) = predecessor else {
         let control = open();
-        let activated = listen::activated(&config);
-        let activated = activated.map_err(|error| format!("socket activation: {error}"))?;
-        return Ok((serve::start_after(config, &activated, Order::Serve)?, control, None));
+        return Ok((restart(config)?, control, None));
     };
     match serve::start_after(config, &predecessor.listeners, Order::Hold) {
         Ok(running) => {
@@ -187,6 +197,21 @@ fn start(
     }
 }
 
+/// Starts the edge with what the service manager passes: sockets, and what an earlier process had.
+fn restart(config: Config) -> Result<Running, Box<dyn Error>> {
+    let passed = service::passed().map_err(|error| format!("socket activation: {error}"))?;
+    let activated = listen::activated(&config, passed.others);
+    let Some(mut stored) = Stored::open(passed.kept) else {
+        return Ok(serve::start_after(config, &activated, Order::Serve)?);
+    };
+    let earlier = std::mem::take(&mut stored.listeners);
+    let listeners = listen::restarted(&config, activated, earlier);
+    let running = serve::start_after(config, &listeners, Order::Hold)?;
+    drop(listeners);
+    stored.take_over(&running)?;
+    Ok(running)
+}
+
 fn run_edge(
     file: &Path,
     program: PathBuf,
@@ -198,23 +223,33 @@ fn run_edge(
     let started = runtime.block_on(async { start(file, config, predecessor) });
     let (mut running, control, takeover) = started?;
     service::ready();
-    let running_edge =
+    let mut edge =
         Operated { running: &mut running, file, control, program, takeover, upgrade: None };
-    let stop = runtime.block_on(signals.until_stop(running_edge));
+    let stop = runtime.block_on(signals.until_stop(&mut edge));
+    // The process that replaces this one is the service then, and says what it does.
+    let is_leaving = edge.is_leaving();
+    drop(edge);
+    let kept_max = service::kept_max().filter(|_| stop == StopCause::KEEP && !is_leaving);
     match stop {
         StopCause::Signal(signal) => {
-            tracing::info!("{signal}: draining; a second signal ends at once")
+            let what = if kept_max.is_some() { "leaving" } else { "draining" };
+            tracing::info!("{signal}: {what}; a second signal ends at once");
         }
         StopCause::HandedOver => tracing::info!("handed over"),
         StopCause::Died(thread) => {
             tracing::error!("{thread} has ended by itself: draining")
         }
     }
-    if stop != StopCause::HandedOver {
-        service::stopping();
-    }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
+        match kept_max.map(|max| store::keep(&running, max)) {
+            None => {}
+            Some(Ok(kept)) => tracing::info!("the service manager keeps {kept} connections"),
+            Some(Err(error)) => tracing::error!("the service manager keeps nothing: {error}"),
+        }
+        if !is_leaving {
+            service::stopping();
+        }
         running.drain();
         // After a second signal the receiver is dropped.
         let _ = done.send(());

@@ -3,16 +3,19 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use tracing::{Level, Metadata};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::Targets;
 
 /// Lines that wait for a slow reader.
 const LINES_MAX: usize = 256;
@@ -25,8 +28,9 @@ const LINES_A_KIND: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 /// How long the process waits at its end for the reader.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
-/// The filter without EYELET_LOG. Libraries log what peers do, so they are left out.
-const FILTER: &str = "eyelet=info";
+/// What is logged without EYELET_LOG: this program's crates. Libraries log what peers do, so they
+/// are left out.
+const PROGRAM: &str = "eyelet";
 
 /// The place in the source that logs a line, as `tracing` names it.
 type Kind = &'static str;
@@ -66,14 +70,11 @@ pub fn start() -> io::Result<Diagnostics> {
     // A descriptor of its own: a write that is stuck must not hold the lock of std's stderr.
     let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let diagnostics = Diagnostics::new(out)?;
-    let filter = EnvFilter::try_from_env("EYELET_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .with_writer(diagnostics.lines.clone())
-        .init();
+    let wanted = std::env::var("EYELET_LOG").ok().and_then(|wanted| wanted.parse().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_target(PROGRAM, Level::INFO));
+    // Only a second call fails, and the first one's lines go on.
+    let printer = Printer { lines: diagnostics.lines.clone(), filter };
+    let _ = tracing::subscriber::set_global_default(printer);
     let lines = diagnostics.lines.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
@@ -196,35 +197,64 @@ impl State {
     }
 }
 
-/// One log line of `tracing`.
-struct Event {
+/// Makes a line of each event. Spans are not kept: this program has none, and the library's
+/// registry for them takes 32 KiB.
+struct Printer {
     lines: Lines,
-    kind: Option<Kind>,
+    filter: Targets,
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Event;
-
-    fn make_writer(&'a self) -> Event {
-        Event { lines: self.clone(), kind: None }
+impl Subscriber for Printer {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && self.filter.would_enable(metadata.target(), metadata.level())
     }
 
-    /// Limits only events that a peer may cause. The operator causes the rest.
-    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Event {
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        self.filter.iter().map(|(_, level)| level).chain(self.filter.default_level()).max()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let time = humantime::format_rfc3339_micros(SystemTime::now());
+        let mut line = Line(format!("{time} {:>5}", metadata.level()));
+        event.record(&mut line);
+        line.0.push('\n');
+        // Limits only events that a peer may cause. The operator causes the rest.
         let is_limited = *metadata.level() <= Level::WARN;
-        Event { lines: self.clone(), kind: is_limited.then(|| metadata.name()) }
+        self.lines.push(is_limited.then(|| metadata.name()), &line.0);
     }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        // It is not enabled, so nobody enters it.
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
 
-impl Write for Event {
-    /// `tracing` writes each line in one call.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.lines.push(self.kind, &String::from_utf8_lossy(line));
-        Ok(line.len())
-    }
+/// The text of an event: its message, and other fields as `name=value`.
+struct Line(String);
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = match field.name() {
+            "message" => format!(" {value:?}"),
+            name => format!(" {name}={value:?}"),
+        };
+        // What a peer sent must not move the cursor of the operator's terminal.
+        for char in text.chars() {
+            match char {
+                '\n' | '\t' => self.0.push(char),
+                char if char.is_control() => self.0.extend(char.escape_default()),
+                char => self.0.push(char),
+            }
+        }
     }
 }
 
@@ -260,6 +290,34 @@ mod tests {
             .map(|line| line.split(' ').next().unwrap().parse::<usize>().unwrap())
             .sum();
         assert_eq!(whole + lost, 2 * LINES_MAX, "{notice:?}");
+    }
+
+    #[test]
+    fn a_line_has_time_level_and_text_without_control_characters() {
+        let (queue, waiting) = sync_channel(LINES_MAX);
+        let state = State { queue: Some(queue), kinds: HashMap::new(), lost: 0 };
+        let filter = "eyelet=info,quiet=error,loud".parse().unwrap();
+        let printer = Printer { lines: Lines(Arc::new(Mutex::new(state))), filter };
+        assert_eq!(printer.max_level_hint(), Some(LevelFilter::TRACE));
+        tracing::subscriber::with_default(printer, || {
+            tracing::info!(target: "eyelet_http::io", "a \x1b[2J name\nof two lines");
+            tracing::warn!(target: "eyelet", count = 3, "with a field");
+            tracing::debug!(target: "eyelet", "below its level");
+            tracing::warn!(target: "quiet", "below its level");
+            tracing::warn!(target: "h2", "not asked for");
+            tracing::trace!(target: "loud", "all of it");
+        });
+        let lines: Vec<String> =
+            waiting.try_iter().map(|line| String::from_utf8(line.into()).unwrap()).collect();
+        let (times, texts): (Vec<_>, Vec<_>) =
+            lines.iter().map(|line| line.split_at("2026-11-23T03:22:13.680051Z".len())).unzip();
+        times.iter().for_each(|time| _ = humantime::parse_rfc3339(time).unwrap());
+        let expected = [
+            "  INFO a \\u{1b}[2J name\nof two lines\n",
+            "  WARN with a field count=3\n",
+            " TRACE all of it\n",
+        ];
+        assert_eq!(texts, expected);
     }
 
     #[test]

@@ -14,14 +14,15 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use eyelet_sys::channel::{Channel, Received};
+use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX, Received};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::listen::Asked;
+use crate::listen::{Asked, Bound};
 
 /// Kinds of messages.
 pub mod kind {
@@ -156,15 +157,25 @@ fn say(error: &io::Error) -> String {
     }
 }
 
+/// A message and its body, which may be secret.
+pub type Message = (Received, Zeroizing<Vec<u8>>);
+
 /// Sends a message whose body is a value.
 ///
 /// # Errors
 /// [`HandoverError`].
 pub fn tell(channel: &mut Channel, kind: u8, value: &impl Serialize) -> Result<(), HandoverError> {
+    Ok(channel.send(kind, &body(kind, value)?, &[], MESSAGE_TIMEOUT)?)
+}
+
+/// The body of a message of this kind whose body is a value.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn body(kind: u8, value: &impl Serialize) -> Result<Vec<u8>, HandoverError> {
     let content =
         |error: serde_json::Error| HandoverError::Content { kind, why: error.to_string() };
-    let body = serde_json::to_vec(value).map_err(content)?;
-    Ok(channel.send(kind, &body, &[], MESSAGE_TIMEOUT)?)
+    serde_json::to_vec(value).map_err(content)
 }
 
 /// Sends a message without a body.
@@ -175,14 +186,40 @@ pub fn signal(channel: &mut Channel, kind: u8) -> Result<(), HandoverError> {
     Ok(channel.send(kind, &[], &[], MESSAGE_TIMEOUT)?)
 }
 
+/// Sends what a process has besides connections: HELLO, SOCKETS, TICKETS.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn hand_state(
+    listeners: &[Bound],
+    tickets: &[u8],
+    mut send: impl FnMut(u8, &[u8], &[BorrowedFd<'_>]) -> io::Result<()>,
+) -> Result<(), HandoverError> {
+    let handed = listeners.iter().map(|bound| Handed {
+        address: bound.address,
+        asked: bound.asked,
+        sockets: bound.distinct().count(),
+    });
+    let program = String::from(env!("CARGO_PKG_VERSION"));
+    send(
+        kind::HELLO,
+        &body(kind::HELLO, &HandoverHello { program, listeners: handed.collect() })?,
+        &[],
+    )?;
+    for bound in listeners {
+        let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
+        for sockets in sockets.chunks(DESCRIPTORS_MAX) {
+            send(kind::SOCKETS, &[], sockets)?;
+        }
+    }
+    Ok(send(kind::TICKETS, tickets, &[])?)
+}
+
 /// Receives the next message and its body.
 ///
 /// # Errors
 /// [`HandoverError`].
-pub fn receive(
-    channel: &mut Channel,
-    within: Option<Duration>,
-) -> Result<(Received, Zeroizing<Vec<u8>>), HandoverError> {
+pub fn receive(channel: &mut Channel, within: Option<Duration>) -> Result<Message, HandoverError> {
     let mut body = Zeroizing::default();
     let received = channel.receive(&mut body, within)?;
     Ok((received, body))

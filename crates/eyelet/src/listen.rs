@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use eyelet_config::{Config, Limits, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE};
+use eyelet_sys::service;
 use eyelet_sys::socket::{self, Listen};
 use serde::{Deserialize, Serialize};
 
@@ -156,24 +157,41 @@ impl Bound {
 }
 
 /// The sockets that the service manager has passed, as those of the listeners at their addresses.
-/// All workers share each of them.
-///
-/// # Errors
-/// If what it has passed is no listening TCP socket.
-pub fn activated(config: &Config) -> io::Result<Vec<Bound>> {
+/// All workers share each of them. Their names mean nothing. A socket that no listener has is
+/// closed.
+pub fn activated(config: &Config, passed: Vec<(String, OwnedFd)>) -> Vec<Bound> {
     let mut bound = Vec::new();
-    for socket in eyelet_sys::service::listening_sockets(KEEPALIVE_IDLE)? {
-        let address = socket::local_address(&socket)?;
-        let listener = config.listeners.iter().find(|listener| listener.address == address);
-        match listener {
+    for (name, socket) in passed {
+        let prepared = service::prepare(&socket, KEEPALIVE_IDLE);
+        let address = match prepared.and_then(|()| socket::local_address(&socket)) {
+            Ok(address) => address,
+            Err(error) => {
+                tracing::warn!("the service manager's descriptor {name:?} is closed: {error}");
+                continue;
+            }
+        };
+        match config.listeners.iter().find(|listener| listener.address == address) {
             Some(listener) => {
                 let sockets = [Arc::new(socket)].into();
                 bound.push(Bound { address, sockets, asked: Asked::of(listener) });
             }
-            None => tracing::warn!("the service manager's socket at {address} has no listener"),
+            None => tracing::warn!(
+                "the service manager's socket {name:?} at {address} has no listener and is closed"
+            ),
         }
     }
-    Ok(bound)
+    bound
+}
+
+/// The listeners of an earlier process that a new one may go on with, beside those that the service
+/// manager has passed: these come again with each start. A restart may change what a reload cannot.
+pub fn restarted(config: &Config, activated: Vec<Bound>, earlier: Vec<Bound>) -> Vec<Bound> {
+    let is_new = |known: &Bound| activated.iter().all(|bound| bound.address != known.address);
+    let mut earlier: Vec<Bound> = earlier.into_iter().filter(is_new).collect();
+    while let Some(address) = rebound(config, &earlier) {
+        earlier.retain(|known| known.asked.address != address);
+    }
+    activated.into_iter().chain(earlier).collect()
 }
 
 /// A listener that keeps its address but needs other sockets. They could be bound only after the

@@ -20,7 +20,7 @@ use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
-use eyelet_engine::batch::{self, Arrival};
+use eyelet_engine::batch::{self, Arrival, Arrivals};
 use eyelet_engine::event_loop::{LetGo, run};
 use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{ListenerSocket, Order};
@@ -75,7 +75,7 @@ pub struct Running {
     untidy: Option<u64>,
     budget: Arc<Budget>,
     /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
-    arrivals: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
+    arrivals: Arrivals,
     ticket_keeper: TicketKeeper,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
@@ -318,7 +318,7 @@ impl Running {
     }
 
     /// Where connections of an earlier process arrive: for each worker a queue and its counters.
-    pub fn arrivals(&self) -> Vec<(mpsc::Sender<Arrival>, Arc<Counters>)> {
+    pub fn arrivals(&self) -> Arrivals {
         self.arrivals.clone()
     }
 

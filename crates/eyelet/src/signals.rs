@@ -62,7 +62,7 @@ impl Signals {
     /// Waits for SIGTERM, SIGINT, the end of a worker or the end of an upgrade, and returns which.
     /// SIGHUP and the control socket reload the file; the socket also begins an upgrade. SIGUSR1
     /// logs what is counted against `memory_max`.
-    pub async fn until_stop(&mut self, mut edge: Operated<'_>) -> StopCause {
+    pub async fn until_stop(&mut self, edge: &mut Operated<'_>) -> StopCause {
         let mut drops = 0;
         let mut watch = tokio::time::interval(WATCH);
         let mut changed = edge.running.changed();
@@ -71,7 +71,7 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
                 _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
-                _ = self.hangup.recv() => match self.reload(&mut edge).await {
+                _ = self.hangup.recv() => match self.reload(edge).await {
                     Ok(outcome) => log("reload", &outcome),
                     Err(stop) => return stop,
                 },
@@ -80,7 +80,7 @@ impl Signals {
                     if !edge.running.take_changed() {
                         continue;
                     }
-                    let outcome = match self.reload(&mut edge).await {
+                    let outcome = match self.reload(edge).await {
                         Ok(outcome) => outcome,
                         Err(stop) => return stop,
                     };
@@ -91,7 +91,7 @@ impl Signals {
                     known = (outcome.code != 0).then_some(outcome);
                 }
                 Some(request) = next(&mut edge.control) => match &request.wish {
-                    Wish::Reload => match self.reload(&mut edge).await {
+                    Wish::Reload => match self.reload(edge).await {
                         Ok(outcome) => {
                             log("reload", &outcome);
                             request.answer(&outcome).await;
@@ -148,7 +148,8 @@ pub struct Attended {
 }
 
 impl Operated<'_> {
-    fn is_leaving(&self) -> bool {
+    /// Whether another process has replaced this one, which only ends its connections.
+    pub fn is_leaving(&self) -> bool {
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_leaving)
     }
 
@@ -197,16 +198,15 @@ impl Operated<'_> {
             UpgradeEvent::Serving(Departures { pid, departures }) => {
                 tracing::info!("upgrade: process {pid} accepts connections");
                 attended.is_leaving = true;
+                // From now on the manager's signals go to the process that accepts.
+                service::main_process(pid);
                 // The new process has one of its own.
                 self.control = None;
                 self.running.hand_over(departures);
                 return false;
             }
             UpgradeEvent::Over => return true,
-            UpgradeEvent::Passed(passed) => {
-                service::main_process(passed.pid);
-                passed.outcome(self.file)
-            }
+            UpgradeEvent::Passed(passed) => passed.outcome(self.file),
             UpgradeEvent::Failed(error) => error.outcome(),
         };
         log("upgrade", &outcome);
@@ -214,6 +214,9 @@ impl Operated<'_> {
             request.answer(&outcome).await;
         }
         if outcome.code != 0 {
+            if self.is_leaving() {
+                service::main_process(std::process::id());
+            }
             self.upgrade = None;
             if self.control.is_none() {
                 let control = Control::open(self.file).inspect_err(|error| {
@@ -235,6 +238,12 @@ pub enum StopCause {
     HandedOver,
     /// This thread has ended, so the process must be restarted.
     Died(&'static str),
+}
+
+impl StopCause {
+    /// The signal after which a service manager that keeps descriptors gets the connections. SIGINT
+    /// ends them.
+    pub const KEEP: Self = Self::Signal("SIGTERM");
 }
 
 /// The next request at the control socket, if the socket is open.

@@ -1,24 +1,21 @@
 //! The new process of an upgrade: it takes over the listening sockets of the process that started
 //! it, and then the connections.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 
-use eyelet_engine::batch::Arrival;
+use eyelet_engine::batch::{Arrivals, deliver};
 use eyelet_engine::handover::VERSIONS_READ;
 use eyelet_engine::transfer::ConnectionBatch;
-use eyelet_sys::channel::Channel;
-use eyelet_telemetry::counters::Counters;
+use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
 use eyelet_tls::tickets::Now;
-use tokio::sync::{mpsc, oneshot};
 use zeroize::Zeroizing;
 
 use crate::handover::{
-    Failed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve,
-    expect, kind, read, receive, signal, tell,
+    Failed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT,
+    Message, Serve, expect, kind, read, receive, signal, tell,
 };
 use crate::listen::Bound;
 use crate::reload::{SERVED_STEP, SERVED_TIMEOUT};
@@ -48,14 +45,7 @@ impl Predecessor {
         // The end of this process must close the channel, and nothing else may read from it.
         eyelet_sys::process::close_stdin()?;
         let mut channel = Channel::over(socket)?;
-        let (received, body) = receive(&mut channel, Some(MESSAGE_TIMEOUT))?;
-        let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
-        tracing::info!("taking over from version {}", hello.program);
-        let listeners = listeners(&mut channel, hello)?;
-        let (received, tickets) = receive(&mut channel, Some(MESSAGE_TIMEOUT))?;
-        if received.kind != kind::TICKETS {
-            return Err(HandoverError::Kind(received.kind));
-        }
+        let (listeners, tickets) = state(|| receive(&mut channel, Some(MESSAGE_TIMEOUT)))?;
         expect(&mut channel, kind::BEGIN, MESSAGE_TIMEOUT)?;
         Ok(Self { channel, listeners, tickets })
     }
@@ -101,8 +91,29 @@ impl Predecessor {
     }
 }
 
+/// What an earlier process has besides connections: its listeners, and the keys of its tickets.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn state(
+    mut next: impl FnMut() -> Result<Message, HandoverError>,
+) -> Result<(Vec<Bound>, Zeroizing<Vec<u8>>), HandoverError> {
+    let (received, body) = next()?;
+    let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
+    tracing::info!("taking over from version {}", hello.program);
+    let listeners = listeners(&mut next, hello)?;
+    let (received, tickets) = next()?;
+    if received.kind != kind::TICKETS {
+        return Err(HandoverError::Kind(received.kind));
+    }
+    Ok((listeners, tickets))
+}
+
 /// The listeners of a hello with their sockets.
-fn listeners(channel: &mut Channel, hello: HandoverHello) -> Result<Vec<Bound>, HandoverError> {
+fn listeners(
+    next: &mut impl FnMut() -> Result<Message, HandoverError>,
+    hello: HandoverHello,
+) -> Result<Vec<Bound>, HandoverError> {
     let is_too_much = hello.listeners.iter().any(|handed| handed.sockets > SOCKETS_MAX);
     if is_too_much || hello.listeners.len() > LISTENERS_MAX {
         let why = String::from("it has too many listeners");
@@ -111,17 +122,18 @@ fn listeners(channel: &mut Channel, hello: HandoverHello) -> Result<Vec<Bound>, 
     let mut sockets: Vec<Arc<OwnedFd>> = Vec::new();
     let mut bound = Vec::new();
     for handed in hello.listeners {
-        // Each message has at least one socket, so the number of messages is bounded too.
-        while sockets.len() < handed.sockets {
-            let (received, _) = receive(channel, Some(MESSAGE_TIMEOUT))?;
-            if received.kind != kind::SOCKETS || received.descriptors.is_empty() {
+        for _ in 0..handed.sockets.div_ceil(DESCRIPTORS_MAX) {
+            let (received, _) = next()?;
+            if received.kind != kind::SOCKETS {
                 return Err(HandoverError::Kind(received.kind));
             }
             sockets.extend(received.descriptors.into_iter().map(Arc::new));
         }
-        let own: Arc<[Arc<OwnedFd>]> = sockets.drain(..handed.sockets).collect();
-        if !own.is_empty() {
+        let own: Arc<[Arc<OwnedFd>]> = sockets.drain(..).collect();
+        if own.len() == handed.sockets && !own.is_empty() {
             bound.push(Bound { address: handed.address, sockets: own, asked: handed.asked });
+        } else {
+            tracing::warn!("the sockets at {} are lost and bound anew", handed.address);
         }
     }
     Ok(bound)
@@ -130,7 +142,7 @@ fn listeners(channel: &mut Channel, hello: HandoverHello) -> Result<Vec<Bound>, 
 /// The connections that are still to come.
 pub struct Handover {
     channel: Channel,
-    workers: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
+    workers: Arrivals,
 }
 
 impl Handover {
@@ -169,22 +181,12 @@ impl Handover {
 
     /// Returns how many connections are taken over.
     fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
-        let least = self.workers.iter().min_by_key(|(_, counters)| counters.connections.value());
-        let Some((worker, _)) = least else { return Ok(0) };
-        let (read, is_read) = sync_channel(1);
-        let (commit, committed) = oneshot::channel();
-        if worker.blocking_send(Arrival { batch, read, committed }).is_err() {
-            return Err(io::Error::from(ErrorKind::BrokenPipe).into());
-        }
-        let batch = match is_read.recv_timeout(MESSAGE_TIMEOUT) {
-            Ok(Ok(batch)) => batch,
-            Ok(Err(why)) => {
+        let (batch, commit) = match deliver(&self.workers, batch, true, MESSAGE_TIMEOUT)? {
+            Ok(delivered) => delivered,
+            Err(why) => {
                 tracing::error!("{why}");
                 self.channel.send(kind::REFUSED, why.as_bytes(), &[], MESSAGE_TIMEOUT)?;
                 return Ok(0);
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::from(ErrorKind::TimedOut).into());
             }
         };
         // No time limit: the other process commits, or ends this one, or is dead.

@@ -14,7 +14,8 @@ use eyelet_telemetry::counters::{self, Counters};
 use eyelet_tls::provider;
 use eyelet_tls::tickets::{Now, Origin, TicketKeys};
 
-/// The longest time between two looks at the wall clock, which may jump.
+/// The longest time between two looks at the wall clock, which may jump, and at the store, which
+/// may have lost its data.
 const STEP_MAX: Duration = Duration::from_secs(30);
 /// How long the start waits for the keys of the fleet, so that the first client can resume. Later
 /// they come without it.
@@ -190,7 +191,8 @@ impl Thread {
         }
     }
 
-    /// Has the keys of the fleet that are missing.
+    /// Has the keys of the fleet that are missing, and looks whether the store still has those
+    /// that are held.
     fn fetch(&mut self, now: Now) -> Result<(), FleetError> {
         let (period_secs, pause_max) = (self.keys.lifetime_secs().into(), self.retry_max());
         let periods = Periods { period_secs, now_secs: now.unix_secs, pause_max };
@@ -209,10 +211,9 @@ impl Thread {
             }
         };
         for wanted in periods.wanted(!self.keys.has_any(Origin::Fleet)) {
-            if self.keys.has(wanted.0, Origin::Fleet) {
-                continue;
-            }
-            if let Some(secret) = fleet.period_key("tickets", &periods, wanted)? {
+            let held = self.keys.secret(wanted.0, Origin::Fleet);
+            let secret = fleet.period_key("tickets", &periods, wanted, held.as_deref())?;
+            if let Some(secret) = secret.filter(|secret| held.as_ref() != Some(secret)) {
                 let inserted = self.keys.insert(wanted.0, Origin::Fleet, &secret, now);
                 inserted.map_err(|_| FleetError::Library)?;
             }
@@ -253,7 +254,8 @@ impl Thread {
         let into = Duration::from_millis((since.as_millis() % period_ms) as u64);
         let until = |outage: &Outage| outage.retry.saturating_duration_since(Instant::now());
         let retry = self.outage.as_ref().map(until);
-        let next = self.tickets.lifetime.saturating_sub(into).min(STEP_MAX);
+        let step = if self.fleet.is_some() { self.retry_max() } else { STEP_MAX };
+        let next = self.tickets.lifetime.saturating_sub(into).min(step);
         retry.map_or(next, |retry| retry.min(next))
     }
 }

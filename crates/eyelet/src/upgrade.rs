@@ -6,24 +6,26 @@
 //! that, it is killed first, and only then the workers take the batch back.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use eyelet_engine::handover::VERSION;
-use eyelet_engine::transfer::{BatchAnswer, Departure, Leaving, LeavingBatch};
-use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
+use eyelet_engine::transfer::{
+    BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
+};
+use eyelet_sys::channel::Channel;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
 use crate::handover::{
-    Failed, Handed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT,
-    Serve, expect, kind, read, receive, signal, tell,
+    Failed, HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve, expect,
+    hand_state, kind, read, receive, signal, tell,
 };
 use crate::listen::Bound;
 use crate::reload::{ReloadOutcome, SERVED_TIMEOUT};
@@ -39,9 +41,6 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 const KILL_STEP: Duration = Duration::from_millis(5);
 /// Events that wait for the main thread. It takes each at once.
 const EVENTS_MAX: usize = 4;
-/// What a worker can have in the queue: one batch, and the notes that all has passed and that it
-/// has left.
-const LEAVING_MAX: usize = 3;
 
 /// Why an upgrade has failed.
 #[derive(Debug, thiserror::Error)]
@@ -281,22 +280,10 @@ impl Plan {
         Ok(())
     }
 
-    /// How each worker leaves, where their answers go, and where they are heard.
-    fn departures(
-        &self,
-        ready: &HandoverReady,
-    ) -> (Vec<Departure>, Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>) {
+    fn departures(&self, ready: &HandoverReady) -> Departing {
         let kept = ready.kept.iter().filter_map(|index| self.listeners.get(*index));
-        let kept: Arc<[Arc<OwnedFd>]> = kept.flat_map(Bound::distinct).cloned().collect();
-        let (batches, leaving) = sync_channel(LEAVING_MAX * self.workers);
-        let each = (0..self.workers).map(|_| {
-            let (answer, answers) = channel(1);
-            let (kept, batches) = (kept.clone(), batches.clone());
-            let descriptors_max = ready.batch_descriptors;
-            (Departure { kept, batches, descriptors_max, answers }, answer)
-        });
-        let (departures, answers) = each.unzip();
-        (departures, answers, leaving)
+        let kept = kept.flat_map(Bound::distinct).cloned().collect();
+        departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX)
     }
 
     fn start(&self) -> Result<Successor, UpgradeError> {
@@ -326,23 +313,10 @@ impl Plan {
         within: Duration,
     ) -> Result<HandoverReady, UpgradeError> {
         let end = Instant::now() + within;
-        let handed = self.listeners.iter().map(|bound| Handed {
-            address: bound.address,
-            asked: bound.asked,
-            sockets: bound.distinct().count(),
-        });
-        let program = String::from(env!("CARGO_PKG_VERSION"));
         let channel = &mut successor.channel;
-        tell(channel, kind::HELLO, &HandoverHello { program, listeners: handed.collect() })?;
-        for bound in self.listeners.iter() {
-            let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
-            for sockets in sockets.chunks(DESCRIPTORS_MAX) {
-                let sent = channel.send(kind::SOCKETS, &[], sockets, MESSAGE_TIMEOUT);
-                sent.map_err(HandoverError::from)?;
-            }
-        }
-        let sent = channel.send(kind::TICKETS, &self.tickets, &[], MESSAGE_TIMEOUT);
-        sent.map_err(HandoverError::from)?;
+        hand_state(&self.listeners, &self.tickets, |kind, body, sockets| {
+            channel.send(kind, body, sockets, MESSAGE_TIMEOUT)
+        })?;
         signal(channel, kind::BEGIN)?;
         loop {
             if self.is_off.load(Relaxed) {
@@ -456,6 +430,7 @@ impl Drop for Successor {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::PermissionsExt;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 

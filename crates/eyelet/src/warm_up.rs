@@ -49,7 +49,7 @@ pub fn warm_up(worker: &Worker) {
 fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), String> {
     let snapshot = &worker.snapshot;
     let config =
-        snapshot.tls.of(&snapshot.config.rules, rule).map_err(|error| error.to_string())?;
+        snapshot.tls.of(&snapshot.config.rules, rule, None).map_err(|error| error.to_string())?;
     let mut client = client().map_err(|error| error.to_string())?;
     let incoming = CountedBuffer::of(&snapshot.budget, Account::Received);
     Ok((handshake::warm_up(config, &mut client, incoming)?, client))

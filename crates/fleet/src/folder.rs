@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use eyelet_sys::file::OwnFolder;
 
+use crate::sealed;
 use crate::{StoreError, VALUE_BYTES_MAX};
 
 /// Bytes before the value: when it ends, in seconds since 1970.
@@ -15,6 +16,11 @@ const END_BYTES: usize = 8;
 const FILE_BYTES_MAX: u64 = (END_BYTES + VALUE_BYTES_MAX) as u64;
 /// Most files that one write looks through for those that have ended.
 const SWEEP_MAX: usize = 1024;
+
+/// Hexadecimal digits of 64 random bits.
+const RANDOM_DIGITS: usize = 16;
+/// No process writes a file for so long.
+const BESIDE_AGE_MAX: Duration = Duration::from_secs(3600);
 
 /// A value is a file. It is written completely under a name of its own, and then linked.
 pub struct FolderStore {
@@ -44,7 +50,8 @@ impl FolderStore {
         // Random, because processes in containers may share a folder and a process id.
         let mut random = [0; 8];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| StoreError::Value("no randomness"))?;
-        let beside = format!("{name}.{:016x}", u64::from_be_bytes(random));
+        let random = u64::from_be_bytes(random);
+        let beside = format!("{name}.{random:0RANDOM_DIGITS$x}");
         folder.create(name, &beside, &content)?;
         Ok(())
     }
@@ -60,14 +67,52 @@ fn read(folder: &OwnFolder, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
     Ok((now_secs() < u64::from_be_bytes(*end)).then(|| sealed.to_vec()))
 }
 
-/// Removes values that have ended, and files that a crash left behind.
+/// Removes values that have ended, and what a crash left behind of a value. A file that is not
+/// certainly one of these stays.
 fn sweep(folder: &OwnFolder) -> Result<(), StoreError> {
     for name in folder.names()?.iter().take(SWEEP_MAX) {
-        if matches!(read(folder, name), Ok(None)) {
+        let (value, beside) = match name.split_once('.') {
+            Some((value, beside)) => (value, Some(beside)),
+            None => (name.as_str(), None),
+        };
+        if !is_value_name(value) || !beside.is_none_or(is_random) {
+            continue;
+        }
+        let is_garbage = match folder.read(name, FILE_BYTES_MAX) {
+            Ok(content) if has_ended(&content) => true,
+            // Another process may be writing it now.
+            Ok(_) => beside.is_some() && folder.age(name)? > BESIDE_AGE_MAX,
+            Err(_) => false,
+        };
+        if is_garbage {
             folder.remove(name)?;
         }
     }
     Ok(())
+}
+
+/// Whether a file holds a value that has ended.
+fn has_ended(content: &[u8]) -> bool {
+    content.split_first_chunk().is_some_and(|(end, value)| {
+        sealed::is_sealed(value) && u64::from_be_bytes(*end) <= now_secs()
+    })
+}
+
+/// Whether a value may have this name: words of small letters and digits, joined by hyphens.
+fn is_value_name(name: &str) -> bool {
+    let is_word = |word: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        !word.is_empty() && word.bytes().all(is_plain)
+    };
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.contains('-')
+        && name.split('-').all(is_word)
+}
+
+/// Whether this ends the name of a file that is being written.
+fn is_random(end: &str) -> bool {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    end.len() == RANDOM_DIGITS && end.bytes().all(is_hex)
 }
 
 fn now_secs() -> u64 {

@@ -53,7 +53,10 @@ impl Periods {
 }
 
 impl Fleet {
-    /// The key of the period that begins at `start`. If there is none, and `is_made`, it is made.
+    /// The key of the period that begins at `start`. If the store has none, it gets the one that
+    /// this edge holds: a store that lost its data is filled again, and an edge that starts then
+    /// has the keys of the others. If there is none either, and `is_made`, a key is made. The key
+    /// that is returned may be another one than `held`.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -62,12 +65,16 @@ impl Fleet {
         kind: &str,
         periods: &Periods,
         (start, is_made): (u64, bool),
+        held: Option<&[u8; KEY_BYTES]>,
     ) -> Result<Option<Zeroizing<[u8; KEY_BYTES]>>, FleetError> {
         let name = format!("{kind}-{}-{start}", periods.period_secs);
         let mut value = self.get(&name)?;
-        if value.is_none() && is_made {
+        if value.is_none() && (is_made || held.is_some()) {
             let mut key = Zeroizing::new([0; KEY_BYTES]);
-            aws_lc_rs::rand::fill(&mut *key).map_err(|_| FleetError::Library)?;
+            match held {
+                Some(held) => key.copy_from_slice(held),
+                None => aws_lc_rs::rand::fill(&mut *key).map_err(|_| FleetError::Library)?,
+            }
             value = Some(self.put_if_absent(&name, &*key, periods.lifetime(start))?);
         }
         let Some(value) = value else { return Ok(None) };

@@ -1,5 +1,6 @@
 //! Redis or Valkey as the store: one server, or a cluster.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use eyelet_config::{Host, RedisAddress, certificate};
@@ -13,6 +14,8 @@ use crate::{StoreError, VALUE_BYTES_MAX};
 
 /// For TCP, TLS and the login together, for each address of the name.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Most addresses of a name that are tried: the thread of the keys waits for each.
+const ADDRESSES_MAX: usize = 8;
 /// From a command to its answer.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 /// Attempts of one command at the nodes of a cluster: the first, and one where it is sent on to.
@@ -117,8 +120,9 @@ impl RedisStore {
     }
 
     fn connect(&self) -> Result<Link, RedisError> {
+        let servers = self.servers()?;
         if self.is_cluster {
-            let mut builder = ClusterClient::builder([self.info.clone()])
+            let mut builder = ClusterClient::builder(servers)
                 .connection_timeout(CONNECT_TIMEOUT)
                 .response_timeout(COMMAND_TIMEOUT)
                 .retries(CLUSTER_RETRIES);
@@ -127,17 +131,105 @@ impl RedisStore {
             }
             return Ok(Link::Cluster(Box::new(builder.build()?.get_connection()?)));
         }
+        self.connect_first(servers).map(|connection| Link::One(Box::new(connection)))
+    }
+
+    /// One server for each address of the name: the library has one time limit for all of them, so
+    /// a first address that is silent would use it up. With TLS the library needs the name, and
+    /// finds the addresses itself.
+    fn servers(&self) -> Result<Vec<ConnectionInfo>, RedisError> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let addresses = (host.as_str(), *port).to_socket_addrs()?;
+                Ok(addresses.take(ADDRESSES_MAX).map(|address| self.server(address)).collect())
+            }
+            _ => Ok(vec![self.info.clone()]),
+        }
+    }
+
+    fn server(&self, address: SocketAddr) -> ConnectionInfo {
+        let address = ConnectionAddr::Tcp(address.ip().to_string(), address.port());
+        self.info.clone().set_addr(address)
+    }
+
+    /// The first server that answers in time.
+    fn connect_first(&self, servers: Vec<ConnectionInfo>) -> Result<Connection, RedisError> {
+        let mut failure = RedisError::from((redis::ErrorKind::Io, "its name has no address"));
+        for server in servers {
+            match self.connect_to(server) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn connect_to(&self, server: ConnectionInfo) -> Result<Connection, RedisError> {
         let client = match &self.certificates {
-            Some(certificates) => Client::build_with_tls(self.info.clone(), certificates.clone())?,
-            None => Client::open(self.info.clone())?,
+            Some(certificates) => Client::build_with_tls(server, certificates.clone())?,
+            None => Client::open(server)?,
         };
         let connection = client.get_connection_with_timeout(CONNECT_TIMEOUT)?;
         connection.set_read_timeout(Some(COMMAND_TIMEOUT))?;
         connection.set_write_timeout(Some(COMMAND_TIMEOUT))?;
-        Ok(Link::One(Box::new(connection)))
+        Ok(connection)
     }
 }
 
 fn is_moved(error: &RedisError) -> bool {
     matches!(error.kind(), redis::ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use eyelet_config::HostPort;
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    /// A listener whose queue is full: the kernel drops each further SYN.
+    fn silent() -> (Socket, Vec<TcpStream>, SocketAddr) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
+        // Linux holds one connection more than it was asked for.
+        let queue = std::iter::from_fn(connect).take(8).collect();
+        (socket, queue, address)
+    }
+
+    /// Says OK to everything, for one connection.
+    fn server() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            for line in BufReader::new(&stream).lines() {
+                if line.is_ok_and(|line| line.starts_with('*')) {
+                    (&stream).write_all(b"+OK\r\n").unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn an_address_that_is_silent_does_not_hide_the_next_one() {
+        let (_socket, _queue, silent) = silent();
+        let address = HostPort { host: Host::Name("redis.example".into()), port: 6379 };
+        let address = RedisAddress { address, database: 1, login: None, tls: None };
+        let store = RedisStore::new(&address).unwrap();
+        let servers = |addresses: &[SocketAddr]| {
+            addresses.iter().map(|address| store.server(*address)).collect::<Vec<_>>()
+        };
+        store.connect_first(servers(&[silent, server()])).unwrap();
+        assert!(store.connect_first(servers(&[silent])).is_err_and(|error| error.is_timeout()));
+        assert!(store.connect_first(servers(&[])).is_err());
+    }
 }

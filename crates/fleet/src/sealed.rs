@@ -75,6 +75,11 @@ impl Sealer {
     }
 }
 
+/// Whether bytes have the form of a sealed value of this version.
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&VERSION) && bytes.len() >= HEAD_BYTES + AES_256_GCM_SIV.tag_len()
+}
+
 /// A name for the fleet with this secret and this store, which says nothing of the secret.
 ///
 /// # Errors

@@ -94,12 +94,12 @@ fn each_period_has_one_key_that_is_made_ahead() {
     assert_ne!(one.id(), fleet(folder.path(), "b").id());
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let periods = at(now);
-    assert_eq!(two.period_key("kind", &periods, (now, false)).unwrap(), None);
-    let key = one.period_key("kind", &periods, (now, true)).unwrap().unwrap();
-    assert_eq!(two.period_key("kind", &periods, (now, true)).unwrap(), Some(key.clone()));
-    assert_ne!(two.period_key("other", &periods, (now, true)).unwrap(), Some(key));
+    assert_eq!(two.period_key("kind", &periods, (now, false), None).unwrap(), None);
+    let key = one.period_key("kind", &periods, (now, true), None).unwrap().unwrap();
+    assert_eq!(two.period_key("kind", &periods, (now, true), None).unwrap(), Some(key.clone()));
+    assert_ne!(two.period_key("other", &periods, (now, true), None).unwrap(), Some(key));
     one.put_if_absent("kind-100-7", b"short", LONG).unwrap();
-    let error = one.period_key("kind", &periods, (7, false)).unwrap_err().to_string();
+    let error = one.period_key("kind", &periods, (7, false), None).unwrap_err().to_string();
     assert!(error.contains("of another version"), "{error}");
 }
 
@@ -124,6 +124,63 @@ fn values_end_and_are_removed() {
     fs::write(&store, "no folder").unwrap();
     let error = fleet.get("key-2").unwrap_err().to_string();
     assert!(error.contains("the store file:"), "{error}");
+}
+
+#[test]
+fn only_files_that_a_store_wrote_are_swept() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(folder.path(), "a");
+    fleet.put_if_absent("key-1", b"value", Duration::from_secs(0)).unwrap_err();
+    let store = folder.path().join("store");
+    let value = fs::read(store.join("key-1")).unwrap();
+    let old = SystemTime::now() - Duration::from_secs(2 * 3600);
+    let write = |name: &str, content: &[u8]| {
+        fs::write(store.join(name), content).unwrap();
+        fs::File::options().write(true).open(store.join(name)).unwrap().set_modified(old).unwrap();
+    };
+    let stay = ["12345", "key-1-", "Key-2", "key-3.txt", "key-4.0123", "key", "key-5", "key-6"];
+    for name in stay {
+        write(name, if name == "key-6" { b"tiny" } else { &value });
+    }
+    // What a number of 8 bytes begins is no value yet.
+    write("key-5", &[0; 100]);
+    let beside = "key-7.0123456789abcdef";
+    let swept = ["key-8", beside, "key-9.fedcba9876543210"];
+    for name in swept {
+        write(name, if name == beside { b"" } else { &value });
+    }
+    // Another process may be writing this one.
+    let fresh = "key-7.1123456789abcdef";
+    fs::write(store.join(fresh), b"").unwrap();
+    fleet.put_if_absent("key-10", b"value", LONG).unwrap();
+    let left = |name: &&str| store.join(name).exists();
+    assert!(
+        stay.iter().all(left),
+        "{:?}",
+        stay.iter().filter(|name| !left(name)).collect::<Vec<_>>()
+    );
+    assert!(left(&fresh));
+    assert_eq!(swept.iter().filter(|name| left(name)).count(), 0);
+    assert!(!left(&"key-1"));
+}
+
+#[test]
+fn a_store_that_lost_its_data_is_filled_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut one, mut two) = (fleet(folder.path(), "a"), fleet(folder.path(), "a"));
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let periods = Periods { period_secs: 100, now_secs: now, pause_max: LONG };
+    let held = one.period_key("kind", &periods, (now, true), None).unwrap().unwrap();
+    fs::remove_dir_all(folder.path().join("store")).unwrap();
+    // Although it would make none.
+    let again = one.period_key("kind", &periods, (now, false), Some(&held)).unwrap();
+    assert_eq!(again, Some(held.clone()));
+    assert_eq!(two.period_key("kind", &periods, (now, true), None).unwrap(), Some(held.clone()));
+    // Another edge was faster: the store decides.
+    fs::remove_dir_all(folder.path().join("store")).unwrap();
+    let other = two.period_key("kind", &periods, (now, true), None).unwrap();
+    assert_eq!(one.period_key("kind", &periods, (now, false), Some(&held)).unwrap(), other);
+    assert_ne!(other, Some(held));
 }
 
 /// One byte less than the end of a value takes.

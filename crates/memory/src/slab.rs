@@ -27,9 +27,10 @@ struct Chunk<T> {
     /// Bit i of word w is set if slot 64w + i is free.
     free: [u64; WORDS],
     used: usize,
-    generations: [u32; CHUNK],
-    /// Never reallocated: its capacity is [`CHUNK`] from the start. Slots beyond its length were
-    /// never used.
+    /// As long as `slots`.
+    generations: Vec<u32>,
+    /// Neither is ever reallocated: the capacity is [`CHUNK`] from the start. Slots beyond the
+    /// length were never used, and their pages were never touched.
     slots: Vec<Option<T>>,
 }
 
@@ -38,7 +39,7 @@ impl<T> Chunk<T> {
         Self {
             free: [u64::MAX; WORDS],
             used: 0,
-            generations: [0; CHUNK],
+            generations: Vec::with_capacity(CHUNK),
             slots: Vec::with_capacity(CHUNK),
         }
     }
@@ -46,7 +47,7 @@ impl<T> Chunk<T> {
     /// Bytes of itself and of the slots that were ever used. The pages of the others were never
     /// touched.
     fn held_bytes(&self) -> usize {
-        size_of::<Self>() + self.slots.len() * size_of::<Option<T>>()
+        size_of::<Self>() + self.slots.len() * (size_of::<u32>() + size_of::<Option<T>>())
     }
 
     /// Puts a value into the lowest free slot. The caller knows that there is one.
@@ -55,11 +56,16 @@ impl<T> Chunk<T> {
         let slot = word * 64 + self.free[word].trailing_zeros() as usize;
         self.free[word] &= !(1 << (slot % 64));
         self.used += 1;
-        self.generations[slot] = generation;
         // The lowest free slot is at most `self.slots.len()`.
         match self.slots.get_mut(slot) {
-            Some(free) => *free = Some(value),
-            None => self.slots.push(Some(value)),
+            Some(free) => {
+                *free = Some(value);
+                self.generations[slot] = generation;
+            }
+            None => {
+                self.slots.push(Some(value));
+                self.generations.push(generation);
+            }
         }
         slot
     }
@@ -129,7 +135,7 @@ impl<T> Slab<T> {
     pub fn slot(&mut self, key: Key) -> Option<&mut T> {
         let slot = key.index as usize % CHUNK;
         let chunk = self.chunks.get_mut(key.index as usize / CHUNK)?.as_mut()?;
-        if chunk.generations[slot] != key.generation {
+        if chunk.generations.get(slot) != Some(&key.generation) {
             return None;
         }
         chunk.slots.get_mut(slot)?.as_mut()
@@ -216,7 +222,8 @@ mod tests {
     #[test]
     fn memory_is_freed_by_the_chunk_and_not_by_the_slot() {
         let mut slab = Slab::default();
-        let chunk = |slots: usize| size_of::<Chunk<u64>>() + slots * size_of::<Option<u64>>();
+        let slot = size_of::<u32>() + size_of::<Option<u64>>();
+        let chunk = |slots: usize| size_of::<Chunk<u64>>() + slots * slot;
         assert_eq!(slab.held_bytes(), 0);
         let keys: Vec<Key> = (0..2 * CHUNK + 5).map(|n| slab.insert(n as u64)).collect();
         let all = 2 * chunk(CHUNK) + chunk(5);

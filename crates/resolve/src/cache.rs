@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use foldhash::fast::RandomState;
 use quick_cache::{Equivalent, OptionsBuilder, Weighter, sync};
@@ -24,10 +24,14 @@ const HOT_PART: f64 = 0.9;
 
 /// A cache of a limited size in bytes. Entries that are never read are dropped first.
 pub struct Cache<K, V> {
-    entries: sync::Cache<Keyed<K>, Weighted<V>, Bytes, RandomState>,
+    /// Made at the first entry: the shards take 11 KiB, and many processes gather no evidence.
+    entries: OnceLock<Entries<K, V>>,
+    bytes_max: usize,
     flights: Mutex<SingleFlights<K, V>>,
     hasher: RandomState,
 }
+
+type Entries<K, V> = sync::Cache<Keyed<K>, Weighted<V>, Bytes, RandomState>;
 
 /// By the key's hash: the key, and the channel for the result.
 type SingleFlights<K, V> = HashMap<u64, (K, watch::Receiver<Option<V>>)>;
@@ -100,6 +104,12 @@ pub struct Leader<K: Eq, V> {
 impl<K: Eq + Clone, V: Clone> Cache<K, V> {
     /// A cache of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
+        let (entries, flights) = (OnceLock::new(), Mutex::default());
+        Self { entries, bytes_max, flights, hasher: RandomState::default() }
+    }
+
+    fn empty(&self) -> Entries<K, V> {
+        let bytes_max = self.bytes_max;
         let options = OptionsBuilder::new()
             .shards(SHARDS)
             .estimated_items_capacity(bytes_max / ENTRY_BYTES)
@@ -109,9 +119,8 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
             .ghost_allocation(0.0)
             .build()
             .unwrap_or_else(|_| unreachable!("both capacities are set"));
-        let (hasher, lifecycle) = (RandomState::default(), sync::DefaultLifecycle::default());
-        let entries = sync::Cache::with_options(options, Bytes, hasher.clone(), lifecycle);
-        Self { entries, flights: Mutex::default(), hasher }
+        let lifecycle = sync::DefaultLifecycle::default();
+        sync::Cache::with_options(options, Bytes, self.hasher.clone(), lifecycle)
     }
 
     /// The hash of a key, from the parts that the caller has. The parts must always be the same
@@ -127,13 +136,15 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         is_key: impl Fn(&K) -> bool,
         read: impl FnOnce(&V) -> R,
     ) -> Option<R> {
-        self.entries.get(&Probe { hash, is_key }).map(|kept| read(&kept.value))
+        let kept = self.entries.get()?.get(&Probe { hash, is_key })?;
+        Some(read(&kept.value))
     }
 
     /// Stores a value of `bytes` bytes, and drops others for it.
     pub fn keep(&self, hash: u64, key: K, value: V, bytes: usize) {
         let bytes = bytes + ENTRY_BYTES;
-        self.entries.insert(Keyed { hash, key }, Weighted { value, bytes });
+        let entries = self.entries.get_or_init(|| self.empty());
+        entries.insert(Keyed { hash, key }, Weighted { value, bytes });
     }
 
     /// The running flight for a key, if any.
@@ -162,7 +173,7 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
 
     /// The number of entries, and their bytes.
     pub fn size(&self) -> (usize, usize) {
-        (self.entries.len(), self.entries.weight() as usize)
+        self.entries.get().map_or((0, 0), |all| (all.len(), all.weight() as usize))
     }
 }
 
@@ -226,6 +237,8 @@ mod tests {
     #[test]
     fn a_table_stays_within_its_bytes_whatever_comes() {
         let cache = cache(8);
+        assert_eq!((read(&cache, 0), cache.size()), (None, (0, 0)));
+        assert!(cache.entries.get().is_none(), "shards are made for the first entry");
         for key in 0..100_000 {
             cache.keep(cache.hash(key), key, key + 1, 40);
             assert_eq!(read(&cache, key), Some(key + 1));

@@ -235,7 +235,7 @@ impl Channel {
 }
 
 /// Whether a process of this user may be at the other end.
-fn is_trusted(peer: u32, own: u32) -> bool {
+pub(crate) fn is_trusted(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
 
@@ -250,7 +250,7 @@ fn left(end: Instant) -> io::Result<Duration> {
 }
 
 /// The kernel reports a time limit that has passed as EAGAIN (socket(7), SO_RCVTIMEO).
-fn timed(error: io::Error) -> io::Error {
+pub(crate) fn timed(error: io::Error) -> io::Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }
 

@@ -208,6 +208,29 @@ impl OwnFolder {
         Ok(Self(folder.into()))
     }
 
+    /// As [`OwnFolder::open`], and no other user may look into it.
+    pub fn open_private(path: &Path) -> io::Result<Self> {
+        let folder = Self::open(path)?;
+        check_private(fs::fstat(&folder.0)?.st_mode, "look into the folder", 700)?;
+        Ok(folder)
+    }
+
+    /// Reads a file as [`OwnFolder::read`] that this process's user owns and no other user may
+    /// read.
+    pub fn read_private(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let flags = OPEN | OFlags::RDONLY | OFlags::NOFOLLOW;
+        let file = File::from(fs::openat(&self.0, name, flags, Mode::empty())?);
+        let metadata = file.metadata()?;
+        check_regular(&metadata)?;
+        let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+        if owner != user {
+            let message = format!("user {owner} owns {name}; this process runs as user {user}");
+            return Err(io::Error::new(ErrorKind::PermissionDenied, message));
+        }
+        check_private(metadata.mode(), &format!("read {name}"), 600)?;
+        read(&file, metadata.len(), bytes_max)
+    }
+
     /// The names in the folder that are UTF-8.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
@@ -225,6 +248,13 @@ impl OwnFolder {
         let metadata = file.metadata()?;
         check_regular(&metadata)?;
         read(&file, metadata.len(), bytes_max)
+    }
+
+    /// How long ago a file was changed. A time in the future is none.
+    pub fn age(&self, name: &str) -> io::Result<Duration> {
+        let stat = fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let changed = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+        Ok(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(changed))
     }
 
     /// Writes a file completely or not at all: first under the name `beside`, which is then renamed
@@ -279,6 +309,17 @@ impl OwnFolder {
     }
 }
 
+fn check_private(mode: u32, what: &str, expected: u32) -> io::Result<()> {
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    let mode = mode & 0o7777;
+    let message = format!("others may {what} (mode {mode:o}); chmod {expected} it");
+    Err(io::Error::new(ErrorKind::PermissionDenied, message))
+}
+
+/// Mode bits of the group and of others.
+const OTHERS: u32 = 0o077;
 /// Mode bits by which the group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -368,6 +409,26 @@ mod tests {
         let made = folder.join("made/here");
         OwnFolder::open(&made).unwrap();
         assert_eq!(std::fs::metadata(&made).unwrap().mode() & 0o777, 0o700);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        let folder = folder("private");
+        let own = OwnFolder::open(&folder).unwrap();
+        own.write("key", "key.new", b"secret").unwrap();
+        assert_eq!(own.read_private("key", 9).unwrap(), b"secret");
+        let chmod = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        for (mode, is_private) in [(0o640, false), (0o604, false), (0o400, true)] {
+            chmod(&folder.join("key"), mode);
+            assert_eq!(own.read_private("key", 9).is_ok(), is_private, "{mode:o}");
+        }
+        for (mode, is_private) in [(0o755, false), (0o711, false), (0o700, true)] {
+            chmod(&folder, mode);
+            assert_eq!(OwnFolder::open_private(&folder).is_ok(), is_private, "{mode:o}");
+        }
         std::fs::remove_dir_all(folder).unwrap();
     }
 

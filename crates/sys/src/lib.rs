@@ -9,6 +9,7 @@ pub mod interfaces;
 pub mod memory;
 pub mod pipe;
 pub mod process;
+pub mod recording;
 pub mod service;
 pub mod socket;
 pub mod transparent;

@@ -39,8 +39,19 @@ pub fn configure() {
     }
 }
 
-/// Returns free pages of the heap, in all arenas, to the kernel. It takes some milliseconds for a
-/// heap of some hundred megabytes. A thread's cache is returned only for the calling thread.
+/// Pages of a stack that are not returned: the frames of the call that returns the others.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const STACK_PAGES_KEPT: usize = 1;
+
+/// How much of a stack is returned at most: deeper calls have ended long ago. The kernel keeps so
+/// much free below the main thread's stack (stack_guard_gap), so this range is the stack's, or
+/// nobody's.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const STACK_BYTES_MAX: usize = 1 << 20;
+
+/// Returns free pages to the kernel: of the heap, in all arenas, and of the calling thread's stack.
+/// It takes some milliseconds for a heap of some hundred megabytes. A thread's cache is returned
+/// only for the calling thread.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn trim() {
     // Twice: if a size has fewer cached blocks than are taken, malloc refills the cache with free
@@ -51,6 +62,44 @@ pub fn trim() {
     // SAFETY: malloc_trim takes an integer, locks each arena, and touches free memory only.
     unsafe {
         libc::malloc_trim(0);
+    }
+    return_stack();
+}
+
+/// Returns the pages of the calling thread's stack that deeper calls have written: a handshake
+/// takes 50 KiB of stack, and the loop that waits for the next one takes 4.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[inline(never)]
+fn return_stack() {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut stack, mut length) = (std::ptr::null_mut(), 0);
+    // SAFETY: `attributes` is initialized by the first call, used by the second if that succeeded,
+    // and destroyed once. The pointers lead to locals of these types.
+    let known = unsafe {
+        libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) == 0 && {
+            let got = libc::pthread_attr_getstack(attributes.as_ptr(), &mut stack, &mut length);
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            got == 0
+        }
+    };
+    if !known {
+        return;
+    }
+    let page = rustix::param::page_size();
+    let frame = (&raw const length).addr();
+    let end = (frame & !(page - 1)) - STACK_PAGES_KEPT * page;
+    let start = stack.addr().max(end.saturating_sub(STACK_BYTES_MAX)).next_multiple_of(page);
+    if start < end {
+        // SAFETY: these are whole pages of this thread's own stack, at least a page below its
+        // frames: nothing there is read before it is written again. What lies in the range and was
+        // not yet part of the main thread's stack is not mapped, and the kernel skips it.
+        unsafe {
+            libc::madvise(
+                std::ptr::without_provenance_mut(start),
+                end - start,
+                libc::MADV_DONTNEED,
+            );
+        }
     }
 }
 
@@ -172,4 +221,51 @@ pub fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     rustix::param::page_size() * pages
+}
+
+#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::hint::black_box;
+
+    use super::*;
+
+    /// Anonymous bytes of the mapping that has this address.
+    fn anonymous_bytes_at(address: usize) -> usize {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut is_it = false;
+        for line in smaps.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let first = words.next().unwrap();
+            if let Some((start, end)) = first.split_once('-') {
+                let number = |text| usize::from_str_radix(text, 16).unwrap();
+                is_it = (number(start)..number(end)).contains(&address);
+            } else if is_it && first == "Anonymous:" {
+                return words.next().unwrap().parse::<usize>().unwrap() << 10;
+            }
+        }
+        unreachable!("no mapping has {address:x}")
+    }
+
+    #[inline(never)]
+    fn write_stack() {
+        let mut deep = [1_u8; 512 << 10];
+        black_box(&mut deep);
+    }
+
+    #[test]
+    fn what_deep_calls_have_written_of_the_stack_is_returned() {
+        let kept = [7_u8; 100];
+        let here = black_box(&kept).as_ptr().addr();
+        write_stack();
+        assert!(anonymous_bytes_at(here) >= 512 << 10);
+        trim();
+        let left = anonymous_bytes_at(here);
+        assert!(left < 256 << 10, "{left} bytes are left");
+        assert_eq!(*black_box(&kept), [7; 100], "what callers hold stays");
+        // The stack can be used again.
+        write_stack();
+        assert!(anonymous_bytes_at(here) >= 512 << 10);
+    }
 }

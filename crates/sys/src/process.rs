@@ -12,6 +12,11 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// The name of this host.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Random bytes of the kernel. `None`: it has none yet, early at boot.
 pub fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];

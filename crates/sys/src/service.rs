@@ -1,11 +1,26 @@
-//! What a service manager such as systemd is told (sd_notify(3)) and gives (sd_listen_fds(3)).
-//! Without one nothing happens.
+//! What a service manager such as systemd is told (sd_notify(3)), is given to keep, and passes
+//! (sd_listen_fds(3)). Without one nothing happens.
 
-use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::env;
+use std::io::{self, ErrorKind, IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use sd_notify::NotifyState;
+
+use crate::channel::{DESCRIPTORS_MAX, timed};
+
+/// The name of what this program gives the manager to keep.
+pub const STORE_NAME: &str = "eyelet-connections";
+/// How long the manager may take to take a message, or to answer that it has taken all of them. It
+/// does nothing else for long, but the machine may be busy.
+const MANAGER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The process is ready: it serves, or a reload is over.
 pub fn ready() {
@@ -24,7 +39,7 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Another process is the main one of the service from now on.
+/// This process is the main one of the service from now on.
 pub fn main_process(pid: u32) {
     tell(&[NotifyState::MainPid(pid)]);
 }
@@ -34,26 +49,117 @@ fn tell(state: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(state);
 }
 
-/// The listening TCP sockets that the manager has passed (socket activation), with what accepted
-/// sockets inherit: see [`crate::socket::bind`]. Call it once, at the start.
+/// How many descriptors the manager keeps for this service: `$FDSTORE`, which systemd 254 and later
+/// sets where the unit has `FileDescriptorStoreMax=`. `None`: it keeps none, or nobody says so.
+pub fn kept_max() -> Option<usize> {
+    env::var_os("NOTIFY_SOCKET")?;
+    env::var("FDSTORE").ok()?.parse().ok().filter(|max| *max > 0)
+}
+
+/// Gives the manager descriptors to keep until the next start of the service, in this order, under
+/// [`STORE_NAME`]. The manager has them when this returns.
 ///
 /// # Errors
-/// If the manager's variables cannot be read, or a descriptor is no listening TCP socket.
-pub fn listening_sockets(keepalive_idle: std::time::Duration) -> io::Result<Vec<OwnedFd>> {
-    let mut sockets = Vec::new();
-    for descriptor in sd_notify::listen_fds()? {
+/// `TimedOut`, or the kernel's. The manager may have some of the descriptors then.
+pub fn keep(descriptors: &[OwnedFd]) -> io::Result<()> {
+    // Without FDPOLL=0 it would drop a socket whose peer has gone, which may still hold bytes.
+    let state = format!("FDSTORE=1\nFDNAME={STORE_NAME}\nFDPOLL=0\n");
+    for descriptors in descriptors.chunks(DESCRIPTORS_MAX) {
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        send(&state, &descriptors)?;
+    }
+    barrier()
+}
+
+/// Has the manager forget what it keeps for this service. It has forgotten it when this returns.
+///
+/// # Errors
+/// `TimedOut`, or the kernel's. The manager may still have it then.
+pub fn forget() -> io::Result<()> {
+    send(&format!("FDSTOREREMOVE=1\nFDNAME={STORE_NAME}\n"), &[])?;
+    barrier()
+}
+
+/// Waits until the manager has taken all messages until now: it then closes the descriptor that
+/// comes with this one.
+fn barrier() -> io::Result<()> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    send("BARRIER=1", &[theirs.as_fd()])?;
+    drop(theirs);
+    ours.set_read_timeout(Some(MANAGER_TIMEOUT))?;
+    match ours.read(&mut [0]).map_err(timed) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(ErrorKind::InvalidData.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends a message, within [`MANAGER_TIMEOUT`]. The library has no limit.
+fn send(state: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let path = env::var_os("NOTIFY_SOCKET").ok_or(ErrorKind::NotConnected)?;
+    // A name that begins with @ is no file but an abstract name (unix(7)).
+    let address = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(&path)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    socket.set_write_timeout(Some(MANAGER_TIMEOUT))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    loop {
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let message = [IoSlice::new(state.as_bytes())];
+        match sendmsg(&socket, &message, &mut control, SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(timed(error.into())),
+        }
+    }
+}
+
+/// What the manager has passed to this process at its start.
+#[derive(Debug, Default)]
+pub struct PassedDescriptors {
+    /// What an earlier process of the service gave it to [`keep`].
+    pub kept: Vec<OwnedFd>,
+    /// The others: its listening sockets, each with its name.
+    pub others: Vec<(String, OwnedFd)>,
+}
+
+/// What the manager has passed. Call it once, at the start.
+///
+/// # Errors
+/// If the manager's variables cannot be read.
+pub fn passed() -> io::Result<PassedDescriptors> {
+    let mut passed = PassedDescriptors::default();
+    for (descriptor, name) in sd_notify::listen_fds_with_names()? {
         // SAFETY: the manager has passed these numbers to this process, and nothing else owns them:
         // the caller asks once. Each was open a moment ago, or `listen_fds` would have failed.
-        let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        if !sockopt::socket_acceptconn(&socket)? {
-            let why = format!("descriptor {descriptor} does not listen");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        if name == STORE_NAME {
+            passed.kept.push(descriptor);
+        } else {
+            passed.others.push((name, descriptor));
         }
-        crate::socket::local_address(&socket)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        crate::socket::no_delay(&socket)?;
-        crate::socket::keepalive(&socket, keepalive_idle)?;
-        sockets.push(socket);
     }
-    Ok(sockets)
+    Ok(passed)
+}
+
+/// Prepares a socket of the manager (socket activation), with what accepted sockets inherit: see
+/// [`crate::socket::bind`].
+///
+/// # Errors
+/// If it is no listening TCP socket.
+pub fn prepare(socket: &OwnedFd, keepalive_idle: Duration) -> io::Result<()> {
+    let error = |why| Err(io::Error::new(ErrorKind::InvalidInput, why));
+    if !sockopt::socket_acceptconn(socket).is_ok_and(|listens| listens) {
+        return error("it does not listen");
+    }
+    crate::socket::local_address(socket)?;
+    rustix::io::ioctl_fionbio(socket, true)?;
+    crate::socket::no_delay(socket)?;
+    crate::socket::keepalive(socket, keepalive_idle)
 }

@@ -58,6 +58,9 @@ struct Shared {
     key_bytes_max: usize,
 }
 
+/// Makes certificates that come from no file of the configuration.
+pub struct CertificateMaker(Arc<Shared>);
+
 struct Slot {
     /// The set, or why none could be read so far.
     set: Result<Arc<Certificates>, Arc<str>>,
@@ -190,6 +193,21 @@ impl CertificateStore {
     }
 }
 
+impl CertificateMaker {
+    /// Its certificates share the copies of their issuers.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        // The caller bounds how many there are, so no key is dropped for another.
+        let (key_bytes, key_bytes_max) = (AtomicUsize::new(0), usize::MAX);
+        Self(Arc::new(Shared { issuers: Mutex::default(), key_bytes, key_bytes_max }))
+    }
+
+    /// The only certificate of a set. Tickets are good for certificates with the same `source`.
+    pub fn make(&self, pair: Pair, source: SourceId) -> Arc<Certificates> {
+        [self.0.certificate(pair, source)].into()
+    }
+}
+
 impl Shared {
     fn new(config: &Config) -> Self {
         let key_bytes_max = config.limits.memory_max / KEYS_PART;
@@ -312,12 +330,12 @@ pub struct Place {
 }
 
 /// The certificates of a configuration by a digest of their files' names.
-pub struct Places {
+pub struct PairPlaces {
     hasher: RandomState,
     places: HashMap<u64, Place>,
 }
 
-impl Places {
+impl PairPlaces {
     /// Those of `rules`.
     pub fn new(rules: &RuleList) -> Self {
         let (hasher, mut places) = (RandomState::new(), HashMap::new());

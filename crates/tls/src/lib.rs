@@ -6,6 +6,7 @@
 pub mod certificates;
 pub mod client;
 mod client_chain;
+mod local;
 #[cfg(test)]
 mod properties;
 pub mod provider;

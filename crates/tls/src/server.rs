@@ -20,12 +20,16 @@ use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, vers
 use rustls_pki_types::UnixTime;
 use zeroize::Zeroizing;
 
-use crate::certificates::{Certificate, CertificateStore, Certificates, Places};
+use crate::certificates::{Certificate, CertificateStore, Certificates, PairPlaces};
 use crate::client_chain;
+use crate::local::{LocalCertificates, LocalError};
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use eyelet_config::certificate::{self, CertificateError};
-use eyelet_config::{Action, Config, RuleList, Terminate, UnchangedPairs, Version};
+use eyelet_config::{
+    Action, CertificateSource, Config, RuleList, Terminate, UnchangedPairs, Version,
+};
+use eyelet_local_ca::LocalCaError;
 use eyelet_sys::file::Stamp;
 
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
@@ -54,6 +58,12 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The local certificate authority cannot sign.
+    #[error("{0}")]
+    Local(LocalCaError),
+    /// The rule lists no names, and the name is not one of this machine.
+    #[error("no rule lists this name")]
+    Unlisted,
     /// The certificates of a rule could not be read, for this reason.
     #[error("{0}")]
     Unread(Arc<str>),
@@ -70,6 +80,8 @@ pub struct ServerConfigs {
     made: Box<[Arc<Made>]>,
     tickets: TicketSettings,
     certificates: CertificateStore,
+    /// If a rule has its certificates signed here.
+    local: Option<Arc<LocalCertificates>>,
 }
 
 /// What seals tickets.
@@ -150,7 +162,8 @@ impl ServerConfigs {
             config,
             earlier.map(|(earlier, rules)| (&earlier.certificates, rules)),
         )?;
-        Ok(Self { by_action: by_action.into(), made: made.into(), tickets, certificates })
+        let local = LocalCertificates::new(config, earlier.and_then(|e| e.0.local.as_ref()))?;
+        Ok(Self { by_action: by_action.into(), made: made.into(), tickets, certificates, local })
     }
 
     /// The authorities of a terminate rule's clients, as a number that never means others; 0: it
@@ -162,13 +175,25 @@ impl ServerConfigs {
         made.map_or(0, |made| lock(&made.built).client_roots())
     }
 
-    /// What a handshake of this terminate rule needs. It reads no file.
-    pub fn of(&self, rules: &RuleList, rule: u32) -> Result<Handshake, TlsError> {
+    /// What a handshake of this terminate rule needs, with a client that asks for `name`. It reads
+    /// no file.
+    pub fn of(
+        &self,
+        rules: &RuleList,
+        rule: u32,
+        name: Option<&str>,
+    ) -> Result<Handshake, TlsError> {
         let rule = rules.at(rule);
         let made = &self.made[self.by_action[rule.action_number as usize] as usize];
         let built = lock(&made.built).clone();
-        let certificates =
-            self.certificates.of(rule.certificates_number).map_err(TlsError::Unread)?;
+        let source = match rule.action {
+            Action::Terminate(terminate) => terminate.certificates,
+            Action::Splice(_) | Action::Refuse(_) => CertificateSource::Files,
+        };
+        let certificates = match (source, &self.local) {
+            (CertificateSource::Local(names), Some(local)) => local.of(name, names)?,
+            _ => self.certificates.of(rule.certificates_number).map_err(TlsError::Unread)?,
+        };
         Ok(Handshake { client_roots: built.client_roots(), config: built.config, certificates })
     }
 
@@ -186,6 +211,9 @@ impl ServerConfigs {
                 .and_then(|authorities| made.renew(&before, authorities, &self.tickets));
             note(path, renewed);
         }
+        if let Some((path, result)) = self.local.as_ref().and_then(|local| local.refresh()) {
+            note(&path, result.map_err(TlsError::from));
+        }
         self.certificates.refresh(rules, |files, result| {
             note(&files.certificate, result.map_err(TlsError::from));
         });
@@ -195,7 +223,7 @@ impl ServerConfigs {
     /// changed since they were read.
     pub fn unchanged(self: &Arc<Self>, config: &Arc<Config>) -> UnchangedPairs {
         let (tls, config) = (self.clone(), config.clone());
-        let places = Places::new(&config.rules);
+        let places = PairPlaces::new(&config.rules);
         Box::new(move |files| {
             let place = places.of(&config.rules, files)?;
             tls.certificates.describe(place, files)
@@ -207,7 +235,8 @@ impl ServerConfigs {
         let authorities = self.made.iter().filter_map(|made| made.client_ca.as_deref());
         let sets = (0..rules.certificates_len() as u32).flat_map(|set| rules.certificates(set));
         let pairs = sets.flat_map(|files| [files.certificate, files.key].map(Cow::Owned));
-        authorities.map(Cow::Borrowed).chain(pairs)
+        let local = self.local.iter().map(|local| Cow::Owned(local.file()));
+        authorities.map(Cow::Borrowed).chain(pairs).chain(local)
     }
 }
 
@@ -491,6 +520,15 @@ impl KeyLog for Capture {
                 | "CLIENT_TRAFFIC_SECRET_0"
                 | "SERVER_TRAFFIC_SECRET_0"
         )
+    }
+}
+
+impl From<LocalError> for TlsError {
+    fn from(error: LocalError) -> Self {
+        match error {
+            LocalError::Authority(error) => Self::Local(error),
+            LocalError::Unlisted => Self::Unlisted,
+        }
     }
 }
 

@@ -89,10 +89,14 @@ impl TicketKeys {
     /// Whether there is a key of this source for the period that begins at `start`.
     pub fn has(&self, start: u64, origin: Origin) -> bool {
         let period = self.lifetime_secs();
-        self.read()
-            .keys
-            .iter()
-            .any(|key| (key.start, key.period_secs) == (start, period) && key.origin == origin)
+        self.read().keys.iter().any(|key| key.is_for(start, period, origin))
+    }
+
+    /// The secret of the key that [`TicketKeys::has`] asks for.
+    pub fn secret(&self, start: u64, origin: Origin) -> Option<Zeroizing<[u8; SECRET_BYTES]>> {
+        let period = self.lifetime_secs();
+        let ring = self.read();
+        ring.keys.iter().find(|key| key.is_for(start, period, origin)).map(|key| key.secret())
     }
 
     /// Whether any key of this source is held, whatever its period.
@@ -212,6 +216,13 @@ impl fmt::Debug for TicketKeys {
 
 impl Ring {
     fn insert(&mut self, key: Key) {
+        // A fleet has one key a period. A store that lost its data may hold another one now: that
+        // one seals, and the key of before only opens.
+        for known in self.keys.iter_mut().filter(|_| key.origin == Origin::Fleet) {
+            if known.is_for(key.start, key.period_secs, Origin::Fleet) {
+                known.origin = Origin::Own;
+            }
+        }
         match self.keys.iter_mut().find(|known| known.name == key.name) {
             Some(known) => known.origin = key.origin,
             None => self.keys.push(key),

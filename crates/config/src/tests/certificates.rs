@@ -90,6 +90,7 @@ fn a_terminate_rule() {
     };
     let host = Host::Ip("127.0.0.1".parse().unwrap());
     let expected = Terminate {
+        certificates: CertificateSource::Files,
         upstream: TerminateUpstream::Http(HttpUpstream {
             address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
             tls: None,
@@ -414,4 +415,40 @@ fn bounds_of_http() {
         trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
     };
     assert_eq!(folder.read(Depth::Files, text).unwrap().config.http, expected);
+}
+
+#[test]
+fn a_rule_with_local_certificates() {
+    let folder = Folder::new();
+    let rule = |more: &str| {
+        format!(
+            "[[rule]]\naction = \"terminate\"\nupstream = \"tcp://a:1\"\n\
+             certificate = \"local\"\n{more}\n"
+        )
+    };
+    for (more, names) in [
+        ("", LocalNames::Loopback),
+        ("client = \"10.0.0.0/8\"", LocalNames::Loopback),
+        ("sni = [\"app.test\", \"*.dev.localhost\", \"\"]", LocalNames::Listed),
+        ("sni = \"a.corp.example.com\"\n[local]\npermit = \"example.com\"", LocalNames::Listed),
+    ] {
+        let loaded = folder.read(Depth::Full, &rule(more)).unwrap();
+        assert!(loaded.warnings.is_empty(), "{more}: {:?}", loaded.warnings);
+        let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
+        assert_eq!(terminate.certificates, CertificateSource::Local(names), "{more}");
+    }
+    for (more, expected) in [
+        ("key = \"a.key\"", "leave `key` out"),
+        ("sni = \"bank.com\"", "may not sign \"bank.com\": it is limited to localhost, test"),
+        ("sni = \"*.com\"", "may not sign \"*.com\""),
+        ("[local]\npermit = \"*.a.test\"", "no name and no network"),
+        ("[local]\nfolders = \"x\"", "did you mean `folder`?"),
+    ] {
+        let said = folder.said(&rule(more)).join("\n");
+        assert!(said.contains(expected), "{more}: {said}");
+    }
+    let listed = rule("").replace("\"local\"", "[\"local\"]\nkey = \"a.key\"");
+    assert!(folder.said(&listed).join("\n").contains("stands alone"), "{:?}", folder.said(&listed));
+    let loaded = folder.read(Depth::Full, &rule("[local]\nfolder = \"ca\"")).unwrap();
+    assert_eq!(loaded.config.local.folder, Some(folder.0.join("ca")));
 }

@@ -19,6 +19,7 @@ use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, Reason};
+use eyelet_tls::server::TlsError;
 
 /// Facts of a hello that a terminator needs beside its bytes and its versions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,8 +47,13 @@ pub async fn terminate(
     (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
-    let with = match snapshot.tls.of(&snapshot.config.rules, rule) {
+    let name = info.decided.sni.as_deref();
+    let with = match snapshot.tls.of(&snapshot.config.rules, rule, name) {
         Ok(with) => with,
+        Err(TlsError::Unlisted) => {
+            let (answer, end) = refuse::by_rule(None, Refusal::NoRule, None);
+            return refuse::refuse(connection, &answer, end);
+        }
         // It was logged when the certificate was read.
         Err(error) => {
             return refuse::fail(connection, End::failed(Reason::Configuration(Detail::of(error))));

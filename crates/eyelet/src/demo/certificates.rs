@@ -1,25 +1,21 @@
-//! The demo's certificate authority: a temporary folder, and the PEM files in it.
+//! The demo's certificate authority, in a temporary folder.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use eyelet_config::LocalSettings;
+use eyelet_local_ca::{Authority, LEAF_LIFETIME, LeafKey, LocalCaError, SubjectName};
 
 /// The name of the demo's origin, which is spliced.
 pub const ORIGIN_NAME: &str = "origin.demo.test";
 /// The name of the demo's web application, which is terminated.
 pub const APP_NAME: &str = "app.demo.test";
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Days that certificates are valid: longer than a demo runs.
-const LIFE_DAYS: u32 = 30;
 /// Names to try: one suffices, unless another process made the same folder in the same nanosecond.
 const FOLDER_TRIES: u32 = 8;
 
@@ -83,67 +79,15 @@ pub struct Identity {
     pub key: PrivateKeyDer<'static>,
 }
 
-/// The files for the edge and curl.
-#[derive(Debug)]
-pub struct DemoCertificates {
-    /// The authority that a client trusts (PEM).
-    pub ca: PathBuf,
-    /// The application's certificate, for the edge's terminate rule (PEM).
-    pub app_certificate: PathBuf,
-    /// Its key (PEM, PKCS#8).
-    pub app_key: PathBuf,
-}
-
-/// Makes the authority and both certificates (ECDSA P-256), and writes the files. The origin's key
-/// is not written: the edge never reads it.
+/// Makes the demo's own authority (ECDSA P-256), so that no store has to trust what a demo signs,
+/// and the origin's certificate. The origin's key is not written: the edge never reads it.
 ///
 /// # Errors
-/// A disk that cannot be written to, or (as `Other`) a key that could not be made.
-pub fn make(folder: &TemporaryFolder) -> io::Result<(DemoCertificates, Identity)> {
-    let ca_key = KeyPair::generate().map_err(io::Error::other)?;
-    let ca_params = authority()?;
-    let ca = ca_params.self_signed(&ca_key).map_err(io::Error::other)?;
-    let issuer = Issuer::new(ca_params, ca_key);
-
-    let (app, app_key) = leaf(&[APP_NAME, "localhost", "127.0.0.1"], &issuer)?;
-    let (origin, origin_key) = leaf(&[ORIGIN_NAME], &issuer)?;
-    let origin_key = PrivatePkcs8KeyDer::from(origin_key.serialize_der());
-    let files = DemoCertificates {
-        ca: folder.write("ca.pem", &ca.pem())?,
-        app_certificate: folder.write("app.pem", &app.pem())?,
-        app_key: folder.write("app.key", &app_key.serialize_pem())?,
-    };
-    let origin = Identity { certificate: origin.der().clone(), key: origin_key.into() };
-    Ok((files, origin))
-}
-
-fn authority() -> io::Result<CertificateParams> {
-    let mut params = dated(&[])?;
-    params.distinguished_name.push(DnType::CommonName, "Eyelet demo authority");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    Ok(params)
-}
-
-fn leaf(names: &[&str], issuer: &Issuer<'_, KeyPair>) -> io::Result<(rcgen::Certificate, KeyPair)> {
-    let key = KeyPair::generate().map_err(io::Error::other)?;
-    let mut params = dated(names)?;
-    params.distinguished_name.push(DnType::CommonName, names[0]);
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    params.use_authority_key_identifier_extension = true;
-    let certificate = params.signed_by(&key, issuer).map_err(io::Error::other)?;
-    Ok((certificate, key))
-}
-
-/// Valid from yesterday, so that a client with a slow clock accepts it.
-fn dated(names: &[&str]) -> io::Result<CertificateParams> {
-    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-    let mut params = CertificateParams::new(names).map_err(io::Error::other)?;
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = rcgen::date_time_ymd(1970, 1, 1) + since_epoch;
-    params.not_before = now - DAY;
-    params.not_after = now + DAY * LIFE_DAYS;
-    Ok(params)
+/// A disk that cannot be written to, or a key that could not be made.
+pub fn make(folder: &TemporaryFolder) -> Result<(Authority, Identity), LocalCaError> {
+    let settings = LocalSettings { folder: Some(folder.path().join("ca")), ..Default::default() };
+    let authority = Authority::open(&settings)?;
+    let (name, key) = (SubjectName::Dns(ORIGIN_NAME.into()), LeafKey::generate()?);
+    let leaf = authority.sign(&[name], &key, LEAF_LIFETIME, SystemTime::now())?;
+    Ok((authority, Identity { certificate: leaf.certificate, key: key.der() }))
 }

@@ -17,8 +17,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use self::certificates::{DemoCertificates, Identity, TemporaryFolder};
+use self::certificates::{Identity, TemporaryFolder};
 use crate::serve;
+use eyelet_local_ca::Authority;
 
 /// Arguments of `eyelet demo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -47,17 +48,17 @@ pub fn run(args: DemoArgs) -> ExitCode {
 /// The demo: a folder, certificates, two servers, an edge in front of them, and a status line.
 fn play(args: &DemoArgs) -> Result<(), Stopped> {
     let folder = TemporaryFolder::create().map_err(at("cannot make a temporary folder"))?;
-    let (certificates, origin) =
+    let (authority, origin) =
         certificates::make(&folder).map_err(at("cannot make the certificates"))?;
     let behind = Behind::start(origin).map_err(at("cannot start the servers behind"))?;
 
-    let written = text::configuration(args.port, &behind.addresses, &certificates, &folder);
+    let written = text::configuration(args.port, &behind.addresses, &authority, &folder);
     let file = folder.write("eyelet.toml", &written).map_err(at("cannot write eyelet.toml"))?;
     let loaded = eyelet_config::load(&file, eyelet_config::Depth::Files).map_err(mistakes)?;
     let edge = serve::start(loaded.config).map_err(at("cannot start the edge"))?;
 
     let printed = match edge.addresses().first() {
-        Some(address) => print_tour(&file, &written, *address, &certificates, &folder)
+        Some(address) => print_tour(&file, &written, *address, &authority, &folder)
             .and_then(|()| status::print_status(args.exit_after)),
         None => Err(io::ErrorKind::AddrNotAvailable.into()),
     };
@@ -72,11 +73,12 @@ fn print_tour(
     file: &Path,
     written: &str,
     edge: SocketAddr,
-    certificates: &DemoCertificates,
+    authority: &Authority,
     folder: &TemporaryFolder,
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let invitation = text::invitation(edge, &certificates.ca, &text::access_log(folder));
+    let invitation =
+        text::invitation(edge, &authority.certificate_path(), &text::access_log(folder));
     write!(out, "{}:\n\n{written}\n{invitation}", file.display())?;
     out.flush()
 }

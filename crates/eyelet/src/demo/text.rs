@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::certificates::{APP_NAME, DemoCertificates, ORIGIN_NAME, TemporaryFolder};
+use super::certificates::{APP_NAME, ORIGIN_NAME, TemporaryFolder};
+use eyelet_local_ca::{Authority, shell_word};
 
 /// Where the servers behind the edge listen.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,7 @@ pub fn access_log(folder: &TemporaryFolder) -> PathBuf {
 pub fn configuration(
     port: u16,
     behind: &Addresses,
-    certificates: &DemoCertificates,
+    authority: &Authority,
     folder: &TemporaryFolder,
 ) -> String {
     format!(
@@ -42,21 +43,22 @@ upstream = "{origin}"
 name = "app"
 sni = ["{APP_NAME}", "localhost"]
 action = "terminate"              # TLS ends here, the application speaks plain HTTP
-certificate = {certificate}
-key = {key}
+certificate = "local"             # signed here for the name, by an authority of the demo's own
 upstream = "http://{app}"
 
 [[rule]]
 name = "rest"
 action = "refuse"                 # with the TLS alert that says why
 
+[local]
+folder = {folder}
+
 [log]
 access = {log}
 "#,
         origin = behind.origin,
         app = behind.app,
-        certificate = quoted(&certificates.app_certificate),
-        key = quoted(&certificates.app_key),
+        folder = quoted(authority.folder()),
         log = quoted(&access_log(folder)),
     )
 }
@@ -69,7 +71,7 @@ fn quoted(path: &Path) -> String {
 /// The commands to try. Each line of a command begins with two spaces and is one shell command.
 pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
     let port = edge.port();
-    let ca = shell(ca);
+    let ca = shell_word(ca);
     let curl = |options: &str, name: &str, path: &str| {
         format!(
             "  curl {options}--cacert {ca} --resolve {name}:{port}:127.0.0.1 \
@@ -111,27 +113,4 @@ pub fn invitation(edge: SocketAddr, ca: &Path, access_log: &Path) -> String {
     );
     text.push_str("\nCtrl-C drains the edge, ends the demo and deletes its folder.\n\n");
     text
-}
-
-/// A word that a POSIX shell takes unchanged.
-fn shell(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if text.chars().all(plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_for_the_shell() {
-        let table = [("/tmp/a-b.c", "/tmp/a-b.c"), ("/t p/x", "'/t p/x'"), ("/a'b", r"'/a'\''b'")];
-        for (path, word) in table {
-            assert_eq!(shell(Path::new(path)), word);
-        }
-    }
 }

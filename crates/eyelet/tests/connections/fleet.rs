@@ -48,8 +48,12 @@ impl Fleet {
     }
 
     fn start(&self, secret: &str) -> Edge {
+        self.start_for(secret, LIFETIME)
+    }
+
+    fn start_for(&self, secret: &str, lifetime: Duration) -> Edge {
         let rule = self.pki.terminate(&format!("tcp://{}", self.upstream.address), "");
-        let lifetime = LIFETIME.as_secs();
+        let lifetime = lifetime.as_secs();
         let text = format!(
             "{LISTENER}{rule}[tickets]\nlifetime = \"{lifetime}s\"\n\
              [fleet]\nstore = {}\nsecret_file = \"{secret}\"\n",
@@ -143,6 +147,18 @@ impl Redis {
         redis
     }
 
+    /// The names of the ticket keys with this lifetime.
+    fn keys(&self, lifetime: Duration) -> Vec<String> {
+        let (port, pattern) = (self.address.port(), lifetime.as_secs());
+        let mut command = Command::new("redis-cli");
+        command.args(["-p", &port.to_string(), "-a", "pass word", "-n", "3", "--raw", "keys"]);
+        let said = output(command.arg(format!("eyelet:tickets-{pattern}-*")));
+        let mut names: Vec<_> = said.text.lines().map(str::to_owned).collect();
+        names.retain(|name| name.starts_with("eyelet:"));
+        names.sort_unstable();
+        names
+    }
+
     fn url(&self) -> String {
         format!("redis://:pass%20word@{}/3", self.address)
     }
@@ -185,6 +201,34 @@ fn a_session_goes_on_at_every_edge_and_while_redis_is_down() {
     fleet.edges[0].signal(rustix::process::Signal::TERM);
     fleet.edges[0].wait_exit();
     fleet.edges[0].wait_log("the store of the fleet failed ");
+}
+
+/// An edge never makes a key for the current period while it has one, so only a key that is put
+/// again brings back the name.
+#[test]
+fn an_edge_that_starts_after_redis_lost_its_data_has_the_keys_of_the_others() {
+    const PERIOD: Duration = Duration::from_secs(60);
+    if !(need("redis-server") && need("redis-cli")) {
+        return;
+    }
+    let (folder, [address]) = (Folder::new(), vacant());
+    let redis = Redis::start(address, folder.path());
+    let mut fleet = Fleet::new(&redis.url());
+    fleet.edges = vec![fleet.start_for("fleet.secret", PERIOD)];
+    let config = Offer::new(&fleet.pki).config();
+    until("a ticket of the current key", || {
+        let kinds = [(); 2].map(|()| kind(&config, fleet.edges[0].address()));
+        (kinds[1] == Resumed && redis.keys(PERIOD).len() >= 2).then_some(())
+    });
+    let before = redis.keys(PERIOD);
+    drop(redis);
+    let redis = Redis::start(address, folder.path());
+    until("the keys again", || {
+        let now = redis.keys(PERIOD);
+        before.iter().all(|name| now.contains(name)).then_some(())
+    });
+    fleet.edges.push(fleet.start_for("fleet.secret", PERIOD));
+    assert_eq!(kind(&config, fleet.edges[1].address()), Resumed);
 }
 
 #[test]
@@ -310,6 +354,7 @@ fn check_finds_mistakes_of_the_fleet() {
         ("store = \"redis://a:1/x\"\nsecret_file = \"fleet.secret\"", "not the number of a data"),
         ("store = \"redis://u@a\"\nsecret_file = \"fleet.secret\"", "without a password"),
         ("store = \"redis://:%z@a\"\nsecret_file = \"fleet.secret\"", "not part of a %XX"),
+        ("store = \"redis://:%+5@a\"\nsecret_file = \"fleet.secret\"", "not part of a %XX"),
         ("store = \"redis://[::1]/1\"\nsecret_file = \"fleet.secret\"", "ok, 1 listener"),
         ("store = \"redis://a\"\nca = \"ca.pem\"\nsecret_file = \"fleet.secret\"", "`ca` is for a"),
         ("store = \"rediss://a\"\nca = \"ca.pem\"\nsecret_file = \"fleet.secret\"", "ok, 1 list"),

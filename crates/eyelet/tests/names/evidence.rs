@@ -408,21 +408,3 @@ fn evidence_without_a_destination_is_a_mistake() {
         said.text
     );
 }
-
-/// Every block of the manual for those who come from Squid can be pasted.
-#[test]
-fn the_rules_for_squids_users_are_sound() {
-    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/from-squid.md");
-    let manual = std::fs::read_to_string(manual).unwrap();
-    let folder = Folder::new();
-    let blocks = manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let mut count = 0;
-    for block in blocks {
-        let file = folder.write(&format!("{count}.toml"), block);
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_eyelet"));
-        let said = support::output(command.arg("check").arg(file));
-        assert!(said.status.success() && !said.text.contains("warning"), "{block}{}", said.text);
-        count += 1;
-    }
-    assert_eq!(count, 4);
-}

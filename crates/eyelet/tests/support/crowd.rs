@@ -34,8 +34,8 @@ const SEGMENT: u32 = 536;
 const ENDLESS_BUFFER: usize = 32 << 10;
 
 /// Tests of a program that may have a crowd at the same time: each waits most of its time, and
-/// the edges of two still serve who behaves in time.
-const CROWDS_MAX: usize = 2;
+/// the edges of three still serve who behaves in time.
+const CROWDS_MAX: usize = 3;
 /// Descriptors that tests without a crowd may have open meanwhile.
 const SPARE_DESCRIPTORS: usize = 2_000;
 

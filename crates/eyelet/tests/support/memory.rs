@@ -30,6 +30,22 @@ impl Memory {
         }
     }
 
+    /// Anonymous bytes of mappings that are no file's: heaps, stacks, tables.
+    pub fn without_files(pid: Pid) -> u64 {
+        let smaps = format!("/proc/{}/smaps", pid.as_raw_nonzero());
+        let smaps = std::fs::read_to_string(smaps).unwrap();
+        let (mut is_of_a_file, mut bytes) = (false, 0);
+        for line in smaps.lines() {
+            let first = line.split(' ').next().unwrap();
+            if !first.ends_with(':') {
+                is_of_a_file = line.contains('/');
+            } else if first == "Anonymous:" && !is_of_a_file {
+                bytes += field(line, "Anonymous:");
+            }
+        }
+        bytes
+    }
+
     /// Once the anonymous bytes have stood still for a second and a half: deadlines that settle
     /// connections and give memory back are over by then.
     pub fn at_rest(pid: Pid) -> Self {

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod namespaces;
 pub mod pki;
 pub mod program;
+pub mod systemd;
 pub mod two;
 pub mod upstream;
 pub mod web;

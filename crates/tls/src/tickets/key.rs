@@ -82,6 +82,15 @@ impl Key {
         Ok(Self { name, start, period_secs, origin, secret, aead, steady_end })
     }
 
+    /// Whether it is the key of this source for the period that begins at `start`.
+    pub(super) fn is_for(&self, start: u64, period_secs: u32, origin: Origin) -> bool {
+        (self.start, self.period_secs, self.origin) == (start, period_secs, origin)
+    }
+
+    pub(super) fn secret(&self) -> Zeroizing<[u8; SECRET_BYTES]> {
+        self.secret.clone()
+    }
+
     /// It has sealed until now: it opens for one period more.
     pub(super) fn note_sealed(&mut self, now: Now) {
         let end = now.steady.checked_add(Duration::from_secs(self.period_secs.into()));

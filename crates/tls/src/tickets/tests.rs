@@ -191,3 +191,19 @@ fn keys_go_to_another_process() {
     assert_eq!(new.keys.import(&no_period, new.at(HOUR)), Err(TicketKeysError::Malformed));
     assert_eq!(format!("{:?}", new.keys), "TicketKeys");
 }
+
+#[test]
+fn the_key_that_the_store_has_now_seals() {
+    let edge = Edge::new();
+    edge.keys.configure(Duration::from_secs(HOUR), Origin::Fleet);
+    edge.step(Origin::Fleet, edge.at(0));
+    let (before, held) = (edge.seal(), edge.keys.secret(BEGIN, Origin::Fleet).unwrap());
+    let other = TicketKeys::random_secret().unwrap();
+    edge.keys.insert(BEGIN, Origin::Fleet, &other, edge.at(1)).unwrap();
+    assert_eq!(edge.keys.secret(BEGIN, Origin::Fleet), Some(other));
+    assert_ne!(edge.seal()[..NAME_BYTES], before[..NAME_BYTES], "the other one seals");
+    assert!(edge.opens(&before));
+    // And back again.
+    edge.keys.insert(BEGIN, Origin::Fleet, &held, edge.at(2)).unwrap();
+    assert_eq!(edge.seal()[..NAME_BYTES], before[..NAME_BYTES]);
+}

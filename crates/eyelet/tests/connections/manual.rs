@@ -1,0 +1,110 @@
+//! What the documentation shows can be pasted: each configuration in README.md, `docs/` and
+//! `examples/` passes `eyelet check`, with files of the names that it mentions beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::pki::Kind;
+use crate::support::{Pki, output};
+
+/// Stands before a block that shows rules without a listener. Together these know all that a
+/// matcher may ask for.
+const LISTENERS: &str = "[[listener]]\naddress = \"127.0.0.1:8443\"\nkind = \"redirect\"\n\
+    [[listener]]\naddress = \"127.0.0.1:8080\"\nkind = \"connect\"\n";
+/// Stands behind a block without a rule.
+const RULE: &str = "[[rule]]\naction = \"refuse\"\n";
+
+/// Every page of the project, and every example.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = vec![root.join("README.md")];
+    for folder in ["docs", "examples"] {
+        let entries = fs::read_dir(root.join(folder)).unwrap();
+        pages.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    pages.sort();
+    pages
+}
+
+/// The configurations of a page, in its order.
+fn configurations(page: &Path) -> Vec<String> {
+    match page.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => vec![fs::read_to_string(page).unwrap()],
+        Some("md") => {
+            let text = fs::read_to_string(page).unwrap();
+            let blocks = text.split("```toml\n").skip(1);
+            blocks.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A configuration with what its page left out.
+fn completed(block: &str) -> String {
+    // Lines of an action or of a matcher, shown without their rule.
+    if !block.contains('[') || block.starts_with("sni =") {
+        return format!("{LISTENERS}[[rule]]\n{block}action = \"refuse\"\n");
+    }
+    let mut text = block.to_owned();
+    if !text.contains("[[rule]]") {
+        text += RULE;
+    }
+    // Keys of the top level stay above the first table.
+    if !text.contains("[[listener]]") {
+        let first = if text.starts_with('[') { 0 } else { text.find("\n[").map_or(0, |at| at + 1) };
+        text.insert_str(first, LISTENERS);
+    }
+    text
+}
+
+/// Writes the files that a configuration names.
+fn write_files(pki: &Pki, text: &str) {
+    for name in text.split('"').skip(1).step_by(2) {
+        let Some((stem, extension)) = name.rsplit_once('.') else { continue };
+        // Absolute paths would lie outside of the test's folder.
+        assert!(!name.starts_with('/') || extension != "pem", "{name} is an absolute path");
+        match extension {
+            "pem" | "key" if name.contains("ca") || name.contains("clients") => {
+                let authority = fs::read_to_string(pki.folder.path().join("ca.pem")).unwrap();
+                pki.folder.write(name, authority);
+            }
+            "pem" => {
+                let kind = if stem.contains("rsa") { Kind::Rsa } else { Kind::P256 };
+                pki.server(stem, &["app.example"], kind);
+            }
+            "txt" => {
+                let path = pki.folder.path().join(name);
+                let line = if stem.contains("allow") { "a.example\n" } else { "10.0.0.0/8\n" };
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, line).unwrap();
+            }
+            "secret" => {
+                pki.folder.write(name, "0123456789abcdef0123456789abcdef0123456789ab");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn every_configuration_in_the_documentation_passes_check() {
+    let mut checked = 0;
+    let mut refused = Vec::new();
+    for page in pages() {
+        for block in configurations(&page) {
+            let pki = Pki::new();
+            let text = completed(&block);
+            write_files(&pki, &text);
+            let file = pki.folder.write("edge.toml", &text);
+            let said = output(Command::new(env!("CARGO_BIN_EXE_eyelet")).arg("check").arg(file));
+            checked += 1;
+            if !said.status.success() || said.text.contains("warning") {
+                refused.push(format!("{}:\n{text}\n{}", page.display(), said.text));
+            }
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n\n"));
+    // All blocks were found: the pages had 30 when this was written.
+    assert!(checked >= 30, "{checked}");
+}

@@ -1,0 +1,140 @@
+//! A certificate authority of this user alone: where it is, what it may sign, the certificates that
+//! it signs, and the stores of certificates that trust it. No TLS, no sockets, no rules.
+
+#![forbid(unsafe_code)]
+
+mod authority;
+mod certificate_files;
+mod leaf;
+pub mod trust;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use eyelet_config::Permitted;
+use eyelet_sys::process;
+
+pub use authority::{Authority, CERTIFICATE_FILE, KEY_FILE};
+pub use certificate_files::write_files;
+pub use leaf::{LEAF_LIFETIME, LeafKey, SignedLeaf, SubjectName, SubjectNameFault};
+
+/// Why the authority cannot be used. It says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalCaError {
+    /// Its files are not what this crate writes.
+    #[error(
+        "the local certificate authority in {} is damaged: {why}. To make another one: eyelet \
+         trust --remove; rm -r {0}; eyelet trust --install", folder.display()
+    )]
+    Damaged {
+        /// Its folder.
+        folder: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// It has expired.
+    #[error(
+        "the local certificate authority in {} expired on {end}. If this machine's clock is right, \
+         make another one: eyelet trust --remove; rm -r {0}; eyelet trust --install",
+        folder.display()
+    )]
+    Expired {
+        /// Its folder.
+        folder: PathBuf,
+        /// Its last second.
+        end: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {why}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// The folder cannot be used.
+    #[error(
+        "the folder of the local certificate authority, {}, cannot be used: {why}. `folder` in \
+         [local], or --folder, names another one", folder.display()
+    )]
+    Folder {
+        /// Which.
+        folder: PathBuf,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// The user has no folder.
+    #[error(
+        "there is no folder for the local certificate authority, because HOME is not set; `folder` \
+         in [local], or --folder, names one"
+    )]
+    NoHome,
+    /// It may not sign a name.
+    #[error(
+        "the local certificate authority in {} may not sign {name}: it is limited to {permitted}. \
+         To make another one that may: eyelet trust --remove; rm -r {0}; eyelet trust --permit \
+         {name}", folder.display()
+    )]
+    NotPermitted {
+        /// Its folder.
+        folder: PathBuf,
+        /// What it may sign.
+        permitted: Permitted,
+        /// The name, or the address.
+        name: String,
+    },
+    /// It is not valid yet.
+    #[error(
+        "the local certificate authority in {} is not valid before {start}: set this machine's \
+         clock",
+        folder.display()
+    )]
+    NotYet {
+        /// Its folder.
+        folder: PathBuf,
+        /// Its first second.
+        start: String,
+    },
+    /// The library cannot make a key or sign.
+    #[error("the cryptographic library cannot make a certificate: {0}")]
+    Library(String),
+}
+
+/// The user's own folder of the authority.
+///
+/// # Errors
+/// [`LocalCaError::NoHome`].
+pub fn default_folder() -> Result<PathBuf, LocalCaError> {
+    let of_variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let folder = if process::user() == 0 {
+        // `sudo` may leave the variables as they are.
+        Some(PathBuf::from("/var/lib"))
+    } else {
+        // A relative path is to be ignored, says the specification of XDG.
+        let data = of_variable("XDG_DATA_HOME").filter(|path| path.is_absolute());
+        let home = || of_variable("HOME").filter(|path| path.is_absolute());
+        data.or_else(|| Some(home()?.join(".local/share")))
+    };
+    folder.map(|folder| folder.join("eyelet/local-ca")).ok_or(LocalCaError::NoHome)
+}
+
+/// The folder of these settings.
+///
+/// # Errors
+/// [`LocalCaError::NoHome`].
+pub fn folder_or_default(folder: Option<&Path>) -> Result<PathBuf, LocalCaError> {
+    folder.map_or_else(default_folder, |folder| Ok(folder.to_owned()))
+}
+
+/// A word that a POSIX shell takes unchanged.
+pub fn shell_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests;

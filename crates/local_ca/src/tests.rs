@@ -1,0 +1,293 @@
+//! The authority's files, what it signs, and the stores that trust it, in temporary folders.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::{Duration, SystemTime};
+
+use eyelet_config::LocalSettings;
+use tempfile::TempDir;
+use x509_parser::parse_x509_certificate;
+
+use super::*;
+use crate::trust::{Places, TrustChange};
+
+const DAY: Duration = Duration::from_hours(24);
+
+/// A folder for an authority, which does not exist yet.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("deep/local-ca")
+    }
+
+    fn open(&self) -> Result<Authority, LocalCaError> {
+        Authority::open(&LocalSettings { folder: Some(self.path()), ..Default::default() })
+    }
+
+    fn mode(&self, name: &str) -> u32 {
+        fs::metadata(self.path().join(name)).unwrap().permissions().mode() & 0o777
+    }
+
+    fn chmod(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.path().join(name), Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn fault(&self) -> String {
+        self.open().map(drop).unwrap_err().to_string()
+    }
+}
+
+fn dns(name: &str) -> SubjectName {
+    name.parse().unwrap()
+}
+
+fn sign(authority: &Authority, name: &str, now: SystemTime) -> Result<SignedLeaf, LocalCaError> {
+    authority.sign(&[dns(name)], &LeafKey::generate().unwrap(), LEAF_LIFETIME, now)
+}
+
+#[test]
+fn of_several_that_start_together_one_makes_the_authority() {
+    const PROCESSES: usize = 8;
+    let (folder, together) = (Folder::new(), Barrier::new(PROCESSES));
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let open = || {
+            together.wait();
+            folder.open().unwrap().pem().to_owned()
+        };
+        let threads: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(made.iter().all(|pem| *pem == made[0]));
+    assert_eq!(fs::read_to_string(folder.path().join(CERTIFICATE_FILE)).unwrap(), made[0]);
+    assert!(!made[0].contains("PRIVATE"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");
+    assert_eq!([folder.mode(""), folder.mode(KEY_FILE)], [0o700, 0o600]);
+}
+
+#[test]
+fn files_that_others_can_read_or_that_are_damaged_are_refused() {
+    let folder = Folder::new();
+    folder.open().unwrap();
+    folder.chmod(KEY_FILE, 0o640);
+    assert!(folder.fault().contains("chmod 600 it"), "{}", folder.fault());
+    folder.chmod(KEY_FILE, 0o600);
+    folder.chmod("", 0o750);
+    assert!(folder.fault().contains("chmod 700 it"), "{}", folder.fault());
+    assert!(Authority::read(&folder.path()).is_err());
+    folder.chmod("", 0o700);
+    // A certificate that is missing or another one comes back.
+    fs::write(folder.path().join(CERTIFICATE_FILE), "other").unwrap();
+    let pem = folder.open().unwrap().pem().to_owned();
+    assert_eq!(fs::read_to_string(folder.path().join(CERTIFICATE_FILE)).unwrap(), pem);
+    let key = folder.path().join(KEY_FILE);
+    let text = fs::read_to_string(&key).unwrap();
+    let other = Folder::new();
+    other.open().unwrap();
+    let stranger = fs::read_to_string(other.path().join(CERTIFICATE_FILE)).unwrap();
+    let alone = text.split_once("-----BEGIN CERT").unwrap().0;
+    for damaged in ["", "text", &pem, alone, &format!("{alone}{stranger}")] {
+        fs::write(&key, damaged).unwrap();
+        assert!(folder.fault().contains("is damaged"), "{}", folder.fault());
+        assert!(folder.fault().contains("eyelet trust --install"), "{}", folder.fault());
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let settings = LocalSettings { folder: Some("/proc/local-ca".into()), ..Default::default() };
+    let fault = Authority::open(&settings).map(drop).unwrap_err().to_string();
+    assert!(fault.contains("/proc/local-ca, cannot be used"), "{fault}");
+    assert!(fault.contains("`folder` in [local]"), "{fault}");
+    assert!(Authority::read(Path::new("/proc/local-ca")).unwrap().is_none());
+}
+
+#[test]
+fn dates_follow_the_clock_and_stay_within_the_authority() {
+    let folder = Folder::new();
+    let (authority, now) = (folder.open().unwrap(), SystemTime::now());
+    let secs = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    for (at, days) in [(now, 30), (now - DAY, 30), (now + DAY, 30), (now + 3640 * DAY, 10)] {
+        let leaf = sign(&authority, "a.test", at).unwrap();
+        let (_, parsed) = parse_x509_certificate(&leaf.certificate).unwrap();
+        let dates = parsed.validity();
+        let (start, end) =
+            (dates.not_before.timestamp() as u64, dates.not_after.timestamp() as u64);
+        // A client whose clock is a day late accepts it, and its life is 90 days at most.
+        assert!(start <= secs(at - DAY) && end - start <= 90 * DAY.as_secs());
+        assert!(start >= authority.validity.0 && end <= authority.validity.1);
+        assert!(end.abs_diff(secs(at + days * DAY)) < 2, "{days}: {}", authority::date(end));
+        assert_eq!(end, secs(leaf.end));
+    }
+    let late = sign(&authority, "a.test", now + 3651 * DAY).map(drop).unwrap_err().to_string();
+    assert!(late.contains("expired on") && late.contains("eyelet trust --remove"), "{late}");
+    let early = sign(&authority, "a.test", now - 3 * DAY).map(drop).unwrap_err().to_string();
+    assert!(early.contains("set this machine's clock"), "{early}");
+    let two = [(), ()].map(|()| sign(&authority, "a.test", now).unwrap().certificate);
+    let serial =
+        |certificate: &[u8]| parse_x509_certificate(certificate).unwrap().1.raw_serial_as_string();
+    assert_ne!(serial(&two[0]), serial(&two[1]));
+}
+
+#[test]
+fn it_signs_what_it_may_and_nothing_else() {
+    let folder = Folder::new();
+    let (authority, now) = (folder.open().unwrap(), SystemTime::now());
+    assert_eq!(authority.permitted(), Some(&Permitted::default()));
+    for name in ["localhost", "*.app.test", "127.0.0.1", "::1", "192.168.7.7"] {
+        sign(&authority, name, now).unwrap();
+    }
+    for name in ["bank.com", "*.com", "8.8.8.8"] {
+        let fault = sign(&authority, name, now).map(drop).unwrap_err().to_string();
+        assert!(fault.contains(&format!("may not sign {name}")), "{fault}");
+        assert!(fault.contains("it is limited to localhost, test"), "{fault}");
+    }
+    for text in ["", "*", "a b", "ü.test", "-", "a..b"] {
+        assert!(text.parse::<SubjectName>().is_err(), "{text}");
+    }
+    // A wider one.
+    let (folder, mut permitted) = (Folder::new(), Permitted::default());
+    permitted.add("corp.example.com").unwrap();
+    permitted.add("203.0.113.0/24").unwrap();
+    assert!(permitted.add("*.example.com").is_err());
+    assert!(authority.check_permits(&permitted).is_err());
+    let settings = LocalSettings { folder: Some(folder.path()), permitted: permitted.clone() };
+    let wide = Authority::open(&settings).unwrap();
+    assert_eq!(wide.permitted(), Some(&permitted));
+    wide.check_permits(&permitted).unwrap();
+    sign(&wide, "a.corp.example.com", now).unwrap();
+    sign(&wide, "203.0.113.9", now).unwrap();
+    assert!(sign(&wide, "example.com", now).is_err());
+}
+
+/// The key is stolen, and the thief signs by another program.
+#[test]
+fn what_it_may_not_sign_verifies_nowhere() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        return;
+    }
+    let (folder, out) = (Folder::new(), tempfile::tempdir().unwrap());
+    let mut authority = folder.open().unwrap();
+    let ca = authority.certificate_path();
+    let verify = |name: &str, file: &Path| {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["verify", "-x509_strict", "-purpose", "sslserver", "-CAfile"]).arg(&ca);
+        let said = openssl.arg("-verify_hostname").arg(name).arg(file).output().unwrap();
+        String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
+    };
+    let [file, key] =
+        write_files(&authority, &[dns("app.test"), dns("127.0.0.1")], DAY, out.path()).unwrap();
+    assert_eq!(file, out.path().join("app.test.pem"));
+    assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    let said = verify("app.test", &file);
+    assert!(said.contains("app.test.pem: OK"), "{said}");
+    authority.permit_anything();
+    let [stolen, _] = write_files(&authority, &[dns("bank.com")], DAY, out.path()).unwrap();
+    let said = verify("bank.com", &stolen);
+    assert!(said.contains("permitted subtree violation"), "{said}");
+    let [wildcard, _] = write_files(&authority, &[dns("*.a.test")], DAY, out.path()).unwrap();
+    assert_eq!(wildcard, out.path().join("_.a.test.pem"));
+    assert_eq!(fs::read_dir(out.path()).unwrap().count(), 6, "nothing is left beside");
+    assert!(write_files(&authority, &[dns("a.test")], DAY, Path::new("/proc")).is_err());
+}
+
+/// A system with this folder for authorities and a program that counts its calls.
+fn system(root: &Path, folder: &str, program: &str) -> PathBuf {
+    for parent in [folder, Path::new(program).parent().unwrap().to_str().unwrap()] {
+        fs::create_dir_all(root.join(parent)).unwrap();
+    }
+    let script = format!("#!/bin/sh\necho run $* >> {}\n", root.join("calls").display());
+    fs::write(root.join(program), script).unwrap();
+    fs::set_permissions(root.join(program), Permissions::from_mode(0o755)).unwrap();
+    root.join(folder)
+}
+
+#[test]
+fn each_systems_store_gets_the_certificate_and_loses_it() {
+    let folder = Folder::new();
+    let authority = folder.open().unwrap();
+    for (anchors, program) in [
+        ("usr/local/share/ca-certificates", "usr/sbin/update-ca-certificates"),
+        ("etc/pki/ca-trust/source/anchors", "usr/bin/update-ca-trust"),
+        ("etc/ca-certificates/trust-source/anchors", "usr/bin/update-ca-trust"),
+        ("etc/pki/trust/anchors", "usr/sbin/update-ca-certificates"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let anchors = system(root.path(), anchors, program);
+        let file = anchors.join(format!("eyelet-local-ca-{}.crt", authority.id()));
+        let mut places = Places { root: Some(root.path().into()), home: None, is_root: false };
+        // Another user gets the commands, and nothing is done.
+        let said = trust::change(&authority, &places, TrustChange::Install);
+        assert!(!said.is_complete && !file.exists());
+        let install = format!("sudo install -m 644 {}", authority.certificate_path().display());
+        assert!(said.text.contains(&install), "{}", said.text);
+        assert!(said.text.contains(&format!("sudo {}", root.path().join(program).display())));
+        places.is_root = true;
+        assert!(trust::show(&authority, &places).text.contains("not trusted by"));
+        for said in ["now trusted by", "trusted before by"] {
+            let report = trust::change(&authority, &places, TrustChange::Install);
+            assert!(report.is_complete && report.text.contains(said), "{}", report.text);
+            assert_eq!(fs::read_to_string(&file).unwrap(), authority.pem());
+        }
+        assert!(!trust::show(&authority, &places).text.contains("not trusted by"));
+        for said in ["removed from", "not in"] {
+            let report = trust::change(&authority, &places, TrustChange::Remove);
+            assert!(report.is_complete && report.text.contains(said), "{}", report.text);
+            assert!(!file.exists());
+        }
+        let calls = fs::read_to_string(root.path().join("calls")).unwrap();
+        let fresh = if program.ends_with("certificates") { "run --fresh" } else { "run" };
+        assert_eq!(calls, format!("run\n{fresh}\n"), "only after a change");
+        // The program fails.
+        fs::write(root.path().join(program), "#!/bin/sh\necho full >&2\nexit 3\n").unwrap();
+        let report = trust::change(&authority, &places, TrustChange::Install);
+        assert!(!report.is_complete && report.text.contains("full"), "{}", report.text);
+    }
+}
+
+#[test]
+fn databases_of_browsers_trust_it_and_no_more() {
+    if !Path::new("/usr/bin/certutil").exists() {
+        return;
+    }
+    let (folder, home, root) =
+        (Folder::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let authority = folder.open().unwrap();
+    let profile = home.path().join(".mozilla/firefox/a.default");
+    fs::create_dir_all(&profile).unwrap();
+    let database = format!("sql:{}", profile.display());
+    let made = Command::new("certutil").args(["-N", "--empty-password", "-d", &database]).status();
+    assert!(made.unwrap().success());
+    let places =
+        Places { root: Some(root.path().into()), home: Some(home.path().into()), is_root: false };
+    let shown = trust::show(&authority, &places);
+    assert!(shown.text.contains("not trusted by    Firefox"), "{}", shown.text);
+    let report = trust::change(&authority, &places, TrustChange::Install);
+    assert!(report.is_complete, "{}", report.text);
+    for reader in ["Firefox", "Chromium"] {
+        assert!(report.text.contains(&format!("now trusted by    {reader}")), "{}", report.text);
+    }
+    for hint in ["NODE_EXTRA_CA_CERTS=", "REQUESTS_CA_BUNDLE=", "keytool -importcert"] {
+        assert!(report.text.contains(hint), "{}", report.text);
+    }
+    assert!(!trust::show(&authority, &places).text.contains("not trusted by"));
+    let report = trust::change(&authority, &places, TrustChange::Remove);
+    assert!(report.is_complete, "{}", report.text);
+    assert_eq!(report.text.matches("removed from").count(), 2, "{}", report.text);
+    assert!(trust::show(&authority, &places).text.contains("not trusted by    Chromium"));
+}
+
+#[test]
+fn words_for_the_shell() {
+    let table = [("/tmp/a-b.c", "/tmp/a-b.c"), ("/t p/x", "'/t p/x'"), ("/a'b", r"'/a'\''b'")];
+    for (path, word) in table {
+        assert_eq!(shell_word(Path::new(path)), word);
+    }
+}
