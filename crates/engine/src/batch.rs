@@ -346,6 +346,24 @@ mod tests {
     }
 
     #[test]
+    fn those_without_room_end_properly_if_they_cannot_go_back() {
+        let (old, new) = (worker(), worker());
+        let mut limits = new.settings.get();
+        limits.connections_max = 1;
+        new.settings.set(limits);
+        let Detachment { batch, .. } = detached(&old, 3, 100);
+        let mut batch = received(&batch);
+        // The version of the first state.
+        batch.states[PREFIX_BYTES] = 0x70;
+        let (batch_read, connections) = admit(&new, batch, false).unwrap();
+        assert_eq!((batch_read.taken, batch_read.refused), (1, vec![0, 2]));
+        assert_eq!(connections.len(), 2, "the last one is ended where it can say so");
+        assert_eq!(put_back(&new, connections).len(), 1);
+        assert_eq!(new.process.open.load(Relaxed), 1);
+        assert_eq!(new.table.borrow().keys().len(), 1);
+    }
+
+    #[test]
     fn a_batch_is_as_small_as_the_other_process_asks() {
         let old = worker();
         let Detachment { connections, batch } = detached(&old, 9, 5);

@@ -150,3 +150,36 @@ pub fn collect(
     }
     Ok((kept, is_full))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn batch(worker: usize, connections: usize) -> (Leaving, Arc<OwnedFd>) {
+        let socket = Arc::new(eyelet_sys::socket::pair().unwrap().0);
+        let sockets = vec![socket.clone()];
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+        (Leaving::Batch { worker, connections, batch }, socket)
+    }
+
+    #[test]
+    fn what_has_no_room_goes_back_whole() {
+        let none: Arc<[Arc<OwnedFd>]> = Arc::new([]);
+        let (mut workers, answers, leaving) = departures(2, &none, 100, Duration::ZERO);
+        let ((first, kept), (second, back)) = (batch(0, 3), batch(1, 2));
+        for leaving in [first, second, Leaving::Passed, Leaving::Left, Leaving::Left] {
+            workers[0].batches.try_send(leaving).unwrap();
+        }
+        let mut room = [true, false].into_iter();
+        let end = Instant::now() + Duration::from_secs(20);
+        let collected = collect((answers, leaving), end, |_| Ok(room.next().unwrap())).unwrap();
+        assert_eq!(collected, (3, true));
+        let told: Vec<_> =
+            workers.iter_mut().map(|worker| worker.answers.try_recv().unwrap()).collect();
+        let refused = [vec![], vec![0, 1]].map(|refused| BatchAnswer::Committed { refused });
+        assert_eq!(told, refused);
+        // Only the worker has the sockets by the time of its answer.
+        assert_eq!([Arc::strong_count(&kept), Arc::strong_count(&back)], [1; 2]);
+    }
+}

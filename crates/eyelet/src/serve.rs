@@ -340,8 +340,10 @@ impl Running {
         if let Some(sources) = &self.sources {
             return sources.serve(served);
         }
-        let (changed, published) = (self.changed.clone(), self.published.clone());
+        // The access log ends with the last `Published`: the thread must not be who holds it.
+        let (changed, published) = (self.changed.clone(), Arc::downgrade(&self.published));
         let note = move |mut new: ChangedSources| {
+            let Some(published) = published.upgrade() else { return };
             let snapshot = published.snapshot();
             new.dns = new.dns && snapshot.names.system.renew(&snapshot.config.dns);
             changed.send_modify(|known| *known = known.with(new));

@@ -142,8 +142,8 @@ impl Stored {
                 tracing::info!("{back} connections are back");
             }
             Ok((Taken { back, ended }, Ok(all))) => tracing::error!(
-                "{back} of {all} connections are back, {ended} have ended here, and the service \
-                 manager has lost {}",
+                "{back} of {all} connections are back: {ended} have ended here, and the service \
+                 manager lost {}",
                 all.saturating_sub(back + ended)
             ),
             Ok((Taken { back, ended }, Err(error))) => tracing::error!(
