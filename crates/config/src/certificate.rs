@@ -136,12 +136,32 @@ pub fn load(files: &CertificateFiles) -> Result<Pair, CertificateError> {
         return Err(CertificateError::LargeLeaf { file: files.certificate.clone(), bytes });
     }
     let (key, of_key) = key(&files.key)?;
+    pair(files, chain, key, [of_chain, of_key])
+}
+
+/// Reads a chain and its key from one text, whose name is `file` in errors.
+///
+/// # Errors
+/// If the text cannot be used, or the key does not belong to the certificate.
+pub fn load_text(file: &Path, text: &[u8]) -> Result<Pair, CertificateError> {
+    let files = CertificateFiles { certificate: file.to_owned(), key: file.to_owned() };
+    let chain = chain_of(file, text)?;
+    let key = key_of(file, text)?;
+    pair(&files, chain, key, [Stamp::default(); 2])
+}
+
+fn pair(
+    files: &CertificateFiles,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    stamps: [Stamp; 2],
+) -> Result<Pair, CertificateError> {
     let signing = signing_key(&key).ok_or(CertificateError::BadKey { file: files.key.clone() })?;
     let certified = CertifiedKey::new(chain, signing);
     match certified.keys_match() {
         // `Unknown`: this kind of key does not reveal its public half, so it cannot be compared.
         Ok(()) | Err(TlsError::InconsistentKeys(InconsistentKeys::Unknown)) => {
-            Ok(Pair { certified, key, stamps: [of_chain, of_key] })
+            Ok(Pair { certified, key, stamps })
         }
         Err(TlsError::InconsistentKeys(_)) => Err(CertificateError::Mismatch {
             certificate: files.certificate.clone(),
@@ -175,14 +195,18 @@ pub fn stamped_chain(
     file: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, Stamp), CertificateError> {
     let (text, stamp) = stamped(file)?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    Ok((chain_of(file, &text)?, stamp))
+}
+
+fn chain_of(file: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     let certificates =
         certificates.map_err(|why| CertificateError::Pem { file: file.to_owned(), why })?;
     if certificates.is_empty() {
-        let holds_key = PrivateKeyDer::from_pem_slice(&text).is_ok();
+        let holds_key = PrivateKeyDer::from_pem_slice(text).is_ok();
         return Err(CertificateError::NoCertificate { file: file.to_owned(), holds_key });
     }
-    Ok((certificates, stamp))
+    Ok(certificates)
 }
 
 /// The names and dates of a certificate; `None` if it is not X.509.
@@ -243,14 +267,17 @@ pub fn check_key(file: &Path) -> Result<(), CertificateError> {
 
 fn key(file: &Path) -> Result<(PrivateKeyDer<'static>, Stamp), CertificateError> {
     let (text, stamp) = stamped(file)?;
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|why| match why {
+    Ok((key_of(file, &text)?, stamp))
+}
+
+fn key_of(file: &Path, text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    PrivateKeyDer::from_pem_slice(text).map_err(|why| match why {
         // The header lines of an encrypted traditional key (RFC 1421) are not base64, so it does
         // not parse at all.
-        _ if is_encrypted(&text) => CertificateError::EncryptedKey { file: file.to_owned() },
+        _ if is_encrypted(text) => CertificateError::EncryptedKey { file: file.to_owned() },
         pem::Error::NoItemsFound => CertificateError::NoKey { file: file.to_owned() },
         why => CertificateError::Pem { file: file.to_owned(), why },
-    })?;
-    Ok((key, stamp))
+    })
 }
 
 fn is_encrypted(text: &[u8]) -> bool {

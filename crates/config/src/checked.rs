@@ -3,12 +3,14 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
+use crate::acme::AcmeSettings;
 use crate::files::read;
 use crate::fleet::FleetSettings;
 use crate::lists::ListFiles;
 use crate::local::LocalSettings;
 use crate::model::{
-    Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener, LogSettings, Tickets,
+    Action, CertificateSource, Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener,
+    LogSettings, Tickets,
 };
 use crate::rules::RuleList;
 
@@ -41,6 +43,8 @@ pub struct Config {
     pub local: LocalSettings,
     /// The store that several edges share.
     pub fleet: Option<FleetSettings>,
+    /// The ACME server that certificates are ordered from.
+    pub acme: Option<AcmeSettings>,
     /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
     /// Whether a reload ends the connections whose rule it removes.
@@ -80,6 +84,14 @@ fn digest(text: &str) -> u64 {
 }
 
 impl Config {
+    /// Whether a rule orders certificates when clients ask for them.
+    pub fn has_acme_on_demand(&self) -> bool {
+        let on_demand = CertificateSource::Acme { on_demand: true };
+        self.rules
+            .iter()
+            .any(|rule| matches!(rule.action, Action::Terminate(t) if t.certificates == on_demand))
+    }
+
     /// Takes from the configuration that is served what only a restart can change. Gives the keys
     /// that differ.
     pub fn keep_until_restart(&mut self, served: &Self) -> Vec<&'static str> {

@@ -1,6 +1,7 @@
 //! Configuration: a TOML file in; one checked and indexed value, or every mistake with its place,
 //! out. No tokio, no sockets. It reads the files that the configuration names.
 
+mod acme;
 pub mod certificate;
 mod checked;
 mod compression;
@@ -21,6 +22,7 @@ mod settings;
 mod tests;
 mod values;
 
+pub use acme::{AcmeNames, AcmeSettings, ExternalAccount, external_account_key};
 pub use certificate::CertificateFiles;
 pub use checked::{Config, WatchedFile};
 pub use diagnostic::{Diagnostic, Severity};
@@ -32,8 +34,9 @@ pub use local::{LocalSettings, Permitted, is_loopback_name};
 pub use model::{
     Access, Action, CertificateSource, Compression, DialSource, Dictionaries, Dns,
     EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress, HttpLimits, HttpUpstream,
-    Limits, Listener, ListenerKind, LocalNames, LogSettings, ProxyProtocol, Refuse, Splice,
-    SpliceUpstream, Terminate, TerminateUpstream, Tickets, UpstreamHttp2, UpstreamTls, Version,
+    Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings, ProxyProtocol, Refuse,
+    Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets, UpstreamHttp2, UpstreamTls,
+    Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use values::tls_version_code;

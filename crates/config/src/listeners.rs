@@ -136,7 +136,33 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
     let address = section.text(report, "address")?;
     let address = report.keep(address.at, values::listen_address(address.text))?;
     let kind = kind?;
-    Some(Listener { name, address, kind, proxy_protocol_from, reuse_port, defer_accept })
+    let acme_upstream = acme_upstream(report, section, kind, address);
+    Some(Listener {
+        name,
+        address,
+        kind,
+        proxy_protocol_from,
+        reuse_port,
+        acme_upstream,
+        defer_accept,
+    })
+}
+
+fn acme_upstream(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    kind: ListenerKind,
+    own: SocketAddr,
+) -> Option<SocketAddr> {
+    let text = section.text(report, "acme_upstream")?;
+    if kind != ListenerKind::HttpRedirect {
+        report.error(text.at, "`acme_upstream` is for listeners of kind \"http_redirect\"");
+    }
+    let upstream = report.keep(text.at, values::listen_address(text.text))?;
+    if upstream == own {
+        report.error(text.at, "this is the listener itself: requests would loop");
+    }
+    Some(upstream)
 }
 
 fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
@@ -168,8 +194,15 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     same_port && (one == other || takes(one, other) || takes(other, one))
 }
 
-const KEYS: [&str; 6] =
-    ["address", "defer_accept", "kind", "name", "proxy_protocol_from", "reuse_port"];
+const KEYS: [&str; 7] = [
+    "acme_upstream",
+    "address",
+    "defer_accept",
+    "kind",
+    "name",
+    "proxy_protocol_from",
+    "reuse_port",
+];
 
 /// Most listeners: each has a socket per worker, and rules store its index in 16 bits.
 const LISTENERS_MAX: usize = 1_024;

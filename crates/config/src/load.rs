@@ -9,16 +9,16 @@ use std::time::SystemTime;
 use eyelet_policy::Rules;
 use toml::de::DeTable;
 
+use crate::acme::AcmeRules;
 use crate::checked::{Config, WatchedFile};
 use crate::diagnostic::Diagnostic;
 use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
-use crate::local::LocalSettings;
 use crate::reader::{Report, Section};
-use crate::rule::Lead;
+use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{compression, fleet, local, rule, settings};
+use crate::{acme, compression, fleet, local, rule, settings};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -98,9 +98,11 @@ fn check(
     let served = served.map(|served| (&served.lists, served.policy.lists()));
     let mut lists = ListReader::new(folder, served);
     let local = local::read(&mut report, &document, &files);
-    let reading = (&mut files, &mut lists, &local);
+    let mut ordered = AcmeRules::default();
+    let reading = (&mut files, &mut lists, &local, &mut ordered);
     let (rules, policy) = read_rules(&mut report, &document, &listeners, reading);
     let rules = rules.finish(folder);
+    let acme = acme::read(&mut report, &document, &mut files, ordered, &listeners);
     let config = Config {
         listeners: listeners.list,
         rules,
@@ -113,6 +115,7 @@ fn check(
         dns: settings::dns(&mut report, &document),
         evidence: settings::evidence(&mut report, &document, &mut files),
         local,
+        acme,
         fleet: fleet::read(&mut report, &document, &mut files),
         tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),
@@ -142,7 +145,7 @@ fn read_rules<'t>(
     report: &mut Report<'_>,
     document: &Section<'t, '_>,
     listeners: &Listeners,
-    (files, lists, local): (&mut Files, &mut ListReader<'_>, &LocalSettings),
+    (files, lists, local, ordered): ReadState<'_, '_>,
 ) -> (Reading<'t>, Rules) {
     let sections = document.sections(report, "rule", "[[rule]]");
     if sections.is_empty() && document.value("rule").is_none() {
@@ -162,7 +165,7 @@ fn read_rules<'t>(
             Some(name) => Cow::Borrowed(name.text),
             None => Cow::Owned(format!("rule {}", index + 1)),
         };
-        let reading = (&mut *files, &mut *lists, local);
+        let reading = (&mut *files, &mut *lists, local, &mut *ordered);
         let Some(written) = rule::read(report, section, listeners, reading) else { continue };
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);

@@ -25,6 +25,9 @@ pub struct Listener {
     pub proxy_protocol_from: Vec<IpNet>,
     /// Whether another process may also bind the port.
     pub reuse_port: bool,
+    /// Who answers an ACME server's requests on a listener of kind `http_redirect`, if Eyelet has
+    /// no answer.
+    pub acme_upstream: Option<SocketAddr>,
     /// Whether the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
 }
@@ -141,6 +144,8 @@ pub struct Terminate {
     pub upstream: TerminateUpstream,
     /// Where its certificates come from.
     pub certificates: CertificateSource,
+    /// How long connections and requests are held while the upstream is down.
+    pub upstream_wait: Duration,
     /// ALPN protocols to choose from, in order of preference. Empty: no ALPN.
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
@@ -161,6 +166,11 @@ pub enum CertificateSource {
     Files,
     /// `"local"`: one for each name, signed by the local certificate authority.
     Local(LocalNames),
+    /// `"acme"`: one for each name, ordered from an ACME server.
+    Acme {
+        /// Whether a name is ordered when a client first asks for it.
+        on_demand: bool,
+    },
 }
 
 /// The names that the local certificate authority signs for a rule.
@@ -190,8 +200,6 @@ pub struct HttpUpstream {
     pub address: HttpAddress,
     /// For `https://`.
     pub tls: Option<UpstreamTls>,
-    /// How long requests are held while the upstream is down.
-    pub wait: Duration,
     /// Whether we speak HTTP/2 to it.
     pub http2: UpstreamHttp2,
 }
@@ -246,6 +254,8 @@ pub enum ProxyProtocol {
 pub struct Refuse {
     /// Replaces the reason's alert.
     pub alert: Option<AlertDescription>,
+    /// A line that a refused client of a proxy is shown.
+    pub message: Option<Box<str>>,
 }
 
 /// How the responses of a rule are compressed.
@@ -346,6 +356,20 @@ pub struct LogSettings {
     pub access: Access,
     /// Whether entries contain JA4, which costs two hashes per connection.
     pub ja4: bool,
+    /// What lines look like.
+    pub format: LogFormat,
+    /// Whether each connection that goes on has a line when it is decided, too.
+    pub decided: bool,
+}
+
+/// What lines of the access log look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    #[default]
+    Json,
+    /// Text for people.
+    Text,
 }
 
 /// Where the access log goes.
@@ -438,7 +462,8 @@ impl Default for HttpLimits {
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self { access: Access::Stdout, ja4: true }
+        let (access, format) = (Access::Stdout, LogFormat::Json);
+        Self { access, ja4: true, format, decided: false }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use eyelet_policy::{NamePattern, Needs};
 use eyelet_wire::version::Version;
 
+use crate::acme::{ACME, AcmeRules};
 use crate::files::Files;
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
@@ -43,12 +44,16 @@ enum Kind {
     Refuse,
 }
 
+/// What rules are read with: files, lists, the local authority, and what ACME is asked for.
+pub(super) type ReadState<'a, 'l> =
+    (&'a mut Files, &'a mut ListReader<'l>, &'a LocalSettings, &'a mut AcmeRules);
+
 /// Reads a rule. `None` if a mistake leaves no rule; the mistakes are in `report`.
 pub(super) fn read<'t>(
     report: &mut Report<'_>,
     section: &Section<'t, '_>,
     listeners: &Listeners,
-    (files, lists, local): (&mut Files, &mut ListReader<'_>, &LocalSettings),
+    (files, lists, local, ordered): ReadState<'_, '_>,
 ) -> Option<Written<'t>> {
     section.check_keys(report, &known_keys());
     let matchers = matchers::read(report, section, listeners, lists);
@@ -67,7 +72,7 @@ pub(super) fn read<'t>(
             (Action::Splice(splice), needs)
         }
         Kind::Terminate => {
-            let source = certificate_source(report, section, &matchers, local);
+            let source = certificate_source(report, section, &matchers, (local, ordered));
             if source == CertificateSource::Files {
                 shown = certificates(report, section, &matchers, files);
             }
@@ -78,7 +83,9 @@ pub(super) fn read<'t>(
         Kind::Refuse => {
             let alert = section.text(report, "alert");
             let alert = alert.and_then(|text| report.keep(text.at, values::alert(text.text)));
-            (Action::Refuse(Refuse { alert }), Needs::Nothing)
+            let message = section.text(report, "message");
+            let message = message.and_then(|text| report.keep(text.at, values::message(text.text)));
+            (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }
     };
     let lead = lead(report, section, &action, &matchers.listeners, listeners);
@@ -179,7 +186,10 @@ fn splice(
     let text = required(report, section, "upstream", "a splice rule", "\"10.0.0.7:443\"")?;
     let upstream = report.keep(text.at, values::splice_upstream(text.text))?;
     match upstream {
-        SpliceUpstream::Destination => check_destination(report, text, matchers, listeners),
+        SpliceUpstream::Destination => {
+            check_destination(report, text, matchers, listeners);
+            check_claimed_name(report, text, matchers);
+        }
         SpliceUpstream::Sni { .. } => check_names_the_upstream(report, text, matchers),
         SpliceUpstream::HostPort(_) => {}
     }
@@ -211,6 +221,18 @@ fn check_destination(
             called(listener)
         );
         report.error(upstream.at, message);
+    }
+}
+
+/// Warns of a rule that lets a client out to any address if it says a listed name.
+fn check_claimed_name(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {
+    let lists_names = matchers.sni.iter().any(|(_, pattern)| *pattern != NamePattern::Absent)
+        || !matchers.sni_lists.is_empty();
+    if lists_names && !matchers.conditions.bind_destination() {
+        let message = "the name in a hello is only the client's word: a client that says one of \
+            these names reaches any address; expected \"{sni}:443\", which dials the name's \
+            owner, or `sni_verified = true` with `evidence`";
+        report.warning(upstream.at, message);
     }
 }
 
@@ -272,6 +294,9 @@ fn terminate(
         TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => Vec::new(),
     });
+    let wait = section.text(report, "upstream_wait");
+    let wait =
+        wait.and_then(|text| report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT)));
     let compression = compression::rule(report, section);
     if !matches!(upstream, TerminateUpstream::Http(_)) {
         compression::check_unused(report, section);
@@ -279,6 +304,7 @@ fn terminate(
     Some(Terminate {
         upstream,
         certificates: CertificateSource::Files,
+        upstream_wait: wait.unwrap_or_default(),
         alpn_select,
         client_ca,
         compression,
@@ -296,19 +322,14 @@ fn read_http_keys(
 ) {
     let ca = section.text(report, "upstream_ca");
     let name = section.text(report, "upstream_name");
-    let wait = section.text(report, "upstream_wait");
     let http2 = section.text(report, "upstream_http2");
     let TerminateUpstream::Http(http) = upstream else {
-        for text in [&ca, &name, &wait, &http2].into_iter().flatten() {
+        for text in [&ca, &name, &http2].into_iter().flatten() {
             let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
             report.error(text.at, message);
         }
         return;
     };
-    if let Some(text) = wait {
-        let read = report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT));
-        http.wait = read.unwrap_or(http.wait);
-    }
     if let Some(text) = http2 {
         let read = report.keep(text.at, values::upstream_http2(text.text));
         http.http2 = read.unwrap_or(http.http2);
@@ -326,13 +347,23 @@ fn read_http_keys(
     tls.ca = ca.map(|text| files.check_authorities(report, text));
 }
 
-/// Whether certificates are read from files.
+/// Whether certificates are read from files. Reports `acme_on_demand` where it has no effect.
 fn certificate_source(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
     matchers: &Matchers<'_>,
-    local: &LocalSettings,
+    (local, ordered): (&LocalSettings, &mut AcmeRules),
 ) -> CertificateSource {
+    let text = section.value("certificate").and_then(|value| {
+        value.get_ref().as_str().map(|text| Text { text, at: value.span().start })
+    });
+    if let Some(text) = text.filter(|text| text.text == ACME) {
+        let on_demand = ordered.add(report, section, matchers, text);
+        return CertificateSource::Acme { on_demand };
+    }
+    if let Some(at) = section.key_at("acme_on_demand") {
+        report.error(at, "`acme_on_demand` is for `certificate = \"acme\"` only");
+    }
     let Some(value) = section.value("certificate") else { return CertificateSource::Files };
     if value.get_ref().as_str() == Some(LOCAL) {
         let listed = (matchers.sni.as_slice(), !matchers.sni_lists.is_empty());
@@ -458,7 +489,8 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 24] = [
+const ACTION_KEYS: [(&str, &[Kind]); 26] = [
+    ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Terminate]),
@@ -474,6 +506,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 24] = [
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("key", &[Kind::Terminate]),
+    ("message", &[Kind::Refuse]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
     ("tls_version_min", &[Kind::Terminate]),

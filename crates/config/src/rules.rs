@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_rule_costs_its_texts_and_a_few_bytes() {
-        let refuse = || Action::Refuse(Refuse { alert: None });
+        let refuse = || Action::Refuse(Refuse { alert: None, message: None });
         let (mut shared, mut own) = (Reading::default(), Reading::default());
         let names: Vec<String> = (0..RULES).map(|n| format!("rule {n}")).collect();
         let files: Vec<String> = (0..2 * RULES).map(|n| format!("certs/{n}.pem")).collect();
@@ -277,11 +277,11 @@ mod tests {
     fn rules_are_found_again() {
         let mut rules = Reading::default();
         let alert = Some(eyelet_wire::alert::AlertDescription::AccessDenied);
-        rules.push("a", Action::Refuse(Refuse { alert: None }), vec![]);
-        rules.push("", Action::Refuse(Refuse { alert }), vec![["b.pem", "b.key"]]);
+        rules.push("a", Action::Refuse(Refuse { alert: None, message: None }), vec![]);
+        rules.push("", Action::Refuse(Refuse { alert, message: None }), vec![["b.pem", "b.key"]]);
         let both = vec![["c.pem", "c.key"], ["/d.pem", "b.key"]];
-        rules.push("long name", Action::Refuse(Refuse { alert: None }), both);
-        rules.push("d", Action::Refuse(Refuse { alert }), vec![["b.pem", "b.key"]]);
+        rules.push("long name", Action::Refuse(Refuse { alert: None, message: None }), both);
+        rules.push("d", Action::Refuse(Refuse { alert, message: None }), vec![["b.pem", "b.key"]]);
         let rules = rules.finish(Path::new("/etc"));
         let summary = |rule: RuleRef<'_>| {
             let files = rules.certificates(rule.certificates_number);

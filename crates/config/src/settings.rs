@@ -10,7 +10,8 @@ use toml::de::DeValue;
 
 use crate::files::Files;
 use crate::model::{
-    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogSettings, Tickets,
+    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogFormat, LogSettings,
+    Tickets,
 };
 use crate::reader::{Report, Section};
 use crate::values;
@@ -92,6 +93,17 @@ pub(super) fn log(
         };
     }
     log.ja4 = section.flag(report, "ja4").unwrap_or(log.ja4);
+    log.decided = section.flag(report, "decided").unwrap_or(log.decided);
+    if let Some(format) = section.text(report, "format") {
+        match format.text {
+            "json" => log.format = LogFormat::Json,
+            "text" => log.format = LogFormat::Text,
+            other => {
+                let message = format!("\"{other}\" is no format; expected \"json\" or \"text\"");
+                report.error(format.at, message);
+            }
+        }
+    }
     log
 }
 
@@ -187,7 +199,8 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 14] = [
+pub(super) const DOCUMENT_KEYS: [&str; 15] = [
+    "acme",
     "dictionary",
     "dns",
     "evidence",
@@ -225,7 +238,7 @@ const HTTP_KEYS: [&str; 6] = [
     "upstream_timeout",
 ];
 
-const LOG_KEYS: [&str; 2] = ["access", "ja4"];
+const LOG_KEYS: [&str; 4] = ["access", "decided", "format", "ja4"];
 
 const DNS_KEYS: [&str; 1] = ["servers"];
 

@@ -82,19 +82,21 @@ idle_timeout = \"soon\"
 memory_max = \"12\"
 ",
         &[
-            "3:1: unknown key `lisener` in [[listener]] (known keys: address, \
+            "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
+             address, \
              defer_accept, kind, name, proxy_protocol_from, reuse_port)",
             "4:1: a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
              \"*.example.com\"",
             "5:37: `sni` is an integer; expected strings in the list",
-            "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: action, \
+            "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: \
+             acme_on_demand, action, \
              alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              compress, compress_effort, compress_event_streams, connect, destination, \
              dictionary, ech, evidence, fast_open, forbid_tls_compression, ja4, key, \
-             length_hiding, listener, name, offload, proxy_protocol, shadow, sni, \
+             length_hiding, listener, message, name, offload, proxy_protocol, shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
              tls_version_min, upstream, upstream_allow, upstream_ca, upstream_http2, \
              upstream_name, upstream_wait)",
@@ -513,7 +515,7 @@ fn a_whole_configuration() {
     assert_eq!(*config.rules.at(1).action, splice(by_name, allow));
     assert_eq!(config.rules.at(2).action_number, config.rules.at(3).action_number);
     let alert = Some(AlertDescription::AccessDenied);
-    assert_eq!(*config.rules.at(2).action, Action::Refuse(Refuse { alert }));
+    assert_eq!(*config.rules.at(2).action, Action::Refuse(Refuse { alert, message: None }));
     let limits = Limits {
         hello_bytes_max: 16_384,
         idle_timeout: Duration::from_secs(90),
@@ -525,7 +527,11 @@ fn a_whole_configuration() {
     assert_eq!(config.limits, limits);
     assert_eq!(
         config.log,
-        LogSettings { access: Access::File(PathBuf::from("access.log")), ja4: false }
+        LogSettings {
+            access: Access::File(PathBuf::from("access.log")),
+            ja4: false,
+            ..LogSettings::default()
+        }
     );
     let servers = vec!["9.9.9.9:53".parse().unwrap(), "[::1]:5353".parse().unwrap()];
     assert_eq!((config.dns, config.workers), (Dns { servers }, Some(3)));
@@ -586,6 +592,7 @@ ja4 = false
 servers = ["9.9.9.9", "[::1]:5353"]
 "#;
 
+mod acme;
 mod certificates;
 mod intercept;
 mod lists;

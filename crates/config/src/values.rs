@@ -222,7 +222,7 @@ pub(super) fn upstream_http2(text: &str) -> Result<UpstreamHttp2, String> {
 }
 
 fn http_upstream(address: HttpAddress, tls: Option<UpstreamTls>) -> HttpUpstream {
-    HttpUpstream { address, tls, wait: Duration::ZERO, http2: UpstreamHttp2::Alpn }
+    HttpUpstream { address, tls, http2: UpstreamHttp2::Alpn }
 }
 
 /// `host:port`. An IPv6 address is in brackets.
@@ -281,6 +281,19 @@ pub(super) fn alert(text: &str) -> Result<AlertDescription, String> {
         }
     })
 }
+
+/// A line for a refused client.
+pub(super) fn message(text: &str) -> Result<Box<str>, String> {
+    if text.is_empty() || text.len() > MESSAGE_BYTES_MAX || text.contains(char::is_control) {
+        return Err(format!(
+            "a message is one line of 1 to {MESSAGE_BYTES_MAX} bytes without control characters"
+        ));
+    }
+    Ok(text.into())
+}
+
+/// Bytes. A terminal shows as much in four lines, and a response with it fits one packet.
+const MESSAGE_BYTES_MAX: usize = 320;
 
 /// A protocol name as ALPN carries it.
 pub(super) fn protocol(text: &str) -> Result<Vec<u8>, String> {

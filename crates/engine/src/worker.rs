@@ -345,6 +345,7 @@ impl Worker {
         self.count_shed(&end.reason);
         match end.outcome {
             Outcome::Failed => self.counters.failed.up(),
+            Outcome::Left => self.counters.left.up(),
             Outcome::Redirected => self.counters.redirected.up(),
             Outcome::Refused => self.counters.refused.up(),
             Outcome::Spliced => self.counters.spliced.up(),

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use clap::{Parser, Subcommand};
 use tokio::sync::oneshot;
+use tracing::Level;
 
 use crate::control::Control;
 use crate::diagnostics::{self, Diagnostics};
@@ -16,16 +17,19 @@ use crate::signals::{Operated, Signals, StopCause};
 use crate::store::{self, Stored};
 use crate::takeover::Predecessor;
 use crate::train::{self, DictionaryCommand};
-use crate::{check, control, demo, explain, listen, local, serve, upgrade};
+use crate::{check, control, demo, explain, listen, local, run, serve, upgrade};
 use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_engine::worker::Order;
 use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
+const AFTER_HELP: &str = "Start with `eyelet demo`, or `eyelet run -- node server.js`. \
+    docs/configuration.md lists every key of FILE.";
+
 /// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
 #[derive(Debug, Parser)]
 #[command(name = "eyelet", version, about, max_term_width = 100)]
-#[command(after_help = "Start with `eyelet demo`. docs/configuration.md lists every key of FILE.")]
+#[command(after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -76,6 +80,12 @@ enum Command {
     },
     /// Show which rule of FILE decides a connection, and why no earlier rule does
     Explain(Box<explain::ExplainArgs>),
+    /// Start an application with TLS in front of it, and restart it when it ends
+    ///
+    /// Our lines go to stderr and begin with "eyelet:". The command's output stays as it is.
+    Run(Box<run::RunArgs>),
+    /// Put TLS in front of applications that run already
+    Proxy(Box<run::ProxyArgs>),
     /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
@@ -98,7 +108,11 @@ pub fn run() -> ExitCode {
     // freeing returns them whole.
     eyelet_sys::memory::configure();
     let cli = Cli::parse();
-    let diagnostics = match diagnostics::start() {
+    let level = match cli.command {
+        Command::Run(_) | Command::Proxy(_) => Level::WARN,
+        _ => Level::INFO,
+    };
+    let diagnostics = match diagnostics::start(level) {
         Ok(diagnostics) => diagnostics,
         Err(error) => {
             eprintln!("eyelet: cannot write to standard error: {error}");
@@ -117,6 +131,8 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Reload { file } => control::reload(&file),
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
         Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
+        Command::Run(args) => run::run(&args, diagnostics),
+        Command::Proxy(args) => run::proxy(&args, diagnostics),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
         Command::Trust(args) => local::trust(&args),
         Command::Cert(args) => local::cert(&args),

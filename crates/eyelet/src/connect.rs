@@ -10,12 +10,13 @@ use eyelet_wire::record::HANDSHAKE;
 use crate::action::refuse::{self, RefusalMessage};
 use crate::connection_handle::ConnectionHandle;
 use crate::peek;
-use eyelet_config::HostPort;
+use eyelet_config::{Action, HostPort};
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
+use eyelet_http::refusal::{ProxyRefusal, whole_response};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
-use eyelet_telemetry::reason::{Class, Limit, NotConnect, Reason, Stage, When};
+use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
@@ -50,13 +51,13 @@ pub async fn read_head(
 fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> End {
     let (answer, reason) = match peek {
         ConnectPeek::Malformed(fault) => {
-            let said = format!("This CONNECT request is malformed: {fault}.");
-            (http("400 Bad Request", &said), Reason::MalformedConnect(*fault))
+            let said = format!("This CONNECT request is malformed: {fault}.\n");
+            (whole_response("400 Bad Request", "", &said), Reason::MalformedConnect(*fault))
         }
         ConnectPeek::OtherMethod => {
-            let said = "This proxy takes CONNECT requests only.";
-            let status = "405 Method Not Allowed\r\nAllow: CONNECT";
-            (http(status, said), Reason::NotConnect(NotConnect::Method))
+            let said = "This proxy takes CONNECT requests only.\n";
+            let answer = whole_response("405 Method Not Allowed", "Allow: CONNECT\r\n", said);
+            (answer, Reason::NotConnect(NotConnect::Method))
         }
         _ if raw.first() == Some(&HANDSHAKE) => {
             let alert = AlertDescription::UnexpectedMessage.fatal_record();
@@ -94,16 +95,13 @@ pub fn end(
     if !info.owes_answer {
         return refuse::refuse(connection, answer, end);
     }
-    let (status, said) = match end.outcome {
-        Outcome::Refused => ("403 Forbidden", "refuses to connect"),
-        // RFC 9110 section 15.6.5.
-        _ if end.reason.class() == Class::Timeout => ("504 Gateway Timeout", "cannot connect"),
-        _ => ("502 Bad Gateway", "cannot connect"),
+    let rules = &connection.worker.snapshot.config.rules;
+    let message = match info.decided.rule.map(|rule| rules.at(rule).action) {
+        Some(Action::Refuse(refuse)) => refuse.message.as_deref(),
+        _ => None,
     };
-    park::close_with(
-        &connection.handle,
-        &http(status, &format!("This proxy {said}: {}.", end.reason)),
-    );
+    let refusal = ProxyRefusal::new(info, end.outcome, &end.reason, message);
+    park::close_with(&connection.handle, &refusal.response());
     Err(end)
 }
 
@@ -115,14 +113,4 @@ pub fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
         TargetHost::Ip(ip) => eyelet_config::Host::Ip(ip),
     };
     Some(HostPort { host, port: target.port })
-}
-
-/// A whole response with one line of text. The connection ends after it.
-fn http(status: &str, said: &str) -> Vec<u8> {
-    let length = said.len() + 1;
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n\
-         Content-Length: {length}\r\nConnection: close\r\n\r\n{said}\n"
-    )
-    .into_bytes()
 }

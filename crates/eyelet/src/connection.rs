@@ -18,8 +18,9 @@ use crate::shadow;
 use eyelet_config::{Action, ListenerKind};
 use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Reason, Stage};
+use eyelet_tls::server::Handshake;
 
 /// accept -> peek -> decide -> act. Then the connection is parked, or this function logs its end.
 // An `async fn` would keep its arguments twice and make every task that much larger.
@@ -50,16 +51,21 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
         // connections take this one.
         Box::pin(peek::proxy_header(connection, info, &mut peeked)).await?;
     }
-    match intercept::listener_of(connection, info).kind {
+    let listener = intercept::listener_of(connection, info);
+    match listener.kind {
         ListenerKind::Direct => {}
         ListenerKind::HttpRedirect => {
-            return Box::pin(redirect(&connection.handle, &snapshot.config.http, info, peeked))
-                .await;
+            let redirects = (&*snapshot.acme, listener.acme_upstream, snapshot.https_port);
+            let http = &snapshot.config.http;
+            return Box::pin(redirect(&connection.handle, http, redirects, info, peeked)).await;
         }
         _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }
     let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked).await? {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
+        Ruling::Validate(with) => {
+            return Box::pin(action::validate::validate(connection, with, peeked)).await;
+        }
         Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
     };
     let action = snapshot.config.rules.at(rule).action;
@@ -67,6 +73,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     if let Err(end) = intercept::check_return(connection, info, hello, action) {
         return action::refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
     }
+    emit_decision(connection, info, action);
     match action {
         Action::Splice(splice) => {
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
@@ -80,6 +87,22 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     }
 }
 
+/// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:
+/// the connection's own line may come in a day.
+fn emit_decision(connection: &ConnectionHandle, info: &ConnectionInfo, action: &Action) {
+    let is_shadowed = info.decided.shadow.iter().any(|(_, would)| *would == Outcome::Refused);
+    if !is_shadowed && !connection.worker.snapshot.config.log.decided {
+        return;
+    }
+    let outcome = match action {
+        Action::Splice(_) => Outcome::Spliced,
+        Action::Terminate(_) => Outcome::Terminated,
+        Action::Refuse(_) => Outcome::Refused,
+    };
+    let now = connection.worker.engine.now_unix_ms();
+    connection.worker.log.borrow_mut().decided(info, outcome, now);
+}
+
 /// The result of `decide`.
 enum Ruling {
     /// Take the action of this rule.
@@ -91,6 +114,8 @@ enum Ruling {
         /// Facts of that hello for a terminator.
         offer: Offer,
     },
+    /// Answer an ACME server that validates the name.
+    Validate(Handshake),
     /// Refuse with this message and this end.
     Refuse(RefusalMessage, End),
 }
@@ -106,7 +131,11 @@ async fn decide(
     loop {
         let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
-            Judged::Need(Fact::Hello) => break,
+            Judged::Need(Fact::Hello) => match known.settle_target(connection, info) {
+                Some((answer, end)) => Ruling::Refuse(answer, end),
+                None => break,
+            },
+            Judged::Validation => break,
             Judged::Need(fact) => {
                 let fetch = known.fetch(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;
@@ -135,15 +164,11 @@ async fn decide(
         let needed = match reader.feed(peeked) {
             Peek::NeedMore { .. } => None,
             Peek::Hello(hello) => {
-                if !std::mem::replace(&mut is_logged, true) {
-                    peek::note_hello(connection, info, &hello);
-                }
-                match judge(connection, info, &mut known, Some(&hello)) {
-                    Judged::Ruling(ruling) => {
-                        shadow::note(connection, info, &mut known, Some(&hello));
-                        return Ok(ruling);
-                    }
-                    Judged::Need(fact) => Some(fact),
+                let is_first = !std::mem::replace(&mut is_logged, true);
+                match judge_hello(connection, info, &mut known, &hello, is_first) {
+                    Judged::Ruling(ruling) => return Ok(ruling),
+                    Judged::Need(fact) => Some(Some(fact)),
+                    Judged::Validation => Some(None),
                 }
             }
             unreadable => {
@@ -152,9 +177,15 @@ async fn decide(
             }
         };
         match needed {
-            Some(fact) => {
+            Some(Some(fact)) => {
                 let fetch = known.fetch_evidence(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
+            }
+            Some(None) => {
+                let found = Box::pin(action::validate::find(connection, info)).await?;
+                if let Some(with) = found {
+                    return Ok(Ruling::Validate(with));
+                }
             }
             None => peek::more(connection, peeked, Stage::Hello).await?,
         }
@@ -167,6 +198,29 @@ enum Judged {
     Ruling(Ruling),
     /// The rules need a fact that costs something.
     Need(Fact),
+    /// An ACME server may ask to validate the name. The rules were not asked.
+    Validation,
+}
+
+/// Asks the rules with a hello, which is noted when it is first read.
+fn judge_hello(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    hello: &Hello<'_>,
+    is_first: bool,
+) -> Judged {
+    if is_first {
+        peek::note_hello(connection, info, hello);
+        if action::validate::is_asked(connection, info, hello) {
+            return Judged::Validation;
+        }
+    }
+    let judged = judge(connection, info, known, Some(hello));
+    if let Judged::Ruling(_) = judged {
+        shadow::note(connection, info, known, Some(hello));
+    }
+    judged
 }
 
 /// Asks the rules with the facts known so far.

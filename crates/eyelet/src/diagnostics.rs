@@ -62,16 +62,17 @@ pub struct Diagnostics {
     done: Receiver<()>,
 }
 
-/// Starts the thread that writes everything that is logged, and every panic.
+/// Starts the thread that writes everything that is logged, and every panic. Without EYELET_LOG
+/// only what is at least so grave is logged.
 ///
 /// # Errors
 /// The thread cannot be started, or standard error is closed.
-pub fn start() -> io::Result<Diagnostics> {
+pub fn start(level: Level) -> io::Result<Diagnostics> {
     // A descriptor of its own: a write that is stuck must not hold the lock of std's stderr.
     let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let diagnostics = Diagnostics::new(out)?;
     let wanted = std::env::var("EYELET_LOG").ok().and_then(|wanted| wanted.parse().ok());
-    let filter = wanted.unwrap_or_else(|| Targets::new().with_target(PROGRAM, Level::INFO));
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_target(PROGRAM, level));
     // Only a second call fails, and the first one's lines go on.
     let printer = Printer { lines: diagnostics.lines.clone(), filter };
     let _ = tracing::subscriber::set_global_default(printer);

@@ -1,13 +1,11 @@
 //! `eyelet explain`: prints which rule decides a connection, and why no earlier rule does. It
-//! writes a hello, reads it and asks `decide`, as an edge does. It opens no socket.
+//! writes a hello, reads it and asks `decide`, as an edge does. Only `--ask` opens a socket.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use crate::check;
-use clap::Args;
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{
     CertificateFacts, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, Verdict,
@@ -21,53 +19,7 @@ use eyelet_config::{
     SpliceUpstream, TerminateUpstream,
 };
 
-pub use evidence::EvidenceArgs;
-
-/// Arguments of `eyelet explain`.
-#[derive(Args, Clone, Debug)]
-pub struct ExplainArgs {
-    /// The configuration
-    pub file: PathBuf,
-    /// The name in the hello; without it, or with "", a hello without a name
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["no_sni", "sni_malformed"])]
-    pub sni: Option<String>,
-    /// A hello without a name
-    #[arg(long, conflicts_with = "sni_malformed")]
-    pub no_sni: bool,
-    /// A hello whose name cannot be read
-    #[arg(long)]
-    pub sni_malformed: bool,
-    /// The protocols that the client offers, such as h2,http/1.1
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub alpn: Vec<String>,
-    /// The client's address
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    pub client: IpAddr,
-    /// Where the client wanted to go; by default the listener's address, if it is a single one
-    #[arg(long, value_name = "IP:PORT")]
-    pub destination: Option<SocketAddr>,
-    /// The target of the client's CONNECT
-    #[arg(long, value_name = "HOST:PORT", value_parser = target)]
-    pub connect: Option<Target>,
-    /// The listener, by its name or its address; by default the first that fits
-    #[arg(long, value_name = "ADDRESS|NAME")]
-    pub listener: Option<String>,
-    /// The highest TLS version that the client offers
-    #[arg(long, value_name = "VERSION", default_value = "1.3", value_parser = version)]
-    pub tls_version_max: u16,
-    /// A hello with the ECH extension
-    #[arg(long)]
-    pub ech: bool,
-    /// A hello that offers TLS compression
-    #[arg(long)]
-    pub tls_compression: bool,
-    /// The client's JA4 fingerprint; by default it is unknown
-    #[arg(long, value_name = "FINGERPRINT")]
-    pub ja4: Option<String>,
-    /// What is known of the name.
-    #[command(flatten)]
-    pub evidence: EvidenceArgs,
-}
+pub use args::ExplainArgs;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file or a flag is wrong.
 pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
@@ -81,6 +33,11 @@ pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
 
 /// Returns `false` if a flag is wrong.
 fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Result<bool> {
+    let args = &mut args.clone();
+    if let Err(why) = given::complete(args, out)? {
+        writeln!(out, "--log-line: {why}")?;
+        return Ok(false);
+    }
     let Some(listener) = find_listener(args, config) else {
         let wanted = args.listener.as_deref().unwrap_or("");
         writeln!(out, "no listener is called \"{wanted}\"")?;
@@ -107,21 +64,25 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
             return Ok(false);
         }
     };
+    let name = match hello.sni() {
+        Sni::Name(name) => Some(&**name),
+        _ => None,
+    };
+    let asked_now = if args.ask { given::gather(args, config, name, out)? } else { None };
+    let args = &*args;
+    let shown = asked_now.or_else(|| args.evidence.certificate(name));
     let mut facts = Facts::new(listener, args.client);
     facts.connect = args.connect.as_ref();
     if let Some(Target { host: connect::TargetHost::Ip(ip), port }) = args.connect {
         facts.destination = Some(SocketAddr::new(ip, port));
     }
-    let name = match hello.sni() {
-        Sni::Name(name) => Some(&**name),
-        _ => None,
-    };
-    let shown = args.evidence.certificate(name);
     let (verdict, asked) = decide(args, config, &hello, shown.as_ref(), &mut facts);
     let in_shadow = decide_shadows(args, config, &hello, shown.as_ref(), facts);
     print(config, &facts, &asked, &hello, verdict, out)?;
     evidence::print_shadows(config, &in_shadow, out)?;
-    print_misses(config, &in_shadow, verdict, out)?;
+    // An early refusal reads the names without a hello. The rules before it are explained by them.
+    let hello = in_shadow.hello.or(config.policy.refuses_target(&in_shadow).map(|_| &hello));
+    print_misses(config, &Facts { hello, ..in_shadow }, verdict, out)?;
     Ok(true)
 }
 
@@ -139,6 +100,11 @@ fn decide<'a>(
             Decision::Verdict(verdict) => return (verdict, asked),
             Decision::Need(fact) => fact,
         };
+        if fact == Fact::Hello
+            && let Some(verdict) = config.policy.refuses_target(facts)
+        {
+            return (verdict, asked);
+        }
         asked.push(fact);
         if !given(fact, args, config, hello, shown, facts) {
             facts.unknown = facts.unknown.with(fact);
@@ -235,15 +201,25 @@ fn print(
             writeln!(out, "action:  refuse")?;
         }
     }
+    let rule = verdict.rule.and_then(|id| config.rules.get(id.0 as usize));
     if let Some(why) = verdict.refuse {
-        let rule = verdict.rule.and_then(|id| config.rules.get(id.0 as usize));
         let own = match rule.map(|rule| rule.action) {
             Some(Action::Refuse(refuse)) => refuse.alert,
             _ => None,
         };
         let alert = own.unwrap_or_else(|| why.alert(hello.version_max() <= TLS12));
         writeln!(out, "reason:  {why}")?;
-        writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?;
+        match facts.connect {
+            Some(_) if facts.hello.is_none() => writeln!(out, "answer:  403, before the hello")?,
+            _ => writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?,
+        }
+    } else if let (Some(Action::Splice(splice)), Some(Sni::Name(name))) =
+        (rule.map(|rule| rule.action), facts.hello.map(Hello::sni))
+        && splice.upstream == SpliceUpstream::Destination
+        && facts.dns_agrees != Some(true)
+        && !facts.certificate.is_some_and(|shown| shown.valid)
+    {
+        writeln!(out, "name:    {name} is the client's word: nothing here confirms it")?;
     }
     let peeked =
         if facts.hello.is_some() { "the hello was read" } else { "the hello was not read" };
@@ -432,17 +408,11 @@ fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<(
     mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))
 }
 
-fn target(text: &str) -> Result<Target, String> {
-    Target::new(text.as_bytes()).map_err(|fault| fault.to_string())
-}
-
-fn version(text: &str) -> Result<u16, String> {
-    eyelet_config::tls_version_code(text)
-}
-
 /// Most rules before the verdict that are explained; a list may have 100,000.
 const MISSES_SHOWN: usize = 20;
 
+mod args;
 mod evidence;
+mod given;
 #[cfg(test)]
 mod tests;

@@ -92,6 +92,20 @@ impl FactSource {
         self.blame(info, act)
     }
 
+    /// The refusal of a CONNECT that no hello could change.
+    pub fn settle_target(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> Option<(RefusalMessage, End)> {
+        if !info.owes_answer {
+            return None;
+        }
+        let policy = &connection.worker.snapshot.config.policy;
+        let verdict = policy.refuses_target(&self.facts(info, None))?;
+        self.settle(connection, info, verdict, None).err()
+    }
+
     /// Adds the facts that could not be had to the reason of a refusal.
     fn blame<T>(
         &mut self,

@@ -24,6 +24,7 @@ pub mod program;
 pub mod proxy_protocol;
 pub mod published;
 pub mod reload;
+pub mod run;
 pub mod serve;
 pub mod shadow;
 pub mod signals;

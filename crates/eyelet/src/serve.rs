@@ -19,6 +19,7 @@ use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
+use eyelet_acme::AcmeKeeper;
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_engine::batch::{self, Arrival, Arrivals};
 use eyelet_engine::event_loop::{LetGo, run};
@@ -56,6 +57,9 @@ pub enum StartError {
     /// The thread that makes ticket keys could not be started, or there is no randomness.
     #[error("cannot make ticket keys: {0}")]
     Tickets(io::Error),
+    /// The thread that orders certificates could not be started.
+    #[error("cannot order certificates: {0}")]
+    Acme(io::Error),
     /// A thread or its epoll could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -77,6 +81,7 @@ pub struct Running {
     /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
     arrivals: Arrivals,
     ticket_keeper: TicketKeeper,
+    acme_keeper: AcmeKeeper,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
     changed: watch::Sender<ChangedSources>,
@@ -150,6 +155,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let ticket_keeper = TicketKeeper::start(&config).map_err(StartError::Tickets)?;
+    let mut acme_keeper = AcmeKeeper::new().map_err(StartError::Acme)?;
     let prepared = PreparedSnapshot::new(config, ticket_keeper.keys(), None)?;
     let config = prepared.config();
     let listeners = bind_all(config, count, earlier)?;
@@ -162,7 +168,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let resident = eyelet_sys::memory::resident_bytes();
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
     let writer = Writer::start(config, &budget).map_err(|error| log_error(config, error))?;
-    let snapshot = Arc::new(prepared.first(count, &addresses, &budget)?);
+    let snapshot = Arc::new(prepared.first(count, &addresses, (&budget, acme_keeper.table()))?);
+    acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Published::new(snapshot, listeners, writer.lines(), count);
     let (orders, ordered) = watch::channel(order);
     let mut running = Running {
@@ -176,6 +183,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         budget,
         arrivals: Vec::new(),
         ticket_keeper,
+        acme_keeper,
         sources: None,
         changed: watch::Sender::default(),
     };
@@ -282,6 +290,9 @@ impl Running {
             self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));
         }
         self.ticket_keeper.configure(&snapshot.config);
+        if let Err(error) = self.acme_keeper.configure(&snapshot.config) {
+            tracing::error!("{}", StartError::Acme(error));
+        }
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
         self.earlier.push(earlier);

@@ -12,7 +12,7 @@ use crate::control::{Control, ControlRequest, Wish};
 use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
 use crate::upgrade::{Departures, Upgrade, UpgradeEvent};
-use eyelet_sys::service;
+use eyelet_sys::{child, service};
 use eyelet_telemetry::counters;
 
 /// The process that the kernel starts first, in a container too.
@@ -48,6 +48,16 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Waits for any of the four signals.
+    pub async fn next(&mut self) -> child::Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => child::Signal::TERM,
+            _ = self.interrupt.recv() => child::Signal::INT,
+            _ = self.hangup.recv() => child::Signal::HUP,
+            _ = self.accounts.recv() => child::Signal::USR1,
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use eyelet_acme::Acme;
 use eyelet_config::{Config, Listener};
 use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::connection_table::Slot;
@@ -13,6 +14,7 @@ use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::worker::{Process, Settings};
 use eyelet_http::compress;
+use eyelet_http::redirect::https_port;
 use eyelet_http::worker::SharedHttp;
 use eyelet_memory::budget::Budget;
 use eyelet_resolve::certificate::RootsError;
@@ -56,6 +58,10 @@ pub struct Snapshot {
     pub config: Arc<Config>,
     /// The listeners' names. One without a name has its bound address.
     listeners: Arc<[Box<str>]>,
+    /// Certificates that an ACME server issues.
+    pub acme: Arc<Acme>,
+    /// The port that `http_redirect` listeners send clients to.
+    pub https_port: u16,
     /// DNS and evidence for names.
     pub names: Arc<SharedNames>,
     /// TLS configurations by rule.
@@ -115,12 +121,13 @@ impl PreparedSnapshot {
         self,
         workers: usize,
         addresses: &[SocketAddr],
-        budget: &Arc<Budget>,
+        (budget, acme): (&Arc<Budget>, &Arc<Acme>),
     ) -> Result<Snapshot, SnapshotError> {
         let compress = compress::SharedDictionaries::start(&self.config, budget);
         let process = Arc::new(Process::new(budget.clone()));
         let compress = compress.map_err(SnapshotError::Dictionaries)?;
-        Ok(self.finish(workers, addresses, (process, compress), None))
+        let kept = (process, compress, acme.clone());
+        Ok(self.finish(workers, addresses, kept, None))
     }
 
     /// The snapshot after `earlier`.
@@ -135,7 +142,7 @@ impl PreparedSnapshot {
     ) -> Result<Snapshot, SnapshotError> {
         let compress = earlier.http.compress.clone();
         compress.keep(&self.config).map_err(SnapshotError::Dictionaries)?;
-        let kept = (earlier.process.clone(), compress);
+        let kept = (earlier.process.clone(), compress, earlier.acme.clone());
         Ok(self.finish(workers, addresses, kept, Some(earlier)))
     }
 
@@ -143,7 +150,7 @@ impl PreparedSnapshot {
         mut self,
         workers: usize,
         addresses: &[SocketAddr],
-        (process, compress): (Arc<Process>, Arc<compress::SharedDictionaries>),
+        (process, compress, acme): (Arc<Process>, Arc<compress::SharedDictionaries>, Arc<Acme>),
         earlier: Option<&Snapshot>,
     ) -> Snapshot {
         if let Some(earlier) = earlier {
@@ -181,8 +188,10 @@ impl PreparedSnapshot {
         };
         Snapshot {
             generation,
+            https_port: https_port(&config.listeners, addresses),
             config,
             listeners,
+            acme,
             names: Arc::new(names),
             tls,
             http: Arc::new(http),
@@ -212,6 +221,8 @@ impl Snapshot {
             generation,
             config: self.config.clone(),
             listeners: self.listeners.clone(),
+            acme: self.acme.clone(),
+            https_port: self.https_port,
             // Of its own: who holds the names of one snapshot keeps no other.
             names: Arc::new(SharedNames::clone(&self.names)),
             tls: self.tls.clone(),

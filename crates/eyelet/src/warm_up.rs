@@ -48,8 +48,12 @@ pub fn warm_up(worker: &Worker) {
 
 fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), String> {
     let snapshot = &worker.snapshot;
-    let config =
+    let mut config =
         snapshot.tls.of(&snapshot.config.rules, rule, None).map_err(|error| error.to_string())?;
+    if config.certificates.is_empty() {
+        // Those of this rule may not be issued yet.
+        config.certificates = eyelet_acme::stand_in()?;
+    }
     let mut client = client().map_err(|error| error.to_string())?;
     let incoming = CountedBuffer::of(&snapshot.budget, Account::Received);
     Ok((handshake::warm_up(config, &mut client, incoming)?, client))

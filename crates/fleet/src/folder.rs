@@ -42,6 +42,27 @@ impl FolderStore {
         sealed: &[u8],
         lifetime: Duration,
     ) -> Result<(), StoreError> {
+        let (folder, beside, content) = self.prepare(name, sealed, lifetime)?;
+        folder.create(name, &beside, &content)?;
+        Ok(())
+    }
+
+    pub fn put(&self, name: &str, sealed: &[u8], lifetime: Duration) -> Result<(), StoreError> {
+        let (folder, beside, content) = self.prepare(name, sealed, lifetime)?;
+        Ok(folder.write(name, &beside, &content)?)
+    }
+
+    pub fn remove(&self, name: &str) -> Result<(), StoreError> {
+        Ok(OwnFolder::open(&self.path)?.remove(name)?)
+    }
+
+    /// The folder, a name to write under at first, and what is written.
+    fn prepare(
+        &self,
+        name: &str,
+        sealed: &[u8],
+        lifetime: Duration,
+    ) -> Result<(OwnFolder, String, Vec<u8>), StoreError> {
         // Opened each time: it may be on a disk that comes and goes.
         let folder = OwnFolder::open(&self.path)?;
         sweep(&folder)?;
@@ -52,8 +73,7 @@ impl FolderStore {
         aws_lc_rs::rand::fill(&mut random).map_err(|_| StoreError::Value("no randomness"))?;
         let random = u64::from_be_bytes(random);
         let beside = format!("{name}.{random:0RANDOM_DIGITS$x}");
-        folder.create(name, &beside, &content)?;
-        Ok(())
+        Ok((folder, beside, content))
     }
 }
 
@@ -68,7 +88,9 @@ fn read(folder: &OwnFolder, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
 }
 
 /// Removes values that have ended, and what a crash left behind of a value. A file that is not
-/// certainly one of these stays.
+/// certainly one of these stays. A value that another process stores in the place of one that has
+/// ended is lost if that happens between these two calls: a lock is then taken twice, and a
+/// certificate is ordered once more.
 fn sweep(folder: &OwnFolder) -> Result<(), StoreError> {
     for name in folder.names()?.iter().take(SWEEP_MAX) {
         let (value, beside) = match name.split_once('.') {

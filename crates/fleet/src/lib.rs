@@ -126,8 +126,8 @@ impl Fleet {
     }
 
     /// Stores a value if there is none with this name. Returns the one that is there then, which
-    /// another edge may have made. The store forgets it after `lifetime`; a name is not used again
-    /// after that.
+    /// another edge may have made. The store forgets it after `lifetime`. A name that is used again
+    /// after that may be lost once: see `sweep`.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -148,6 +148,32 @@ impl Fleet {
             Some(value) => Ok(value),
             None => Err(self.store_error(&StoreError::Value("it lost what was just written"))),
         }
+    }
+
+    /// Stores a value in the place of the one with this name. The store forgets it after
+    /// `lifetime`.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub fn put(&mut self, name: &str, value: &[u8], lifetime: Duration) -> Result<(), FleetError> {
+        let sealed = self.sealer.seal(name, value).map_err(|_| FleetError::Library)?;
+        let put = match &mut self.store {
+            Store::Folder(folder) => folder.put(name, &sealed, lifetime),
+            Store::Redis(redis) => redis.put(name, &sealed, lifetime),
+        };
+        put.map_err(|why| self.store_error(&why))
+    }
+
+    /// Removes a value. A missing one is no error.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub fn remove(&mut self, name: &str) -> Result<(), FleetError> {
+        let removed = match &mut self.store {
+            Store::Folder(folder) => folder.remove(name),
+            Store::Redis(redis) => redis.remove(name),
+        };
+        removed.map_err(|why| self.store_error(&why))
     }
 
     fn opened(&self, name: &str, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, FleetError> {

@@ -92,6 +92,20 @@ impl RedisStore {
         Ok(())
     }
 
+    pub fn put(&mut self, name: &str, sealed: &[u8], lifetime: Duration) -> Result<(), StoreError> {
+        let (key, lifetime_ms) = (format!("{PREFIX}{name}"), lifetime.as_millis() as u64);
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(sealed).arg("PX").arg(lifetime_ms);
+        self.ask(&set)
+    }
+
+    pub fn remove(&mut self, name: &str) -> Result<(), StoreError> {
+        let mut delete = redis::cmd("DEL");
+        delete.arg(format!("{PREFIX}{name}"));
+        let _removed: u64 = self.ask(&delete)?;
+        Ok(())
+    }
+
     fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, StoreError> {
         let is_kept = self.link.is_some();
         match self.ask_once(command) {

@@ -183,5 +183,23 @@ fn a_store_that_lost_its_data_is_filled_again() {
     assert_ne!(other, Some(held));
 }
 
+#[test]
+fn a_value_is_replaced_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut one, mut two) = (fleet(folder.path(), "a"), fleet(folder.path(), "a"));
+    one.remove("acme-lock-1").unwrap();
+    for value in [&b"first"[..], b"second"] {
+        one.put("acme-pem-1", value, LONG).unwrap();
+        assert_eq!(**two.get("acme-pem-1").unwrap().unwrap(), *value);
+    }
+    // A lock: whoever comes first has it, until it is given back or ends.
+    assert_eq!(**one.put_if_absent("acme-lock-1", b"one", LONG).unwrap(), *b"one");
+    assert_eq!(**two.put_if_absent("acme-lock-1", b"two", LONG).unwrap(), *b"one");
+    one.remove("acme-lock-1").unwrap();
+    assert_eq!(**two.put_if_absent("acme-lock-1", b"two", LONG).unwrap(), *b"two");
+    assert!(two.put_if_absent("acme-lock-2", b"two", Duration::ZERO).is_err());
+    assert_eq!(**one.put_if_absent("acme-lock-2", b"one", LONG).unwrap(), *b"one");
+}
+
 /// One byte less than the end of a value takes.
 const END_BYTES_LESS_ONE: usize = 7;

@@ -1,8 +1,7 @@
 //! One request and its response, for either version of HTTP: checks the request, passes it to the
 //! upstream, returns the response, and writes the access line.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -15,6 +14,7 @@ use super::coding::{begin, first, known};
 use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
+use super::find::{Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::page::page;
@@ -23,17 +23,12 @@ use super::served_connection::{Record, RequestLogEntry, ServedConnection, Writte
 use super::stream::{ExchangeError, Stream};
 use super::transfer::{Broken, Download, Upload};
 use super::upgrade::Switched;
-use super::upstream::dial::{self, Dialled, spoken};
 use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
-use eyelet_tls::client::Spoken;
-
-/// A route has an HTTP upstream. Other connections are not served here.
-const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
 
 /// How often a request is sent, if sending it again does no harm.
 const TRIES_MAX: u32 = 3;
@@ -370,9 +365,14 @@ async fn ask<'a>(
     // their end included.
     others_first().await;
     let UpstreamRequest { parts, length, .. } = upstream_request;
-    let mut tries = 1;
+    let (mut tries, mut is_answered) = (1, true);
     loop {
-        let mut upstream = find(served, stream, &upstream_request, tries == 1, record).await?;
+        let want = Want { idle: tries == 1, hold: is_answered };
+        let mut upstream = match find(served, stream, &upstream_request, want, record).await {
+            // The upstream is gone, and this request may be what ended it.
+            Err(Failure::Answer(_)) if !is_answered => return Err(NoAnswer::Dead.into()),
+            found => found?,
+        };
         served.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
@@ -393,88 +393,10 @@ async fn ask<'a>(
             return Err(why.into());
         }
         tries += 1;
+        is_answered = !matches!(why, NoAnswer::Dead);
         upstream_request.again = false;
         upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
     }
-}
-
-/// An upstream connection for the request: a kept one, one that another request dials, or a new
-/// one.
-async fn find(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    upstream_request: &UpstreamRequest<'_>,
-    idle: bool,
-    record: &mut Record,
-) -> Result<Upstream, Failure> {
-    let route = served.route().map_err(Failure::Answer)?;
-    let Some(to) = route.upstream() else {
-        return Err(Failure::Answer(NO_UPSTREAM));
-    };
-    let (shelf, spoken) = (&route.shelf, spoken(to, upstream_request.by_one));
-    let in_vain = shelf.in_vain();
-    let mut began = None;
-    loop {
-        if let Some(kept) = shelf.take(upstream_request, idle) {
-            return Ok(kept);
-        }
-        // One deadline for other requests' dials and for its own.
-        let give_up_at = *began.get_or_insert_with(Instant::now) + to.wait;
-        if spoken != Spoken::One && shelf.is_dialled(in_vain) {
-            // A dial has its own timeouts.
-            stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
-            Box::pin(while_here(stream, shelf.settled())).await?;
-            continue;
-        }
-        match Box::pin(reach(served, stream, spoken, give_up_at, record)).await? {
-            Dialled::One(connection) => return Ok(Upstream::One(connection)),
-            Dialled::Two(connection) => {
-                let asked = connection.ask(upstream_request).map(Box::new).map(Upstream::Two);
-                return asked.ok_or_else(|| NoAnswer::Unread.into());
-            }
-        }
-    }
-}
-
-/// Waits for a future, while the client is connected.
-async fn while_here<T>(
-    stream: &mut Stream<'_>,
-    wanted: impl Future<Output = T>,
-) -> Result<T, ExchangeError> {
-    let mut wanted = pin!(wanted);
-    poll_fn(|task| match wanted.as_mut().poll(task) {
-        Poll::Ready(done) => Poll::Ready(Ok(done)),
-        Poll::Pending => stream.poll_closed(task).map(Err),
-    })
-    .await
-}
-
-/// Dials, while the client is connected.
-async fn reach(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    spoken: Spoken,
-    give_up_at: Instant,
-    record: &mut Record,
-) -> Result<Dialled, Failure> {
-    let route = served.route().map_err(Failure::Answer)?;
-    let Some(to) = route.upstream() else {
-        return Err(Failure::Answer(NO_UPSTREAM));
-    };
-    // The dial has its own timeouts.
-    stream.due_in(served.worker.shared.config.limits.connect_timeout + to.wait);
-    let dialling = (spoken != Spoken::One).then(|| route.shelf.dials());
-    let begins = (spoken, &*served.preface);
-    let dialled = dial::reach(&served.worker.dialler, to, begins, give_up_at, &served.info);
-    let dialled = while_here(stream, dialled).await?;
-    if let Some(dialling) = dialling {
-        dialling.over(dialled.as_ref().ok());
-    }
-    dialled.map_err(|failure| {
-        record.upstream = Some(failure.name.clone());
-        served.note_upstream(&failure.name);
-        Failure::Answer(failure.reason)
-    })
 }
 
 async fn wait_for_head(

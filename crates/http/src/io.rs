@@ -534,6 +534,8 @@ impl ClientStream {
 fn as_io(client_lost: ClientLost) -> io::Error {
     match client_lost {
         ClientLost::Wait(WaitError::Io(error)) => error,
+        // `Reason::client_io` reads this kind as the same end.
+        ClientLost::Truncated => io::ErrorKind::UnexpectedEof.into(),
         other => io::Error::other(other.reason()),
     }
 }

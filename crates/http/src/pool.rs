@@ -33,6 +33,12 @@ const KEPT_MARGIN: Duration = Duration::from_secs(1);
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// HTTP/1.1 connections kept for one upstream.
 const IDLE_MAX: usize = 64;
+/// Requests that a worker holds while one upstream accepts no connection. Each holds a task of
+/// 9 KiB and at most 64 KiB of its body. Afterwards all dial at once, and common servers queue 511
+/// connections or fewer.
+const HELD_MAX: usize = 1024;
+/// Time between dials to an upstream for which requests are held. One of them dials.
+const PROBE_STEP: Duration = Duration::from_millis(100);
 /// How often expired connections are closed.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -93,6 +99,12 @@ pub struct Shelf {
     chose_one: Cell<bool>,
     settled: Notify,
     sweeping: Cell<bool>,
+    /// Requests that are held.
+    held: Cell<usize>,
+    /// Whether one of them dials again and again.
+    is_probed: Cell<bool>,
+    /// Wakes the others.
+    probed: Notify,
 }
 
 struct Idle {
@@ -194,6 +206,15 @@ impl Shelf {
         Dialling(self.clone())
     }
 
+    /// Holds a request after a dial that failed. `None`: too many are held.
+    pub fn hold(self: &Rc<Self>) -> Option<HeldRequest> {
+        if self.held.get() >= HELD_MAX {
+            return None;
+        }
+        self.held.update(|held| held + 1);
+        Some(HeldRequest { shelf: self.clone(), probes: false })
+    }
+
     fn sweep_later(self: &Rc<Self>) {
         if !self.sweeping.replace(true) {
             tokio::task::spawn_local(sweep(Rc::downgrade(self)));
@@ -239,6 +260,46 @@ impl Drop for Dialling {
     fn drop(&mut self) {
         self.0.dialling.update(|dialling| dialling - 1);
         self.0.settled.notify_waiters();
+    }
+}
+
+/// A request that is held while the upstream accepts no connection.
+pub struct HeldRequest {
+    shelf: Rc<Shelf>,
+    probes: bool,
+}
+
+impl HeldRequest {
+    /// Waits before the next dial: until one of another request was successful, or `end`. One
+    /// request probes for all.
+    pub async fn wait(&mut self, end: Instant) {
+        if self.probes || !self.shelf.is_probed.replace(true) {
+            self.probes = true;
+            tokio::time::sleep(PROBE_STEP).await;
+        } else {
+            // At its end, one dial more is its last.
+            let _ = tokio::time::timeout_at(end.into(), self.shelf.probed.notified()).await;
+        }
+    }
+
+    /// The upstream accepts connections again.
+    pub fn end(mut self) {
+        self.shelf.probed.notify_waiters();
+        self.stop_probing();
+    }
+
+    fn stop_probing(&mut self) -> bool {
+        std::mem::take(&mut self.probes) && self.shelf.is_probed.replace(false)
+    }
+}
+
+impl Drop for HeldRequest {
+    fn drop(&mut self) {
+        self.shelf.held.update(|held| held - 1);
+        if self.stop_probing() {
+            // Another request probes from now on.
+            self.shelf.probed.notify_one();
+        }
     }
 }
 

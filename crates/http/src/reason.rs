@@ -1,12 +1,13 @@
 //! Converts faults of requests, and errors of the HTTP/2 library, into typed reasons.
 
-use eyelet_telemetry::reason::{Detail, Http2Failure, Limit, Peer, Reason};
+use eyelet_telemetry::reason::{Detail, Http2Failure, Limit, Peer, Reason, Stage, When};
 
 use super::fault::RequestFault;
 
 impl From<RequestFault> for Reason {
     fn from(fault: RequestFault) -> Self {
         match fault {
+            RequestFault::Cut => Self::ClientClosed(Some(When::During(Stage::Request))),
             RequestFault::SlowBody => Self::Timeout(Limit::RequestBody, None),
             RequestFault::SlowHead => Self::Timeout(Limit::Head, None),
             other => Self::Request(other.status().as_u16(), Detail::of(other)),

@@ -1,13 +1,22 @@
-//! A listener of kind `http_redirect`: it answers one plain request with a redirect to https://.
+//! A listener of kind `http_redirect`: it answers one plain request with a redirect to https://, or
+//! an ACME server's request for the answer to its challenge (RFC 8555 section 8.3).
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::fault::RequestFault;
 use super::fields;
 use super::head::{Length, Request, Scanner, request_end, take_request};
 use super::page::page;
 use super::stream::write_head;
+use eyelet_acme::Acme;
+use eyelet_config::{Listener, ListenerKind};
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::worker::Handle;
@@ -20,10 +29,35 @@ const READ_BYTES: usize = 4 << 10;
 /// The stage until the response.
 const HEAD: When = When::During(Stage::RequestHead);
 
+/// The port of https.
+const HTTPS_PORT: u16 = 443;
+/// The port of http.
+const HTTP_PORT: u16 = 80;
+/// Where a server of HTTP-01 looks for the answer to a token.
+const CHALLENGES: &str = "/.well-known/acme-challenge/";
+
+/// Bytes of another client's response: a key authorization has less than 200.
+const UPSTREAM_BYTES_MAX: u64 = 16 << 10;
+/// For that response. A server waits for about ten seconds.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where clients are sent: to the port of https if a listener has it, else to the first listener
+/// that clients connect to themselves.
+pub fn https_port(listeners: &[Listener], addresses: &[SocketAddr]) -> u16 {
+    let direct = listeners.iter().zip(addresses);
+    let mut direct = direct.filter(|(listener, _)| listener.kind == ListenerKind::Direct);
+    let first = direct.clone().next().map(|(_, address)| address.port());
+    match direct.any(|(_, address)| address.port() == HTTPS_PORT) {
+        true => HTTPS_PORT,
+        false => first.unwrap_or(HTTPS_PORT),
+    }
+}
+
 /// Serves a connection.
 pub async fn redirect(
     handle: &Handle,
     http: &eyelet_config::HttpLimits,
+    (acme, upstream, https_port): (&Acme, Option<SocketAddr>, u16),
     info: &mut ConnectionInfo,
     mut received: CountedBuffer,
 ) -> Result<(), End> {
@@ -43,13 +77,25 @@ pub async fn redirect(
         }
     };
     let (words, end) = match request {
-        Ok(request) => match location(&request.parts.uri) {
-            Some(location) => {
-                let end = End { outcome: Outcome::Redirected, reason: Reason::Redirected };
-                (words(&request.parts.method, StatusCode::OK, Some(location)), end)
+        Ok(request) => {
+            let token = request.parts.uri.path().strip_prefix(CHALLENGES);
+            let own_port = handle.local_address().map(|address| address.port());
+            let answer = match token {
+                Some(token) => answer(acme, upstream, token, &request).await,
+                None => None,
+            };
+            match (answer, location(&request.parts.uri, (own_port, https_port))) {
+                (Some(answer), _) => {
+                    let end = End { outcome: Outcome::Terminated, reason: Reason::Validated };
+                    (answer, end)
+                }
+                (None, Some(location)) => {
+                    let end = End { outcome: Outcome::Redirected, reason: Reason::Redirected };
+                    (words(&request.parts.method, StatusCode::OK, Some(location)), end)
+                }
+                (None, None) => fault(RequestFault::Host),
             }
-            None => fault(RequestFault::Host),
-        },
+        }
         Err(broken) => fault(broken),
     };
     info.bytes_to_client += words.len() as u64;
@@ -68,12 +114,57 @@ fn fault(fault: RequestFault) -> (Vec<u8>, End) {
     (words, End { outcome: Outcome::Refused, reason: fault.into() })
 }
 
-/// The same URL with https://. Without the client's port, which is this listener's.
-fn location(uri: &http::Uri) -> Option<HeaderValue> {
-    let host = uri.authority()?.host();
+/// The same URL with https://. It has the port of https, unless the client came to the port of this
+/// listener itself: where another machine translates ports, ours mean nothing to the client.
+fn location(uri: &http::Uri, (own_port, https_port): (Option<u16>, u16)) -> Option<HeaderValue> {
+    let authority = uri.authority()?;
+    let host = authority.host();
     let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let path = if path == "*" { "/" } else { path };
-    HeaderValue::from_str(&format!("https://{host}{path}")).ok()
+    let is_direct = own_port == Some(authority.port_u16().unwrap_or(HTTP_PORT));
+    let location = match is_direct && https_port != HTTPS_PORT {
+        true => format!("https://{host}:{https_port}{path}"),
+        false => format!("https://{host}{path}"),
+    };
+    HeaderValue::from_str(&location).ok()
+}
+
+/// The response to an ACME server: from our own order, or from another client.
+async fn answer(
+    acme: &Acme,
+    upstream: Option<SocketAddr>,
+    token: &str,
+    request: &Request,
+) -> Option<Vec<u8>> {
+    if let Some(answer) = acme.answer(token).await {
+        return Some(challenge(&answer));
+    }
+    let upstream = upstream.filter(|_| request.parts.method == Method::GET)?;
+    let path = request.parts.uri.path();
+    let host = request.parts.uri.authority()?;
+    // In HTTP/1.0 the response ends with the connection, and no body comes in chunks.
+    let head = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let asked = async {
+        let mut stream = TcpStream::connect(upstream).await?;
+        stream.write_all(head.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.take(UPSTREAM_BYTES_MAX).read_to_end(&mut answer).await?;
+        Ok::<_, io::Error>(answer)
+    };
+    // Without an answer the request is redirected like any other.
+    let answer = tokio::time::timeout(UPSTREAM_TIMEOUT, asked).await.ok()?.ok()?;
+    answer.starts_with(b"HTTP/1.").then_some(answer)
+}
+
+/// The response with a key authorization.
+fn challenge(answer: &str) -> Vec<u8> {
+    let (mut head, ()) = http::Response::new(()).into_parts();
+    let octets = HeaderValue::from_static("application/octet-stream");
+    head.headers.insert(header::CONTENT_TYPE, octets);
+    head.headers.insert(header::CONTENT_LENGTH, answer.len().into());
+    head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    fields::stamp(&mut head);
+    [&write_head(&head)[..], answer.as_bytes()].concat()
 }
 
 fn words(method: &Method, status: StatusCode, location: Option<HeaderValue>) -> Vec<u8> {

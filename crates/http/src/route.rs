@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 use eyelet_policy::sketch::HelloSketch;
@@ -89,6 +90,11 @@ impl Route {
             Action::Terminate(terminate) => Some(terminate),
             _ => None,
         }
+    }
+
+    /// How long its requests are held while the upstream is down.
+    pub fn wait(&self) -> Duration {
+        self.terminate().map_or(Duration::ZERO, |terminate| terminate.upstream_wait)
     }
 
     /// The upstream of its requests.

@@ -98,6 +98,16 @@ impl ServedConnection {
         self.route.as_ref().ok_or(Reason::RuleGone)
     }
 
+    /// The rule that serves its requests under the newest configuration, if there was a reload and
+    /// it has one.
+    pub fn newer_route(&self) -> Option<(Rc<Http>, Route)> {
+        let worker = self.worker.newer()?;
+        let mut info =
+            ConnectionInfo { decided: self.info.decided.clone(), connect: None, ..self.info };
+        let route = Route::of(&worker, &mut info, !self.preface.is_empty(), || None)?;
+        Some((worker, route))
+    }
+
     /// Whether a reload removed its rule. The connection ends after the next response.
     pub fn is_gone(&self) -> bool {
         self.route.is_none()
@@ -265,8 +275,10 @@ impl ServedConnection {
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
         };
-        let outcome = if record.failed { Outcome::Failed } else { Outcome::Terminated };
-        let end = End { outcome, reason: record.reason.clone() };
+        let end = match record.failed {
+            true => End::failed(record.reason.clone()),
+            false => End { outcome: Outcome::Terminated, reason: record.reason.clone() },
+        };
         self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
 }

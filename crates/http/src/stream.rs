@@ -22,7 +22,7 @@ use super::load::{Left, Load, RequestBody};
 use super::reason::http2;
 use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
-use eyelet_telemetry::reason::{Peer, Reason};
+use eyelet_telemetry::reason::{Http2Failure, Peer, Reason};
 
 /// Most bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
@@ -48,6 +48,8 @@ pub enum ExchangeError {
     Request(RequestFault),
     /// The HTTP/2 stream or its connection has ended.
     Reset(h2::Error),
+    /// The client reset the HTTP/2 stream with this code.
+    ResetByClient(h2::Reason),
 }
 
 impl From<ClientLost> for ExchangeError {
@@ -57,12 +59,21 @@ impl From<ClientLost> for ExchangeError {
 }
 
 impl ExchangeError {
+    /// How the library says that a stream was reset: by the client's code, or with its connection.
+    fn by(reset: Result<h2::Reason, h2::Error>) -> Self {
+        reset.map_or_else(Self::Reset, Self::ResetByClient)
+    }
+
     /// Why.
     pub fn reason(&self) -> Reason {
         match self {
             Self::ClientLost(client_lost) => client_lost.reason(),
             Self::Request(fault) => (*fault).into(),
             Self::Reset(error) => http2(Peer::Client, error),
+            Self::ResetByClient(code) => {
+                let failure = Http2Failure { code: (*code).into(), received: true };
+                Reason::Http2(Peer::Client, failure)
+            }
         }
     }
 }
@@ -539,7 +550,7 @@ impl Two {
             None if self.responded => return Poll::Pending,
             None => ready!(self.respond.poll_reset(task)),
         };
-        Poll::Ready(ExchangeError::Reset(reset.map_or_else(|error| error, h2::Error::from)))
+        Poll::Ready(ExchangeError::by(reset))
     }
 
     fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, ExchangeError>> {
@@ -613,8 +624,7 @@ impl Two {
             return self.load.poll_informed(self.id, task).map(written);
         };
         if let Poll::Ready(reset) = send.poll_reset(task) {
-            let error = reset.map_or_else(|error| error, h2::Error::from);
-            return Poll::Ready(Err(ExchangeError::Reset(error)));
+            return Poll::Ready(Err(ExchangeError::by(reset)));
         }
         while !self.queue.is_empty() {
             send.reserve_capacity(self.queue.len().min(SEND_BYTES_MAX));
@@ -622,9 +632,8 @@ impl Two {
                 match ready!(send.poll_capacity(task)) {
                     Some(Ok(_)) => {}
                     Some(Err(error)) => return Poll::Ready(Err(ExchangeError::Reset(error))),
-                    None => {
-                        return Poll::Ready(Err(ExchangeError::Reset(h2::Reason::CANCEL.into())));
-                    }
+                    // The stream has ended, as only its client can end it here.
+                    None => return Poll::Ready(Err(ExchangeError::by(Ok(h2::Reason::CANCEL)))),
                 }
             }
             let Some(piece) = self.queue.take(send.capacity()) else { break };
@@ -654,10 +663,10 @@ impl Two {
             Some(send) => send.poll_reset(&mut counting_waker),
             None => self.respond.poll_reset(&mut counting_waker),
         };
-        ExchangeError::Reset(match why {
-            Poll::Ready(why) => why.map_or_else(|error| error, h2::Error::from),
-            Poll::Pending => error,
-        })
+        match why {
+            Poll::Ready(why) => ExchangeError::by(why),
+            Poll::Pending => ExchangeError::Reset(error),
+        }
     }
 }
 
@@ -665,7 +674,7 @@ impl Two {
 fn written(left: Left) -> Result<(), ExchangeError> {
     match left {
         Left::Written => Ok(()),
-        Left::Reset => Err(ExchangeError::Reset(h2::Reason::CANCEL.into())),
+        Left::Reset => Err(ExchangeError::by(Ok(h2::Reason::CANCEL))),
         Left::Closed => {
             let error = std::io::ErrorKind::ConnectionReset.into();
             Err(ClientLost::Wait(WaitError::Io(error)).into())

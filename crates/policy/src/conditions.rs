@@ -171,6 +171,20 @@ impl Conditions {
         sni_verified.is_some_and(|(_, evidence)| **evidence == [EvidenceKind::Connect])
     }
 
+    /// Whether these hold for certain destinations only, or only if one is confirmed to be the
+    /// name's.
+    pub fn bind_destination(&self) -> bool {
+        let is_verified = self.evidence.sni_verified.as_ref().is_some_and(|(wanted, _)| *wanted);
+        let is_valid = self.evidence.certificate_valid == Some(true)
+            || !self.evidence.certificate_names.is_empty();
+        is_verified || is_valid || self.asks(Matcher::Destination) || self.names_targets()
+    }
+
+    /// Whether `connect` names a target, and not only ports of any host.
+    pub(crate) fn names_targets(&self) -> bool {
+        self.connect.has_hosts() || self.from_files.asks(Matcher::Connect)
+    }
+
     /// Whether it asks for names that are not verified.
     pub(crate) fn asks_untrue_name(&self) -> bool {
         self.evidence.sni_verified.as_ref().is_some_and(|(wanted, _)| !wanted)

@@ -143,6 +143,11 @@ impl ConnectSet {
         any.is_empty() && exact.is_empty() && suffixes.is_empty() && ips.is_empty()
     }
 
+    /// Whether it has a host other than `*`.
+    pub(crate) fn has_hosts(&self) -> bool {
+        !(self.exact.is_empty() && self.suffixes.is_empty() && self.ips.is_empty())
+    }
+
     /// Takes time logarithmic in the number of patterns, for each label of a name.
     pub(crate) fn contains(&self, target: &Target) -> bool {
         let port = Some(target.port);

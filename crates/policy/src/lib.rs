@@ -11,6 +11,7 @@
 mod conditions;
 mod connect;
 mod covers;
+mod early;
 mod evidence;
 mod explain;
 mod facts;

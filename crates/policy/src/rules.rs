@@ -89,6 +89,8 @@ pub struct Rules {
     unnamed: Box<[u32]>,
     /// Rules with `sni_malformed` and without `sni`.
     malformed: Box<[u32]>,
+    /// Rules with `sni` whose `connect` names targets, ascending.
+    naming_targets: Box<[u32]>,
     /// Rules in shadow, ascending.
     shadows: Box<[u32]>,
     asks_hello: bool,
@@ -154,6 +156,10 @@ impl Rules {
             }),
             unnamed: unnamed_with(false),
             malformed: unnamed_with(true),
+            naming_targets: numbered()
+                .filter(|(_, rule)| rule.is_named() && rule.conditions.names_targets())
+                .map(|(id, _)| id)
+                .collect(),
             shadows: numbered().filter(|(_, rule)| rule.shadow).map(|(id, _)| id).collect(),
             asks_hello: deciding().any(|entry| entry.asks_hello),
             asks_alpn: conditions.iter().any(|conditions| conditions.asks(Matcher::Alpn)),
@@ -378,7 +384,7 @@ impl Rules {
 
     /// The rules whose `sni` has `name`; `""` is the absent name.
     #[inline]
-    fn find_named<'a>(&'a self, name: &str, lists: &Lists, found: &mut Found<'a>) {
+    pub(crate) fn find_named<'a>(&'a self, name: &str, lists: &Lists, found: &mut Found<'a>) {
         self.names.find(name, found);
         for (list, rules) in &self.by_list {
             if lists.has_name(*list, name) {
@@ -464,6 +470,11 @@ impl Rules {
 
     pub(crate) const fn names(&self) -> &NameIndex {
         &self.names
+    }
+
+    /// Rules with `sni` whose `connect` names targets.
+    pub(crate) const fn naming_targets(&self) -> &[u32] {
+        &self.naming_targets
     }
 
     /// Rules without `sni`: those with `sni_malformed`, or the others.

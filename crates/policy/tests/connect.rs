@@ -70,3 +70,79 @@ fn an_earlier_wider_rule_covers() {
         assert_eq!(Rules::new(&rules).coverage(&rules).covered.len(), usize::from(covered));
     }
 }
+
+/// What is said before the hello: `None` if the hello decides.
+fn early(rules: &[Rule], text: &str) -> Option<(Option<u32>, Refusal)> {
+    let (index, target) = (Rules::new(rules), target(text));
+    let client = "192.0.2.1".parse().unwrap();
+    let verdict = index.refuses_target(&Facts { connect: Some(&target), ..Facts::new(0, client) });
+    verdict.map(|verdict| (verdict.rule.map(|rule| rule.0), verdict.refuse.unwrap()))
+}
+
+#[test]
+fn a_target_that_no_rule_can_take_is_refused_before_its_hello() {
+    let web = || to(rule().sni(&["a.test", "*.b.test"]), &["*:443"]).needs(Needs::Name);
+    let unlisted = Some((None, Refusal::NoRule));
+    let listed = [refuse().sni(&["evil.test"]), web()];
+    for (text, expected) in [
+        ("a.test:443", None),
+        ("x.b.test:443", None),
+        ("b.test:443", unlisted),
+        ("c.test:443", unlisted),
+        ("a.test:80", unlisted),
+        ("evil.test:443", Some((Some(0), Refusal::ByName))),
+        // An address is no name: the hello decides.
+        ("192.0.2.1:443", None),
+    ] {
+        assert_eq!(early(&listed, text), expected, "{text}");
+    }
+    let refused = Some((Some(1), Refusal::NoRule));
+    assert_eq!(early(&[web(), refuse()], "c.test:443"), refused);
+    // A rule below may take it by what only the hello says.
+    let by_alpn = rule().with(|all: Conditions| all.alpn([b"h2".as_slice().into()]));
+    assert_eq!(early(&[web(), by_alpn, refuse()], "c.test:443"), None);
+    assert_eq!(early(&[web(), rule().sni(&[""])], "c.test:443"), None);
+    let malformed = rule().with(|all: Conditions| all.sni_malformed());
+    assert_eq!(early(&[web(), malformed], "c.test:443"), None);
+    // This one names the target, and expects another name inside.
+    let fronted = to(rule().sni(&["a.test"]), &["front.test:443"]);
+    assert_eq!(early(std::slice::from_ref(&fronted), "front.test:443"), None);
+    assert_eq!(early(&[fronted], "other.test:443"), unlisted);
+    // A refuse rule that may hold decides nothing yet; one in shadow never does.
+    let old = refuse().with(|all: Conditions| all.tls_version_max(0x0303));
+    assert_eq!(early(&[old, web()], "c.test:443"), unlisted);
+    let mut shadow = refuse().sni(&["a.test"]);
+    shadow.shadow = true;
+    assert_eq!(early(&[shadow, web()], "a.test:443"), None);
+}
+
+/// An early refusal is never wrong: a hello that has the target's name is refused, too.
+#[test]
+fn a_hello_with_the_name_is_refused_as_its_target_was() {
+    use words::Given;
+    let pool = [
+        rule().sni(&["a.test"]),
+        refuse().sni(&["*.test"]),
+        to(rule(), &["*:443"]),
+        to(refuse(), &["b.test:443"]),
+        refuse().with(|all: Conditions| all.ech(true)),
+        rule().sni(&["b.test"]).client(&["10.0.0.0/8"]),
+        refuse(),
+    ];
+    for mask in 0..1_u32 << pool.len() {
+        for turn in 0..pool.len() {
+            let ordered = (0..pool.len()).map(|at| (at + turn) % pool.len());
+            let chosen = ordered.filter(|at| mask >> at & 1 == 1).map(|at| pool[at].clone());
+            let rules: Vec<Rule> = chosen.collect();
+            for name in ["a.test", "b.test", "c.example"] {
+                let text = format!("{name}:443");
+                if early(&rules, &text).is_none() {
+                    continue;
+                }
+                let given = Given { connect: Some(name), ..Given::named(name) };
+                let (verdict, _) = given.ask(&Rules::new(&rules));
+                assert!(verdict.refuse.is_some(), "{name}: {rules:?}");
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod ask;
 pub mod cache;
 pub mod certificate;
 pub mod connect;

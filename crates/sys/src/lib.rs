@@ -2,6 +2,7 @@
 //! `unsafe`.
 
 pub mod channel;
+pub mod child;
 pub mod epoll;
 pub mod file;
 pub mod inotify;

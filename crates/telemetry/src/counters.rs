@@ -26,6 +26,10 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Certificates that an ACME server has issued.
+    acme_issued,
+    /// Orders at an ACME server that failed.
+    acme_failures,
     /// Connections accepted since the start.
     accepted,
     /// Times that accepting paused: at the connection limit or out of descriptors.
@@ -58,6 +62,8 @@ counters! {
     terminated,
     /// Connections that ended before their rule's action began.
     failed,
+    /// The same, because the client left.
+    left,
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
@@ -67,7 +73,7 @@ impl std::fmt::Display for CounterValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} shed; \
+            "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} left, {} shed; \
              accepting paused {} times, the kernel dropped {}, {} access lines lost; \
              {} files replaced, {} times a file that changed could not be used",
             self.accepted,
@@ -75,6 +81,7 @@ impl std::fmt::Display for CounterValues {
             self.terminated,
             self.refused,
             self.failed,
+            self.left,
             self.shed,
             self.accept_pauses,
             self.listen_drops,
@@ -82,9 +89,12 @@ impl std::fmt::Display for CounterValues {
             self.sources_replaced,
             self.sources_refused,
         )?;
-        match self.store_failures {
-            0 => Ok(()),
-            failures => write!(f, ", the store of the fleet failed {failures} times"),
+        if self.store_failures > 0 {
+            write!(f, ", the store of the fleet failed {} times", self.store_failures)?;
+        }
+        match (self.acme_issued, self.acme_failures) {
+            (0, 0) => Ok(()),
+            (issued, failed) => write!(f, "; {issued} certificates issued, {failed} orders failed"),
         }
     }
 }

@@ -334,7 +334,8 @@ fn check_count(items: usize) -> Result<(), InfoFault> {
 impl From<Outcome> for OutcomeV1 {
     fn from(outcome: Outcome) -> Self {
         match outcome {
-            Outcome::Failed => Self::Failed,
+            // No rule in shadow has this outcome.
+            Outcome::Failed | Outcome::Left => Self::Failed,
             Outcome::Redirected => Self::Redirected,
             Outcome::Refused => Self::Refused,
             Outcome::Spliced => Self::Spliced,

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::evidence::Evidence;
 use crate::labels::Labels;
-use crate::reason::Reason;
+use crate::reason::{Class, Reason};
 use eyelet_memory::budget::Budget;
 use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 
@@ -21,6 +21,8 @@ use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 pub enum Outcome {
     /// The rule's action could not begin, or the connection ended before a rule was found.
     Failed,
+    /// The client left before that, or in the middle of a request. Nothing is wrong.
+    Left,
     /// Redirected to https:// by a listener of kind `http_redirect`.
     Redirected,
     /// Refused by a rule, or because no rule matched.
@@ -41,9 +43,13 @@ pub struct End {
 }
 
 impl End {
-    /// An end before the rule's action began.
+    /// An end before the rule's action began, or of a request without a whole response.
     pub fn failed(reason: Reason) -> Self {
-        Self { outcome: Outcome::Failed, reason }
+        let outcome = match reason.class() {
+            Class::Left => Outcome::Left,
+            _ => Outcome::Failed,
+        };
+        Self { outcome, reason }
     }
 }
 

@@ -3,9 +3,11 @@
 
 mod line;
 mod queue;
+pub mod read;
+mod text;
 
 use std::fs::{File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,12 +18,13 @@ use eyelet_sys::file::{LogFile, open_log};
 
 use crate::counters::{self, Counters};
 use crate::info::Measured;
-use crate::info::{Decided, End};
+use crate::info::{ConnectionInfo, Decided, End, Outcome};
 use crate::request::RequestInfo;
-use eyelet_config::{Access, Config};
+use eyelet_config::{Access, Config, LogFormat, LogSettings};
 use eyelet_memory::budget::{Account, Budget, CountedBuffer};
 use line::{Line, Opening};
 use queue::{Batch, Drain, Fill};
+use text::Colour;
 
 /// How long the process waits for the log's reader when it ends.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,6 +41,7 @@ const LAST_LINE_BYTES: usize = 2 << 10;
 /// The log of one worker.
 pub struct Log {
     queue: Option<Fill>,
+    style: Style,
     batch: CountedBuffer,
     lines: u64,
     opening: Opening,
@@ -64,14 +68,30 @@ impl Log {
         end: &End,
         http: Option<&RequestInfo<'_>>,
     ) {
+        let (outcome, reason) = (end.outcome, Some(&end.reason));
+        self.push(&Line { decided, measured, outcome, reason, http });
+    }
+
+    /// Formats the line of a connection that was decided and goes on.
+    pub fn decided(&mut self, info: &ConnectionInfo, outcome: Outcome, now_unix_ms: u64) {
+        let (decided, measured) = (&info.decided, &info.measured(now_unix_ms));
+        self.push(&Line { decided, measured, outcome, reason: None, http: None });
+        // Whoever watches for it must not wait for a batch.
+        self.flush();
+    }
+
+    fn push(&mut self, line: &Line<'_>) {
         if self.queue.is_none() {
             return;
         }
         if self.batch.capacity() == 0 {
             self.batch.edit(|batch| batch.reserve_exact(BATCH_BYTES + LAST_LINE_BYTES));
         }
-        let line = Line { decided, measured, end, http };
-        self.batch.edit(|batch| line.write(batch, &mut self.opening));
+        let opening = &mut self.opening;
+        self.batch.edit(|batch| match self.style {
+            Style::Json => line.write(batch, opening),
+            Style::Text(colour) => text::write(line, batch, opening, colour),
+        });
         self.lines += 1;
         if self.batch.len() >= BATCH_BYTES {
             self.flush();
@@ -81,7 +101,7 @@ impl Log {
     /// Writes to another log from now on.
     pub fn write_to(&mut self, lines: Lines) {
         self.flush();
-        self.queue = lines.0;
+        (self.queue, self.style) = (lines.queue, lines.style);
     }
 
     /// Passes the batch to the writer.
@@ -102,13 +122,39 @@ impl Log {
     }
 }
 
-/// Where lines go. `None` if the log is off.
+/// Where lines go, and what they look like.
 #[derive(Clone)]
-pub struct Lines(Option<Fill>);
+pub struct Lines {
+    /// `None` if the log is off.
+    queue: Option<Fill>,
+    style: Style,
+}
+
+/// What lines look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    Json,
+    Text(Colour),
+}
+
+impl Style {
+    fn of(log: &LogSettings) -> Self {
+        // https://no-color.org: present and not empty.
+        let is_plain = || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        match (log.format, &log.access) {
+            (LogFormat::Json, _) => Self::Json,
+            (LogFormat::Text, Access::Stdout) if io::stdout().is_terminal() && !is_plain() => {
+                Self::Text(Colour::On)
+            }
+            (LogFormat::Text, _) => Self::Text(Colour::Off),
+        }
+    }
+}
 
 /// The thread that writes the access log. It ends when every worker's [`Log`] is dropped.
 pub struct Writer {
-    access: Access,
+    settings: LogSettings,
+    style: Style,
     /// The file that is written to.
     opened: Option<FileId>,
     queue: Option<Fill>,
@@ -122,11 +168,11 @@ impl Writer {
     /// Opens the file of `config.log.access` and starts the thread.
     pub fn start(config: &Config, budget: &Arc<Budget>) -> io::Result<Self> {
         let (budget, counters) = (budget.clone(), counters::register());
-        let access = config.log.access.clone();
-        let (out, opened): (Box<dyn Write + Send>, _) = match &access {
+        let (settings, style) = (config.log.clone(), Style::of(&config.log));
+        let (out, opened): (Box<dyn Write + Send>, _) = match &settings.access {
             Access::Off => {
                 let (opened, queue, thread) = (None, None, None);
-                return Ok(Self { access, opened, queue, thread, budget, counters });
+                return Ok(Self { settings, style, opened, queue, thread, budget, counters });
             }
             Access::Stdout => (Box::new(io::stdout()), None),
             Access::File(path) => {
@@ -141,14 +187,16 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("access-log".into())
             .spawn(move || write_all(out, drain, &counted))?;
-        Ok(Self { access, opened, queue: Some(queue), thread: Some(thread), budget, counters })
+        let (queue, thread) = (Some(queue), Some(thread));
+        Ok(Self { settings, style, opened, queue, thread, budget, counters })
     }
 
     /// Opens the log of a new configuration. `None`: it is the one that is open. A file that was
     /// renamed is another one, as those who rotate logs expect.
     pub fn reopen(&self, config: &Config) -> io::Result<Option<Self>> {
-        let is_open = self.access == config.log.access
-            && match &self.access {
+        let (own, new) = (&self.settings, &config.log);
+        let is_open = (&own.access, own.format) == (&new.access, new.format)
+            && match &own.access {
                 Access::Off | Access::Stdout => true,
                 Access::File(path) => {
                     let there = std::fs::metadata(path).ok();
@@ -160,13 +208,14 @@ impl Writer {
 
     /// Where its lines come from.
     pub fn lines(&self) -> Lines {
-        Lines(self.queue.clone())
+        Lines { queue: self.queue.clone(), style: self.style }
     }
 
     /// The log of one worker.
     pub fn log(&self, counters: Arc<Counters>) -> Log {
         Log {
             queue: self.queue.clone(),
+            style: self.style,
             batch: CountedBuffer::of(&self.budget, Account::Log),
             lines: 0,
             opening: Opening::default(),
@@ -328,6 +377,7 @@ mod tests {
         let budget = Arc::new(Budget::new(64 << 20, 0));
         let mut log = Log {
             queue: Some(queue),
+            style: Style::Json,
             batch: CountedBuffer::of(&budget, Account::Log),
             lines: 1,
             opening: Opening::default(),

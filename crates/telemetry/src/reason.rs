@@ -13,8 +13,8 @@ use eyelet_wire::proxy::ProxyFault;
 
 pub use error::{Detail, Http2Failure, IoFailure};
 pub use parts::{
-    Class, Guarded, HandshakeFault, Limit, Loop, NotConnect, Party, Peer, SecondHello, ServerFault,
-    Shed, Stage, StreamFlood, When,
+    CertificateLack, Class, Guarded, HandshakeFault, Limit, Loop, NotConnect, Party, Peer,
+    SecondHello, ServerFault, Shed, Stage, StreamFlood, When,
 };
 
 /// Why a connection or a request ended. docs/access-log.md has a table of all of them.
@@ -73,6 +73,8 @@ pub enum Reason {
     NoAddress,
     /// The rule splices to a destination or name that the connection does not have.
     NoDestination,
+    /// There is no certificate for the name, for this reason.
+    NoCertificate(CertificateLack),
     /// There is no PROXY header, but the source must send one.
     NoProxyHeader,
     /// There is no CONNECT request where one was expected.
@@ -117,6 +119,8 @@ pub enum Reason {
     UpstreamReset,
     /// TLS with the upstream failed.
     UpstreamTls(Detail),
+    /// An ACME server validated the name here.
+    Validated,
     /// The upstream says that it has not processed the request.
     UpstreamUnread,
     /// The upstream requires HTTP/1.1.
@@ -146,6 +150,7 @@ impl Reason {
     pub fn client_io(error: &std::io::Error, when: Option<When>) -> Self {
         match IoFailure::from(error) {
             failure if failure.is_reset() => Self::ClientReset(when),
+            failure if failure.kind() == std::io::ErrorKind::UnexpectedEof => Self::Truncated,
             failure => Self::Io(Peer::Client, failure),
         }
     }
@@ -161,19 +166,25 @@ impl Reason {
     /// The kind of this end.
     pub fn class(&self) -> Class {
         match self {
+            Self::ClientClosed(Some(_))
+            | Self::ClientReset(_)
+            | Self::StreamReset
+            | Self::Truncated => Class::Left,
+            Self::Http2(Peer::Client, failure) if failure.is_leave() => Class::Left,
             Self::Answered
-            | Self::ClientClosed(_)
+            | Self::ClientClosed(None)
             | Self::ClosedAfterResponse
             | Self::Complete
             | Self::Cut
             | Self::Record(RecordFault::SequenceExhausted)
             | Self::Redirected
             | Self::SwitchedProtocols
-            | Self::Truncated
-            | Self::UpstreamClosed => Class::Closed,
-            Self::Configuration(_) | Self::MixedFamilies | Self::NoDestination => {
-                Class::Configuration
-            }
+            | Self::UpstreamClosed
+            | Self::Validated => Class::Closed,
+            Self::Configuration(_)
+            | Self::NoCertificate(_)
+            | Self::MixedFamilies
+            | Self::NoDestination => Class::Configuration,
             Self::Drained(_) => Class::Drained,
             Self::CodingFailed | Self::Internal(_) | Self::Unregistered(_) => Class::Internal,
             Self::Handshake(HandshakeFault::Internal, _) => Class::Internal,
@@ -203,7 +214,7 @@ impl Reason {
             | Self::Server(_)
             | Self::Trace => Class::Refused,
             Self::LacksFacts(lacks) => lacks.refusal.class(),
-            Self::ClientReset(_) | Self::StreamReset | Self::UpstreamReset => Class::Reset,
+            Self::UpstreamReset => Class::Reset,
             Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
@@ -222,7 +233,6 @@ impl Reason {
                 Peer::Client => Party::Client,
                 Peer::Upstream => Party::Upstream,
             },
-            Self::ClientClosed(Some(_)) | Self::Truncated => Party::Client,
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
             Self::Unregistered(_) => Party::Operator,
             Self::Misdirected(_) | Self::Trace | Self::Shed(Shed::Excess) => Party::Client,
@@ -237,7 +247,7 @@ impl Reason {
                     Party::Operator
                 }
                 Class::Internal => Party::Eyelet,
-                Class::Protocol | Class::Reset => Party::Client,
+                Class::Left | Class::Protocol | Class::Reset => Party::Client,
                 // The limits are handled above.
                 Class::Timeout => Party::Nobody,
                 Class::Unreachable => Party::Upstream,
@@ -260,11 +270,12 @@ impl Reason {
             // The client gets no alert: it is this process, or has sent nothing yet.
             Self::Loop(Loop::Dialled | Loop::Own | Loop::ToListener) => None,
             Self::MalformedName(_) => Some(AlertDescription::DecodeError),
+            Self::NoCertificate(_) => Some(AlertDescription::HandshakeFailure),
             Self::Record(fault) => AlertDescription::from_code(fault.alert()),
             // RFC 8446 section 4.1.2: the second hello equals the first except for a few fields.
             Self::SecondHello(_) => Some(AlertDescription::IllegalParameter),
             other => match other.class() {
-                Class::Closed | Class::Reset => None,
+                Class::Closed | Class::Left | Class::Reset => None,
                 Class::Refused => Some(AlertDescription::AccessDenied),
                 _ => Some(AlertDescription::InternalError),
             },

@@ -89,6 +89,15 @@ impl ClientConfigs {
     }
 }
 
+/// A configuration for HTTP/1.1 to a server that is no upstream, verified by the roots of a file or
+/// of the system.
+///
+/// # Errors
+/// If the roots cannot be read.
+pub fn roots_config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    Ok(make(read(ca)?)?.one)
+}
+
 fn read(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let fault = |path: &str, reason: String| TlsError::UpstreamCa { path: path.into(), reason };
     let mut roots = RootCertStore::empty();

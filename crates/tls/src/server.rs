@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use aws_lc_rs::digest;
 use rustls::server::danger::ClientCertVerifier;
@@ -391,6 +392,21 @@ fn client_verifier(
         .map(client_chain::none_empty)
         .map_err(|error| client_fault(path, error.to_string()))
 }
+
+/// The configuration for validations by TLS-ALPN-01 (RFC 8737): TLS 1.2 or later, this protocol
+/// alone, and no session to resume.
+///
+/// # Errors
+/// If rustls refuses it.
+pub fn for_validation() -> Result<Arc<ServerConfig>, TlsError> {
+    // No key is ever made: tickets are off.
+    let keys = Arc::new(TicketKeys::new(Duration::ZERO));
+    let tickets = TicketSettings { keys, are_enabled: false };
+    build(&[ACME_TLS.to_vec()], Version::Tls12, None, SourceId::NONE, &tickets)
+}
+
+/// The protocol of TLS-ALPN-01 in ALPN (RFC 8737 section 6.2).
+pub const ACME_TLS: &[u8] = b"acme-tls/1";
 
 /// Calls rustls with the certificates that its resolver will return. rustls calls the resolver
 /// synchronously, inside this call, so all rules can share one configuration.

@@ -94,9 +94,9 @@ fn a_terminate_rule() {
         upstream: TerminateUpstream::Http(HttpUpstream {
             address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
             tls: None,
-            wait: Duration::ZERO,
             http2: UpstreamHttp2::Alpn,
         }),
+        upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
         compression: Compression::default(),
@@ -357,7 +357,7 @@ fn upstreams_with_http() {
         folder.read(Depth::Files, &text.replace("http://127.0.0.1:3000", upstream)).map(|loaded| {
             let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
             let TerminateUpstream::Http(http) = &terminate.upstream else { panic!() };
-            http.clone()
+            (http.clone(), terminate.upstream_wait)
         })
     };
     let tls = |name: &str, ca: Option<&str>| {
@@ -375,9 +375,9 @@ fn upstreams_with_http() {
             0,
         ),
     ] {
-        let http = upstream(text, more).unwrap();
+        let (http, held) = upstream(text, more).unwrap();
         assert_eq!(http.address.to_string(), address);
-        assert_eq!((http.tls, http.wait), (expected, Duration::from_secs(wait)), "{text}");
+        assert_eq!((http.tls, held), (expected, Duration::from_secs(wait)), "{text}");
         assert_eq!(http.http2, UpstreamHttp2::Alpn, "{text}");
     }
     for (more, expected) in [
@@ -385,11 +385,11 @@ fn upstreams_with_http() {
         ("upstream_http2 = \"on\"", UpstreamHttp2::On),
         ("upstream_http2 = \"off\"", UpstreamHttp2::Off),
     ] {
-        assert_eq!(upstream("http://a:1", more).unwrap().http2, expected, "{more}");
+        assert_eq!(upstream("http://a:1", more).unwrap().0.http2, expected, "{more}");
     }
     for (text, more, expected) in [
         ("http://a:1", "upstream_ca = \"app.pem\"", "only an https:// upstream has"),
-        ("tcp://a:1", "upstream_wait = \"1s\"", "this is for upstreams with HTTP"),
+        ("tcp://a:1", "upstream_wait = \"11m\"", "out of bounds"),
         ("tcp://a:1", "upstream_http2 = \"on\"", "this is for upstreams with HTTP"),
         ("http://a:1", "upstream_http2 = \"h2\"", "expected \"alpn\", \"on\" or \"off\""),
         ("https://a:1", "upstream_name = \"-\"", "\"-\": "),

@@ -1,7 +1,7 @@
 //! Listeners that intercept, and rules for some of them: destinations, CONNECT, sources. Messages
 //! are compared exactly.
 
-use super::{read, said};
+use super::{LISTENER, read, said, said_below_listener};
 
 #[test]
 fn intercepting_listeners_and_their_rules() {
@@ -86,4 +86,44 @@ fn upstreams_that_are_listeners() {
         ["9:12: warning: this is the listener \"b\": connections that came in there would loop \
           and are refused; give the rule a `listener`"]
     );
+}
+
+#[test]
+fn a_message_is_one_short_line() {
+    let rule = |message: &str| format!("[[rule]]\naction = \"refuse\"\nmessage = \"{message}\"\n");
+    assert!(read(&format!("{LISTENER}{}", rule("Fragen Sie B\u{fc}cher & Co."))).is_ok());
+    let expected = "5:11: a message is one line of 1 to 320 bytes without control characters";
+    for message in ["", "two\\nlines", "\\u001b[31mred", &"a".repeat(321)] {
+        assert_eq!(said_below_listener(&rule(message)), [expected], "{message}");
+    }
+}
+
+/// A name is only said: with it alone a client reaches any address.
+#[test]
+fn a_claimed_name_that_leads_anywhere_is_warned_of() {
+    let gate = "[[listener]]\naddress = \"0.0.0.0:443\"\nkind = \"connect\"\n";
+    let rule = "[[rule]]\naction = \"splice\"\n";
+    let warned = |keys: &str| {
+        let warnings = read(&format!("{gate}{rule}{keys}\n")).unwrap().warnings;
+        said(&warnings)
+    };
+    for (keys, is_warned) in [
+        ("upstream = \"destination\"\nsni = \"a.example\"", true),
+        ("upstream = \"destination\"\nsni = \"a.example\"\nconnect = \"*:443\"", true),
+        (
+            "upstream = \"destination\"\nsni = \"a.example\"\nsni_verified = true\n\
+             evidence = \"dns\"",
+            false,
+        ),
+        ("upstream = \"destination\"\nsni = \"a.example\"\ncertificate_valid = true", false),
+        ("upstream = \"destination\"\nsni = \"a.example\"\ndestination = \"192.0.2.7\"", false),
+        ("upstream = \"destination\"\nsni = \"a.example\"\nconnect = \"a.example:443\"", false),
+        ("upstream = \"destination\"\nsni = \"\"", false),
+        ("upstream = \"destination\"", false),
+        ("upstream = \"{sni}:443\"\nsni = \"a.example\"", false),
+    ] {
+        let found = warned(keys);
+        assert_eq!(found.len(), usize::from(is_warned), "{keys}: {found:?}");
+        assert!(found.iter().all(|text| text.starts_with("6:12: warning: ")), "{found:?}");
+    }
 }

@@ -27,6 +27,17 @@ fn said_of(folder: &Folder, diagnostics: &[Diagnostic]) -> Vec<String> {
     texts.map(|text| text.replace(&folder, "")).collect()
 }
 
+/// A file that is one long line is one short message.
+#[test]
+fn a_line_of_a_megabyte_is_one_mistake() {
+    let folder = Folder::new();
+    folder.write("allow.txt", &"a".repeat(1 << 20));
+    let rule = "[[rule]]\nsni = { file = \"allow.txt\" }\naction = \"refuse\"\n";
+    let found = check(&folder, rule).unwrap_err();
+    assert_eq!(found.len(), 1);
+    assert!(found[0].to_string().len() < 2_000, "{}", found[0].to_string().len());
+}
+
 /// The rule that takes a hello with `name`.
 fn rule_for(config: &Config, name: &str) -> Option<u32> {
     let raw = HelloSketch::named(name).to_records();

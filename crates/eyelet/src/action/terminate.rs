@@ -1,16 +1,21 @@
 //! Terminate: shakes hands, dials the application, and parks the connection.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use eyelet_policy::Refusal;
 use eyelet_wire::hello::Hello;
 use eyelet_wire::version::SSL30;
+use tokio::time::sleep;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::action::refuse;
+use crate::action::refuse::{self, RefusalMessage};
 use crate::connection_handle::ConnectionHandle;
 use crate::handshake::{Handshaken, handshake};
+use crate::peek;
 use crate::proxy_protocol::{self, Tls};
 use crate::upstream;
-use eyelet_config::{Terminate, TerminateUpstream};
+use eyelet_config::{CertificateSource, Terminate, TerminateUpstream};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::{Terminated, final_alert};
 use eyelet_engine::relay::{Flow, Relay};
@@ -18,8 +23,14 @@ use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
-use eyelet_telemetry::reason::{Detail, Reason};
+use eyelet_telemetry::reason::{CertificateLack, Detail, Peer, Reason, Stage};
+use eyelet_tls::certificates::Certificates;
 use eyelet_tls::server::TlsError;
+
+/// Time between the first two dials to an upstream that is down.
+const WAIT_STEP_MIN: Duration = Duration::from_millis(100);
+/// The longest time between two: each connection that is held dials for itself.
+const WAIT_STEP_MAX: Duration = Duration::from_secs(1);
 
 /// Facts of a hello that a terminator needs beside its bytes and its versions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +59,7 @@ pub async fn terminate(
 ) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
     let name = info.decided.sni.as_deref();
-    let with = match snapshot.tls.of(&snapshot.config.rules, rule, name) {
+    let mut with = match snapshot.tls.of(&snapshot.config.rules, rule, name) {
         Ok(with) => with,
         Err(TlsError::Unlisted) => {
             let (answer, end) = refuse::by_rule(None, Refusal::NoRule, None);
@@ -68,6 +79,15 @@ pub async fn terminate(
         return refuse::refuse(connection, &answer, end);
     }
     connection.handle.due_in(snapshot.config.limits.handshake_timeout);
+    if let CertificateSource::Acme { on_demand } = terminate.certificates {
+        with.certificates = match Box::pin(issued(connection, info, on_demand)).await? {
+            Ok(certificates) => certificates,
+            Err(lack) => {
+                let end = End::failed(Reason::NoCertificate(lack));
+                return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
+            }
+        };
+    }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
@@ -90,32 +110,79 @@ pub async fn terminate(
     flow.hold_preface(header);
     let mut terminated = Terminated { session: done.session, flow };
     if !http {
-        dial(connection, info, &terminate.upstream, &mut terminated).await?;
+        dial(connection, info, terminate, &mut terminated).await?;
     }
     park::park(&connection.handle, info, Relay::Terminate(terminated));
     Ok(())
 }
 
+/// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.
+async fn issued(
+    connection: &ConnectionHandle,
+    info: &ConnectionInfo,
+    on_demand: bool,
+) -> Result<Result<Arc<Certificates>, CertificateLack>, End> {
+    let snapshot = &connection.worker.snapshot;
+    let Some(name) = &info.decided.sni else { return Ok(Err(CertificateLack::NoName)) };
+    let mut issued = snapshot.acme.certificates(name);
+    if on_demand && matches!(issued, Err(CertificateLack::Ordered)) {
+        // The rest is for the handshake.
+        let wait = snapshot.config.limits.handshake_timeout * 3 / 4;
+        let order = async { issued = snapshot.acme.order(name, wait).await };
+        peek::while_there(connection, order, Stage::Handshake).await?;
+    }
+    Ok(issued)
+}
+
 async fn dial(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
-    upstream: &TerminateUpstream,
+    terminate: &Terminate,
     terminated: &mut Terminated,
 ) -> Result<(), End> {
-    let target = match upstream {
+    let target = match &terminate.upstream {
         TerminateUpstream::Tcp(host_port) => DialTarget::Configured(host_port),
         TerminateUpstream::Unix(path) => DialTarget::Unix(path),
         TerminateUpstream::Http(_) => {
             return Err(End::failed(Reason::Internal("dialled HTTP without a request")));
         }
     };
-    if let Err(end) = upstream::dial(connection, info, &target, &DialOptions::default()).await {
+    let mut dialled = upstream::dial(connection, info, &target, &DialOptions::default()).await;
+    if is_down(&dialled) && !terminate.upstream_wait.is_zero() {
+        dialled = Box::pin(hold(connection, info, &target, terminate.upstream_wait)).await;
+    }
+    if let Err(end) = dialled {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;
         park::close_with(&connection.handle, &final_alert(terminated, alert.code()));
         return Err(end);
     }
     terminated.flow.preface_first();
     Ok(())
+}
+
+/// Dials again and again, for at most so long.
+async fn hold(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    target: &DialTarget<'_>,
+    wait: Duration,
+) -> Result<usize, End> {
+    let end = Instant::now() + wait;
+    let mut step = WAIT_STEP_MIN;
+    loop {
+        sleep(step).await;
+        step = (step * 2).min(WAIT_STEP_MAX);
+        let dialled = upstream::dial(connection, info, target, &DialOptions::default()).await;
+        let is_over = Instant::now() >= end || connection.handle.is_to_end();
+        if is_over || !is_down(&dialled) {
+            return dialled;
+        }
+    }
+}
+
+/// Whether the upstream accepts no connection, which may change.
+fn is_down(dialled: &Result<usize, End>) -> bool {
+    matches!(dialled, Err(End { reason: Reason::Io(Peer::Upstream, _), .. }))
 }
 
 fn tls_of(done: &Handshaken) -> Tls {

@@ -27,6 +27,11 @@ pub struct EvidenceArgs {
 }
 
 impl EvidenceArgs {
+    /// Adds what a piece of evidence says.
+    pub fn note(&mut self, evidence: EvidenceKind, speaks_for: bool) {
+        if speaks_for { &mut self.true_by } else { &mut self.false_by }.push(evidence);
+    }
+
     /// What DNS says of the name.
     pub fn dns(&self) -> Option<bool> {
         self.says(EvidenceKind::Dns)

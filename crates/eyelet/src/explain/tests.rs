@@ -256,3 +256,85 @@ fn facts_that_no_flag_gives_fail_closed() {
     assert_eq!(nowhere, "no listener is called \"nowhere\"\n");
     assert_eq!(code, ExitCode::from(2));
 }
+
+/// A CONNECT has a name of its own, and a client that asks for one that no rule lists hears so at
+/// once.
+#[test]
+fn a_connect_names_its_hello() {
+    check(
+        "ci.toml",
+        "--connect a.packages.example:443 --client 10.20.3.4",
+        "rule:    rule 1 \"builds\"\n\
+         action:  splice to a.packages.example:443\n\
+         listed:  client by \"10.20.0.0/16\" in builders.txt\n\
+         listed:  connect by \".packages.example\" in allow.txt\n\
+         listed:  sni by \".packages.example\" in allow.txt\n\
+         asked:   the hello was read\n\
+         No rule comes before it.\n",
+    );
+    let file = std::env::temp_dir().join(format!("eyelet-early-{}.toml", std::process::id()));
+    let text = "[[listener]]\naddress = \"[::]:3128\"\nkind = \"connect\"\n\
+        [[rule]]\nname = \"web\"\nconnect = \"*:443\"\nsni = \"a.example\"\naction = \"splice\"\n\
+        upstream = \"destination\"\n\
+        [[rule]]\nname = \"rest\"\naction = \"refuse\"\n";
+    std::fs::write(&file, text).unwrap();
+    let (early, _) = run(&file, "--connect b.example:443");
+    let (word, _) = run(&file, "--connect 192.0.2.1:443 --sni a.example");
+    let (confirmed, _) = run(&file, "--connect 192.0.2.1:443 --sni a.example --true-by dns");
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(
+        early,
+        "rule:    rule 2 \"rest\"\n\
+         action:  refuse\n\
+         reason:  no rule for this name\n\
+         answer:  403, before the hello\n\
+         asked:   the hello was not read\n\
+         Rules before it that did not match:\n  \
+           rule 1 \"web\": sni = \"a.example\" does not hold for \"b.example\"\n"
+    );
+    let said = "name:    a.example is the client's word: nothing here confirms it\n";
+    assert!(word.contains(said), "{word}");
+    assert!(confirmed.contains(said), "no rule asks DNS: {confirmed}");
+}
+
+/// What the log says of a connection is enough to ask the rules about it again.
+#[test]
+fn a_log_line_is_explained() {
+    let file = std::env::temp_dir().join(format!("eyelet-line-{}.toml", std::process::id()));
+    let text = "[[listener]]\nname = \"nat\"\naddress = \"[::]:8443\"\nkind = \"redirect\"\n\
+        [[rule]]\nname = \"lies\"\nsni_verified = false\nevidence = [\"dns\", \"certificate\"]\n\
+        action = \"refuse\"\n\
+        [[rule]]\nname = \"web\"\nsni = \"*.a.example\"\naction = \"splice\"\n\
+        upstream = \"{sni}:443\"\n";
+    std::fs::write(&file, text).unwrap();
+    let line = "{\"time\":\"2026-11-21T09:30:00.123Z\",\"id\":\"0-17\",\"listener\":\"nat\",\
+        \"client\":\"192.0.2.7:50314\",\"destination\":\"198.51.100.1:443\",\
+        \"outcome\":\"refused\",\"rule\":\"lies\",\"reason\":\"the name is not verified\",\
+        \"sni\":\"www.a.example\",\"alpn\":[\"h2\"],\"tls_version\":\"1.3\",\
+        \"ja4\":\"t13d1516h2_8daaf6152771_b0da82dd1658\",\"connect\":null,\
+        \"tls_compression\":\"none\",\"evidence\":{\"dns\":[\"192.0.2.9\"],\
+        \"dns_agrees\":false,\"certificate\":{\"names\":[\"other.example\"],\
+        \"issuer\":\"CN=x\",\"valid\":false}}}";
+    let asked = |line: &str| {
+        let typed = ["explain", file.to_str().unwrap(), "--log-line", line];
+        let mut out = Vec::new();
+        let code = explain(&Typed::try_parse_from(typed).unwrap().args, &mut out);
+        (String::from_utf8(out).unwrap(), code)
+    };
+    let (lie, _) = asked(line);
+    let (truth, _) = asked(&line.replace("\"dns_agrees\":false", "\"dns_agrees\":true"));
+    let (bad, code) = asked("not a line");
+    let (gone, _) = asked(&line.replace("\"nat\"", "\"lan\""));
+    std::fs::remove_file(&file).unwrap();
+    assert!(
+        lie.starts_with(
+            "logged:  2026-11-21T09:30:00.123Z refused by lies: the name is not verified\n\
+             rule:    rule 1 \"lies\"\naction:  refuse\n"
+        ),
+        "{lie}"
+    );
+    assert!(truth.contains("rule:    rule 2 \"web\"\n"), "{truth}");
+    assert!(bad.starts_with("--log-line: this is no line of an access log: "), "{bad}");
+    assert_eq!(code, ExitCode::from(2));
+    assert!(gone.ends_with("no listener is called \"lan\"\n"), "{gone}");
+}

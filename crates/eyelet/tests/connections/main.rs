@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acme;
 mod bad_input;
 mod clients;
 mod ends;
@@ -17,6 +18,7 @@ mod life;
 mod lists;
 mod liveness;
 mod local;
+mod logged;
 mod manual;
 mod probes;
 mod proxy;

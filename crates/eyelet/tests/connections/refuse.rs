@@ -261,7 +261,7 @@ fn half_a_hello_and_the_end_are_told() {
         let (_, end) = ending(&mut client, SOON);
         assert_ne!(end, End::Open);
         let line = it.edge.line_of(address);
-        assert_eq!(line["outcome"], "failed", "{line}");
+        assert_eq!(line["outcome"], "left", "{line}");
         assert!(line["reason"].as_str().unwrap().contains("client closed"), "{line}");
     }
 }

@@ -32,7 +32,8 @@ fn head(target: impl std::fmt::Display) -> Vec<u8> {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes()
 }
 
-/// Sends, reads to the end: the status line, the body, and the access line.
+/// Sends, reads to the end: the status line without its explanation, the body, and the access
+/// line.
 fn answer(edge: &Edge, request: &[u8]) -> (String, String, Value) {
     let mut client = edge.connect();
     client.write_all(request).unwrap();
@@ -42,7 +43,7 @@ fn answer(edge: &Edge, request: &[u8]) -> (String, String, Value) {
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let length = format!("Content-Length: {}\r\n", body.len());
     assert!(body.is_empty() || head.contains(&length), "{head}");
-    let status = head.lines().next().unwrap_or("").to_owned();
+    let status = head.lines().next().unwrap_or("").split(" (").next().unwrap_or("").to_owned();
     (status, body.to_owned(), edge.line_of(client.local_addr().unwrap()))
 }
 
@@ -157,7 +158,10 @@ fn before_the_200_a_refusal_is_http_and_after_it_an_alert() {
     for target in ["a.inside.test:443", "b.test:25", "127.0.0.1:25"] {
         let (status, body, line) = answer(&edge, &head(target));
         assert_eq!(status, "HTTP/1.1 403 Forbidden");
-        assert_eq!(body, "This proxy refuses to connect: refused by CONNECT target.\n");
+        let said = format!(
+            "This proxy does not allow {target}: refused by CONNECT target.\nRule: inside\n"
+        );
+        assert_eq!(body, format!("{said}Connection: {}\n", line["id"].as_str().unwrap()));
         assert_eq!((&line["rule"], &line["connect"]), (&"inside".into(), &target.into()));
         assert_eq!(line["outcome"], "refused", "{line}");
     }
@@ -169,6 +173,46 @@ fn before_the_200_a_refusal_is_http_and_after_it_an_alert() {
     let line = edge.line_of(client.local_addr().unwrap());
     assert_eq!(line["reason"], "no rule for this name", "{line}");
     assert_eq!(origin.accepted(), 0);
+}
+
+/// The names of a list refuse a CONNECT at once: no client understands an alert as well.
+#[test]
+fn a_target_that_no_rule_lists_is_refused_before_its_hello() {
+    let folder = Folder::new();
+    folder.write("allow.txt", "host.test\n.mirror.test\n");
+    let rules = "[[rule]]\nname = \"games\"\nsni = \"*.games.test\"\naction = \"refuse\"\n\
+                 message = \"Ask build@corp.example for a name.\"\n\
+                 [[rule]]\nname = \"allowed\"\nconnect = \"*:443\"\n\
+                 sni = { file = \"allow.txt\" }\naction = \"splice\"\nupstream = \"{sni}:443\"\n";
+    let edge = edge(&folder, rules);
+    for (target, rule, reason, message) in [
+        ("x.games.test:443", "games", "refused by name", "Ask build@corp.example for a name.\n"),
+        ("other.test:443", "", "no rule for this name", ""),
+        ("host.test:80", "", "no rule for this name", ""),
+    ] {
+        let mut client = edge.connect();
+        client.write_all(&head(target)).unwrap();
+        let (got, end) = ending(&mut client, SOON);
+        let (text, line) =
+            (String::from_utf8(got).unwrap(), edge.line_of(client.local_addr().unwrap()));
+        let id = line["id"].as_str().unwrap();
+        let by = if rule.is_empty() { String::new() } else { format!(", rule {rule}") };
+        let why = format!("{reason}{by}, connection {id}");
+        assert_eq!(text.lines().next(), Some(&*format!("HTTP/1.1 403 Forbidden ({why})")));
+        let status =
+            format!("\r\nProxy-Status: eyelet; error=http_request_denied; details=\"{why}\"");
+        assert!(text.contains(&status), "{text}");
+        assert!(text.ends_with(&format!("Connection: {id}\n{message}")), "{text}");
+        assert_eq!((end, &line["outcome"]), (End::Fin, &"refused".into()), "{line}");
+        assert_eq!(line["rule"], if rule.is_empty() { Value::Null } else { rule.into() });
+        assert_eq!((&line["reason"], &line["sni"]), (&reason.into(), &Value::Null), "{line}");
+    }
+    // A name of the list, and an address, which is no name: their hellos decide.
+    for target in ["host.test:443", "a.mirror.test:443", "127.0.0.1:443"] {
+        let mut client = edge.connect();
+        client.write_all(&head(target)).unwrap();
+        expect(&mut client, ESTABLISHED);
+    }
 }
 
 /// A rule that needs no hello: it may be any protocol, and the server may speak first.
@@ -241,10 +285,12 @@ fn names_are_resolved_here_and_guarded() {
         ("many.test", &[[127, 0, 0, 1]; 70]),
     ]);
     let port = origin.address.port();
+    // The names inside are not those of the targets, which these rules name.
+    let named = NAMED.replace("sni =", "connect = \"*.test:*\"\nsni =");
     let rules = format!(
         "[[rule]]\nname = \"blind\"\nconnect = \"*:9\"\naction = \"splice\"\n\
-         upstream = \"destination\"\n{NAMED}[[rule]]\nname = \"by address\"\n\
-         connect = \"*:{port}\"\nsni = \"a.test\"\ndestination = \"127.0.0.0/8\"\n\
+         upstream = \"destination\"\n{named}[[rule]]\nname = \"by address\"\n\
+         connect = \"*.test:{port}\"\nsni = \"a.test\"\ndestination = \"127.0.0.0/8\"\n\
          action = \"splice\"\nupstream = \"destination\"\n\
          upstream_allow = \"127.0.0.0/8\"\n[dns]\nservers = \"{}\"\n",
         server.address
@@ -378,6 +424,53 @@ fn a_proxy_header_names_the_client_and_not_the_target() {
     let client: SocketAddr = "192.0.2.7:5000".parse().unwrap();
     let line = edge.line_of(client);
     assert_eq!(line["destination"], origin.address.to_string(), "{line}");
+}
+
+/// Each program says as much as it can, and those that can be told so try once.
+#[test]
+fn refused_clients_of_the_world_are_told() {
+    let folder = Folder::new();
+    let rules = "[[rule]]\nconnect = \"*:443\"\nsni = \"host.test\"\naction = \"splice\"\n\
+                 upstream = \"{sni}:443\"\n[[rule]]\nname = \"rest\"\naction = \"refuse\"\n";
+    let edge = edge(&folder, rules);
+    let proxy = format!("http://{}", edge.address());
+    let cache = folder.path().display();
+    let url = "https://nobody.example";
+    let why = "403 Forbidden (no rule for this name, rule rest, connection ";
+    for (program, arguments, said, tries) in [
+        ("curl", format!("-v --noproxy none.test --proxy {proxy} {url}/"), why, 1),
+        ("git", format!("-c http.proxy={proxy} ls-remote {url}/x.git"), "response 403", 1),
+        (
+            "npm",
+            format!(
+                "view left-pad --registry {url}/ --proxy {proxy} --https-proxy {proxy} \
+                     --cache {cache} --userconfig /dev/null --update-notifier=false"
+            ),
+            why,
+            1,
+        ),
+        (
+            "pip",
+            format!(
+                "--isolated --disable-pip-version-check --no-cache-dir --retries 1 \
+                     --proxy {proxy} download --no-index --no-deps {url}/x-1.0-py3-none-any.whl"
+            ),
+            why,
+            2,
+        ),
+    ] {
+        if !need(program) {
+            continue;
+        }
+        let before = edge.lines().len();
+        let mut command = Command::new(program);
+        let heard = output(command.args(arguments.split_whitespace()).current_dir(folder.path()));
+        assert!(!heard.status.success(), "{program}: {}", heard.text);
+        assert!(heard.text.contains(said), "{program}: {}", heard.text);
+        let told = || (edge.lines().len() >= before + tries).then_some(());
+        crate::support::until(program, told);
+        assert_eq!(edge.lines().len(), before + tries, "{program}: {}", heard.text);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asked;
 mod by_dns;
 mod connect;
 mod evidence;

@@ -292,7 +292,10 @@ fn collect_lines(stdout: impl Read, lines: &Mutex<Vec<Value>>) {
         let Ok(line) = line else { return };
         // Nothing but JSON belongs there: whatever else comes shows as a line without fields.
         let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
-        lines.lock().unwrap().push(line);
+        // A connection that goes on has a second line at its end.
+        if line["event"] != "decided" {
+            lines.lock().unwrap().push(line);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod gate;
 pub mod hello;
 pub mod memory;
 pub mod namespaces;
+pub mod pebble;
 pub mod pki;
 pub mod program;
 pub mod systemd;
@@ -28,11 +29,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub use client::{End, Tls, alert_of, ending, reset};
+pub use dns::Dns;
 pub use edge::Edge;
 pub use hello::{Hello, records};
 pub use namespaces::{Net, Place};
 pub use pki::Pki;
-pub use program::{Talk, built, need, output};
+pub use program::{Said, Talk, built, need, output};
 pub use upstream::Upstream;
 
 /// How long a test waits for what must come: far more than it takes on a machine with two cores

@@ -3,12 +3,12 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::uri::Scheme;
 use rustls_pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::plain::Plain;
@@ -17,14 +17,12 @@ use super::{one, two};
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::DialOptions;
-use eyelet_resolve::dial::{self, DialTarget};
+use eyelet_resolve::dial::{DialTarget, dial as dial_target};
 use eyelet_resolve::names::Names;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
 use eyelet_tls::client::{ClientConfigs, Spoken};
 
-/// Time between dials to an upstream that is down, while requests wait for it.
-const WAIT_STEP: Duration = Duration::from_millis(100);
 /// Most bytes that a TLS connection holds of what it sends.
 const SEALED_BYTES_MAX: usize = 16 << 10;
 /// What dials upstreams for a worker.
@@ -67,29 +65,9 @@ pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
     }
 }
 
-/// Dials for a request of the client that `info` describes, repeatedly until `give_up_at`.
-/// `preface` is sent first, before TLS.
-pub async fn reach(
-    dialler: &Dialler,
-    to: &HttpUpstream,
-    (spoken, preface): (Spoken, &[u8]),
-    give_up_at: Instant,
-    info: &ConnectionInfo,
-) -> Result<Dialled, DialFailure> {
-    loop {
-        let failure = match dial_once(dialler, to, (spoken, preface), info).await {
-            Ok(dialled) => return Ok(dialled),
-            Err(failure) => failure,
-        };
-        let is_loop = matches!(failure.reason, Reason::Loop(_));
-        if is_loop || Instant::now() >= give_up_at || dialler.engine.is_draining() {
-            return Err(failure);
-        }
-        sleep(WAIT_STEP).await;
-    }
-}
-
-async fn dial_once(
+/// Dials once for a request of the client that `info` describes. `preface` is sent first, before
+/// TLS.
+pub async fn dial(
     dialler: &Dialler,
     to: &HttpUpstream,
     (spoken, preface): (Spoken, &[u8]),
@@ -132,7 +110,7 @@ async fn connect(
     };
     // A relay's writes are the client's: with first bytes a small one would wait for an answer.
     let options = DialOptions::default();
-    let dialled = dial::dial(&dialler.names, &dialler.engine, info, &target, &options).await;
+    let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
     let connected = dialled.map_err(|undialled| undialled.end.reason)?;
     if let Some(address) = connected.address {
         *name = address.to_string().into();

@@ -37,6 +37,8 @@ pub struct Http1Connection {
     received_held: usize,
     /// Whether it has carried a request before.
     pub reused: bool,
+    /// Whether it is closed after the response, although it could be kept.
+    pub is_single_use: bool,
     /// The address that was dialled.
     pub name: Arc<str>,
     /// How long the upstream keeps the connection without a request, by its last response.
@@ -58,6 +60,7 @@ impl Http1Connection {
             received: BytesMut::new(),
             received_held: 0,
             reused: false,
+            is_single_use: false,
             name,
             said_timeout: None,
             scanner: Scanner::default(),
@@ -181,7 +184,7 @@ impl Http1Connection {
 
     /// Whether it can carry another request after a complete response.
     pub fn goes_on(&self) -> bool {
-        self.keep_alive && self.received.is_empty()
+        self.keep_alive && !self.is_single_use && self.received.is_empty()
     }
 
     /// Whether an idle connection is still open and silent. With `look` the kernel is asked, too.

@@ -3,11 +3,12 @@
 
 use std::fmt::Display;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::info::Measured;
-use crate::info::{Alpn, Decided, End, Outcome, TlsCompression, UpstreamName};
+use crate::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
+use crate::reason::Reason;
 use crate::request::{Coded, RequestInfo};
 use eyelet_wire::version;
 
@@ -18,8 +19,10 @@ pub struct Line<'a> {
     pub decided: &'a Decided,
     /// Its measurements.
     pub measured: &'a Measured,
-    /// How it ended.
-    pub end: &'a End,
+    /// How it ended, or what its rule does with it.
+    pub outcome: Outcome,
+    /// Why it ended. `None`: it was decided, and goes on.
+    pub reason: Option<&'a Reason>,
     /// The request, if the line is about one.
     pub http: Option<&'a RequestInfo<'a>>,
 }
@@ -35,6 +38,8 @@ pub struct Opening {
 const OPENING_LEN: usize = 29;
 /// Offset of the time in it.
 const TIME_AT: usize = 9;
+/// Bytes of a time with milliseconds.
+const TIME_LEN: usize = 24;
 /// The last second of the year 9999, the last year that RFC 3339 can write.
 const UNIX_S_MAX: u64 = 253_402_300_799;
 
@@ -74,19 +79,32 @@ impl Line<'_> {
             Some(info) => request(out, info),
             None => out.extend_from_slice(NO_REQUEST),
         }
-        out.extend_from_slice(b"}\n");
+        out.extend_from_slice(br#","client_ip":""#);
+        ip(out, measured.client.ip());
+        out.extend_from_slice(br#"","event":""#);
+        out.extend_from_slice(self.event().as_bytes());
+        out.extend_from_slice(b"\"}\n");
+    }
+
+    /// What the line is about.
+    pub fn event(&self) -> &'static str {
+        match (self.reason, self.http) {
+            (None, _) => "decided",
+            (Some(_), Some(_)) => "request",
+            (Some(_), None) => "end",
+        }
     }
 
     fn write_verdict(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(br#","outcome":"#);
-        plain(out, outcome_name(self.end.outcome));
+        plain(out, outcome_name(self.outcome));
         out.extend_from_slice(br#","rule":"#);
         or_null(out, self.decided.rule.map(|rule| self.decided.labels.rule(rule)), text);
         out.extend_from_slice(br#","reason":"#);
-        match self.end.reason.fixed_text() {
+        or_null(out, self.reason, |out, reason| match reason.fixed_text() {
             Some(fixed) => text(out, fixed),
-            None => display(out, &self.end.reason),
-        }
+            None => display(out, reason),
+        });
     }
 
     fn write_hello(&self, out: &mut Vec<u8>) {
@@ -153,6 +171,14 @@ impl Default for Opening {
 }
 
 impl Opening {
+    /// The time of a line, as RFC 3339 writes it.
+    pub(super) fn write_time(&mut self, out: &mut Vec<u8>, steady_ms: u64) {
+        let at = out.len();
+        self.write(out, steady_ms);
+        out.drain(at..at + TIME_AT);
+        out.truncate(at + TIME_LEN);
+    }
+
     fn write(&mut self, out: &mut Vec<u8>, steady_ms: u64) {
         let unix_ms = steady_ms.saturating_add_signed(self.ahead_ms);
         let (unix_s, ms) = (unix_ms / 1000, (unix_ms % 1000) as u16);
@@ -209,12 +235,7 @@ fn address(out: &mut Vec<u8>, address: SocketAddr) {
     out.push(b'"');
     match address {
         SocketAddr::V4(v4) => {
-            let [a, b, c, d] = v4.ip().octets();
-            number(out, a.into());
-            for octet in [b, c, d] {
-                out.push(b'.');
-                number(out, octet.into());
-            }
+            ip(out, (*v4.ip()).into());
             out.push(b':');
             number(out, v4.port().into());
         }
@@ -222,6 +243,21 @@ fn address(out: &mut Vec<u8>, address: SocketAddr) {
         SocketAddr::V6(v6) => _ = write!(out, "{v6}"),
     }
     out.push(b'"');
+}
+
+fn ip(out: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            number(out, a.into());
+            for octet in [b, c, d] {
+                out.push(b'.');
+                number(out, octet.into());
+            }
+        }
+        // Writing into a Vec cannot fail.
+        IpAddr::V6(v6) => _ = write!(out, "{v6}"),
+    }
 }
 
 /// A decimal number. Half of a line's numbers are parts of addresses, with three digits at most.
@@ -285,9 +321,11 @@ fn is_plain_word(word: &[u8; 8]) -> bool {
     (less(word, b' ') | is(b'"') | is(b'\\')) & (ONES << 7) == 0
 }
 
-fn outcome_name(outcome: Outcome) -> &'static str {
+/// The name of an outcome.
+pub(super) fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Failed => "failed",
+        Outcome::Left => "left",
         Outcome::Redirected => "redirected",
         Outcome::Refused => "refused",
         Outcome::Spliced => "spliced",

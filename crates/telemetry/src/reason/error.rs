@@ -78,6 +78,13 @@ pub struct Http2Failure {
     pub received: bool,
 }
 
+impl Http2Failure {
+    /// Whether the peer wanted no more: NO_ERROR or CANCEL, as a browser sends for a closed tab.
+    pub fn is_leave(self) -> bool {
+        self.received && matches!(self.code, 0 | 8)
+    }
+}
+
 /// The names of RFC 9113 section 7, by code.
 const HTTP2_CODES: [&str; 14] = [
     "NO_ERROR",

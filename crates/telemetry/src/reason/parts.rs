@@ -44,6 +44,8 @@ pub enum Class {
     Drained,
     /// An internal error.
     Internal,
+    /// The client left: it closed a tab, lost its network, or was only looking.
+    Left,
     /// A peer broke a protocol, or speaks another one.
     Protocol,
     /// Refused by a rule or a limit of the configuration.
@@ -66,6 +68,7 @@ impl Class {
             Self::Configuration => "configuration",
             Self::Drained => "drained",
             Self::Internal => "internal",
+            Self::Left => "left",
             Self::Protocol => "protocol",
             Self::Refused => "refused",
             Self::Reset => "reset",
@@ -73,6 +76,36 @@ impl Class {
             Self::Timeout => "timeout",
             Self::Unreachable => "unreachable",
         }
+    }
+}
+
+/// Why there is no certificate for a name that is ordered from an ACME server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateLack {
+    /// More names are asked for at once than can be ordered.
+    Busy,
+    /// The last order failed. The diagnostics say why.
+    Failed,
+    /// The hello has no name.
+    NoName,
+    /// It is ordered, and not issued yet.
+    Ordered,
+    /// It was not issued while the client waited.
+    Slow,
+    /// More names are served than may be ordered for clients.
+    TooMany,
+}
+
+impl fmt::Display for CertificateLack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "too many names are asked for at once",
+            Self::Failed => "the last order failed",
+            Self::NoName => "the hello has no name",
+            Self::Ordered => "it is ordered, and not issued yet",
+            Self::Slow => "it was not issued while the client waited",
+            Self::TooMany => "more names are served than may be ordered for clients",
+        })
     }
 }
 

@@ -25,6 +25,7 @@ rows! {
     Reason::Answered => "`answered by Eyelet`",
     Reason::SwitchedProtocols => "`switched protocols`",
     Reason::Redirected => "`http_redirect`",
+    Reason::Validated => "`an ACME server validated the name`",
     Reason::ClientClosed(None) => "`client closed`",
     Reason::UpstreamClosed => "`upstream closed`",
     Reason::ClosedAfterResponse => "`closed after a response`",
@@ -86,6 +87,7 @@ rows! {
     Reason::Record(RecordFault::SequenceExhausted) => "`client: the keys are used up`",
     Reason::Record(fault) if fault.whose() == Whose::Ours => "`client: …` (ours)",
     Reason::Record(_) => "`client: …` (TLS)",
+    Reason::Http2(Peer::Client, failure) if failure.is_leave() => "`client: HTTP/2: … received`",
     Reason::Http2(Peer::Client, _) => "`client: HTTP/2: …`",
     Reason::StreamFlood(_) => "`client: HTTP/2: ENHANCE_YOUR_CALM: …`",
     Reason::Request(_, _) => "`request: …`",
@@ -98,6 +100,7 @@ rows! {
     Reason::Http2(Peer::Upstream, _) => "`upstream: HTTP/2: …`",
     Reason::UpstreamWantsHttp1 => "`upstream: it wants HTTP/1.1`",
     Reason::Configuration(_) => "`configuration: …`",
+    Reason::NoCertificate(_) => "`no certificate: …`",
     Reason::NoDestination => "`no destination to splice to`",
     Reason::MixedFamilies => "`upstream: it is not of the client's address family`",
     Reason::CodingFailed => "`the coding failed`",
@@ -140,6 +143,7 @@ fn plain_examples() -> Vec<Reason> {
         Reason::UpstreamReset,
         Reason::UpstreamUnread,
         Reason::UpstreamWantsHttp1,
+        Reason::Validated,
     ]
 }
 
@@ -155,6 +159,7 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::Guarded(Box::new(Guarded { ip: address().ip(), name: None })),
         Reason::Handshake(HandshakeFault::Alert(48), detail()),
         Reason::Handshake(HandshakeFault::Internal, detail()),
+        Reason::Http2(Peer::Client, Http2Failure { code: 8, received: true }),
         Reason::Http2(Peer::Client, calm(false)),
         Reason::Http2(Peer::Upstream, calm(true)),
         Reason::Internal("a panic"),
@@ -205,6 +210,15 @@ fn grouped_examples() -> Vec<Reason> {
         L::UpstreamBody,
     ];
     all.extend(limits.map(|limit| Reason::Timeout(limit, None)));
+    let lacks = [
+        CertificateLack::Busy,
+        CertificateLack::Failed,
+        CertificateLack::NoName,
+        CertificateLack::Ordered,
+        CertificateLack::Slow,
+        CertificateLack::TooMany,
+    ];
+    all.extend(lacks.map(Reason::NoCertificate));
     let sheds = [
         Shed::Excess,
         Shed::Idle,

@@ -14,6 +14,7 @@ use eyelet_config::RuleNames;
 use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
 use crate::labels::Labels;
+use crate::log::read::LoggedLine;
 use crate::reason::{Detail, Reason};
 
 /// The line for serde: every field in the order of docs/access-log.md.
@@ -26,7 +27,7 @@ struct Serial<'a> {
     destination: Option<SocketAddr>,
     outcome: Outcome,
     rule: Option<&'a str>,
-    reason: String,
+    reason: Option<String>,
     sni: Option<&'a str>,
     alpn: Option<Vec<Cow<'a, str>>>,
     tls_version: Option<&'static str>,
@@ -44,6 +45,8 @@ struct Serial<'a> {
     bytes_identity: Option<u64>,
     bytes_sent: Option<u64>,
     why_not: Option<&'static str>,
+    client_ip: IpAddr,
+    event: &'static str,
 }
 
 #[derive(Serialize)]
@@ -53,7 +56,7 @@ struct Shadow<'a> {
 }
 
 fn serial(line: &Line<'_>) -> Vec<u8> {
-    let Line { decided, measured, end, http } = *line;
+    let Line { decided, measured, outcome, reason, http } = *line;
     let rule = |rule| decided.labels.rule(rule);
     let started = UNIX_EPOCH + Duration::from_millis(measured.started_unix_ms);
     let shadow = |&(n, outcome): &(u32, Outcome)| Shadow { rule: rule(n), outcome };
@@ -64,9 +67,9 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         listener: decided.labels.listener(decided.listener),
         client: measured.client,
         destination: decided.destination,
-        outcome: end.outcome,
+        outcome,
         rule: decided.rule.map(rule),
-        reason: end.reason.to_string(),
+        reason: reason.map(ToString::to_string),
         sni: decided.sni.as_deref(),
         alpn: decided.alpn.as_ref().map(|alpn| alpn.names().collect()),
         tls_version: decided.tls_version.and_then(version_name),
@@ -89,6 +92,8 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         bytes_identity: http.map(|request| request.coded.bytes_identity),
         bytes_sent: http.map(|request| request.coded.bytes_sent),
         why_not: http.and_then(|request| request.coded.why_not),
+        client_ip: measured.client.ip(),
+        event: line.event(),
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -132,8 +137,8 @@ fn count() -> impl Strategy<Value = u64> {
 }
 
 fn outcome() -> impl Strategy<Value = Outcome> {
-    use Outcome::{Failed, Redirected, Refused, Spliced, Terminated};
-    prop::sample::select(vec![Failed, Redirected, Refused, Spliced, Terminated])
+    use Outcome::{Failed, Left, Redirected, Refused, Spliced, Terminated};
+    prop::sample::select(vec![Failed, Left, Redirected, Refused, Spliced, Terminated])
 }
 
 fn rule() -> impl Strategy<Value = u32> {
@@ -141,7 +146,7 @@ fn rule() -> impl Strategy<Value = u32> {
 }
 
 fn evidence() -> impl Strategy<Value = Evidence> {
-    let request = (vec(any::<std::net::IpAddr>(), 0..4), count());
+    let request = (vec(any::<IpAddr>(), 0..4), count());
     let dns = (any::<Option<bool>>(), option::of(request), option::of(boxed()));
     (dns, vec(string(), 0..3)).prop_map(|((agrees, request, fault), unknown)| {
         let request = request.map(|(addresses, at_unix_ms)| {
@@ -249,21 +254,47 @@ proptest! {
         measured in vec(measured(), 2),
         outcome in outcome(),
         reason in string(),
+        is_over in any::<bool>(),
         http in option::of(requests()),
     ) {
         decided.labels = Labels::new(1, [listener.into()].into(), NAMES.clone());
-        let end = End { outcome, reason: Reason::Response(Detail::of(reason)) };
+        let reason = is_over.then(|| Reason::Response(Detail::of(reason)));
         let (mut written, mut expected) = (Vec::new(), Vec::new());
         let mut opening = Opening::default();
         for measured in &measured {
             let http = http.as_ref().map(|((method, path, upstream), rest)| {
                 RequestInfo { method, path, upstream: upstream.as_deref(), ..*rest }
             });
-            let line = Line { decided: &decided, measured, end: &end, http: http.as_ref() };
+            let (reason, http) = (reason.as_ref(), http.as_ref());
+            let line = Line { decided: &decided, measured, outcome, reason, http };
             line.write(&mut written, &mut opening);
             expected.extend(serial(&line));
         }
         prop_assert_eq!(String::from_utf8(written), String::from_utf8(expected));
+    }
+
+    /// What is written can be read back; and no text makes the reader panic.
+    #[test]
+    fn a_line_is_read_back(decided in decided(), measured in measured(), text in string()) {
+        let mut decided = decided;
+        decided.labels = Labels::new(1, ["listener".into()].into(), NAMES.clone());
+        let reason = Reason::Response(Detail::of(&text));
+        let line = Line {
+            decided: &decided,
+            measured: &measured,
+            outcome: Outcome::Refused,
+            reason: Some(&reason),
+            http: None,
+        };
+        let mut written = Vec::new();
+        line.write(&mut written, &mut Opening::default());
+        let read = LoggedLine::read(std::str::from_utf8(&written).unwrap()).unwrap();
+        let place = |client: SocketAddr| (client.ip(), client.port());
+        prop_assert_eq!(read.client.map(place), Some(place(measured.client)));
+        prop_assert_eq!(read.sni.as_deref(), decided.sni.as_deref());
+        prop_assert_eq!(read.connect.as_deref(), decided.connect.as_deref());
+        prop_assert_eq!(read.reason, Some(reason.to_string()));
+        let _ = LoggedLine::read(&text);
     }
 
     #[test]

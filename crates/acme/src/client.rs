@@ -1,0 +1,205 @@
+//! HTTP to the ACME server: one connection a request, with limits on time and size. It notes what
+//! the server says of its clock and of when to come back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER};
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::error::with_sources;
+
+/// From the name's resolution to the last byte of the answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of an answer. A chain of certificates has less than 16 KiB.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// The longest Retry-After: no server blocks a client for more than a week.
+const RETRY_AFTER_SECS_MAX: u64 = 7 * 24 * 3600;
+/// Where https is, without a port in the URL.
+const HTTPS_PORT: u16 = 443;
+
+/// A client with what its answers said. Clones share that.
+#[derive(Clone)]
+pub struct Client {
+    tls: Arc<ClientConfig>,
+    said: Arc<Mutex<Said>>,
+}
+
+/// What the answers said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    /// Not to ask again before.
+    retry_at: Option<SystemTime>,
+    /// How far the server's clock is ahead of ours, in seconds.
+    ahead_secs: i64,
+}
+
+impl Client {
+    /// A client that verifies the server by these roots.
+    pub fn new(tls: Arc<ClientConfig>) -> Self {
+        Self { tls, said: Arc::default() }
+    }
+
+    /// When the server wants to be asked again, since the last call.
+    pub fn take_retry_at(&self) -> Option<SystemTime> {
+        lock(&self.said).retry_at.take()
+    }
+
+    /// How far the server's clock is ahead of ours, in seconds.
+    pub fn ahead_secs(&self) -> i64 {
+        lock(&self.said).ahead_secs
+    }
+
+    async fn ask(
+        self,
+        mut request: Request<BodyWrapper<Bytes>>,
+    ) -> Result<BytesResponse, Box<dyn std::error::Error + Send + Sync>> {
+        let uri = request.uri().clone();
+        let authority = uri.authority().ok_or("a URL of the server has no host")?.clone();
+        if uri.scheme_str() != Some("https") {
+            return Err(format!("{uri} is not https://").into());
+        }
+        let port = authority.port_u16().unwrap_or(HTTPS_PORT);
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned())?;
+        let stream = TcpStream::connect((host, port)).await?;
+        let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends with the sender.
+        drop(tokio::spawn(connection));
+        request.headers_mut().insert(HOST, HeaderValue::from_str(authority.as_str())?);
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        *request.uri_mut() = path.parse::<Uri>()?;
+        let (mut parts, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+        bound_retry_after(&mut parts);
+        self.note(&parts);
+        let is_problem = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| {
+            kind.to_str().is_ok_and(|kind| kind.starts_with("application/problem+json"))
+        });
+        if !parts.status.is_success() && !is_problem {
+            // The library would report that this is not JSON.
+            return Err(format!("{uri} answers with status {}", parts.status).into());
+        }
+        Ok(BytesResponse::from(Response::from_parts(parts, Full::new(body))))
+    }
+
+    fn note(&self, parts: &http::response::Parts) {
+        let now = SystemTime::now();
+        let field = |name| parts.headers.get(name)?.to_str().ok();
+        let mut said = lock(&self.said);
+        if let Some(date) = field(DATE).and_then(|date| httpdate::parse_http_date(date).ok()) {
+            said.ahead_secs = match date.duration_since(now) {
+                Ok(ahead) => ahead.as_secs().try_into().unwrap_or(i64::MAX),
+                Err(behind) => -i64::try_from(behind.duration().as_secs()).unwrap_or(i64::MAX),
+            };
+        }
+        let is_asked_to_wait = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
+            .contains(&parts.status);
+        if is_asked_to_wait && let Some(after) = field(RETRY_AFTER) {
+            said.retry_at = match after.trim().parse() {
+                Ok(secs) => now.checked_add(Duration::from_secs(secs)),
+                Err(_) => httpdate::parse_http_date(after.trim()).ok(),
+            };
+        }
+    }
+}
+
+/// Bounds the seconds of Retry-After. The library adds them to the time, and would panic.
+fn bound_retry_after(parts: &mut http::response::Parts) {
+    let secs = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let is_number = secs.is_some_and(|secs| secs.trim().bytes().all(|byte| byte.is_ascii_digit()));
+    let parsed = secs.and_then(|secs| secs.trim().parse::<u64>().ok());
+    if is_number && parsed.is_none_or(|secs| secs > RETRY_AFTER_SECS_MAX) {
+        parts.headers.insert(RETRY_AFTER, RETRY_AFTER_SECS_MAX.into());
+    }
+}
+
+impl HttpClient for Client {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let asked = self.clone().ask(request);
+        Box::pin(async move {
+            match tokio::time::timeout(REQUEST_TIMEOUT, asked).await {
+                Ok(answer) => answer.map_err(|error| Error::Other(with_sources(&*error).into())),
+                Err(_) => {
+                    let secs = REQUEST_TIMEOUT.as_secs();
+                    Err(Error::Other(format!("no answer within {secs} s").into()))
+                }
+            }
+        })
+    }
+}
+
+/// No operation under this lock can panic half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn client() -> Client {
+        Client::new(Arc::new(eyelet_tls::provider::key_only().unwrap()))
+    }
+
+    fn answered(status: u16, fields: &[(&str, String)]) -> Client {
+        let mut response = Response::builder().status(status);
+        for (name, value) in fields {
+            response = response.header(*name, value);
+        }
+        let mut parts = response.body(()).unwrap().into_parts().0;
+        bound_retry_after(&mut parts);
+        let client = client();
+        client.note(&parts);
+        client
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_by_a_day_is_noticed() {
+        let day = Duration::from_hours(24);
+        let said = |date| answered(200, &[("date", httpdate::fmt_http_date(date))]).ahead_secs();
+        let now = SystemTime::now();
+        for (date, ahead) in [(now + day, 86_400), (now - day, -86_400), (now, 0)] {
+            assert!(said(date).abs_diff(ahead) < 60, "{ahead}");
+        }
+        assert_eq!(answered(200, &[]).ahead_secs(), 0);
+    }
+
+    #[test]
+    fn a_server_that_asks_to_wait_is_obeyed_once() {
+        let in_secs = |client: &Client| {
+            let at = client.take_retry_at()?;
+            Some(at.duration_since(SystemTime::now()).unwrap_or_default().as_secs())
+        };
+        let client = answered(429, &[("retry-after", "120".into())]);
+        assert!(in_secs(&client).is_some_and(|secs| secs > 60 && secs <= 120));
+        assert_eq!(in_secs(&client), None);
+        let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(7200));
+        let client = answered(503, &[("retry-after", date)]);
+        assert!(in_secs(&client).is_some_and(|secs| secs > 3600));
+        // Where an order is polled this is how often.
+        assert_eq!(in_secs(&answered(200, &[("retry-after", "5".into())])), None);
+        assert_eq!(in_secs(&answered(429, &[("retry-after", "soon".into())])), None);
+        for huge in [u64::MAX.to_string(), "9".repeat(30)] {
+            let secs = in_secs(&answered(429, &[("retry-after", huge)])).unwrap();
+            assert!(secs <= RETRY_AFTER_SECS_MAX && secs > RETRY_AFTER_SECS_MAX / 2);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Why a certificate could not be had from the ACME server, and what the operator can do about it.
+
+use instant_acme::Problem;
+
+/// Why an attempt failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AcmeError {
+    /// The server cannot be reached, or does not speak ACME.
+    #[error("the ACME server cannot be used: {0}")]
+    Server(String),
+    /// The server refuses, for this reason.
+    #[error("the ACME server refuses: {}", described(.0))]
+    Refused(Problem),
+    /// The server could not validate the name.
+    #[error("the ACME server could not validate the name by {challenge}: {why}")]
+    Invalid {
+        /// The challenge's name.
+        challenge: &'static str,
+        /// What the server says.
+        why: String,
+    },
+    /// The server offers no challenge that this edge can answer.
+    #[error("the ACME server offers no challenge that this edge answers")]
+    NoChallenge,
+    /// The server did not finish in time.
+    #[error("the ACME server did not finish the order in time")]
+    Slow,
+    /// The account or the certificates cannot be stored.
+    #[error("{0}")]
+    Store(String),
+    /// A key or a request could not be made.
+    #[error("{0}")]
+    Library(String),
+    /// Too many orders for names that clients asked for.
+    #[error("more than the bounded number of orders were made for clients in the last minute")]
+    Rate,
+}
+
+impl AcmeError {
+    /// Whether the server decided against it, so that asking again soon is of no use.
+    pub fn is_verdict(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Invalid { .. } | Self::NoChallenge)
+    }
+
+    /// The type of the server's problem, without its namespace (RFC 8555 section 6.7).
+    pub fn problem(&self) -> &str {
+        match self {
+            Self::Refused(problem) => {
+                let kind = problem.r#type.as_deref().unwrap_or_default();
+                kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or(kind)
+            }
+            _ => "",
+        }
+    }
+
+    /// What the operator can do.
+    pub fn advice(&self, name: &str) -> String {
+        match (self, self.problem()) {
+            (Self::Invalid { challenge: TLS_ALPN, .. }, _) => {
+                format!("port 443 of {name} must lead to a listener of this rule")
+            }
+            (Self::Invalid { .. }, _) => {
+                format!("port 80 of {name} must lead to a listener of kind \"http_redirect\"")
+            }
+            (_, "rateLimited") => "the next attempt keeps to the server's limit".into(),
+            (_, "rejectedIdentifier" | "unsupportedIdentifier") => {
+                format!("this server issues nothing for {name}: remove it from the rule")
+            }
+            (_, "caa") => format!("a CAA record of {name} must allow this server"),
+            (_, "externalAccountRequired") => {
+                "set `external_account_id` and `external_account_key_file` in [acme]".into()
+            }
+            (_, "userActionRequired") => "the server wants its new terms agreed to".into(),
+            (_, "invalidContact" | "unsupportedContact") => "mend `contact` in [acme]".into(),
+            (Self::Server(why), _) if why.contains("certificate") => {
+                "set `ca` in [acme] for a server with a private CA, and see that the clock of this \
+                 machine is right"
+                    .into()
+            }
+            (Self::Server(_), _) => {
+                "see that `directory` in [acme] is right and can be reached from here".into()
+            }
+            (Self::NoChallenge, _) => "add a listener of kind \"http_redirect\"".into(),
+            (Self::Store(_), _) => "see that it can be written to".into(),
+            _ => "it is tried again".into(),
+        }
+    }
+}
+
+/// The name of TLS-ALPN-01 in messages.
+pub const TLS_ALPN: &str = "TLS-ALPN-01";
+/// The name of HTTP-01 in messages.
+pub const HTTP: &str = "HTTP-01";
+
+impl From<instant_acme::Error> for AcmeError {
+    fn from(error: instant_acme::Error) -> Self {
+        match error {
+            instant_acme::Error::Api(problem) => Self::Refused(problem),
+            instant_acme::Error::Timeout(_) => Self::Slow,
+            other => Self::Server(with_sources(&other)),
+        }
+    }
+}
+
+/// What a problem says, with what it says of each name.
+pub fn described(problem: &Problem) -> String {
+    let kind = problem.r#type.as_deref().unwrap_or("no type");
+    let detail = problem.detail.as_deref().unwrap_or("no detail");
+    let parts = problem.subproblems.iter().map(|part| format!("; {part}"));
+    format!("{detail} ({kind}){}", parts.collect::<String>())
+}
+
+/// An error and what it comes from, in one line.
+pub fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,363 @@
+//! The account at one ACME server, and one order at a time and name: from the order to the
+//! certificate.
+
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use eyelet_config::certificate::{Pair, load_text, signing_key};
+use eyelet_config::{AcmeSettings, FleetSettings, external_account_key};
+use eyelet_sys::file::Stamp;
+use eyelet_telemetry::counters::Counters;
+use eyelet_tls::certificates::{CertificateMaker, Certificates};
+use eyelet_tls::client::roots_config;
+use eyelet_tls::tickets::SourceId;
+use instant_acme::{
+    Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType,
+    ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::sync::{Mutex, Semaphore};
+use zeroize::Zeroizing;
+
+use crate::client::Client;
+use crate::error::{AcmeError, HTTP, TLS_ALPN, described};
+use crate::store::{AcmeStore, Kind};
+use crate::table::Acme;
+
+/// Orders at a time: a public server limits requests a second.
+const ORDERS_MAX: usize = 4;
+/// How long the server may take for a validation, and again for a certificate. Both together are
+/// less than a lock lasts.
+const STEP_TIMEOUT: Duration = Duration::from_secs(100);
+/// The first pause between two looks at an order; without a Retry-After each is half as long again.
+const POLL: Duration = Duration::from_millis(500);
+const POLL_FACTOR: f32 = 1.5;
+
+/// One ACME server, as one configuration describes it.
+pub struct Issuer {
+    pub settings: AcmeSettings,
+    pub store: RefCell<AcmeStore>,
+    pub client: Client,
+    pub orders: Semaphore,
+    pub counters: Arc<Counters>,
+    pub table: Arc<Acme>,
+    maker: CertificateMaker,
+    /// The account, and since when it is known.
+    account: Mutex<Option<(Account, Instant)>>,
+    /// Whether the clock was reported to be wrong.
+    is_clock_wrong: Cell<bool>,
+}
+
+/// A published answer to a challenge. Dropping it withdraws the answer.
+struct Published<'a> {
+    issuer: &'a Issuer,
+    name: Box<str>,
+    token: String,
+    kind: Kind,
+}
+
+impl Issuer {
+    /// Opens the store and reads the roots. The server is not asked yet.
+    pub fn new(
+        settings: &AcmeSettings,
+        fleet: Option<&FleetSettings>,
+        table: &Arc<Acme>,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, AcmeError> {
+        let tls = roots_config(settings.ca.as_deref());
+        let tls = tls.map_err(|error| AcmeError::Server(error.to_string()))?;
+        Ok(Self {
+            settings: settings.clone(),
+            store: RefCell::new(AcmeStore::open(settings, fleet)?),
+            client: Client::new(tls),
+            orders: Semaphore::new(ORDERS_MAX),
+            counters: counters.clone(),
+            table: table.clone(),
+            maker: CertificateMaker::new(),
+            account: Mutex::new(None),
+            is_clock_wrong: Cell::new(false),
+        })
+    }
+
+    /// The account: the one in the store, or a new one.
+    pub async fn account(&self) -> Result<Account, AcmeError> {
+        // Held over the creation, so that one account is made.
+        let mut known = self.account.lock().await;
+        if let Some((account, _)) = &*known {
+            return Ok(account.clone());
+        }
+        let id = &self.settings.directory;
+        let stored = self.store.borrow_mut().get(Kind::Account, id)?;
+        let builder = Account::builder_with_http(Box::new(self.client.clone()));
+        let account = match stored {
+            Some(stored) => {
+                let credentials = serde_json::from_slice(&stored).map_err(|error| {
+                    AcmeError::Store(format!("the stored account cannot be read: {error}"))
+                })?;
+                builder.from_credentials(credentials).await?
+            }
+            None => self.new_account().await?,
+        };
+        self.check_clock();
+        *known = Some((account.clone(), Instant::now()));
+        Ok(account)
+    }
+
+    async fn new_account(&self) -> Result<Account, AcmeError> {
+        let settings = &self.settings;
+        let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
+        let new = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let external = match &settings.external_account {
+            None => None,
+            Some(external) => {
+                let key = external_account_key(external).map_err(AcmeError::Library)?;
+                let key = BASE64_URL_SAFE_NO_PAD.decode(&*key).map(Zeroizing::new);
+                let key = key.map_err(|error| {
+                    let shown = external.key_file.display();
+                    AcmeError::Library(format!("{shown} is not base64url: {error}"))
+                })?;
+                Some(ExternalAccountKey::new(external.id.clone(), &key))
+            }
+        };
+        let builder = Account::builder_with_http(Box::new(self.client.clone()));
+        let made = builder.create(&new, settings.directory.clone(), external.as_ref()).await;
+        let (account, credentials) = made?;
+        let credentials = serde_json::to_vec(&credentials).map(Zeroizing::new);
+        let credentials = credentials.map_err(|error| AcmeError::Library(error.to_string()))?;
+        self.store.borrow_mut().put(Kind::Account, &settings.directory, &credentials)?;
+        tracing::info!("[acme] a new account at {}: {}", settings.directory, account.id());
+        Ok(account)
+    }
+
+    /// Forgets an account that the server did not know when it was asked at this time. Another name
+    /// may have made a new one meanwhile.
+    pub async fn forget_account(&self, asked: Instant) {
+        let mut known = self.account.lock().await;
+        if known.as_ref().is_some_and(|(_, since)| *since < asked) {
+            *known = None;
+            // A store that fails is reported with the next attempt.
+            let _ = self.store.borrow_mut().remove(Kind::Account, &self.settings.directory);
+        }
+    }
+
+    /// Orders a certificate. Returns its chain and its key, both PEM.
+    pub async fn order(
+        &self,
+        name: &str,
+        replaces: Option<CertificateIdentifier<'static>>,
+        challenge: &ChallengeType,
+    ) -> Result<Zeroizing<Vec<u8>>, AcmeError> {
+        let account = self.account().await?;
+        let identifiers = [Identifier::Dns(name.to_owned())];
+        let mut new = NewOrder::new(&identifiers);
+        if let Some(profile) = &self.settings.profile {
+            new = new.profile(profile);
+        }
+        let mut order = match replaces {
+            None => account.new_order(&new).await?,
+            // It only gives the order a better place. Servers refuse it for many reasons.
+            Some(replaced) => match account.new_order(&new.replaces(replaced)).await {
+                Ok(order) => order,
+                Err(_) => {
+                    let mut new = NewOrder::new(&identifiers);
+                    if let Some(profile) = &self.settings.profile {
+                        new = new.profile(profile);
+                    }
+                    account.new_order(&new).await?
+                }
+            },
+        };
+        self.validate(name, &mut order, challenge).await?;
+        let key = KeyPair::generate().map_err(library)?;
+        let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(library)?;
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(&key).map_err(library)?;
+        order.finalize_csr(request.der()).await?;
+        let chain = order.poll_certificate(&retries()).await?;
+        self.check_clock();
+        Ok(Zeroizing::new([key.serialize_pem().as_bytes(), chain.as_bytes()].concat()))
+    }
+
+    /// Has the server validate the name.
+    async fn validate(
+        &self,
+        name: &str,
+        order: &mut Order,
+        wanted: &ChallengeType,
+    ) -> Result<(), AcmeError> {
+        let (mut used, mut published) = (TLS_ALPN, Vec::new());
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            match authorization.status {
+                AuthorizationStatus::Pending => {}
+                AuthorizationStatus::Valid => continue,
+                _ => return Err(invalid(used, &mut authorization).await),
+            }
+            let mut challenge =
+                authorization.challenge(wanted.clone()).ok_or(AcmeError::NoChallenge)?;
+            let kind = match challenge.r#type {
+                ChallengeType::Http01 => Kind::Http,
+                _ => Kind::TlsAlpn,
+            };
+            used = if kind == Kind::Http { HTTP } else { TLS_ALPN };
+            let token = challenge.token.clone();
+            let answer = challenge.key_authorization();
+            published.push(Published { issuer: self, name: name.into(), token, kind });
+            if let Some(newest) = published.last() {
+                self.publish(newest, answer.as_str())?;
+            }
+            challenge.set_ready().await?;
+        }
+        if order.state().status == OrderStatus::Ready {
+            return Ok(());
+        }
+        match order.poll_ready(&retries()).await {
+            Ok(OrderStatus::Ready) => Ok(()),
+            Err(instant_acme::Error::Timeout(_)) => Err(AcmeError::Slow),
+            Ok(_) | Err(instant_acme::Error::Api(_)) => {
+                let mut authorizations = order.authorizations();
+                match authorizations.next().await {
+                    Some(Ok(mut authorization)) => Err(invalid(used, &mut authorization).await),
+                    _ => Err(AcmeError::Invalid { challenge: used, why: "no reason".into() }),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the answer to a challenge known: to this process, and to those that share the store.
+    fn publish(&self, published: &Published<'_>, answer: &str) -> Result<(), AcmeError> {
+        let Published { name, token, kind, .. } = published;
+        match kind {
+            Kind::Http => self.table.set_answer(token, Some(answer)),
+            _ => self.table.set_validation(name, Some(self.validation(name, answer)?)),
+        }
+        self.store.borrow_mut().put(*kind, published.id(), answer.as_bytes())
+    }
+
+    /// Puts an answer that another process has published into the table. The caller withdraws it.
+    pub fn fetch(&self, kind: Kind, id: &str) -> bool {
+        let stored = self.store.borrow_mut().get(kind, id);
+        let Ok(Some(stored)) = stored else { return false };
+        let Ok(answer) = std::str::from_utf8(&stored) else { return false };
+        match kind {
+            Kind::Http => self.table.set_answer(id, Some(answer)),
+            _ => match self.validation(id, answer) {
+                Ok(certificates) => self.table.set_validation(id, Some(certificates)),
+                Err(_) => return false,
+            },
+        }
+        true
+    }
+
+    /// The certificate for TLS-ALPN-01 (RFC 8737 section 3): the name, and a digest of the key
+    /// authorization in a critical extension.
+    fn validation(&self, name: &str, answer: &str) -> Result<Arc<Certificates>, AcmeError> {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, answer.as_bytes());
+        let key = KeyPair::generate().map_err(library)?;
+        let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(library)?;
+        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest.as_ref())];
+        let certificate = params.self_signed(&key).map_err(library)?;
+        // Not compared with its key: the library that does that refuses the critical extension.
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let signing = signing_key(&key);
+        let signing =
+            signing.ok_or_else(|| AcmeError::Library("a new key does not sign".into()))?;
+        let certified = CertifiedKey::new(vec![certificate.der().clone()], signing);
+        let pair = Pair { certified, key, stamps: [Stamp::default(); 2] };
+        Ok(self.maker.make(pair, SourceId::NONE))
+    }
+
+    /// A chain and its key in the form that serves.
+    pub fn certificates(&self, name: &str, text: &[u8]) -> Result<Arc<Certificates>, AcmeError> {
+        let pair = load_text(Path::new(name), text);
+        let pair = pair.map_err(|error| {
+            AcmeError::Library(format!("the certificate cannot be used: {error}"))
+        })?;
+        // A path of the configuration does not begin like this.
+        let source = SourceId::new(format!("\0acme {name}").as_bytes());
+        Ok(self.maker.make(pair, source))
+    }
+
+    /// Reports once that this machine's clock and the server's differ.
+    fn check_clock(&self) {
+        /// Certificates are valid from an hour before they are issued (Let's Encrypt).
+        const AHEAD_SECS_MAX: u64 = 3600;
+        let ahead = self.client.ahead_secs();
+        let is_wrong = ahead.unsigned_abs() > AHEAD_SECS_MAX;
+        if is_wrong && !self.is_clock_wrong.replace(is_wrong) {
+            let hours = ahead.unsigned_abs() / 3600;
+            let which = if ahead > 0 { "behind" } else { "ahead of" };
+            tracing::error!(
+                "[acme] the clock of this machine is {hours} hours {which} the server's: \
+                 certificates will look expired or not yet valid; set the clock"
+            );
+        }
+        self.is_clock_wrong.set(is_wrong);
+    }
+}
+
+impl Drop for Published<'_> {
+    fn drop(&mut self) {
+        match self.kind {
+            Kind::Http => self.issuer.table.set_answer(&self.token, None),
+            _ => self.issuer.table.set_validation(&self.name, None),
+        }
+        // An answer that stays is of no use to anybody.
+        let _ = self.issuer.store.borrow_mut().remove(self.kind, self.id());
+    }
+}
+
+impl Published<'_> {
+    fn id(&self) -> &str {
+        if self.kind == Kind::Http { &self.token } else { &self.name }
+    }
+}
+
+/// A certificate that nobody trusts, for handshakes of this process with itself.
+///
+/// # Errors
+/// If no key can be made.
+pub fn stand_in() -> Result<Arc<Certificates>, String> {
+    let key = KeyPair::generate().map_err(|error| error.to_string())?;
+    let certificate = CertificateParams::default().self_signed(&key);
+    let certificate = certificate.map_err(|error| error.to_string())?;
+    let text = Zeroizing::new(key.serialize_pem() + &certificate.pem());
+    let pair = load_text(Path::new("stand-in"), text.as_bytes());
+    let pair = pair.map_err(|error| error.to_string())?;
+    Ok(CertificateMaker::new().make(pair, SourceId::NONE))
+}
+
+/// Why the server could not validate.
+async fn invalid(used: &'static str, authorization: &mut AuthorizationHandle<'_>) -> AcmeError {
+    let why = match authorization.refresh().await {
+        Ok(state) => state.challenges.iter().find_map(|challenge| challenge.error.as_ref()),
+        Err(_) => None,
+    };
+    let why = why.map_or_else(|| "it does not say why".into(), described);
+    AcmeError::Invalid { challenge: used, why }
+}
+
+/// The identifier of a certificate for its renewal (RFC 9773 section 4.1).
+pub fn identifier(leaf: &CertificateDer<'_>) -> Option<CertificateIdentifier<'static>> {
+    CertificateIdentifier::try_from(leaf).ok().map(CertificateIdentifier::into_owned)
+}
+
+fn retries() -> RetryPolicy {
+    RetryPolicy::new().initial_delay(POLL).backoff(POLL_FACTOR).timeout(STEP_TIMEOUT)
+}
+
+fn library(error: rcgen::Error) -> AcmeError {
+    AcmeError::Library(format!("a key or a request cannot be made: {error}"))
+}

@@ -1,0 +1,306 @@
+//! The thread that orders and renews. It has a task for each name, so that a slow one delays no
+//! other.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use eyelet_config::{AcmeNames, AcmeSettings, Config, FleetSettings};
+use eyelet_telemetry::counters::{self, Counters};
+use eyelet_telemetry::reason::CertificateLack;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+
+use crate::error::AcmeError;
+use crate::issuer::Issuer;
+use crate::name::{NameKeeper, OrderPermit};
+use crate::schedule;
+use crate::store::Kind;
+use crate::table::{Acme, Ask, Entry};
+
+/// Names that are served because a client asked for them. Each costs about 4 KB.
+const ON_DEMAND_MAX: usize = 10_000;
+/// Orders for such names in a minute. A public server permits 300 new orders in three hours.
+const ON_DEMAND_ORDERS_MAX: u32 = 10;
+const MINUTE: Duration = Duration::from_mins(1);
+/// How long the start waits for stored certificates, so that the first clients have them.
+const START_WAIT: Duration = Duration::from_secs(2);
+/// How long an answer that another process published is used without another look.
+const FETCHED: Duration = Duration::from_secs(10);
+
+/// The table of certificates, and the thread that fills it. It ends when this is dropped.
+pub struct AcmeKeeper {
+    table: Arc<Acme>,
+    configured: watch::Sender<Option<Configured>>,
+    /// Until the thread is needed.
+    asked: Option<mpsc::Receiver<Ask>>,
+}
+
+#[derive(Clone, PartialEq)]
+struct Configured {
+    acme: AcmeSettings,
+    fleet: Option<FleetSettings>,
+    has_on_demand: bool,
+}
+
+impl AcmeKeeper {
+    /// A keeper without names.
+    ///
+    /// # Errors
+    /// If rustls refuses the configuration for validations.
+    pub fn new() -> io::Result<Self> {
+        let (table, asked) = Acme::new().map_err(io::Error::other)?;
+        let configured = watch::Sender::default();
+        Ok(Self { table: Arc::new(table), configured, asked: Some(asked) })
+    }
+
+    /// What workers look into.
+    pub fn table(&self) -> &Arc<Acme> {
+        &self.table
+    }
+
+    /// Keeps the certificates of this configuration from now on. The first call waits until those
+    /// that are stored serve.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn configure(&mut self, config: &Config) -> io::Result<()> {
+        let configured = config.acme.clone().map(|acme| Configured {
+            acme,
+            fleet: config.fleet.clone(),
+            has_on_demand: config.has_acme_on_demand(),
+        });
+        let is_on = configured.is_some();
+        self.table.is_on.store(is_on, Relaxed);
+        self.configured.send_if_modified(|known| {
+            let differs = *known != configured;
+            *known = configured;
+            differs
+        });
+        let Some(asked) = self.asked.take_if(|_| is_on) else { return Ok(()) };
+        let (table, configured) = (self.table.clone(), self.configured.subscribe());
+        let thread = std::thread::Builder::new().name("acme".into());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (has_begun, begun) = sync_channel(1);
+        let body = move || {
+            let thread = Thread::new(table);
+            LocalSet::new().block_on(&runtime, thread.run(configured, asked, has_begun));
+        };
+        thread.spawn(body)?;
+        // If the store does not answer in time, certificates serve once it does.
+        let _ = begun.recv_timeout(START_WAIT);
+        Ok(())
+    }
+}
+
+/// The state of the thread.
+struct Thread {
+    table: Arc<Acme>,
+    counters: Arc<Counters>,
+    configured: Option<Configured>,
+    issuer: Option<Rc<Issuer>>,
+    /// The tasks, and whether a client asked for the name.
+    tasks: HashMap<Box<str>, (AbortHandle, bool)>,
+    rate: Rc<RefCell<Rate>>,
+    /// When an issuer that could not be made is tried again, and after how many failures.
+    retry: Option<(Instant, u32)>,
+}
+
+/// Orders for names that clients asked for, in the last minute.
+struct Rate {
+    since: Instant,
+    orders: u32,
+}
+
+impl Thread {
+    fn new(table: Arc<Acme>) -> Self {
+        Self {
+            table,
+            counters: counters::register(),
+            configured: None,
+            issuer: None,
+            tasks: HashMap::new(),
+            rate: Rc::new(RefCell::new(Rate { since: Instant::now(), orders: 0 })),
+            retry: None,
+        }
+    }
+
+    async fn run(
+        mut self,
+        mut configured: watch::Receiver<Option<Configured>>,
+        mut asked: mpsc::Receiver<Ask>,
+        has_begun: SyncSender<()>,
+    ) {
+        configured.mark_changed();
+        loop {
+            let retry =
+                self.retry.map_or(MINUTE, |(at, _)| at.saturating_duration_since(Instant::now()));
+            tokio::select! {
+                // A question may be older than the configuration that answers it.
+                biased;
+                changed = configured.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let newest = configured.borrow_and_update().clone();
+                    self.configure(newest);
+                    // Only the start waits for this.
+                    let _ = has_begun.try_send(());
+                }
+                Some(ask) = asked.recv() => self.answer(ask),
+                () = tokio::time::sleep(retry), if self.retry.is_some() => self.open(),
+            }
+        }
+    }
+
+    fn configure(&mut self, newest: Option<Configured>) {
+        let before = std::mem::replace(&mut self.configured, newest);
+        let server = |configured: &Configured| {
+            let acme = AcmeSettings { wanted: AcmeNames::default(), ..configured.acme.clone() };
+            (acme, configured.fleet.clone())
+        };
+        let same = before.as_ref().map(server) == self.configured.as_ref().map(server);
+        if !same || self.issuer.is_none() {
+            self.end_tasks(|_, _| false);
+            (self.issuer, self.retry) = (None, None);
+            self.open();
+        } else {
+            self.follow();
+        }
+    }
+
+    /// Opens the store, and begins with the names.
+    fn open(&mut self) {
+        let Some(Configured { acme, fleet, .. }) = &self.configured else { return self.follow() };
+        match Issuer::new(acme, fleet.as_ref(), &self.table, &self.counters) {
+            Ok(issuer) => {
+                self.issuer = Some(Rc::new(issuer));
+                self.retry = None;
+            }
+            Err(error) => self.note_failure(&error),
+        }
+        self.follow();
+    }
+
+    fn note_failure(&mut self, error: &AcmeError) {
+        let failures = self.retry.map_or(1, |(_, failures)| failures + 1);
+        if failures == 1 {
+            let advice = error.advice("the server");
+            tracing::error!("[acme] {error}: {advice}. Until then nothing is ordered");
+        }
+        self.counters.acme_failures.up();
+        let pause = schedule::pause(failures, false, crate::name::chance());
+        self.retry = Some((Instant::now() + pause, failures));
+    }
+
+    /// Begins and ends tasks so that they are those of the newest configuration.
+    fn follow(&mut self) {
+        let configured = self.configured.clone();
+        let names = configured.as_ref().map_or(&[][..], |configured| &configured.acme.wanted.names);
+        let has_on_demand = configured.as_ref().is_some_and(|configured| configured.has_on_demand);
+        let is_listed = |name: &str| names.binary_search_by(|known| (**known).cmp(name)).is_ok();
+        self.end_tasks(|name, is_asked| is_listed(name) || is_asked && has_on_demand);
+        let tasks = &self.tasks;
+        self.table.retain(|name| is_listed(name) || tasks.contains_key(name));
+        let mut store_answers = true;
+        for name in names {
+            store_answers = self.begin(name, false, store_answers);
+        }
+    }
+
+    fn end_tasks(&mut self, stays: impl Fn(&str, bool) -> bool) {
+        self.tasks.retain(|name, (task, is_asked)| {
+            let stays = stays(name, *is_asked);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+    }
+
+    /// Begins with a name. With `looks` its stored certificate serves at once. Returns `false` if
+    /// the store does not answer.
+    fn begin(&mut self, name: &str, is_asked: bool, looks: bool) -> bool {
+        if matches!(self.table.certificates(name), Err(CertificateLack::Ordered)) {
+            let entry = Entry { certificates: None, lack: CertificateLack::Ordered };
+            self.table.set(name, entry);
+        }
+        let Some(issuer) = &self.issuer else { return looks };
+        let Slot::Vacant(vacant) = self.tasks.entry(name.into()) else { return looks };
+        let rate = self.rate.clone();
+        let permit =
+            is_asked.then(|| -> OrderPermit { Box::new(move || rate.borrow_mut().permits()) });
+        let mut kept = NameKeeper::new(issuer.clone(), name.into(), permit);
+        let answers = looks && kept.look().is_ok();
+        let task = spawn_local(kept.keep());
+        vacant.insert((task.abort_handle(), is_asked));
+        answers
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        match ask {
+            // The client may be gone.
+            Ask::Certificate(name, answer) => _ = answer.send(self.order(&name)),
+            Ask::Validation(name, answer) => self.fetch(Kind::TlsAlpn, name, answer),
+            Ask::Answer(token, answer) => self.fetch(Kind::Http, token, answer),
+        }
+    }
+
+    /// Begins to order a name that a client asks for.
+    fn order(&mut self, name: &str) -> Result<(), CertificateLack> {
+        // A task that has ended has given up, and its failure is forgotten.
+        if self.tasks.get(name).is_some_and(|(task, _)| task.is_finished()) {
+            self.tasks.remove(name);
+        }
+        if self.tasks.contains_key(name) {
+            return Ok(());
+        }
+        if self.issuer.is_none() {
+            return Err(CertificateLack::Failed);
+        }
+        if self.tasks.len() >= self.tasks_max() {
+            return Err(CertificateLack::TooMany);
+        }
+        self.table.retain(|known| known != name);
+        self.begin(name, true, false);
+        Ok(())
+    }
+
+    fn tasks_max(&mut self) -> usize {
+        self.tasks.retain(|_, (task, _)| !task.is_finished());
+        let listed = self.configured.as_ref().map_or(0, |c| c.acme.wanted.names.len());
+        listed + ON_DEMAND_MAX
+    }
+
+    /// Has the answer to a challenge that another process published in the table for a while.
+    fn fetch(&self, kind: Kind, id: Box<str>, answer: oneshot::Sender<()>) {
+        let Some(issuer) = self.issuer.clone() else { return };
+        if issuer.fetch(kind, &id) {
+            spawn_local(async move {
+                tokio::time::sleep(FETCHED).await;
+                match kind {
+                    Kind::Http => issuer.table.set_answer(&id, None),
+                    _ => issuer.table.set_validation(&id, None),
+                }
+            });
+        }
+        // The client may be gone.
+        let _ = answer.send(());
+    }
+}
+
+impl Rate {
+    fn permits(&mut self) -> bool {
+        if self.since.elapsed() >= MINUTE {
+            (self.since, self.orders) = (Instant::now(), 0);
+        }
+        self.orders += 1;
+        self.orders <= ON_DEMAND_ORDERS_MAX
+    }
+}

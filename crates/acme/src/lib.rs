@@ -1,0 +1,18 @@
+//! Certificates from an ACME server (RFC 8555): ordered, validated, stored and renewed while the
+//! edge serves. One thread does all that. A worker only looks into a table; it waits for the thread
+//! where a client asks for a name that is ordered for it. No connections of clients.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod error;
+mod issuer;
+mod keeper;
+mod name;
+mod schedule;
+mod store;
+mod table;
+
+pub use issuer::stand_in;
+pub use keeper::AcmeKeeper;
+pub use table::Acme;

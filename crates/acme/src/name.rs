@@ -1,0 +1,341 @@
+//! The life of one name: its certificate is looked up, ordered, served, renewed.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use eyelet_config::certificate::describe;
+use eyelet_telemetry::reason::CertificateLack;
+use eyelet_tls::certificates::Certificates;
+use instant_acme::{CertificateIdentifier, ChallengeType, Error};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use crate::error::AcmeError;
+use crate::issuer::Issuer;
+use crate::schedule;
+use crate::store::{Kind, LOCK_LIFETIME};
+use crate::table::Entry;
+
+/// For all that an order needs. Shorter than a lock lasts.
+const ORDER_TIMEOUT: Duration = Duration::from_mins(4);
+const _: () = assert!(ORDER_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
+/// Until a server that did not say when to renew is asked again.
+const ASK_FAILED: Duration = Duration::from_hours(1);
+/// The longest sleep: the wall clock may jump.
+const SLEEP_MAX: Duration = Duration::from_hours(1);
+/// Pauses between two looks for what another process orders; each is twice as long.
+const LOOK_MIN: Duration = Duration::from_millis(500);
+const LOOK_MAX: Duration = Duration::from_secs(30);
+/// Between two renewals by the server's advice: a server that always says "now" is not obeyed.
+const RENEWAL_MIN: Duration = Duration::from_hours(1);
+/// Accounts that are made one after the other when the server knows none of them.
+const RENEWED_ACCOUNTS_MAX: u32 = 2;
+/// How long the failure of a name that a client asked for is remembered.
+pub const FAILURE_KEPT: Duration = Duration::from_hours(1);
+
+/// The state of a name's task.
+pub struct NameKeeper {
+    issuer: Rc<Issuer>,
+    name: Box<str>,
+    held: Option<Held>,
+    failures: u32,
+    /// Accounts in a row that the server did not know.
+    accounts: u32,
+    /// When the last attempt began.
+    began: Instant,
+    /// The text of the last failure that was logged.
+    logged: String,
+    /// Challenges that have failed so far: the next one uses another kind.
+    tried: usize,
+    looks: u32,
+    renewed: Option<Instant>,
+    /// A client asked for it. Such names are ordered at a bounded rate.
+    permit: Option<OrderPermit>,
+}
+
+/// Says whether a name that a client asked for may be ordered now.
+pub type OrderPermit = Box<dyn Fn() -> bool>;
+
+/// A certificate that serves.
+struct Held {
+    not_before: SystemTime,
+    not_after: SystemTime,
+    identifier: Option<CertificateIdentifier<'static>>,
+    /// From 0 to 1: where in the time for renewals.
+    chance: f64,
+    renew_at: SystemTime,
+    /// When the server is asked when to renew.
+    ask_at: Instant,
+}
+
+/// What comes next.
+enum Next {
+    Sleep(Duration),
+    Order,
+}
+
+impl NameKeeper {
+    pub fn new(issuer: Rc<Issuer>, name: Box<str>, permit: Option<OrderPermit>) -> Self {
+        Self {
+            issuer,
+            name,
+            held: None,
+            failures: 0,
+            accounts: 0,
+            began: Instant::now(),
+            logged: String::new(),
+            tried: 0,
+            looks: 0,
+            renewed: None,
+            permit,
+        }
+    }
+
+    /// Keeps the name's certificate. It ends only for a name that a client asked for, and that
+    /// cannot be had.
+    pub async fn keep(mut self) {
+        let began = Instant::now();
+        loop {
+            let sleep = match self.step().await {
+                Ok(sleep) => {
+                    self.note_success();
+                    sleep
+                }
+                Err(error) => self.note_failure(&error).await,
+            };
+            let is_given_up = self.permit.is_some() && self.held.is_none() && self.failures > 0;
+            if is_given_up && began.elapsed() > FAILURE_KEPT {
+                return;
+            }
+            tokio::time::sleep(sleep.min(SLEEP_MAX)).await;
+        }
+    }
+
+    /// Looks, asks and orders as far as it is due. Returns how long to sleep.
+    async fn step(&mut self) -> Result<Duration, AcmeError> {
+        self.began = Instant::now();
+        if self.held.is_none() {
+            self.look()?;
+        }
+        if let Next::Sleep(sleep) = self.due().await {
+            return Ok(sleep);
+        }
+        if self.held.is_none()
+            && self.failures == 0
+            && self.permit.as_ref().is_some_and(|permit| !permit())
+        {
+            return Err(AcmeError::Rate);
+        }
+        let issuer = self.issuer.clone();
+        let Ok(_turn) = issuer.orders.acquire().await else { return Ok(SLEEP_MAX) };
+        let lock = issuer.store.borrow_mut().lock(&self.name)?;
+        let Some(lock) = lock else { return self.look_later() };
+        let ordered = tokio::time::timeout(ORDER_TIMEOUT, self.order()).await;
+        issuer.store.borrow_mut().unlock(&self.name, lock);
+        ordered.unwrap_or(Err(AcmeError::Slow))?;
+        Ok(Duration::ZERO)
+    }
+
+    /// Another process orders the name: looks for its certificate.
+    fn look_later(&mut self) -> Result<Duration, AcmeError> {
+        self.look()?;
+        let pause = LOOK_MIN.saturating_mul(1 << self.looks.min(8)).min(LOOK_MAX);
+        self.looks = self.looks.saturating_add(1);
+        Ok(pause)
+    }
+
+    /// Serves the stored certificate if it is newer than what serves.
+    pub fn look(&mut self) -> Result<bool, AcmeError> {
+        let stored = self.issuer.store.borrow_mut().get(Kind::Certificate, &self.name)?;
+        let Some(stored) = stored else { return Ok(false) };
+        let certificates = match self.issuer.certificates(&self.name, &stored) {
+            Ok(certificates) => certificates,
+            Err(error) => {
+                tracing::warn!("[acme] {}: stored: {error}; it is ordered anew", self.name);
+                return Ok(false);
+            }
+        };
+        let Some(held) = Held::read(&stored) else { return Ok(false) };
+        if self.held.as_ref().is_some_and(|known| known.not_before >= held.not_before) {
+            return Ok(false);
+        }
+        self.serve(held, certificates);
+        Ok(true)
+    }
+
+    fn serve(&mut self, held: Held, certificates: Arc<Certificates>) {
+        self.looks = 0;
+        self.held = Some(held);
+        let lack = CertificateLack::Ordered;
+        self.issuer.table.set(&self.name, Entry { certificates: Some(certificates), lack });
+    }
+
+    /// Whether a certificate is to be ordered now. Asks the server if that is due.
+    async fn due(&mut self) -> Next {
+        let Some(held) = &mut self.held else { return Next::Order };
+        let now = SystemTime::now();
+        if held.ask_at <= Instant::now() {
+            held.ask_at = Instant::now() + ask(&self.issuer, held).await;
+        }
+        let until = held.renew_at.duration_since(now).unwrap_or_default();
+        let latest = schedule::by_lifetime(held.not_before, held.not_after, 0.0);
+        let early = latest.duration_since(now).unwrap_or_default();
+        let rests = self.renewed.is_some_and(|renewed| renewed.elapsed() < RENEWAL_MIN);
+        match until {
+            Duration::ZERO if !early.is_zero() && rests => Next::Sleep(early.min(RENEWAL_MIN)),
+            Duration::ZERO => Next::Order,
+            until => Next::Sleep(until.min(held.ask_at.saturating_duration_since(Instant::now()))),
+        }
+    }
+
+    /// Orders the certificate, unless another process has done so.
+    async fn order(&mut self) -> Result<(), AcmeError> {
+        if self.look()? && !self.held.as_ref().is_some_and(Held::is_over) {
+            return Ok(());
+        }
+        let replaced = self.held.as_ref().and_then(|held| held.identifier.clone());
+        let challenges = self.challenges();
+        let challenge = &challenges[self.tried % challenges.len()];
+        let text = self.issuer.order(&self.name, replaced, challenge).await;
+        let text = text.inspect_err(|error| {
+            if matches!(error, AcmeError::Invalid { .. } | AcmeError::NoChallenge) {
+                self.tried += 1;
+            }
+        })?;
+        let certificates = self.issuer.certificates(&self.name, &text)?;
+        let held = Held::read(&text);
+        let held = held.ok_or_else(|| AcmeError::Server("its certificate is not X.509".into()))?;
+        self.issuer.counters.acme_issued.up();
+        tracing::info!("[acme] {}: the certificate is issued{}", self.name, held.lasts());
+        self.renewed = Some(Instant::now());
+        let stored = self.issuer.store.borrow_mut().put(Kind::Certificate, &self.name, &text);
+        // It serves also if it cannot be stored: then a restart orders it again.
+        self.serve(held, certificates);
+        stored
+    }
+
+    /// The challenges that the listeners can answer, the better one first.
+    fn challenges(&self) -> Vec<ChallengeType> {
+        let wanted = &self.issuer.settings.wanted;
+        let mut challenges = vec![ChallengeType::TlsAlpn01];
+        if wanted.has_http {
+            challenges.insert(usize::from(!wanted.prefers_http), ChallengeType::Http01);
+        }
+        challenges
+    }
+
+    fn note_success(&mut self) {
+        (self.failures, self.accounts) = (0, 0);
+        self.logged.clear();
+    }
+
+    /// Logs a failure once, and says how long to wait.
+    async fn note_failure(&mut self, error: &AcmeError) -> Duration {
+        let issuer = self.issuer.clone();
+        self.failures = self.failures.saturating_add(1);
+        if error.problem() == "accountDoesNotExist" {
+            issuer.forget_account(self.began).await;
+            self.accounts += 1;
+            if self.accounts <= RENEWED_ACCOUNTS_MAX {
+                tracing::warn!("[acme] {}: {error}; another account is made", self.name);
+                return Duration::ZERO;
+            }
+        }
+        let is_other_challenge =
+            matches!(error, AcmeError::Invalid { .. } | AcmeError::NoChallenge)
+                && self.failures < self.challenges().len() as u32;
+        if is_other_challenge {
+            tracing::info!("[acme] {}: {error}; the other challenge is tried", self.name);
+            return Duration::ZERO;
+        }
+        let mut pause = schedule::pause(self.failures, error.is_verdict(), chance());
+        if let Some(at) = issuer.client.take_retry_at() {
+            let asked = at.duration_since(SystemTime::now()).unwrap_or_default();
+            pause = pause.max(asked);
+        }
+        issuer.counters.acme_failures.up();
+        let text = error.to_string();
+        if self.logged != text {
+            let goes_on = match &self.held {
+                Some(held) => format!("the certificate{} stays in use", held.lasts()),
+                None => "clients that ask for it are refused".into(),
+            };
+            tracing::error!(
+                "[acme] {}: {text}: {}. Until then {goes_on}; the next attempt is in {} s",
+                self.name,
+                error.advice(&self.name),
+                pause.as_secs()
+            );
+            self.logged = text;
+        }
+        let lack = match error {
+            AcmeError::Rate => CertificateLack::Busy,
+            _ => CertificateLack::Failed,
+        };
+        let entry = Entry { certificates: None, lack };
+        issuer.table.set(&self.name, entry);
+        pause
+    }
+}
+
+/// Asks the server when to renew (RFC 9773). Returns how long to wait before it is asked again.
+async fn ask(issuer: &Issuer, held: &mut Held) -> Duration {
+    let Some(identifier) = &held.identifier else { return schedule::ASK_MAX };
+    // Thousands of names may ask at once.
+    let Ok(_turn) = issuer.orders.acquire().await else { return ASK_FAILED };
+    let asked = match issuer.account().await {
+        Ok(account) => account.renewal_info(identifier).await,
+        // An order that becomes due reports this.
+        Err(_) => return ASK_FAILED,
+    };
+    match asked {
+        Ok((info, retry_after)) => {
+            let window = info.suggested_window;
+            let window = (window.start.into(), window.end.into());
+            let lives = (held.not_before, held.not_after);
+            held.renew_at = schedule::by_window(window, lives, held.chance);
+            schedule::until_asked(retry_after)
+        }
+        Err(Error::Unsupported(_)) => schedule::ASK_MAX,
+        Err(error) => {
+            tracing::debug!("[acme] the server does not say when to renew: {error}");
+            ASK_FAILED
+        }
+    }
+}
+
+impl Held {
+    fn read(text: &[u8]) -> Option<Self> {
+        let leaf = CertificateDer::from_pem_slice(text).ok()?;
+        let description = describe(&leaf)?;
+        let time = |secs: i64| {
+            SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(secs.try_into().ok()?))
+        };
+        let (not_before, not_after) = (time(description.not_before)?, time(description.not_after)?);
+        let chance = chance();
+        Some(Self {
+            not_before,
+            not_after,
+            identifier: crate::issuer::identifier(&leaf),
+            chance,
+            renew_at: schedule::by_lifetime(not_before, not_after, chance),
+            ask_at: Instant::now(),
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        self.renew_at <= SystemTime::now()
+    }
+
+    fn lasts(&self) -> String {
+        let left = self.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+        format!(" for {} hours", left.as_secs() / 3600)
+    }
+}
+
+/// A random number from 0 to 1.
+pub fn chance() -> f64 {
+    let random = eyelet_sys::process::random().map_or(0, u32::from_be_bytes);
+    f64::from(random) / f64::from(u32::MAX)
+}

@@ -1,0 +1,97 @@
+//! When a certificate is renewed, and when a failed attempt is repeated. Time and chance are
+//! arguments.
+
+use std::time::{Duration, SystemTime};
+
+/// How often a server is asked when to renew: twice a day (RFC 9773 section 4.3.2), or as its
+/// Retry-After says, within these bounds.
+pub const ASK_MAX: Duration = Duration::from_hours(12);
+const ASK_MIN: Duration = Duration::from_mins(1);
+/// The first pause after a server could not be used. It doubles with each further failure.
+const RETRY_MIN: Duration = Duration::from_secs(5);
+/// The first pause after a server has refused or could not validate. Public servers count failed
+/// validations of a name: five an hour.
+const REFUSED_MIN: Duration = Duration::from_mins(5);
+/// The longest pause. A certificate of six days has two days left at two thirds of its life.
+const RETRY_MAX: Duration = Duration::from_hours(4);
+/// The part of the lifetime over which renewals are spread, so that names that were ordered
+/// together are not renewed together.
+const SPREAD_PART: u32 = 50;
+
+/// The last part of the lifetime, in which no renewal is planned: attempts may fail.
+const LAST_PART: u32 = 12;
+
+/// When to renew without the server's advice: at two thirds of the lifetime, or up to a fiftieth of
+/// it earlier. `chance` is from 0 to 1.
+pub fn by_lifetime(not_before: SystemTime, not_after: SystemTime, chance: f64) -> SystemTime {
+    let lifetime = not_after.duration_since(not_before).unwrap_or_default();
+    not_before + lifetime * 2 / 3 - (lifetime / SPREAD_PART).mul_f64(chance)
+}
+
+/// When to renew by the server's advice: at a random time in its window (RFC 9773 section 4.2), but
+/// before the certificate ends.
+pub fn by_window(
+    window: (SystemTime, SystemTime),
+    (not_before, not_after): (SystemTime, SystemTime),
+    chance: f64,
+) -> SystemTime {
+    let (start, end) = window;
+    let advised = start + end.duration_since(start).unwrap_or_default().mul_f64(chance);
+    let lifetime = not_after.duration_since(not_before).unwrap_or_default();
+    advised.min(not_after - lifetime / LAST_PART)
+}
+
+/// How long until the server is asked again, if it says so.
+pub fn until_asked(retry_after: Duration) -> Duration {
+    retry_after.clamp(ASK_MIN, ASK_MAX)
+}
+
+/// The pause after so many failures in a row. Up to a quarter of it is `chance`.
+pub fn pause(failures: u32, is_verdict: bool, chance: f64) -> Duration {
+    let first = if is_verdict { REFUSED_MIN } else { RETRY_MIN };
+    let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16));
+    let pause = doubled.min(RETRY_MAX);
+    pause - (pause / 4).mul_f64(chance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    #[test]
+    fn a_certificate_is_renewed_at_two_thirds_of_its_life() {
+        let start = SystemTime::UNIX_EPOCH;
+        for days in [6, 45, 90] {
+            let end = start + days * DAY;
+            assert_eq!(by_lifetime(start, end, 0.0), start + days * DAY * 2 / 3, "{days} days");
+            let earliest = by_lifetime(start, end, 1.0);
+            assert_eq!(earliest, start + days * DAY * 2 / 3 - days * DAY / 50, "{days} days");
+        }
+        // An end before the start: at once.
+        assert_eq!(by_lifetime(start + DAY, start, 0.5), start + DAY);
+    }
+
+    #[test]
+    fn a_window_is_used_from_its_start_to_its_end() {
+        let start = SystemTime::UNIX_EPOCH;
+        let lives = (start, start + 12 * DAY);
+        assert_eq!(by_window((start, start + DAY), lives, 0.0), start);
+        assert_eq!(by_window((start, start + DAY), lives, 1.0), start + DAY);
+        assert_eq!(by_window((start + DAY, start), lives, 1.0), start + DAY, "it ends first");
+        let late = (start, start + 30 * DAY);
+        assert_eq!(by_window(late, lives, 1.0), start + 11 * DAY, "beyond the certificate's end");
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_limit() {
+        let secs = |failures, verdict| pause(failures, verdict, 0.0).as_secs();
+        assert_eq!([1, 2, 3, 4].map(|n| secs(n, false)), [5, 10, 20, 40]);
+        assert_eq!([1, 2, 3].map(|n| secs(n, true)), [300, 600, 1200]);
+        assert_eq!(secs(40, false), RETRY_MAX.as_secs());
+        assert_eq!(pause(1, false, 1.0), Duration::from_millis(3_750));
+        assert_eq!(until_asked(Duration::ZERO), ASK_MIN);
+        assert_eq!(until_asked(30 * DAY), ASK_MAX);
+    }
+}

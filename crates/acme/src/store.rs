@@ -1,0 +1,335 @@
+//! Where the account, the certificates and the answers to challenges are stored: in a folder of
+//! this machine, or in the store of the fleet. A lock lets one process order a name.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use eyelet_config::{AcmeSettings, FleetSettings};
+use eyelet_fleet::Fleet;
+use eyelet_sys::file::OwnFolder;
+use zeroize::Zeroizing;
+
+use crate::error::AcmeError;
+
+/// Bytes of a stored value: a chain with its key has less than 16 KiB.
+const VALUE_BYTES_MAX: u64 = 64 << 10;
+/// How long an edge of a fleet may order a name. Longer than an order may take.
+pub const LOCK_LIFETIME: Duration = Duration::from_mins(5);
+/// How long the store keeps an answer to a challenge.
+const ANSWER_LIFETIME: Duration = LOCK_LIFETIME;
+/// How long the store of a fleet keeps an account and a certificate: longer than any of them lasts.
+const KEPT: Duration = Duration::from_hours(24 * 400);
+/// Bytes of a name that is also a file's name. The kernel permits 255, and `.pem` and the suffix of
+/// a file that is being written need some.
+const FILE_NAME_BYTES_MAX: usize = 200;
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The account at the server.
+    Account,
+    /// A chain and its key, both PEM. By name.
+    Certificate,
+    /// The key authorization for TLS-ALPN-01. By name.
+    TlsAlpn,
+    /// The key authorization for HTTP-01. By token.
+    Http,
+}
+
+impl Kind {
+    const fn extension(self) -> &'static str {
+        match self {
+            Self::Account => "account",
+            Self::Certificate => "pem",
+            Self::TlsAlpn => "alpn",
+            Self::Http => "http",
+        }
+    }
+
+    const fn lifetime(self) -> Duration {
+        match self {
+            Self::Account | Self::Certificate => KEPT,
+            Self::TlsAlpn | Self::Http => ANSWER_LIFETIME,
+        }
+    }
+}
+
+/// The store of one ACME server's values.
+pub struct AcmeStore {
+    place: Place,
+    /// Stands for the server: values of another one are not mixed with these.
+    server: String,
+    /// Distinguishes this process from others that take locks.
+    owner: [u8; 8],
+}
+
+enum Place {
+    Folder {
+        path: PathBuf,
+        /// Held from the first order to the end of the process: one process orders.
+        lock: Option<File>,
+    },
+    Fleet(Box<Fleet>),
+}
+
+/// A lock that was taken. In a fleet it ends by itself.
+pub struct Lock(Instant);
+
+impl AcmeStore {
+    /// Opens the store of the fleet, or the folder.
+    ///
+    /// # Errors
+    /// If the fleet's secret cannot be read, or there is no folder.
+    pub fn open(acme: &AcmeSettings, fleet: Option<&FleetSettings>) -> Result<Self, AcmeError> {
+        let server = server_name(&acme.directory);
+        let place = match fleet {
+            Some(fleet) => {
+                // For `rediss://`: the client library asks for the provider of the process.
+                eyelet_tls::provider::install();
+                Place::Fleet(Box::new(Fleet::open(fleet).map_err(store_error)?))
+            }
+            None => {
+                let folder = acme.folder.clone().or_else(default_folder).ok_or_else(|| {
+                    AcmeError::Store("there is no home for certificates: set `folder`".into())
+                })?;
+                // Made here with the mode 0700, as its parent would be opened by its path.
+                let opened = OwnFolder::open(&folder);
+                opened.map_err(|error| of_folder(&folder, &error))?;
+                Place::Folder { path: folder.join(&server), lock: None }
+            }
+        };
+        let owner = eyelet_sys::process::random()
+            .ok_or_else(|| AcmeError::Library("the system has no randomness".into()))?;
+        Ok(Self { place, server, owner })
+    }
+
+    /// A value, if there is one.
+    ///
+    /// # Errors
+    /// If the store cannot be used.
+    pub fn get(&mut self, kind: Kind, id: &str) -> Result<Option<Zeroizing<Vec<u8>>>, AcmeError> {
+        match &mut self.place {
+            Place::Fleet(fleet) => {
+                fleet.get(&shared_name(&self.server, kind.extension(), id)).map_err(store_error)
+            }
+            Place::Folder { path, .. } => {
+                let read = OwnFolder::open(path)
+                    .and_then(|folder| folder.read(&file_name(kind, id), VALUE_BYTES_MAX));
+                match read {
+                    Ok(value) => Ok(Some(Zeroizing::new(value))),
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                    Err(error) => Err(of_folder(path, &error)),
+                }
+            }
+        }
+    }
+
+    /// Stores a value, also in the place of an earlier one.
+    ///
+    /// # Errors
+    /// If the store cannot be used.
+    pub fn put(&mut self, kind: Kind, id: &str, value: &[u8]) -> Result<(), AcmeError> {
+        match &mut self.place {
+            Place::Fleet(fleet) => {
+                let name = shared_name(&self.server, kind.extension(), id);
+                fleet.put(&name, value, kind.lifetime()).map_err(store_error)
+            }
+            Place::Folder { path, .. } => {
+                let name = file_name(kind, id);
+                let beside = format!("{name}.{}.new", std::process::id());
+                let written =
+                    OwnFolder::open(path).and_then(|folder| folder.write(&name, &beside, value));
+                written.map_err(|error| of_folder(path, &error))
+            }
+        }
+    }
+
+    /// Removes a value. A missing one is no error.
+    ///
+    /// # Errors
+    /// If the store cannot be used.
+    pub fn remove(&mut self, kind: Kind, id: &str) -> Result<(), AcmeError> {
+        match &mut self.place {
+            Place::Fleet(fleet) => {
+                fleet.remove(&shared_name(&self.server, kind.extension(), id)).map_err(store_error)
+            }
+            Place::Folder { path, .. } => OwnFolder::open(path)
+                .and_then(|folder| folder.remove(&file_name(kind, id)))
+                .map_err(|error| of_folder(path, &error)),
+        }
+    }
+
+    /// Takes the lock of a name. `None`: another process has it.
+    ///
+    /// # Errors
+    /// If the store cannot be used.
+    pub fn lock(&mut self, id: &str) -> Result<Option<Lock>, AcmeError> {
+        let taken = Lock(Instant::now());
+        match &mut self.place {
+            Place::Fleet(fleet) => {
+                let name = shared_name(&self.server, "lock", id);
+                let holder = fleet.put_if_absent(&name, &self.owner, LOCK_LIFETIME);
+                let holder = holder.map_err(store_error)?;
+                Ok((**holder == self.owner).then_some(taken))
+            }
+            Place::Folder { path, lock } => {
+                if lock.is_none() {
+                    *lock = lock_folder(path).map_err(|error| of_folder(path, &error))?;
+                }
+                Ok(lock.is_some().then_some(taken))
+            }
+        }
+    }
+
+    /// Gives a lock back. One that has ended by itself may be another process's by now.
+    pub fn unlock(&mut self, id: &str, Lock(taken): Lock) {
+        if let Place::Fleet(fleet) = &mut self.place
+            && taken.elapsed() < LOCK_LIFETIME
+        {
+            // It ends by itself if the store does not answer.
+            let _ = fleet.remove(&shared_name(&self.server, "lock", id));
+        }
+    }
+}
+
+fn lock_folder(path: &Path) -> io::Result<Option<File>> {
+    drop(OwnFolder::open(path)?);
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600);
+    let file = file.open(path.join("lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Where a process of this user keeps its state: systemd's StateDirectory=, or as
+/// /var/lib/eyelet, or as the XDG base directories say.
+fn default_folder() -> Option<PathBuf> {
+    let variable = |name| {
+        let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+    };
+    let of_user = || {
+        let state = variable("XDG_STATE_HOME");
+        let state = state.or_else(|| Some(variable("HOME")?.join(".local/state")));
+        Some(state?.join("eyelet"))
+    };
+    let is_root = eyelet_sys::process::user() == 0;
+    let of_system = || is_root.then(|| PathBuf::from("/var/lib/eyelet"));
+    let state = variable("STATE_DIRECTORY").or_else(of_system).or_else(of_user)?;
+    Some(state.join("acme"))
+}
+
+/// A server's name for a folder: its host, which people read, and a digest of the whole URL.
+fn server_name(directory: &str) -> String {
+    let host = directory.strip_prefix("https://").unwrap_or(directory);
+    let host: String =
+        host.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '.').collect();
+    let host = host.get(..host.len().min(FILE_NAME_BYTES_MAX)).unwrap_or_default();
+    format!("{host}-{}", short_digest(&[directory]))
+}
+
+/// The file of a value: its name, or a digest where that cannot be a file's name.
+fn file_name(kind: Kind, id: &str) -> String {
+    let is_plain = id
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte));
+    let is_file = is_plain && id.len() <= FILE_NAME_BYTES_MAX && !id.starts_with('.');
+    match (kind, is_file) {
+        (Kind::Account, _) => "account.json".into(),
+        (_, true) if !id.is_empty() => format!("{id}.{}", kind.extension()),
+        _ => format!("{}.{}", short_digest(&[id]), kind.extension()),
+    }
+}
+
+/// The name of a value in the store of a fleet, which has other values, too.
+fn shared_name(server: &str, what: &str, id: &str) -> String {
+    format!("acme-{what}-{}", short_digest(&[server, id]))
+}
+
+/// 128 bits of a digest, in hexadecimal.
+fn short_digest(parts: &[&str]) -> String {
+    let joined = parts.join("\0");
+    let digest = digest(&SHA256, joined.as_bytes());
+    digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn of_folder(path: &Path, error: &io::Error) -> AcmeError {
+    AcmeError::Store(format!("certificates cannot be stored in {}: {error}", path.display()))
+}
+
+fn store_error(error: eyelet_fleet::FleetError) -> AcmeError {
+    AcmeError::Store(format!("[fleet] {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn settings(folder: &Path, directory: &str) -> AcmeSettings {
+        AcmeSettings {
+            directory: directory.into(),
+            contact: Vec::new(),
+            ca: None,
+            folder: Some(folder.to_owned()),
+            profile: None,
+            external_account: None,
+            wanted: eyelet_config::AcmeNames::default(),
+        }
+    }
+
+    #[test]
+    fn a_folder_keeps_values_by_server_for_this_user_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("acme");
+        let open = |directory| AcmeStore::open(&settings(&home, directory), None).unwrap();
+        let mut one = open("https://one.example/directory");
+        let mut other = open("https://one.example/other");
+        one.put(Kind::Certificate, "app.example", b"first").unwrap();
+        one.put(Kind::Certificate, "app.example", b"second").unwrap();
+        one.put(Kind::Http, "Tok-en_", b"answer").unwrap();
+        let value = one.get(Kind::Certificate, "app.example").unwrap();
+        assert_eq!(value.as_deref().map(|value| value.as_slice()), Some(&b"second"[..]));
+        assert!(other.get(Kind::Certificate, "app.example").unwrap().is_none());
+        one.remove(Kind::Http, "Tok-en_").unwrap();
+        assert!(one.get(Kind::Http, "Tok-en_").unwrap().is_none());
+        let path = home.join(server_name("https://one.example/directory"));
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&home), mode(&path)), (0o700, 0o700));
+        assert_eq!(mode(&path.join("app.example.pem")), 0o600);
+        let files = std::fs::read_dir(&path).unwrap().count();
+        assert_eq!(files, 1, "nothing is left beside");
+    }
+
+    #[test]
+    fn one_process_orders_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path(), "https://one.example/directory");
+        let mut one = AcmeStore::open(&settings, None).unwrap();
+        let mut other = AcmeStore::open(&settings, None).unwrap();
+        assert!(one.lock("app.example").unwrap().is_some());
+        assert!(one.lock("other.example").unwrap().is_some(), "the folder is its own");
+        assert!(other.lock("app.example").unwrap().is_none());
+        drop(one);
+        assert!(other.lock("app.example").unwrap().is_some());
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder() {
+        for id in ["../x", "a/b", "", "..", "UPPER", &"n".repeat(250)] {
+            let name = file_name(Kind::Certificate, id);
+            assert!(name.len() == 36 && name.ends_with(".pem"), "{id:?}: {name}");
+        }
+        assert_eq!(file_name(Kind::Certificate, "app.example"), "app.example.pem");
+    }
+}

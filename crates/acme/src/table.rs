@@ -1,0 +1,191 @@
+//! What workers see: the certificates by name, and the answers to challenges that are pending.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use eyelet_telemetry::reason::CertificateLack;
+use eyelet_tls::certificates::Certificates;
+use eyelet_tls::server::{Handshake, TlsError, for_validation};
+use rustls::ServerConfig;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Questions of workers that wait for the thread.
+const ASKS_MAX: usize = 256;
+
+/// What workers and the thread share. It outlives reloads.
+pub struct Acme {
+    names: RwLock<HashMap<Box<str>, Entry>>,
+    /// Certificates for TLS-ALPN-01, by name.
+    validations: RwLock<HashMap<Box<str>, Arc<Certificates>>>,
+    /// Key authorizations for HTTP-01, by token.
+    answers: RwLock<HashMap<Box<str>, Arc<str>>>,
+    /// Changes with each entry of `names`.
+    changed: watch::Sender<()>,
+    asks: mpsc::Sender<Ask>,
+    validation: Arc<ServerConfig>,
+    /// Whether the newest configuration orders certificates.
+    pub(crate) is_on: AtomicBool,
+}
+
+/// A name of the table.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) certificates: Option<Arc<Certificates>>,
+    /// Why there are none.
+    pub(crate) lack: CertificateLack,
+}
+
+/// A question of a worker.
+pub(crate) enum Ask {
+    /// A client asks for a name that may be ordered for it. The answer: whether it is.
+    Certificate(Box<str>, oneshot::Sender<Result<(), CertificateLack>>),
+    /// A server asks to validate a name that no order of this process is for.
+    Validation(Box<str>, oneshot::Sender<()>),
+    /// The same with a token of HTTP-01.
+    Answer(Box<str>, oneshot::Sender<()>),
+}
+
+impl Acme {
+    /// An empty table, and the questions that it will be asked.
+    pub(crate) fn new() -> Result<(Self, mpsc::Receiver<Ask>), TlsError> {
+        let (asks, asked) = mpsc::channel(ASKS_MAX);
+        let acme = Self {
+            names: RwLock::default(),
+            validations: RwLock::default(),
+            answers: RwLock::default(),
+            changed: watch::Sender::default(),
+            asks,
+            validation: for_validation()?,
+            is_on: AtomicBool::new(false),
+        };
+        Ok((acme, asked))
+    }
+
+    /// The certificates of a name, or why there are none yet.
+    ///
+    /// # Errors
+    /// [`CertificateLack`]; [`CertificateLack::Ordered`] also for a name that nobody has asked for.
+    pub fn certificates(&self, name: &str) -> Result<Arc<Certificates>, CertificateLack> {
+        match read(&self.names).get(name) {
+            Some(Entry { certificates: Some(known), .. }) => Ok(known.clone()),
+            Some(entry) => Err(entry.lack),
+            None => Err(CertificateLack::Ordered),
+        }
+    }
+
+    /// The same for a name that is ordered when a client asks for it: waits for the order.
+    ///
+    /// # Errors
+    /// [`CertificateLack`].
+    pub async fn order(
+        &self,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Arc<Certificates>, CertificateLack> {
+        let mut changed = self.changed.subscribe();
+        if self.certificates(name).is_err() {
+            let (answer, answered) = oneshot::channel();
+            let ask = Ask::Certificate(name.into(), answer);
+            self.asks.try_send(ask).map_err(|_| CertificateLack::Busy)?;
+            answered.await.unwrap_or(Err(CertificateLack::Failed))?;
+        }
+        let issued = async {
+            loop {
+                match self.certificates(name) {
+                    Err(CertificateLack::Ordered) => {}
+                    known => return known,
+                }
+                if changed.changed().await.is_err() {
+                    return Err(CertificateLack::Failed);
+                }
+            }
+        };
+        tokio::time::timeout(wait, issued).await.unwrap_or(Err(CertificateLack::Slow))
+    }
+
+    /// The handshake that validates this name by TLS-ALPN-01. `None`: nobody here ordered it.
+    pub async fn validation(&self, name: &str) -> Option<Handshake> {
+        if !self.is_on.load(Relaxed) {
+            return None;
+        }
+        let known = || read(&self.validations).get(name).cloned();
+        let certificates = match known() {
+            Some(certificates) => certificates,
+            None => {
+                let (answer, answered) = oneshot::channel();
+                self.asks.try_send(Ask::Validation(name.into(), answer)).ok()?;
+                // The answer is in the table, or there is none.
+                let _ = answered.await;
+                known()?
+            }
+        };
+        Some(Handshake { config: self.validation.clone(), certificates, client_roots: 0 })
+    }
+
+    /// The key authorization for this token of HTTP-01. `None`: nobody here ordered it.
+    pub async fn answer(&self, token: &str) -> Option<Arc<str>> {
+        if !self.is_on.load(Relaxed) || !is_token(token) {
+            return None;
+        }
+        let known = || read(&self.answers).get(token).cloned();
+        if let Some(answer) = known() {
+            return Some(answer);
+        }
+        let (answer, answered) = oneshot::channel();
+        self.asks.try_send(Ask::Answer(token.into(), answer)).ok()?;
+        let _ = answered.await;
+        known()
+    }
+
+    pub(crate) fn set(&self, name: &str, entry: Entry) {
+        let mut names = write(&self.names);
+        match names.get_mut(name) {
+            // A certificate is served on while its renewal fails.
+            Some(known) if entry.certificates.is_none() => known.lack = entry.lack,
+            _ => _ = names.insert(name.into(), entry),
+        }
+        drop(names);
+        self.changed.send_replace(());
+    }
+
+    /// Removes the names that are not wanted any more.
+    pub(crate) fn retain(&self, is_wanted: impl Fn(&str) -> bool) {
+        write(&self.names).retain(|name, _| is_wanted(name));
+        self.changed.send_replace(());
+    }
+
+    pub(crate) fn set_validation(&self, name: &str, certificates: Option<Arc<Certificates>>) {
+        let mut validations = write(&self.validations);
+        match certificates {
+            Some(certificates) => _ = validations.insert(name.into(), certificates),
+            None => _ = validations.remove(name),
+        }
+    }
+
+    pub(crate) fn set_answer(&self, token: &str, answer: Option<&str>) {
+        let mut answers = write(&self.answers);
+        match answer {
+            Some(answer) => _ = answers.insert(token.into(), answer.into()),
+            None => _ = answers.remove(token),
+        }
+    }
+}
+
+/// RFC 8555 section 8.3: a token has only characters of base64url. 128 bits have 22 of them.
+fn is_token(token: &str) -> bool {
+    /// Characters: far more than any server uses.
+    const TOKEN_MAX: usize = 128;
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    !token.is_empty() && token.len() <= TOKEN_MAX && token.bytes().all(is_safe)
+}
+
+/// No operation under these locks can panic half done.
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

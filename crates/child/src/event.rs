@@ -1,0 +1,91 @@
+//! What an application is, what happens to it, and what its thread is told.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
+
+use eyelet_sys::child::Signal;
+
+use crate::sockets::Endpoint;
+
+/// How long an application has to end after a signal. Then it is killed.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// After this time without a listening socket an application is reported.
+pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// An application to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Application {
+    /// The program and its arguments; at least the program.
+    pub command: Vec<OsString>,
+    /// Where the application is told to listen: the value of `PORT` in its environment.
+    pub port: u16,
+    /// Folders whose changes start it again.
+    pub watch: Vec<PathBuf>,
+}
+
+/// What happens to the application.
+#[derive(Debug)]
+pub enum ChildEvent {
+    /// It was started.
+    Started {
+        /// Its process.
+        pid: u32,
+    },
+    /// It accepts connections.
+    Listening {
+        /// Where it listens, possibly on all addresses.
+        bound: Endpoint,
+        /// Where to dial it.
+        dialled: Endpoint,
+    },
+    /// It has listened nowhere for [`LISTEN_TIMEOUT`].
+    ListensNowhere,
+    /// It listens at several endpoints, and none has its port. It is ended.
+    ListensAtSeveral(Vec<Endpoint>),
+    /// A file has changed: it is ended and started again.
+    Changed,
+    /// It has ended by itself.
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// When it is started again.
+        pause: Duration,
+    },
+    /// It is over.
+    Over(Over),
+}
+
+/// Why an application is not started again.
+#[derive(Debug)]
+pub enum Over {
+    /// It has ended after `Supervisor::end`, or had ended just before.
+    Asked(ExitStatus),
+    /// It listens at several endpoints.
+    Undecided,
+    /// It has ended with success and never listened.
+    NeverListened,
+    /// It has ended with success, and left these processes in the background. They were ended.
+    Background(Vec<u32>),
+    /// It cannot be started.
+    Unstartable(io::Error),
+}
+
+/// What the thread is told.
+pub(crate) enum Message {
+    /// Ends the application with this signal.
+    End(Signal),
+    /// Passes a signal on.
+    Pass(Signal),
+    /// Kills the application.
+    Kill,
+    /// A watched file has changed.
+    Changed,
+    /// The process has ended. It is a zombie.
+    Ended(u32),
+}
+
+/// The two ends of the thread's queue.
+pub(crate) type Messages = (SyncSender<Message>, Receiver<Message>);

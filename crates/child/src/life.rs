@@ -1,0 +1,303 @@
+//! The lives of an application, one after the other: start, look where it listens, wait for its
+//! end, end what it left, pause.
+
+use std::collections::HashSet;
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use eyelet_sys::child::{self, Signal};
+
+use crate::event::{
+    Application, ChildEvent, LISTEN_TIMEOUT, Message, Messages, Over, STOP_TIMEOUT,
+};
+use crate::pace::{Pauses, look_after};
+use crate::processes::{self, Process};
+use crate::sockets::{self, Choice, Endpoint};
+
+/// How long the only endpoint of an application must stay the only one, if it is not its port: many
+/// open one for a debugger first.
+const SETTLED: Duration = Duration::from_secs(1);
+/// How long several endpoints must stay the same before it is too late for its port.
+const UNDECIDED: Duration = Duration::from_secs(5);
+/// How often it is looked whether what an application left has ended.
+const LEFT_STEP: Duration = Duration::from_millis(20);
+
+/// Starts the application again and again.
+pub(crate) struct Supervision {
+    application: Application,
+    messages: SyncSender<Message>,
+    received: Receiver<Message>,
+    /// Whether orphans of the application become children of this process.
+    adopts: bool,
+    report: Box<dyn FnMut(ChildEvent) + Send>,
+    /// Where it listened last.
+    known: Option<Endpoint>,
+}
+
+/// Why a life is to end before the application does so itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Asked,
+    Changed,
+    Undecided,
+}
+
+/// One life.
+struct Life {
+    child: Child,
+    since: Instant,
+    /// Sockets that listened before it began, and are not its own.
+    foreign: HashSet<u64>,
+    /// The next look for its sockets. `None`: they are known.
+    look_at: Option<Instant>,
+    /// The endpoints at the last look, and since when they are the same.
+    seen: (Vec<Endpoint>, Instant),
+    /// Where it listens, as reported.
+    endpoint: Option<Endpoint>,
+    is_silence_reported: bool,
+    /// It was told to end, and is killed at this time.
+    ending: Option<(Why, Instant)>,
+}
+
+impl Supervision {
+    pub(crate) fn new(
+        application: Application,
+        (messages, received): Messages,
+        adopts: bool,
+        report: Box<dyn FnMut(ChildEvent) + Send>,
+    ) -> Self {
+        Self { application, messages, received, adopts, report, known: None }
+    }
+
+    /// Runs the application until it is over.
+    pub(crate) fn run(&mut self) {
+        let mut pauses = Pauses::default();
+        let over = loop {
+            let mut life = match self.begin() {
+                Ok(life) => life,
+                Err(error) => break Over::Unstartable(error),
+            };
+            let status = match self.live(&mut life) {
+                Ok(status) => status,
+                Err(error) => break Over::Unstartable(error),
+            };
+            let left = self.clear(life.child.id());
+            match life.ending.map(|(why, _)| why) {
+                Some(Why::Asked) => break Over::Asked(status),
+                Some(Why::Undecided) => break Over::Undecided,
+                Some(Why::Changed) => continue,
+                None if status.success() && !left.is_empty() => break Over::Background(left),
+                None if status.success() && self.known.is_none() => break Over::NeverListened,
+                None => {}
+            }
+            let pause = pauses.after(life.since.elapsed());
+            (self.report)(ChildEvent::Ended { status, pause });
+            if self.pause(pause) {
+                break Over::Asked(status);
+            }
+        };
+        (self.report)(ChildEvent::Over(over));
+    }
+
+    fn begin(&mut self) -> io::Result<Life> {
+        let foreign = sockets::listening().into_iter().map(|(number, _)| number).collect();
+        let Some((program, arguments)) = self.application.command.split_first() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).env("PORT", self.application.port.to_string());
+        // A process group in the background that reads the terminal is stopped.
+        command.stdin(Stdio::null());
+        child::lead_group(&mut command);
+        let child = command.spawn()?;
+        let (pid, messages) = (child.id(), self.messages.clone());
+        let wait = move || {
+            let _ = child::wait_for_end(pid);
+            // The queue has room for the end of each life: the next one begins after it was read.
+            let _ = messages.send(Message::Ended(pid));
+        };
+        let waiter = thread::Builder::new().name("child-end".into()).spawn(wait);
+        let since = Instant::now();
+        let life = Life {
+            child,
+            since,
+            foreign,
+            look_at: Some(since),
+            seen: (Vec::new(), since),
+            endpoint: None,
+            is_silence_reported: false,
+            ending: None,
+        };
+        if let Err(error) = waiter {
+            life.signal(Signal::KILL);
+            return Err(error);
+        }
+        (self.report)(ChildEvent::Started { pid });
+        Ok(life)
+    }
+
+    /// Waits for the end of a life.
+    fn live(&mut self, life: &mut Life) -> io::Result<ExitStatus> {
+        loop {
+            let now = Instant::now();
+            if life.look_at.is_some_and(|at| at <= now) {
+                self.look(life, now);
+            }
+            if life.ending.is_some_and(|(_, at)| at <= now) {
+                life.signal(Signal::KILL);
+                life.ending = life.ending.map(|(why, _)| (why, now + STOP_TIMEOUT));
+            }
+            let next = [life.look_at, life.ending.map(|(_, at)| at)].into_iter().flatten().min();
+            let message = match next {
+                None => self.received.recv().ok(),
+                Some(next) => {
+                    let left = next.saturating_duration_since(Instant::now());
+                    match self.received.recv_timeout(left) {
+                        Ok(message) => Some(message),
+                        Err(RecvTimeoutError::Timeout) => continue,
+                        Err(RecvTimeoutError::Disconnected) => None,
+                    }
+                }
+            };
+            match message {
+                Some(Message::Ended(pid)) if pid == life.child.id() => return life.child.wait(),
+                Some(Message::Ended(_)) => {}
+                Some(Message::Pass(signal)) => life.signal(signal),
+                Some(Message::Kill) => life.signal(Signal::KILL),
+                Some(Message::End(signal)) => life.end(Why::Asked, signal),
+                Some(Message::Changed) => {
+                    (self.report)(ChildEvent::Changed);
+                    life.end(Why::Changed, Signal::TERM);
+                }
+                // Not expected: this value holds a sender itself.
+                None => life.end(Why::Asked, Signal::TERM),
+            }
+        }
+    }
+
+    /// Looks where the application listens. Looks end at its port, or at an endpoint that it had
+    /// before. At another one they go on for a while: its port may still come.
+    fn look(&mut self, life: &mut Life, now: Instant) {
+        let endpoints = life.endpoints(self.application.port);
+        if endpoints != life.seen.0 {
+            life.seen = (endpoints.clone(), now);
+        }
+        let same = now - life.seen.1;
+        let age = now - life.since;
+        let goes_on = age < LISTEN_TIMEOUT || life.endpoint.is_none();
+        life.look_at = goes_on.then_some(now + look_after(age));
+        match sockets::choose(endpoints, self.application.port, self.known.as_ref()) {
+            Choice::Certain(endpoint) => {
+                life.look_at = None;
+                self.found(life, endpoint);
+            }
+            Choice::Only(endpoint) if same >= SETTLED => self.found(life, endpoint),
+            Choice::Several(found) if same >= UNDECIDED && life.endpoint.is_none() => {
+                (self.report)(ChildEvent::ListensAtSeveral(found));
+                life.end(Why::Undecided, Signal::TERM);
+            }
+            Choice::Nowhere if age >= LISTEN_TIMEOUT && !life.is_silence_reported => {
+                life.is_silence_reported = true;
+                (self.report)(ChildEvent::ListensNowhere);
+            }
+            Choice::Nowhere | Choice::Only(_) | Choice::Several(_) => {}
+        }
+    }
+
+    fn found(&mut self, life: &mut Life, endpoint: Endpoint) {
+        if life.endpoint.as_ref() == Some(&endpoint) {
+            return;
+        }
+        life.endpoint = Some(endpoint.clone());
+        self.known = Some(endpoint.clone());
+        let dialled = sockets::dialled(endpoint.clone());
+        (self.report)(ChildEvent::Listening { bound: endpoint, dialled });
+    }
+
+    /// Ends what an application has left behind: it may hold the port that the next one needs.
+    /// Returns what there was.
+    fn clear(&self, leader: u32) -> Vec<u32> {
+        let look = || {
+            let all = processes::all();
+            let all = if self.adopts { all } else { of_group(leader, all) };
+            let (ended, alive): (Vec<Process>, Vec<Process>) =
+                processes::left_behind(leader, &all).into_iter().partition(|left| left.is_zombie);
+            ended.iter().for_each(|zombie| child::reap(zombie.pid));
+            alive.into_iter().map(|left| left.pid).collect::<Vec<u32>>()
+        };
+        let first = look();
+        let began = Instant::now();
+        let mut left = first.clone();
+        let mut is_asked = false;
+        while !left.is_empty() && began.elapsed() < 2 * STOP_TIMEOUT {
+            let is_late = began.elapsed() >= STOP_TIMEOUT;
+            if is_late || !is_asked {
+                let signal = if is_late { Signal::KILL } else { Signal::TERM };
+                // They may have ended since they were seen.
+                left.iter().for_each(|pid| _ = child::signal(*pid, signal));
+                is_asked = true;
+            }
+            thread::park_timeout(LEFT_STEP);
+            left = look();
+        }
+        first
+    }
+
+    /// Waits before the next start. Returns whether there is to be none.
+    fn pause(&self, pause: Duration) -> bool {
+        let end = Instant::now() + pause;
+        loop {
+            match self.received.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(Message::End(_) | Message::Kill) | Err(RecvTimeoutError::Disconnected) => {
+                    return true;
+                }
+                // What was wrong may be mended.
+                Ok(Message::Changed) | Err(RecvTimeoutError::Timeout) => return false,
+                Ok(Message::Pass(_) | Message::Ended(_)) => {}
+            }
+        }
+    }
+}
+
+fn of_group(leader: u32, all: Vec<Process>) -> Vec<Process> {
+    let members = processes::members(leader, &all);
+    all.into_iter().filter(|process| members.contains(&process.pid)).collect()
+}
+
+impl Life {
+    /// Tells the application to end. The first reason counts, except that nothing is more urgent
+    /// than being asked.
+    fn end(&mut self, why: Why, signal: Signal) {
+        self.signal(signal);
+        self.look_at = None;
+        match &mut self.ending {
+            Some((known, _)) if why == Why::Asked => *known = why,
+            Some(_) => {}
+            None => self.ending = Some((why, Instant::now() + STOP_TIMEOUT)),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The group may have ended.
+        let _ = child::signal_group(self.child.id(), signal);
+    }
+
+    /// Where the application listens: its own sockets, and whatever new socket has its port. The
+    /// sockets of a process of another user cannot be seen.
+    fn endpoints(&self, port: u16) -> Vec<Endpoint> {
+        let members = processes::members(self.child.id(), &processes::all());
+        let own = processes::sockets(&members);
+        let is_port = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Tcp(address) => address.port() == port,
+            Endpoint::Unix(_) => false,
+        };
+        let listening = sockets::listening().into_iter();
+        let found = listening.filter(|(number, endpoint)| {
+            own.contains(number) || is_port(endpoint) && !self.foreign.contains(number)
+        });
+        found.map(|(_, endpoint)| endpoint).collect()
+    }
+}

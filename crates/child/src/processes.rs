@@ -1,0 +1,125 @@
+//! The processes of an application, and the sockets that they hold, from /proc.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+/// Most processes of the machine that one look reads: `pid_max` of a common 32-bit number space.
+const PROCESSES_MAX: usize = 32_768;
+/// Most descriptors that one look reads of a process. A server listens before it has many clients.
+const DESCRIPTORS_MAX: usize = 4096;
+
+/// A process of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    parent: u32,
+    group: u32,
+    pub(crate) is_zombie: bool,
+}
+
+/// The processes of this machine.
+pub(crate) fn all() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.take(PROCESSES_MAX).filter_map(read).collect()
+}
+
+fn read(pid: u32) -> Option<Process> {
+    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Parses a line of /proc/PID/stat (proc(5)). The name may contain blanks and parentheses.
+fn parse(pid: u32, stat: &str) -> Option<Process> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let is_zombie = matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    Some(Process { pid, parent, group, is_zombie })
+}
+
+/// The processes of the group that `leader` leads, and the descendants of those.
+pub(crate) fn members(leader: u32, all: &[Process]) -> HashSet<u32> {
+    let is_root = |process: &&Process| process.pid == leader || process.group == leader;
+    let mut members: HashSet<u32> = all.iter().filter(is_root).map(|found| found.pid).collect();
+    // Each pass finds one more generation. /proc lists parents mostly before their children.
+    loop {
+        let before = members.len();
+        for process in all {
+            if members.contains(&process.parent) {
+                members.insert(process.pid);
+            }
+        }
+        if members.len() == before {
+            return members;
+        }
+    }
+}
+
+/// What an application leaves when its leader has ended: its group, and the orphans that this
+/// process has adopted. This process has no other children then.
+pub(crate) fn left_behind(leader: u32, all: &[Process]) -> Vec<Process> {
+    let own = std::process::id();
+    let is_left = |process: &&Process| process.group == leader || process.parent == own;
+    all.iter().filter(is_left).cloned().collect()
+}
+
+/// The numbers of the sockets that these processes hold.
+pub(crate) fn sockets(members: &HashSet<u32>) -> HashSet<u64> {
+    members.iter().flat_map(|pid| sockets_of(*pid)).collect()
+}
+
+fn sockets_of(pid: u32) -> Vec<u64> {
+    let folder = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = folder.take(DESCRIPTORS_MAX).filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.filter_map(|link| socket(&link)).collect()
+}
+
+/// The number in `socket:[NUMBER]`.
+fn socket(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, parent: u32, group: u32) -> Process {
+        Process { pid, parent, group, is_zombie: false }
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let stat = "7 (a) Z 9 (b)) S 3 5 5 0 -1 4194560";
+        assert_eq!(parse(7, stat), Some(process(7, 3, 5)));
+        assert!(parse(7, "7 (gone) Z 3 5 5").is_some_and(|gone| gone.is_zombie));
+        for bad in ["", "7 (a", "7 (a) S", "7 (a) S x 5"] {
+            assert_eq!(parse(7, bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_application_is_a_group_and_all_that_descends_from_it() {
+        let all = [
+            process(1, 0, 1),
+            process(40, 30, 40), // a session of its own
+            process(10, 1, 10),
+            process(20, 10, 10),
+            process(30, 20, 30),
+            process(11, 1, 11),
+        ];
+        assert_eq!(members(10, &all), HashSet::from([10, 20, 30, 40]));
+        assert_eq!(members(99, &all), HashSet::new());
+    }
+
+    #[test]
+    fn own_sockets_are_found() -> std::io::Result<()> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let own = HashSet::from([std::process::id()]);
+        let held = sockets(&own);
+        let found = crate::sockets::listening();
+        let address = crate::sockets::Endpoint::Tcp(listener.local_addr()?);
+        assert!(found.iter().any(|(number, at)| held.contains(number) && *at == address));
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+//! The listening sockets of this machine, from /proc/net, and which of them is the application's.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+/// Most listening sockets that one look reads of a table.
+const LISTENERS_MAX: usize = 4096;
+/// The state of a listening TCP socket in /proc/net/tcp (TCP_LISTEN).
+const TCP_LISTEN: &str = "0A";
+/// The flag of a listening Unix socket in /proc/net/unix (__SO_ACCEPTCON).
+const ACCEPTS: u32 = 1 << 16;
+
+/// Where an application listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Endpoint {
+    /// An address, possibly the unspecified one.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Which endpoint is the application's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// It listens nowhere.
+    Nowhere,
+    /// Here: it has the port, or the endpoint of an earlier life.
+    Certain(Endpoint),
+    /// Here, unless it opens more.
+    Only(Endpoint),
+    /// It listens at several, and none is its port.
+    Several(Vec<Endpoint>),
+}
+
+/// The listening sockets of this machine by their numbers. Each table lists those that listen
+/// first, so a machine with many connections costs no more.
+pub(crate) fn listening() -> Vec<(u64, Endpoint)> {
+    let tcp = |path, parse: fn(&str) -> Option<SocketAddr>| {
+        let sockets = lines(path).map_while(move |line| tcp_socket(&line, parse));
+        sockets.take(LISTENERS_MAX)
+    };
+    let four = tcp("/proc/net/tcp", four);
+    let six = tcp("/proc/net/tcp6", six);
+    let unix = lines("/proc/net/unix").filter_map(|line| unix_socket(&line));
+    four.chain(six).chain(unix.take(LISTENERS_MAX)).collect()
+}
+
+/// The lines of a table without its head.
+fn lines(path: &str) -> impl Iterator<Item = String> + use<> {
+    let lines = File::open(path).ok().map(|file| BufReader::new(file).lines());
+    lines.into_iter().flatten().map_while(Result::ok).skip(1)
+}
+
+/// A listening socket in a line of /proc/net/tcp or tcp6; `None` if it does not listen.
+fn tcp_socket(line: &str, parse: fn(&str) -> Option<SocketAddr>) -> Option<(u64, Endpoint)> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().take(10).collect();
+    let &[_, address, _, TCP_LISTEN, .., number] = &*fields else { return None };
+    Some((number.parse().ok()?, Endpoint::Tcp(parse(address)?)))
+}
+
+/// `0100007F:1F90`: the address's memory as words in this machine's byte order.
+fn four(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes());
+    Some(SocketAddr::new(ip.into(), u16::from_str_radix(port, 16).ok()?))
+}
+
+fn six(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let mut octets = [0; 16];
+    if ip.len() != 2 * octets.len() {
+        return None;
+    }
+    for (index, word) in octets.chunks_exact_mut(4).enumerate() {
+        let digits = ip.get(8 * index..8 * (index + 1))?;
+        word.copy_from_slice(&u32::from_str_radix(digits, 16).ok()?.to_ne_bytes());
+    }
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some(SocketAddr::new(Ipv6Addr::from(octets).into(), port))
+}
+
+/// A listening socket with a path in a line of /proc/net/unix. The path may contain blanks.
+fn unix_socket(line: &str) -> Option<(u64, Endpoint)> {
+    let mut fields = line.split_ascii_whitespace();
+    let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
+    let number = fields.nth(2)?;
+    let path = line.find('/').map(|at| &line[at..])?;
+    let accepts = flags & ACCEPTS != 0;
+    accepts.then(|| Some((number.parse().ok()?, Endpoint::Unix(path.into()))))?
+}
+
+/// Chooses among the endpoints of an application that was told to listen at `port`, and had
+/// `earlier` in an earlier life. A Unix socket counts only without a TCP port: tools open such
+/// sockets for themselves.
+pub(crate) fn choose(
+    mut endpoints: Vec<Endpoint>,
+    port: u16,
+    earlier: Option<&Endpoint>,
+) -> Choice {
+    endpoints.sort();
+    let port_of = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) => Some(address.port()),
+        Endpoint::Unix(_) => None,
+    };
+    let at = |wanted: Option<u16>| {
+        let of_port = endpoints.iter().filter(|endpoint| port_of(endpoint) == wanted);
+        of_port.min_by_key(|endpoint| rank(endpoint)).cloned()
+    };
+    if let Some(endpoint) = at(Some(port)) {
+        return Choice::Certain(endpoint);
+    }
+    if let Some(endpoint) = endpoints.iter().find(|endpoint| earlier == Some(endpoint)) {
+        return Choice::Certain(endpoint.clone());
+    }
+    let ports: BTreeSet<u16> = endpoints.iter().filter_map(port_of).collect();
+    let found: Vec<Endpoint> = match ports.is_empty() {
+        true => endpoints,
+        false => ports.into_iter().filter_map(|port| at(Some(port))).collect(),
+    };
+    match <[Endpoint; 1]>::try_from(found) {
+        Ok([endpoint]) => Choice::Only(endpoint),
+        Err(found) if found.is_empty() => Choice::Nowhere,
+        Err(found) => Choice::Several(found),
+    }
+}
+
+/// Smaller is dialled rather: IPv4, and loopback.
+fn rank(endpoint: &Endpoint) -> (bool, bool) {
+    let Endpoint::Tcp(address) = endpoint else { return (true, true) };
+    let ip = address.ip();
+    (ip.is_ipv6(), !(ip.is_loopback() || ip.is_unspecified()))
+}
+
+/// The endpoint to dial: a socket that is bound to all addresses is dialled by loopback.
+pub(crate) fn dialled(endpoint: Endpoint) -> Endpoint {
+    let Endpoint::Tcp(address) = endpoint else { return endpoint };
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() && takes_ipv4(address.port()) => {
+            Ipv4Addr::LOCALHOST.into()
+        }
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    Endpoint::Tcp(SocketAddr::new(ip, address.port()))
+}
+
+/// Whether a socket that listens on `[::]` takes IPv4 too: then nobody else can bind the port
+/// there.
+fn takes_ipv4(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(text: &str) -> Endpoint {
+        Endpoint::Tcp(text.parse().expect(text))
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn tables_of_the_kernel() {
+        let line = "   0: 0100007F:0BB8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 \
+            1000        0 48563 1 0000000000000000 100 0 0 10 0";
+        assert_eq!(tcp_socket(line, four), Some((48563, tcp("127.0.0.1:3000"))));
+        assert_eq!(tcp_socket(&line.replace(" 0A ", " 01 "), four), None, "a connection");
+        let line = "   0: 00000000000000000000000001000000:0BB9 00000000000000000000000000000000:\
+            0000 0A 00000000:00000000 00:00000000 00000000     0        0 22 1 0 100 0 0 10 0";
+        assert_eq!(tcp_socket(line, six), Some((22, tcp("[::1]:3001"))));
+        let line = "0000000000000000: 00000002 00000000 00010000 0001 01 20310 /run/a b.sock";
+        assert_eq!(unix_socket(line), Some((20310, Endpoint::Unix("/run/a b.sock".into()))));
+        assert_eq!(unix_socket(&line.replace("00010000", "00000000")), None, "a connection");
+        assert_eq!(unix_socket(&line.replace("/run/a b", "@abstract")), None);
+        for bad in ["", "0:", "0: 0100007F:0BB8 0 0A", "0: zz:1 0 0A 0 0 0 0 0 7"] {
+            assert_eq!(tcp_socket(bad, four), None, "{bad:?}");
+            assert_eq!(unix_socket(bad), None, "{bad:?}");
+        }
+        assert_eq!(six("é0000000000000000000000001000000:0BB9"), None);
+    }
+
+    #[test]
+    fn the_port_that_was_given_wins() {
+        let unix = Endpoint::Unix("/tmp/tool.sock".into());
+        let choose =
+            |texts: &[&str]| choose(texts.iter().map(|text| tcp(text)).collect(), 3000, None);
+        let port = Choice::Certain;
+        assert_eq!(choose(&[]), Choice::Nowhere);
+        assert_eq!(choose(&["[::]:3000"]), port(tcp("[::]:3000")));
+        assert_eq!(choose(&["[::1]:3000", "127.0.0.1:3000"]), port(tcp("127.0.0.1:3000")));
+        assert_eq!(choose(&["192.0.2.1:3000", "0.0.0.0:3000"]), port(tcp("0.0.0.0:3000")));
+        assert_eq!(choose(&["127.0.0.1:9229", "[::]:3000"]), port(tcp("[::]:3000")));
+        assert_eq!(choose(&["127.0.0.1:8000"]), Choice::Only(tcp("127.0.0.1:8000")));
+        assert_eq!(
+            choose(&["127.0.0.1:8000", "[::1]:8000"]),
+            Choice::Only(tcp("127.0.0.1:8000")),
+            "one port in both families"
+        );
+        assert_eq!(
+            choose(&["127.0.0.1:9229", "127.0.0.1:8000"]),
+            Choice::Several(vec![tcp("127.0.0.1:8000"), tcp("127.0.0.1:9229")])
+        );
+        let both = vec![unix.clone(), tcp("127.0.0.1:8000")];
+        assert_eq!(super::choose(both.clone(), 3000, None), Choice::Only(tcp("127.0.0.1:8000")));
+        assert_eq!(super::choose(both, 3000, Some(&unix)), Choice::Certain(unix.clone()));
+        assert_eq!(super::choose(vec![unix.clone()], 3000, None), Choice::Only(unix));
+    }
+
+    #[test]
+    fn a_socket_on_all_addresses_is_dialled_by_loopback() -> std::io::Result<()> {
+        let dialled = |text: &str| dialled(tcp(text)).to_string();
+        assert_eq!(dialled("0.0.0.0:3000"), "127.0.0.1:3000");
+        assert_eq!(dialled("192.0.2.1:3000"), "192.0.2.1:3000");
+        assert_eq!(dialled("[::1]:3000"), "[::1]:3000");
+        let Ok(both) = TcpListener::bind("[::]:0") else { return Ok(()) };
+        let port = both.local_addr()?.port();
+        assert_eq!(dialled(&format!("[::]:{port}")), format!("127.0.0.1:{port}"));
+        Ok(())
+    }
+}

@@ -1,0 +1,261 @@
+//! Reads [acme], and which rules have `certificate = "acme"`: the ACME server (RFC 8555), the
+//! account there, and the names that are ordered.
+
+use std::path::PathBuf;
+
+use eyelet_policy::NamePattern;
+use eyelet_sys::file::read_regular;
+use zeroize::Zeroizing;
+
+use crate::files::Files;
+use crate::listeners::Listeners;
+use crate::matchers::Matchers;
+use crate::model::{Listener, ListenerKind};
+use crate::reader::{Report, Section, Text};
+
+/// The value of a rule's `certificate` that orders certificates.
+pub(super) const ACME: &str = "acme";
+
+/// `[acme]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSettings {
+    /// The URL of the server's directory.
+    pub directory: String,
+    /// Whom the server may write to: URLs, such as `mailto:`.
+    pub contact: Vec<String>,
+    /// The CA certificates that verify the server. `None`: the system's.
+    pub ca: Option<PathBuf>,
+    /// Where the account and the certificates are stored. `None`: the default folder.
+    pub folder: Option<PathBuf>,
+    /// One of the server's profiles.
+    pub profile: Option<String>,
+    /// The account of the server's operator that the ACME account belongs to.
+    pub external_account: Option<ExternalAccount>,
+    /// What the rules order, which is filled in after them.
+    pub wanted: AcmeNames,
+}
+
+/// An external account (RFC 8555 section 7.3.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// Its key's identifier.
+    pub id: String,
+    /// The file with the key, in base64url.
+    pub key_file: PathBuf,
+}
+
+/// What the rules with `certificate = "acme"` order, and how it can be validated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AcmeNames {
+    /// Names that are ordered at the start, each once.
+    pub names: Vec<Box<str>>,
+    /// Indices of the listeners of these rules. Empty: all.
+    pub listeners: Vec<u16>,
+    /// Whether a listener of kind `http_redirect` can answer.
+    pub has_http: bool,
+    /// Whether HTTP is asked first: no rule's listener has the port of https.
+    pub prefers_http: bool,
+}
+
+/// The rules with `certificate = "acme"`, as they are read.
+#[derive(Default)]
+pub(super) struct AcmeRules {
+    names: Vec<Box<str>>,
+    listeners: Vec<u16>,
+    is_for_all: bool,
+    /// The offset of the first one's value.
+    first: Option<usize>,
+}
+
+/// Reads [acme].
+pub(super) fn read(
+    report: &mut Report<'_>,
+    document: &Section<'_, '_>,
+    files: &mut Files,
+    rules: AcmeRules,
+    listeners: &Listeners,
+) -> Option<AcmeSettings> {
+    let Some(section) = document.section(report, "acme", "[acme]") else {
+        if let Some(at) = rules.first
+            && document.value("acme").is_none()
+        {
+            let message = "`certificate = \"acme\"` needs a table [acme] with the `directory` of \
+                an ACME server; a file of that name is \"./acme\"";
+            report.missing(at, message);
+        }
+        return None;
+    };
+    section.check_keys(report, &ACME_KEYS);
+    if rules.first.is_none() {
+        report.warning(section.at, "no rule has `certificate = \"acme\"`: nothing is ordered");
+    }
+    if section.flag(report, "terms_agreed") != Some(true) {
+        let message = "set `terms_agreed = true` once you have read and agree to the terms of \
+            service that the server's directory names";
+        report.missing(section.at, message);
+    }
+    let contact = section.texts(report, "contact").unwrap_or_default();
+    let contact = contact.into_iter().filter_map(|text| report.keep(text.at, contact_url(text)));
+    let contact = contact.collect();
+    let ca = section.text(report, "ca").map(|text| files.check_authorities(report, text));
+    let folder = section.text(report, "folder").map(|text| {
+        if document.value("fleet").is_some() {
+            let message = "the edges of a fleet keep certificates in the store of [fleet]: leave \
+                `folder` out";
+            report.error(text.at, message);
+        }
+        files.path(text.text)
+    });
+    let profile = section.text(report, "profile").map(|text| text.text.to_owned());
+    let external_account = external_account(report, &section, files);
+    if section.value("directory").is_none() {
+        let message = "[acme] has no `directory`, such as \"https://acme.example/directory\"";
+        report.missing(section.at, message);
+    }
+    let directory = section.text(report, "directory")?;
+    let directory = report.keep(directory.at, directory_url(directory))?;
+    let wanted = rules.wanted(&listeners.list);
+    Some(AcmeSettings { directory, contact, ca, folder, profile, external_account, wanted })
+}
+
+impl AcmeRules {
+    /// Notes a rule with `certificate = "acme"`, and reports names that cannot be ordered. Returns
+    /// whether names are ordered when a client asks for them.
+    pub(super) fn add(
+        &mut self,
+        report: &mut Report<'_>,
+        section: &Section<'_, '_>,
+        matchers: &Matchers<'_>,
+        certificate: Text<'_>,
+    ) -> bool {
+        self.first.get_or_insert(certificate.at);
+        if let Some(at) = section.key_at("key") {
+            let message = "with `certificate = \"acme\"` keys are made here: leave `key` out";
+            report.error(at, message);
+        }
+        let on_demand = section.flag(report, "acme_on_demand").unwrap_or(false);
+        for (text, pattern) in &matchers.sni {
+            match pattern {
+                NamePattern::Exact(name) => self.names.push(name.clone()),
+                NamePattern::Suffix(_) if on_demand => {}
+                NamePattern::Suffix(_) => report.error(text.at, WILDCARD),
+                NamePattern::Absent => report.error(text.at, NO_NAME),
+            }
+        }
+        let has_lists = !matchers.sni_lists.is_empty();
+        if has_lists && !on_demand {
+            report.error(certificate.at, LIST);
+        } else if !has_lists && matchers.sni.is_empty() {
+            report.error(certificate.at, NAMELESS);
+        }
+        match matchers.listeners.is_empty() {
+            true => self.is_for_all = true,
+            false => self.listeners.extend(&matchers.listeners),
+        }
+        on_demand
+    }
+
+    fn wanted(mut self, all: &[Listener]) -> AcmeNames {
+        self.names.sort_unstable();
+        self.names.dedup();
+        self.listeners.sort_unstable();
+        self.listeners.dedup();
+        if self.is_for_all {
+            self.listeners.clear();
+        }
+        let is_ours =
+            |at: usize| self.listeners.is_empty() || self.listeners.contains(&(at as u16));
+        let is_http = |listener: &Listener| listener.kind == ListenerKind::HttpRedirect;
+        let is_on_443 = all.iter().enumerate().any(|(at, listener)| {
+            listener.address.port() == HTTPS_PORT && !is_http(listener) && is_ours(at)
+        });
+        let is_on_80 = all.iter().any(|l| is_http(l) && l.address.port() == HTTP_PORT);
+        AcmeNames {
+            names: self.names,
+            listeners: self.listeners,
+            has_http: all.iter().any(is_http),
+            prefers_http: is_on_80 && !is_on_443,
+        }
+    }
+}
+
+fn external_account(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    files: &mut Files,
+) -> Option<ExternalAccount> {
+    let id = section.text(report, "external_account_id");
+    let file = section.text(report, "external_account_key_file");
+    match (id, file) {
+        (Some(id), Some(file)) => {
+            let (key_file, _) = files.check_secret(report, file);
+            Some(ExternalAccount { id: id.text.to_owned(), key_file })
+        }
+        (None, None) => None,
+        (Some(one), None) | (None, Some(one)) => {
+            let message = "`external_account_id` and `external_account_key_file` belong together";
+            report.error(one.at, message);
+            None
+        }
+    }
+}
+
+/// The key of an external account, as its file has it: base64url, without blanks around it.
+///
+/// # Errors
+/// If the file cannot be read, or is no text.
+pub fn external_account_key(account: &ExternalAccount) -> Result<Zeroizing<String>, String> {
+    let shown = account.key_file.display();
+    let key = read_regular(&account.key_file, KEY_FILE_BYTES_MAX).map(Zeroizing::new);
+    let key = key.map_err(|why| format!("cannot read {shown}: {why}"))?;
+    let text = std::str::from_utf8(&key).map_err(|_| format!("{shown} is not base64url"))?;
+    Ok(Zeroizing::new(text.trim().trim_end_matches('=').to_owned()))
+}
+
+fn directory_url(text: Text<'_>) -> Result<String, String> {
+    let host = text.text.strip_prefix("https://").map(|rest| rest.split('/').next());
+    let is_url = host.flatten().is_some_and(|host| !host.is_empty())
+        && text.text.bytes().all(|byte| byte.is_ascii_graphic());
+    let fault = || "expected the https:// URL of an ACME server's directory".to_owned();
+    is_url.then(|| text.text.to_owned()).ok_or_else(fault)
+}
+
+fn contact_url(text: Text<'_>) -> Result<String, String> {
+    if text.text.contains(':') {
+        return Ok(text.text.to_owned());
+    }
+    Err(format!("a contact is a URL; expected \"mailto:{}\"", text.text))
+}
+
+const WILDCARD: &str = "a certificate for a wildcard needs the challenge DNS-01, which Eyelet does \
+    not answer: list the names, or set `acme_on_demand = true` to order each name when a client \
+    first asks for it, or give another client's files";
+
+const LIST: &str = "the names of a list in a file are ordered when a client first asks for them: \
+    set `acme_on_demand = true`, or write the names here";
+
+const NO_NAME: &str = "a hello without a name has no certificate by ACME; give \"\" a rule of its \
+    own";
+
+const NAMELESS: &str = "this rule takes every name, and so would order a certificate for each name \
+    that a stranger makes up: give it `sni`";
+
+const ACME_KEYS: [&str; 8] = [
+    "ca",
+    "contact",
+    "directory",
+    "external_account_id",
+    "external_account_key_file",
+    "folder",
+    "profile",
+    "terms_agreed",
+];
+
+/// Bytes: ample room for any MAC key.
+const KEY_FILE_BYTES_MAX: u64 = 4 << 10;
+
+/// Where a server of TLS-ALPN-01 connects to (RFC 8737 section 3).
+const HTTPS_PORT: u16 = 443;
+
+/// Where a server of HTTP-01 connects to (RFC 8555 section 8.3).
+const HTTP_PORT: u16 = 80;

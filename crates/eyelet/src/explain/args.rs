@@ -1,0 +1,72 @@
+//! The arguments of `eyelet explain`, except for those that say what is known of the name.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::Args;
+use eyelet_wire::connect::Target;
+
+use super::evidence::EvidenceArgs;
+
+/// Arguments of `eyelet explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// The configuration
+    pub file: PathBuf,
+    /// The name in the hello; by default the host of --connect, else a hello without a name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["no_sni", "sni_malformed"])]
+    pub sni: Option<String>,
+    /// A hello without a name
+    #[arg(long, conflicts_with = "sni_malformed")]
+    pub no_sni: bool,
+    /// A hello whose name cannot be read
+    #[arg(long)]
+    pub sni_malformed: bool,
+    /// The protocols that the client offers, such as h2,http/1.1
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub alpn: Vec<String>,
+    /// The client's address
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub client: IpAddr,
+    /// Where the client wanted to go; by default the listener's address, if it is a single one
+    #[arg(long, value_name = "IP:PORT")]
+    pub destination: Option<SocketAddr>,
+    /// The target of the client's CONNECT
+    #[arg(long, value_name = "HOST:PORT", value_parser = target)]
+    pub connect: Option<Target>,
+    /// The listener, by its name or its address; by default the first that fits
+    #[arg(long, value_name = "ADDRESS|NAME")]
+    pub listener: Option<String>,
+    /// The highest TLS version that the client offers
+    #[arg(long, value_name = "VERSION", default_value = "1.3", value_parser = version)]
+    pub tls_version_max: u16,
+    /// A hello with the ECH extension
+    #[arg(long)]
+    pub ech: bool,
+    /// A hello that offers TLS compression
+    #[arg(long)]
+    pub tls_compression: bool,
+    /// The client's JA4 fingerprint; by default it is unknown
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub ja4: Option<String>,
+    /// A line of the access log, or "-" to read one: asks about its connection
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["sni", "no_sni", "connect", "listener",
+        "destination", "alpn"])]
+    pub log_line: Option<String>,
+    /// Gather evidence now: ask DNS and the destination
+    #[arg(long)]
+    pub ask: bool,
+    /// What is known of the name.
+    #[command(flatten)]
+    pub evidence: EvidenceArgs,
+}
+
+/// Reads the target of a CONNECT.
+pub(super) fn target(text: &str) -> Result<Target, String> {
+    Target::new(text.as_bytes()).map_err(|fault| fault.to_string())
+}
+
+/// Reads a TLS version.
+pub(super) fn version(text: &str) -> Result<u16, String> {
+    eyelet_config::tls_version_code(text)
+}

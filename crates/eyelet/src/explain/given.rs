@@ -1,0 +1,121 @@
+//! The facts that nobody types: those of an access line, and evidence that is gathered now.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use eyelet_config::Config;
+use eyelet_policy::{CertificateFacts, EvidenceKind};
+use eyelet_resolve::ask;
+use eyelet_telemetry::log::read::{LINE_BYTES_MAX, LoggedLine};
+use eyelet_wire::connect::{Target, TargetHost};
+
+use super::args::{ExplainArgs, target, version};
+
+/// Takes the facts of the access line, if one is given, and the name of the CONNECT, if no other
+/// is. The inner error is a line that cannot be read.
+pub(super) fn complete(
+    args: &mut ExplainArgs,
+    out: &mut impl Write,
+) -> io::Result<Result<(), String>> {
+    match take_log_line(args) {
+        Ok(Some(line)) => {
+            let why = line.reason.as_deref().unwrap_or("decided");
+            let by = line.rule.map_or_else(String::new, |rule| format!(" by {rule}"));
+            writeln!(out, "logged:  {} {}{by}: {}", line.time, line.outcome, why)?;
+        }
+        Ok(None) => {}
+        Err(why) => return Ok(Err(why)),
+    }
+    if let Some(Target { host: TargetHost::Name(host), .. }) = args.connect
+        && !args.no_sni
+        && !args.sni_malformed
+    {
+        args.sni.get_or_insert_with(|| host.as_str().to_owned());
+    }
+    Ok(Ok(()))
+}
+
+/// Takes the facts of the access line, if one is given.
+fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
+    let Some(line) = &args.log_line else { return Ok(None) };
+    let mut input = String::new();
+    if line == "-" {
+        let mut stdin = io::stdin().lock().take(LINE_BYTES_MAX as u64 + 1);
+        stdin.read_to_string(&mut input).map_err(|error| error.to_string())?;
+    } else {
+        input.clone_from(line);
+    }
+    let line = LoggedLine::read(&input).map_err(|fault| fault.to_string())?;
+    args.listener = Some(line.listener.clone());
+    args.client = line.client.map_or(args.client, |client| client.ip());
+    args.destination = line.destination;
+    args.connect = line.connect.as_deref().map(target).transpose()?;
+    // Without a hello the name is the CONNECT's.
+    args.no_sni = line.sni.is_none() && line.tls_version.is_some();
+    args.sni.clone_from(&line.sni);
+    args.alpn = line.alpn.clone().unwrap_or_default();
+    if let Some(offered) = &line.tls_version {
+        args.tls_version_max = version(offered)?;
+    }
+    args.tls_compression = matches!(line.tls_compression.as_deref(), Some("offered" | "chosen"));
+    args.ja4.clone_from(&line.ja4);
+    let evidence = line.evidence.clone().unwrap_or_default();
+    if let Some(agrees) = evidence.dns_agrees {
+        args.evidence.note(EvidenceKind::Dns, agrees);
+    }
+    if let Some(certificate) = evidence.certificate {
+        args.evidence.note(EvidenceKind::Certificate, certificate.valid);
+        args.evidence.certificate_names = certificate.names;
+        args.evidence.certificate_issuer = Some(certificate.issuer);
+    }
+    Ok(Some(line))
+}
+
+/// Gathers the evidence that rules may ask for and that no flag gives. Returns the certificate.
+pub(super) fn gather(
+    args: &mut ExplainArgs,
+    config: &Config,
+    name: Option<&str>,
+    out: &mut impl Write,
+) -> io::Result<Option<CertificateFacts>> {
+    if args.destination.is_none()
+        && let Some(Target { host: TargetHost::Name(host), port }) = args.connect
+    {
+        match ask::now(ask::addresses(config, &host))? {
+            Ok(found) => {
+                args.destination = found.first().map(|ip| SocketAddr::new(*ip, port));
+                let found: Vec<String> = found.iter().map(IpAddr::to_string).collect();
+                writeln!(out, "found:   {host} has {}", found.join(", "))?;
+            }
+            Err(why) => writeln!(out, "found:   no address of {host}: {why}")?,
+        }
+    }
+    let of_connect = args.connect.and_then(|target| match target.host {
+        TargetHost::Ip(ip) => Some(SocketAddr::new(ip, target.port)),
+        TargetHost::Name(_) => None,
+    });
+    let Some(to) = args.destination.or(of_connect) else { return Ok(None) };
+    if let Some(name) = name
+        && config.policy.asks_dns()
+        && args.evidence.dns().is_none()
+    {
+        match ask::now(ask::dns(config, name, to.ip()))? {
+            Ok(agrees) => args.evidence.note(EvidenceKind::Dns, agrees),
+            Err(why) => writeln!(out, "found:   nothing by DNS: {why}")?,
+        }
+    }
+    if !config.policy.asks_certificate() || args.evidence.certificate(name).is_some() {
+        return Ok(None);
+    }
+    match ask::now(ask::certificate(config, to, name, args.connect.is_some()))? {
+        Ok(shown) => {
+            let fault = shown.logged.fault.as_deref().unwrap_or("valid for the name");
+            writeln!(out, "found:   {to} shows a certificate: {fault}")?;
+            Ok(Some(shown.certificate))
+        }
+        Err(why) => {
+            writeln!(out, "found:   no certificate at {to}: {why}")?;
+            Ok(None)
+        }
+    }
+}

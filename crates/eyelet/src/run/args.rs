@@ -1,0 +1,128 @@
+//! The arguments of `eyelet run` and `eyelet proxy`, and the examples of their help.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  eyelet run -- node server.js                 https://app.localhost:8443/, with a local certificate
+  eyelet run --watch src -- npm start          starts it again when a file in src changes
+  eyelet run --port 8000 -- python3 -m http.server 8000
+  eyelet run --name app.example --certificate app.pem --key app.key -- ./server
+  eyelet run --tcp --proxy-protocol -- python3 chat.py     not HTTP; the client's address first
+
+The command finds the port to listen on in PORT. If it listens elsewhere, that is found too.
+Requests that come while it restarts wait (--hold). SIGUSR1 prints the memory of TLS.
+Exit status: the command's after SIGINT or SIGTERM; 126 or 127 if it cannot be started; else 1.";
+
+const PROXY_EXAMPLES: &str = "\
+Examples:
+  eyelet proxy app.localhost=127.0.0.1:3000
+  eyelet proxy app.localhost=http://127.0.0.1:3000 api.localhost=unix:/run/api.sock
+  eyelet proxy --certificate app.pem --key app.key app.example=10.0.0.7:3000";
+
+/// Arguments of `eyelet run`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub(super) edge: EdgeArgs,
+    /// The name in the URL and in the local certificate
+    #[arg(long, value_name = "HOST", default_value = "app.localhost", value_parser = host)]
+    pub(super) name: String,
+    /// The port that the command listens on; without it a free one
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) port: Option<u16>,
+    /// Start the command again when a file in this folder changes
+    #[arg(long, value_name = "DIR")]
+    pub(super) watch: Vec<PathBuf>,
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
+}
+
+/// Arguments of `eyelet proxy`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = PROXY_EXAMPLES)]
+pub struct ProxyArgs {
+    #[command(flatten)]
+    pub(super) edge: EdgeArgs,
+    /// A name and its application: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH
+    #[arg(required = true, value_name = "NAME=UPSTREAM", value_parser = site)]
+    pub(super) sites: Vec<Site>,
+}
+
+/// Arguments of both.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct EdgeArgs {
+    /// Where to listen; by default 443 or 8443 or the next free port, on loopback for a name
+    /// under localhost, else on all addresses; plain http on 80 or 8080 is redirected
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(super) listen: Option<SocketAddr>,
+    /// PEM file with the certificate chain; without it the local authority signs one
+    #[arg(long, value_name = "PEM", requires = "key")]
+    pub(super) certificate: Option<PathBuf>,
+    /// PEM file with its key
+    #[arg(long, value_name = "PEM", requires = "certificate")]
+    pub(super) key: Option<PathBuf>,
+    /// The folder of the local authority, as in [local]; by default the user's own
+    #[arg(long, value_name = "DIR", conflicts_with = "certificate")]
+    pub(super) ca_folder: Option<PathBuf>,
+    /// PEM file with authorities; clients must show a certificate that these signed
+    #[arg(long, value_name = "PEM")]
+    pub(super) client_ca: Option<PathBuf>,
+    /// How long requests wait while the application accepts no connection
+    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(super) hold: Duration,
+    /// The application does not speak HTTP: it gets the bytes as they are
+    #[arg(long)]
+    pub(super) tcp: bool,
+    /// Send a PROXY v2 header first, with the client's address and the facts of TLS
+    #[arg(long)]
+    pub(super) proxy_protocol: bool,
+    /// Write access lines to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) log: Option<PathBuf>,
+}
+
+/// A name and its application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Site {
+    pub(super) name: String,
+    pub(super) upstream: String,
+}
+
+fn site(text: &str) -> Result<Site, String> {
+    let (name, upstream) = text.split_once('=').ok_or("expected NAME=UPSTREAM")?;
+    if upstream.is_empty() {
+        return Err("expected an application after the `=`".into());
+    }
+    Ok(Site { name: host(name)?, upstream: upstream.to_owned() })
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    match text.split('.').all(is_label) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err("expected a host name, such as app.localhost".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites() {
+        let found = site("App.localhost=unix:/run/a=b.sock").expect("a site");
+        assert_eq!(found.name, "app.localhost");
+        assert_eq!(found.upstream, "unix:/run/a=b.sock");
+        for bad in ["app", "app=", "=127.0.0.1:1", "a b=127.0.0.1:1", "a..b=1", "\"=1"] {
+            assert!(site(bad).is_err(), "{bad:?}");
+        }
+    }
+}

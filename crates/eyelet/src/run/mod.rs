@@ -1,0 +1,281 @@
+//! `eyelet run` and `eyelet proxy`: TLS in front of an application, in one command. Both make the
+//! configuration that a file would have, and serve it as `serve` does.
+
+mod args;
+mod certificate;
+mod memory;
+mod plan;
+mod ports;
+
+use std::error::Error;
+use std::future::pending;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use eyelet_child::{
+    Application, ChildEvent, Endpoint, LISTEN_TIMEOUT, Over, STOP_TIMEOUT, Supervisor,
+};
+use eyelet_sys::child::Signal;
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::oneshot;
+
+use self::memory::Memory;
+use self::plan::Plan;
+use self::ports::Ports;
+use crate::diagnostics::Diagnostics;
+use crate::serve::{self, Running};
+use crate::signals::Signals;
+
+pub use self::args::{ProxyArgs, RunArgs};
+
+/// Events of the child that wait to be printed. Its thread waits for more room.
+const EVENTS_MAX: usize = 16;
+/// How often earlier configurations are freed and the workers are checked.
+const TICK: Duration = Duration::from_secs(1);
+/// The exit status of a shell for a program that is not there, and for one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+/// What a shell adds to the number of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
+
+/// Runs a command with TLS in front of it, until a signal.
+pub fn run(args: &RunArgs, diagnostics: &Diagnostics) -> ExitCode {
+    let screen = Screen(diagnostics);
+    exit(&screen, begin_run(args, &screen))
+}
+
+/// Puts TLS in front of applications that run already, until a signal.
+pub fn proxy(args: &ProxyArgs, diagnostics: &Diagnostics) -> ExitCode {
+    let screen = Screen(diagnostics);
+    exit(&screen, begin_proxy(args, &screen))
+}
+
+fn exit(screen: &Screen<'_>, done: Result<u8, Box<dyn Error>>) -> ExitCode {
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            screen.say(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Our lines between those of the application.
+struct Screen<'a>(&'a Diagnostics);
+
+impl Screen<'_> {
+    fn say(&self, text: &str) {
+        self.0.line(&format!("eyelet: {text}"));
+    }
+}
+
+fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
+    let port = match args.port {
+        Some(port) => ports::check_free(port)?,
+        None => eyelet_child::free_port()?,
+    };
+    let ports = Ports::choose(args.edge.listen, &[&args.name], |text| screen.say(text))?;
+    let certificate = certificate::certificate(&args.edge)?;
+    let plan = Plan::of_run(args, port, &ports, &certificate);
+    let application =
+        Application { command: args.command.clone(), port, watch: args.watch.clone() };
+    serve(plan, Some(application), &certificate.said, screen)
+}
+
+fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
+    let names: Vec<&str> = args.sites.iter().map(|site| &*site.name).collect();
+    let ports = Ports::choose(args.edge.listen, &names, |text| screen.say(text))?;
+    let certificate = certificate::certificate(&args.edge)?;
+    let plan = Plan::of_proxy(args, &ports, &certificate);
+    serve(plan, None, &certificate.said, screen)
+}
+
+/// Serves until the child is over, or without a child until a signal. Returns the exit status.
+fn serve(
+    plan: Plan,
+    child: Option<Application>,
+    certificate: &str,
+    screen: &Screen<'_>,
+) -> Result<u8, Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let signals = Signals::new()?;
+        let running = serve::start(plan.config()?)?;
+        let address = running.addresses().first().copied().ok_or("no listener")?;
+        plan.urls(address).for_each(|url| screen.say(&format!("serving {url}")));
+        screen.say(&format!("certificate: {certificate}"));
+        let (sender, events) = channel(EVENTS_MAX);
+        let report = move |event| {
+            // The receiver is dropped when the process is about to end.
+            let _ = sender.blocking_send(event);
+        };
+        let child = child.map(|application| Supervisor::start(application, report)).transpose()?;
+        let memory = Memory::at_start();
+        let mut session =
+            Session { plan, running, child, events, memory, screen, hung_up: None, pid: 0 };
+        let mut signals = signals;
+        let code = session.until_over(&mut signals).await;
+        session.drain(&mut signals).await;
+        code
+    })
+}
+
+/// An edge and its application.
+struct Session<'a> {
+    plan: Plan,
+    running: Running,
+    child: Option<Supervisor>,
+    events: Receiver<ChildEvent>,
+    memory: Memory,
+    screen: &'a Screen<'a>,
+    /// When the terminal was closed.
+    hung_up: Option<Instant>,
+    /// The application's process.
+    pid: u32,
+}
+
+impl Session<'_> {
+    /// Passes signals to the application and prints its events. Returns the exit status.
+    async fn until_over(&mut self, signals: &mut Signals) -> Result<u8, Box<dyn Error>> {
+        let mut tick = tokio::time::interval(TICK);
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                signal = signals.next() => match (signal, &self.child) {
+                    (Signal::USR1, _) => self.screen.say(&self.memory.report()),
+                    (_, None) => {
+                        self.screen.say(&self.memory.report());
+                        return Ok(0);
+                    }
+                    (Signal::HUP, Some(child)) => {
+                        child.pass(Signal::HUP);
+                        self.hung_up = Some(Instant::now());
+                    }
+                    (_, Some(child)) if is_ending => child.kill(),
+                    (signal, Some(child)) => {
+                        self.screen.say(&self.memory.report());
+                        child.end(signal);
+                        is_ending = true;
+                    }
+                },
+                event = next(&mut self.events, self.child.is_some()) => match event {
+                    Some(ChildEvent::Over(over)) => return Ok(self.over(over)),
+                    Some(event) => self.obey(event)?,
+                    None => return Err("internal error: nobody watches the command".into()),
+                },
+                _ = tick.tick() => {
+                    self.running.tidy();
+                    if let Some(thread) = self.running.died() {
+                        return Err(format!("{thread} has ended").into());
+                    }
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, event: ChildEvent) -> Result<(), Box<dyn Error>> {
+        match event {
+            ChildEvent::Started { pid } => self.pid = pid,
+            ChildEvent::Listening { bound, dialled } => self.listens(&bound, &dialled)?,
+            ChildEvent::ListensNowhere => {
+                let (waited, port) = (LISTEN_TIMEOUT.as_secs(), self.plan.port());
+                self.screen.say(&format!(
+                    "the command listens nowhere after {waited} s; it should listen on \
+                     127.0.0.1:{port}, which is PORT in its environment; requests wait"
+                ));
+            }
+            ChildEvent::ListensAtSeveral(found) => {
+                let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+                let port = self.plan.port();
+                self.screen.say(&format!(
+                    "the command listens on {}, and on none with PORT ({port}): say which port \
+                     is meant with --port",
+                    found.join(" and ")
+                ));
+            }
+            ChildEvent::Changed => {
+                self.screen.say("a file has changed: starting the command again")
+            }
+            ChildEvent::Ended { status, pause } => {
+                let pause = humantime::format_duration(pause);
+                self.screen.say(&format!("the command ended ({status}); it starts in {pause}"));
+                let is_hung_up = self.hung_up.is_some_and(|at| at.elapsed() < STOP_TIMEOUT);
+                if let Some(child) = self.child.as_ref().filter(|_| is_hung_up) {
+                    child.end(Signal::HUP);
+                }
+            }
+            ChildEvent::Over(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Serves the application where it listens now.
+    fn listens(&mut self, bound: &Endpoint, dialled: &Endpoint) -> Result<(), Box<dyn Error>> {
+        let is_open = matches!(bound, Endpoint::Tcp(bound) if bound.ip().is_unspecified());
+        let is_six = matches!(dialled, Endpoint::Tcp(dialled) if dialled.is_ipv6());
+        let (pid, six) = (self.pid, if is_six { ", by IPv6 alone" } else { "" });
+        let open = if is_open { "; other machines reach it too, without TLS" } else { "" };
+        self.screen.say(&format!("the command listens on {bound}{six} (process {pid}){open}"));
+        if !self.plan.lead_to(dialled) {
+            return Ok(());
+        }
+        let prepared = self.running.preparation().run(self.plan.config()?)?;
+        self.running.reload(prepared)?;
+        Ok(())
+    }
+
+    /// The exit status.
+    fn over(&self, over: Over) -> u8 {
+        match over {
+            Over::Asked(status) => return code(status),
+            // It was printed before.
+            Over::Undecided => {}
+            Over::NeverListened => self.screen.say(
+                "the command ended with success and has listened nowhere. If it goes into the \
+                 background, start it in the foreground",
+            ),
+            Over::Background(left) => {
+                let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+                self.screen.say(&format!(
+                    "the command ended and left processes in the background ({}). They were \
+                     ended: a command that is restarted must stay in the foreground",
+                    left.join(", ")
+                ));
+            }
+            Over::Unstartable(error) => {
+                self.screen.say(&format!("cannot start the command: {error}"));
+                let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+                return if is_missing { NOT_FOUND } else { NOT_EXECUTABLE };
+            }
+        }
+        1
+    }
+
+    /// Ends the connections. A second signal ends it at once.
+    async fn drain(self, signals: &mut Signals) {
+        let (done, drained) = oneshot::channel();
+        let running = self.running;
+        let body = move || {
+            running.drain();
+            let _ = done.send(());
+        };
+        if std::thread::Builder::new().name("drain".into()).spawn(body).is_ok() {
+            tokio::select! {
+                _ = drained => {}
+                _ = signals.until_terminated() => {}
+            }
+        }
+    }
+}
+
+/// The next event of the child, if there is one.
+async fn next(events: &mut Receiver<ChildEvent>, has_child: bool) -> Option<ChildEvent> {
+    if has_child { events.recv().await } else { pending().await }
+}
+
+/// The exit status that a shell gives.
+fn code(status: ExitStatus) -> u8 {
+    let by_signal = status.signal().map(|signal| BY_SIGNAL + signal);
+    status.code().or(by_signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}

@@ -1,0 +1,358 @@
+//! Certificates from a real ACME server: issued, stored, renewed, shared; and what clients get
+//! while there is none.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+
+use crate::support::client::{Tls, alert_in, echo, handshake};
+use crate::support::dns::Says;
+use crate::support::edge::connect;
+use crate::support::pebble::Pebble;
+use crate::support::upstream::vacant;
+use crate::support::{A_WHILE, Dns, Edge, Pki, Upstream, need, until};
+
+/// RFC 8446 section 6.2.
+const HANDSHAKE_FAILURE: u8 = 40;
+
+/// An ACME server, and the names and ports that it validates.
+struct World {
+    pki: Pki,
+    pebble: Pebble,
+    upstream: Upstream,
+    tls: SocketAddr,
+    http: SocketAddr,
+    _dns: Dns,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more keys in Pebble's configuration.
+    fn with(more: &str) -> Self {
+        let pki = Pki::new();
+        let here = || Says::Addresses(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], 1);
+        let dns = Dns::new(&[("*", here())]);
+        let [tls, http] = vacant();
+        let pebble = Pebble::start(&pki, &dns, (tls, http), more);
+        Self { pki, pebble, upstream: Upstream::echo(), tls, http, _dns: dns }
+    }
+
+    /// A configuration whose rule has these keys. `tls` is its listener.
+    fn config(&self, tls: SocketAddr, rule: &str, more: &str) -> String {
+        format!(
+            "[[listener]]\naddress = \"{tls}\"\n\
+             [[rule]]\nname = \"app\"\naction = \"terminate\"\ncertificate = \"acme\"\n\
+             upstream = \"tcp://{}\"\n{rule}\n\
+             [acme]\ndirectory = \"https://{}/dir\"\nterms_agreed = true\nca = \"ca.pem\"\n\
+             contact = \"mailto:ops@app.example\"\n{more}\n",
+            self.upstream.address, self.pebble.address,
+        )
+    }
+
+    fn start(&self, config: &str) -> Edge {
+        Edge::start_whole(&self.pki.folder, config, |_| ())
+    }
+
+    /// An edge that orders app.test by TLS-ALPN-01 into a folder.
+    fn edge(&self) -> Edge {
+        self.start(&self.config(self.tls, "sni = \"app.test\"", "folder = \"acme\""))
+    }
+
+    /// The stored chain and key of a name.
+    fn stored(&self, name: &str) -> Option<String> {
+        let servers = std::fs::read_dir(self.pki.file("acme")).ok()?;
+        let mut files = servers.map(|server| server.unwrap().path().join(format!("{name}.pem")));
+        std::fs::read_to_string(files.find(|file| file.exists())?).ok()
+    }
+
+    /// Waits until a client that trusts the server's root gets through with this name.
+    fn wait(&self, edge: SocketAddr, name: &str) -> Tls {
+        let config = self.pebble.roots(&self.pki);
+        let mut tls = until("a certificate", || {
+            // An order takes a second: there is no hurry.
+            open(&config, edge, name).inspect_err(|_| std::thread::sleep(A_WHILE)).ok()
+        });
+        echo(&mut tls, b"hello");
+        tls
+    }
+}
+
+fn open(config: &Arc<ClientConfig>, edge: SocketAddr, name: &str) -> std::io::Result<Tls> {
+    handshake(config.clone(), connect(edge), name)
+}
+
+fn serial(tls: &Tls) -> Vec<u8> {
+    tls.conn.peer_certificates().unwrap()[0].to_vec()
+}
+
+#[test]
+fn a_name_is_issued_by_tls_alpn_and_kept_over_a_restart() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    let edge = world.edge();
+    let first = serial(&world.wait(world.tls, "app.test"));
+    assert!(edge.log().contains("app.test: the certificate is issued"), "{}", edge.log());
+    let line =
+        edge.line("the validation", |line| line["reason"] == "an ACME server validated the name");
+    assert_eq!((&line["outcome"], &line["sni"]), (&"terminated".into(), &"app.test".into()));
+    drop(edge);
+    let edge = world.edge();
+    assert_eq!(serial(&world.wait(world.tls, "app.test")), first, "it was stored");
+    assert_eq!(world.pebble.issued(), 1);
+    assert!(world.stored("app.test").unwrap().contains("PRIVATE KEY"));
+    drop(edge);
+}
+
+#[test]
+fn http_answers_where_tls_alpn_cannot() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    // The server connects to another port for TLS-ALPN-01, where nobody listens.
+    let [elsewhere] = vacant();
+    let redirect =
+        format!("[[listener]]\naddress = \"{}\"\nkind = \"http_redirect\"\n", world.http);
+    let config = world.config(elsewhere, "sni = \"app.test\"", "folder = \"acme\"");
+    let edge = world.start(&format!("{redirect}{config}"));
+    world.wait(elsewhere, "app.test");
+    assert!(edge.log().contains("the other challenge is tried"), "{}", edge.log());
+    edge.line("the validation", |line| {
+        line["reason"] == "an ACME server validated the name" && line["sni"].is_null()
+    });
+    // A token that nobody ordered is redirected like any other path, to the port of TLS.
+    let mut client = connect(world.http);
+    let path = "/.well-known/acme-challenge/unknown";
+    write!(client, "GET {path} HTTP/1.1\r\nHost: app.test:{}\r\n\r\n", world.http.port()).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    let location = format!("location: https://app.test:{}{path}\r\n", elsewhere.port());
+    assert!(answer.to_lowercase().contains(&location), "{answer}");
+}
+
+#[test]
+fn a_certificate_is_renewed_when_the_server_says_so() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    let edge = world.edge();
+    let first = serial(&world.wait(world.tls, "app.test"));
+    let stored = until("the file", || world.stored("app.test"));
+    drop(edge);
+    let at = stored.find("-----BEGIN CERTIFICATE").unwrap();
+    world.pebble.renew(&world.pki, &stored[at..]);
+    let edge = world.edge();
+    until("another certificate", || {
+        (serial(&world.wait(world.tls, "app.test")) != first).then_some(())
+    });
+    assert_eq!(world.pebble.issued(), 2);
+    drop(edge);
+}
+
+#[test]
+fn a_certificate_is_renewed_once_a_server_that_was_down_is_back() {
+    if !need("pebble") {
+        return;
+    }
+    let mut world = World::with(
+        "\"profiles\": {\"default\": {\"description\": \"short\", \"validityPeriod\": 40}},",
+    );
+    world.pebble.stop();
+    // Down at the start: there is nothing for this name, and all others are served.
+    let rule = world.pki.terminate(&format!("tcp://{}", world.upstream.address), "");
+    let config = world.config(world.tls, "sni = \"short.test\"", "folder = \"acme\"");
+    let edge = world.start(&config.replacen("[[rule]]", &format!("{rule}[[rule]]"), 1));
+    edge.wait_log("short.test: the ACME server cannot be used");
+    let other = crate::support::client::Offer::new(&world.pki);
+    echo(&mut other.connect(world.tls, "app.test"), b"hello");
+    let error = other.try_connect(world.tls, "short.test").unwrap_err();
+    assert_eq!(alert_in(&error), Some(HANDSHAKE_FAILURE));
+    let line = edge.line("the refusal", |line| line["sni"] == "short.test");
+    assert_eq!(line["reason"], "no certificate: the last order failed");
+    world.pebble.run();
+    let first = serial(&world.wait(world.tls, "short.test"));
+    let roots = world.pebble.roots(&world.pki);
+    // Down when the renewal is due.
+    world.pebble.stop();
+    edge.wait_log("stays in use");
+    assert_eq!(serial(&open(&roots, world.tls, "short.test").unwrap()), first);
+    // Back, and it does not know the account any more.
+    world.pebble.run();
+    until("another certificate", || {
+        (serial(&world.wait(world.tls, "short.test")) != first).then_some(())
+    });
+    let log = edge.log();
+    let failures = log.matches("short.test: the ACME server cannot be used").count();
+    assert!(failures <= 2, "each outage is logged once:\n{log}");
+}
+
+#[test]
+fn a_refused_name_harms_no_other() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    let names = "sni = [\"app.test\", \"blocked.test\"]";
+    let edge = world.start(&world.config(world.tls, names, "folder = \"acme\""));
+    world.wait(world.tls, "app.test");
+    edge.wait_log("blocked.test: the ACME server refuses");
+    assert!(edge.log().contains("remove it from the rule"), "{}", edge.log());
+    let roots = world.pebble.roots(&world.pki);
+    let error = open(&roots, world.tls, "blocked.test").unwrap_err();
+    assert_eq!(alert_in(&error), Some(HANDSHAKE_FAILURE));
+}
+
+#[test]
+fn an_account_belongs_to_an_external_one() {
+    if !need("pebble") {
+        return;
+    }
+    let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+    let world = World::with(&format!(
+        "\"externalAccountBindingRequired\": true, \
+         \"externalAccountMACKeys\": {{\"kid-1\": \"{key}\"}},"
+    ));
+    world.pki.folder.write("eab.key", format!("{key}\n"));
+    let without = world.config(world.tls, "sni = \"app.test\"", "folder = \"other\"");
+    let edge = world.start(&without);
+    edge.wait_log("set `external_account_id` and `external_account_key_file` in [acme]");
+    drop(edge);
+    let more = "folder = \"acme\"\nexternal_account_id = \"kid-1\"\n\
+        external_account_key_file = \"eab.key\"";
+    let edge = world.start(&world.config(world.tls, "sni = \"app.test\"", more));
+    world.wait(world.tls, "app.test");
+    drop(edge);
+}
+
+#[test]
+fn a_silent_server_delays_nobody_else() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let pki = Pki::new();
+    let upstream = Upstream::echo();
+    let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+    let config = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\n{rule}\
+         [[rule]]\nsni = \"slow.test\"\naction = \"terminate\"\ncertificate = \"acme\"\n\
+         upstream = \"tcp://{}\"\n\
+         [acme]\ndirectory = \"https://{}/dir\"\nterms_agreed = true\nfolder = \"acme\"\n\
+         ca = \"ca.pem\"\n",
+        upstream.address,
+        silent.local_addr().unwrap(),
+    );
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let client = crate::support::client::Offer::new(&pki);
+    echo(&mut client.connect(edge.address(), "app.test"), b"hello");
+    let error = client.try_connect(edge.address(), "slow.test").unwrap_err();
+    assert_eq!(alert_in(&error), Some(HANDSHAKE_FAILURE));
+    let line = edge.line("the refusal", |line| line["sni"] == "slow.test");
+    assert_eq!(line["reason"], "no certificate: it is ordered, and not issued yet");
+    edge.wait_log("no answer within 30 s");
+}
+
+#[test]
+fn a_name_is_ordered_when_a_client_asks_for_it() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    let rule = "sni = \"*.app.test\"\nacme_on_demand = true";
+    let edge = world.start(&world.config(world.tls, rule, "folder = \"acme\""));
+    let roots = world.pebble.roots(&world.pki);
+    let first = open(&roots, world.tls, "one.app.test").unwrap();
+    let again = open(&roots, world.tls, "one.app.test").unwrap();
+    assert_eq!(serial(&first), serial(&again));
+    assert_eq!(world.pebble.issued(), 1);
+    drop(edge);
+    let edge = world.start(&world.config(world.tls, rule, "folder = \"acme\""));
+    assert_eq!(serial(&open(&roots, world.tls, "one.app.test").unwrap()), serial(&first));
+    assert_eq!(world.pebble.issued(), 1, "it was stored");
+    drop(edge);
+}
+
+#[test]
+fn two_edges_with_one_store_order_a_name_once() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    world.pki.folder.write("fleet.secret", "c2VjcmV0IG9mIGEgZmxlZXQgaW4gYSB0ZXN0Li4uLi4=");
+    let fleet = "[fleet]\nstore = \"file:fleet\"\nsecret_file = \"fleet.secret\"";
+    let [elsewhere, third] = vacant();
+    // The server connects to this edge, which orders nothing by itself.
+    let rule = "sni = \"*.app.test\"\nacme_on_demand = true";
+    let reached = world.start(&world.config(world.tls, rule, fleet));
+    let listed = "sni = \"one.app.test\"";
+    let one = world.start(&world.config(elsewhere, listed, fleet));
+    let other = world.start(&world.config(third, listed, fleet));
+    let first = serial(&world.wait(elsewhere, "one.app.test"));
+    assert_eq!(serial(&world.wait(third, "one.app.test")), first);
+    assert_eq!(serial(&world.wait(world.tls, "one.app.test")), first);
+    assert_eq!((world.pebble.ordered(), world.pebble.issued()), (1, 1), "{}", world.pebble.log());
+    reached.line("the validation", |line| line["reason"] == "an ACME server validated the name");
+    drop((one, other));
+}
+
+#[test]
+fn a_validation_of_a_spliced_name_passes_through() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    let rule = crate::support::edge::splice(world.upstream.address, "");
+    let config = world.config(world.tls, "sni = \"app.test\"", "folder = \"acme\"");
+    let edge = world.start(&config.replacen("[[rule]]", &format!("{rule}[[rule]]"), 1));
+    // RFC 7301 section 3.1: a list with this protocol alone.
+    let list = [&[0, 11, 10][..], b"acme-tls/1"].concat();
+    let hello = crate::support::Hello::named("host.test").extension(16, &list).bytes();
+    let mut client = connect(world.tls);
+    client.write_all(&hello).unwrap();
+    crate::support::expect(&mut client, &hello);
+    drop(client);
+    edge.line("the splice", |line| line["sni"] == "host.test" && line["outcome"] == "spliced");
+}
+
+#[test]
+fn another_client_answers_challenges_behind_the_redirect() {
+    let upstream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let pki = Pki::new();
+    let config = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"http_redirect\"\n\
+         acme_upstream = \"{}\"\n[[rule]]\naction = \"refuse\"\n",
+        upstream.local_addr().unwrap(),
+    );
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let ask = |path: &str| {
+        let mut client = connect(edge.address());
+        write!(client, "GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        client
+    };
+    let read = |mut client: std::net::TcpStream| {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let path = "/.well-known/acme-challenge/token";
+    let client = ask(path);
+    let (mut asked, _) = upstream.accept().unwrap();
+    let request = format!("GET {path} HTTP/1.0\r\nHost: app.test\r\nConnection: close\r\n\r\n");
+    crate::support::expect(&mut asked, request.as_bytes());
+    let answer = "HTTP/1.0 200 OK\r\n\r\ntoken.thumbprint";
+    asked.write_all(answer.as_bytes()).unwrap();
+    drop(asked);
+    assert_eq!(read(client), answer);
+    // Any other path, and one whose upstream says nothing, is redirected.
+    let answer = read(ask("/.well-known/other"));
+    assert!(answer.contains("https://app.test/.well-known/other\r\n"), "{answer}");
+    let client = ask(path);
+    drop(upstream.accept().unwrap());
+    let answer = read(client);
+    assert!(answer.contains(&format!("https://app.test{path}\r\n")), "{answer}");
+}

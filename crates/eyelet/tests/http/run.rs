@@ -1,0 +1,428 @@
+//! `eyelet run` and `eyelet proxy` with real applications: node, python and sh as children, curl as
+//! the client.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use std::thread;
+
+use rustix::process::{Pid, Signal};
+
+use crate::support::client::{Offer, echo};
+use crate::support::{A_WHILE, Folder, Pki, Said, Talk, edge, need, output, until};
+
+/// The program in `tests/programs`.
+pub fn program(name: &str) -> String {
+    format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A running `eyelet run` or `eyelet proxy`.
+pub struct Run {
+    talk: Talk,
+    pub pki: Pki,
+    pub port: u16,
+}
+
+fn command(pki: &Pki, word: &str, options: &[&str]) -> Command {
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg(word).args(["--listen", "127.0.0.1:0"]);
+    command.args(["--certificate", &pki.text("edge.pem"), "--key", &pki.text("edge.key")]);
+    command.args(options);
+    command
+}
+
+impl Run {
+    pub fn start(options: &[&str], child: &[&str]) -> Self {
+        let pki = Pki::new();
+        let mut command = command(&pki, "run", &["--name", "app.test"]);
+        command.args(options).arg("--").args(child);
+        Self::of(pki, Talk::start(&mut command))
+    }
+
+    /// The application of `app.js`.
+    fn app(options: &[&str], mode: &str, file: &str) -> Self {
+        Self::start(options, &["node", &program("app.js"), mode, file])
+    }
+
+    fn of(pki: Pki, mut talk: Talk) -> Self {
+        talk.hear("certificate: ");
+        let said = talk.said();
+        let url = said.lines().find_map(|line| line.strip_prefix("eyelet: serving ")).unwrap();
+        let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1.parse().unwrap();
+        Self { talk, pki, port }
+    }
+
+    /// Waits until it listens, as often.
+    pub fn listens(&self, times: usize) {
+        until("the application", || {
+            (self.talk.said().matches("the command listens on").count() >= times).then_some(())
+        });
+    }
+
+    /// Eyelet and the application.
+    pub fn pids(&self) -> [Pid; 2] {
+        let said = self.talk.said();
+        let app = said.split_once("(process ").unwrap().1.split(')').next().unwrap();
+        [self.talk.pid(), Pid::from_raw(app.parse().unwrap()).unwrap()]
+    }
+
+    fn starts(&self) -> usize {
+        self.talk.said().matches("app: started").count()
+    }
+
+    /// What curl gets for these paths on one connection: each body and status.
+    fn curl(&self, host: &str, paths: &[&str]) -> String {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--max-time", "50", "--cacert", &self.pki.text("ca.pem")]);
+        command.args(["--resolve", &format!("{host}:{}:127.0.0.1", self.port)]);
+        for path in paths {
+            command.args(["-w", " %{http_code}\n"]);
+            command.arg(format!("https://{host}:{}{path}", self.port));
+        }
+        output(&mut command).text
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.curl("app.test", &[path])
+    }
+
+    fn end(self, signal: Signal) -> Said {
+        self.talk.signal(signal);
+        self.talk.finish()
+    }
+}
+
+/// The process that answered.
+fn pid(answer: &str) -> i32 {
+    let rest = answer.strip_prefix("pid ").unwrap_or_else(|| panic!("no pid in {answer:?}"));
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Waits for the end of a process. Nobody may be there to reap an orphan.
+fn until_gone(pid: i32) {
+    until("the end of the application", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+}
+
+#[test]
+fn an_application_of_node_is_served_and_ends_with_us() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let run = Run::app(&[], "port", "");
+    let answer = run.get("/");
+    assert!(answer.contains("127.0.0.1") && answer.ends_with("200\n"), "{answer:?}");
+    let mut client = Offer::new(&run.pki).connect(([127, 0, 0, 1], run.port).into(), "app.test");
+    client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n").unwrap();
+    client.write_all(b"Connection: upgrade\r\nUpgrade: echo\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(&mut client);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert_ne!(lines.read_line(&mut head).unwrap(), 0, "{head}");
+    }
+    assert!(head.starts_with("HTTP/1.1 101"), "{head}");
+    drop(lines);
+    echo(&mut client, b"across");
+    run.talk.signal(Signal::USR1);
+    until("the memory", || run.talk.said().contains("parked with").then_some(()));
+    let said = run.end(Signal::TERM);
+    assert_eq!(said.status.code(), Some(143), "{}", said.text);
+    assert!(said.text.contains("memory of TLS"), "{}", said.text);
+    until_gone(pid(&answer));
+}
+
+#[test]
+fn a_child_of_a_killed_eyelet_ends_too() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let run = Run::app(&[], "port", "");
+    let answer = run.get("/");
+    run.end(Signal::KILL);
+    until_gone(pid(&answer));
+}
+
+#[test]
+fn a_request_that_ends_the_application_is_not_repeated() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let run = Run::app(&[], "port", "");
+    run.listens(1);
+    let first = run.get("/crash");
+    assert!(first.contains("502"), "{first}");
+    let before = pid(&run.get("/"));
+    assert_eq!(run.starts(), 2, "{}", run.talk.said());
+    // On a connection that has carried a request before.
+    let answers = run.curl("app.test", &["/", "/crash", "/"]);
+    let lines: Vec<&str> = answers.lines().collect();
+    assert!(lines[0].starts_with(&format!("pid {before} ")), "{answers}");
+    assert!(answers.contains(" 502\n"), "{answers}");
+    assert_ne!(pid(lines.last().unwrap()), before);
+    assert_eq!(run.starts(), 3, "{}", run.talk.said());
+}
+
+#[test]
+fn requests_are_held_while_the_application_restarts() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    for mode in ["gate", "moving"] {
+        let folder = Folder::new();
+        let file = folder.path().join("open");
+        let run = Run::app(&[], mode, file.to_str().unwrap());
+        run.listens(1);
+        assert!(run.get("/crash").contains("502"));
+        until("the second start", || (run.starts() == 2).then_some(()));
+        thread::scope(|scope| {
+            let held: Vec<_> = (0..8).map(|_| scope.spawn(|| run.get("/"))).collect();
+            thread::sleep(A_WHILE);
+            assert!(held.iter().all(|held| !held.is_finished()), "{mode}: held");
+            std::fs::write(&file, "").unwrap();
+            for held in held {
+                let answer = held.join().unwrap();
+                assert!(answer.ends_with("200\n"), "{mode}: {answer}");
+            }
+        });
+        assert_eq!(run.starts(), 2);
+    }
+}
+
+#[test]
+fn requests_are_held_no_longer_than_asked() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let run = Run::app(&["--hold", "100ms"], "nowhere", "");
+    assert!(run.get("/").contains("503"));
+    // It is said once, after 30 seconds.
+    until("the text", || run.talk.said().contains("listens nowhere after 30 s").then_some(()));
+    assert_eq!(run.end(Signal::INT).status.code(), Some(7));
+}
+
+#[test]
+fn a_change_of_a_file_starts_the_application_again() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.write("version", "one");
+    let watch = folder.path().to_str().unwrap();
+    let run = Run::app(&["--watch", watch], "version", file.to_str().unwrap());
+    run.listens(1);
+    let before = run.get("/");
+    assert!(before.contains("one"), "{before}");
+    folder.write("version", "two");
+    run.listens(2);
+    let after = run.get("/");
+    assert!(after.contains("two"), "{after}");
+    assert_ne!(pid(&before), pid(&after));
+    assert_eq!(run.starts(), 2, "{}", run.talk.said());
+}
+
+#[test]
+fn signals_are_passed_on_and_the_exit_status_is_the_applications() {
+    if !need("node") {
+        return;
+    }
+    let mut run = Run::app(&[], "port", "");
+    run.listens(1);
+    run.talk.signal(Signal::HUP);
+    run.talk.hear("app: SIGHUP");
+    let said = run.end(Signal::INT);
+    assert!(said.text.contains("app: SIGINT"), "{}", said.text);
+    assert_eq!(said.status.code(), Some(7), "{}", said.text);
+    assert!(!said.text.contains("panicked"), "{}", said.text);
+}
+
+#[test]
+fn where_the_application_listens_is_found_and_said() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.path().join("app.sock");
+    let socket = socket.to_str().unwrap();
+    for (mode, expected) in [
+        ("random", "the command listens on 127.0.0.1:"),
+        ("six", ", by IPv6 alone"),
+        ("all", "other machines reach it too, without TLS"),
+        ("unix", "the command listens on unix:"),
+        ("debugger", "the command listens on 127.0.0.1:"),
+    ] {
+        if mode == "six" && TcpListener::bind("[::1]:0").is_err() {
+            continue;
+        }
+        let run = Run::app(&[], mode, socket);
+        run.listens(1);
+        assert!(run.talk.said().contains(expected), "{mode}: {}", run.talk.said());
+        let answer = run.get("/");
+        assert!(answer.ends_with("200\n"), "{mode}: {answer}");
+    }
+}
+
+#[test]
+fn two_ports_are_not_guessed() {
+    if !need("node") {
+        return;
+    }
+    let run = Run::app(&[], "two", "");
+    let said = run.talk.finish();
+    assert_eq!(said.status.code(), Some(1), "{}", said.text);
+    assert!(said.text.contains("say which port is meant with --port"), "{}", said.text);
+}
+
+#[test]
+fn what_goes_into_the_background_is_said_and_ended() {
+    if !need("node") {
+        return;
+    }
+    let app = program("app.js");
+    for shell in ["node \"$0\" port & sleep 0.5", "setsid node \"$0\" port & sleep 0.5"] {
+        let run = Run::start(&[], &["sh", "-c", shell, &app]);
+        let said = run.talk.finish();
+        assert_eq!(said.status.code(), Some(1), "{shell}: {}", said.text);
+        let text = "left processes in the background (";
+        let (_, rest) = said.text.split_once(text).unwrap_or_else(|| panic!("{}", said.text));
+        until_gone(rest.split([',', ')']).next().unwrap().parse().unwrap());
+    }
+    let run = Run::start(&[], &["true"]);
+    let said = run.talk.finish();
+    assert_eq!(said.status.code(), Some(1), "{}", said.text);
+    assert!(said.text.contains("has listened nowhere"), "{}", said.text);
+}
+
+#[test]
+fn what_cannot_be_started_is_said() {
+    let pki = Pki::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let plain = pki.text("ca.pem");
+    for (options, child, status, text) in [
+        (&[][..], "./no-such-program", 127, "cannot start the command"),
+        (&[], &plain, 126, "cannot start the command"),
+        (&["--port", &port], "true", 1, "another process holds it"),
+        (&["--watch", "/no/such/folder"], "true", 1, "cannot watch /no/such/folder"),
+        (&["--client-ca", "/no/such/file"], "true", 1, "/no/such/file"),
+        (&["--hold", "1h"], "true", 1, "out of bounds"),
+    ] {
+        let mut command = command(&pki, "run", options);
+        let said = output(command.args(["--", child]));
+        assert_eq!(said.status.code(), Some(status), "{child} {options:?}: {}", said.text);
+        assert!(said.text.contains(text), "{}", said.text);
+        assert!(!said.text.contains("panicked"), "{}", said.text);
+    }
+}
+
+#[test]
+fn a_taken_port_is_followed_by_a_free_one() {
+    let folder = Folder::new();
+    let authority = folder.path().join("authority");
+    let start = || {
+        let mut command = edge::eyelet(&folder);
+        command.arg("run").arg("--ca-folder").arg(&authority);
+        let mut talk = Talk::start(command.args(["--", "sleep", "600"]));
+        talk.hear("certificate: ");
+        talk
+    };
+    let (first, second) = (start(), start());
+    let url =
+        |talk: &Talk| talk.said().lines().find(|line| line.contains("https://")).map(String::from);
+    assert_ne!(url(&first), url(&second));
+    assert!(second.said().contains(" is taken; listening on "), "{}", second.said());
+    first.signal(Signal::TERM);
+    assert_eq!(first.finish().status.code(), Some(143));
+}
+
+#[test]
+fn without_files_the_local_authority_signs() {
+    if !need("curl") || !need("node") {
+        return;
+    }
+    let folder = Folder::new();
+    let authority = folder.path().join("authority");
+    let mut command = edge::eyelet(&folder);
+    command.args(["run", "--listen", "127.0.0.1:0", "--ca-folder"]).arg(&authority);
+    command.args(["--", "node", &program("app.js"), "port", ""]);
+    let mut talk = Talk::start(&mut command);
+    talk.hear("the command listens on");
+    let said = talk.said();
+    let url = said.lines().find_map(|line| line.strip_prefix("eyelet: serving ")).unwrap();
+    let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1;
+    for name in ["app.localhost", "localhost", "127.0.0.1"] {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--max-time", "50", "--cacert"]).arg(authority.join("ca.pem"));
+        let resolve = format!("{name}:{port}:127.0.0.1");
+        let answer = output(curl.args(["--resolve", &resolve, &format!("https://{name}:{port}/")]));
+        assert!(answer.status.success(), "{name}: {}", answer.text);
+    }
+    talk.signal(Signal::TERM);
+    talk.finish();
+}
+
+#[test]
+fn an_application_that_is_not_http_gets_bytes_and_the_clients_address() {
+    if !need("python3") {
+        return;
+    }
+    let app = program("echo.py");
+    let run = Run::start(&["--tcp", "--proxy-protocol"], &["python3", &app]);
+    run.listens(1);
+    let connect = || Offer::new(&run.pki).connect(([127, 0, 0, 1], run.port).into(), "app.test");
+    let mut client = connect();
+    let mut said = [0; 17];
+    client.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"client 127.0.0.1\n");
+    echo(&mut client, b"bytes");
+    // A connection that comes while it restarts is held.
+    let [_, app] = run.pids();
+    rustix::process::kill_process(app, Signal::KILL).unwrap();
+    until("its end", || run.talk.said().contains("signal: 9").then_some(()));
+    let mut client = connect();
+    client.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"client 127.0.0.1\n");
+}
+
+#[test]
+fn a_server_of_pythons_standard_library_is_served() {
+    if !need("python3") || !need("curl") {
+        return;
+    }
+    let port = free_port();
+    let serve = ["python3", "-m", "http.server", "--bind", "127.0.0.1", &port];
+    let run = Run::start(&["--port", &port], &serve);
+    run.listens(1);
+    assert!(run.get("/").ends_with("200\n"));
+}
+
+/// A port that is free now.
+pub fn free_port() -> String {
+    eyelet_child::free_port().unwrap().to_string()
+}
+
+#[test]
+fn proxy_leads_names_to_applications_that_run_already() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.path().join("api.sock");
+    let port = free_port();
+    let app = |mode: &str| {
+        let mut command = Command::new("node");
+        command.arg(program("app.js")).arg(mode).arg(&socket).env("PORT", &port);
+        Talk::start(&mut command)
+    };
+    let (_one, _two) = (app("port"), app("unix"));
+    let pki = Pki::new();
+    let sites =
+        [format!("app.test=127.0.0.1:{port}"), format!("a.app.test=unix:{}", socket.display())];
+    let mut command = command(&pki, "proxy", &[&sites[0], &sites[1]]);
+    let run = Run::of(pki, Talk::start(&mut command));
+    let (one, two) = (run.get("/"), run.curl("a.app.test", &["/"]));
+    assert!(one.ends_with("200\n") && two.ends_with("200\n"), "{one}{two}");
+    assert_ne!(pid(&one), pid(&two));
+    assert_eq!(run.end(Signal::INT).status.code(), Some(0));
+}

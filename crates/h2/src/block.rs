@@ -1,0 +1,197 @@
+//! Header blocks: fragments are decoded as they arrive, and the message begins when they end.
+
+use crate::connection::{BlockPurpose, FrameState, H2Connection, HeadBlock};
+use crate::event::H2Event;
+use crate::fault::{ConnectionFault, Flood, MalformedMessage, StreamFault};
+use crate::frame::{FRAME_HEAD_BYTES, FrameHead, flag};
+use crate::head::MessageHead;
+use crate::limits::{CONTINUATIONS_MAX, CONTROL_FRAMES_PER_DATA};
+use crate::receive::{Step, Stepped};
+use crate::stream::{Receiving, Sending};
+
+/// The first status of a final response.
+const FINAL_STATUS: u16 = 200;
+const NO_CONTENT: u16 = 204;
+const NOT_MODIFIED: u16 = 304;
+
+impl H2Connection {
+    pub(crate) fn continuation<'a>(&mut self, head: FrameHead) -> Stepped<'a> {
+        if let Some(block) = &mut self.block {
+            block.continuations += 1;
+            if block.continuations > CONTINUATIONS_MAX {
+                return Err(ConnectionFault::Flood(Flood::Continuation));
+            }
+        }
+        self.count_block(head.len)?;
+        let is_last = head.has(flag::END_HEADERS);
+        self.reading = FrameState::Block { left: head.len, padding: 0, is_last };
+        Ok(Step::Used(FRAME_HEAD_BYTES))
+    }
+
+    /// Counts a fragment before it arrives.
+    pub(crate) fn count_block(&mut self, bytes: usize) -> Result<(), ConnectionFault> {
+        let bytes_max = self.limits.block_bytes_max();
+        let Some(block) = &mut self.block else { return Err(ConnectionFault::HeadInterrupted) };
+        block.bytes += bytes;
+        if block.bytes > bytes_max {
+            return Err(ConnectionFault::Flood(Flood::Block));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_block<'a>(
+        &mut self,
+        input: &[u8],
+        (left, padding, is_last): (usize, usize, bool),
+        out: &mut Vec<u8>,
+    ) -> Stepped<'a> {
+        let used = left.min(input.len());
+        if used > 0 {
+            let Some(mut block) = self.block.take() else { return Err(ConnectionFault::Closed) };
+            self.decode(&mut block, input.get(..used).unwrap_or_default())?;
+            self.block = Some(block);
+        }
+        let padded = padding.min(input.len() - used);
+        let (left, padding) = (left - used, padding - if left == used { padded } else { 0 });
+        let used = used + if left == 0 { padded } else { 0 };
+        if left > 0 || padding > 0 {
+            self.reading = FrameState::Block { left, padding, is_last };
+            return Ok(if used > 0 { Step::Used(used) } else { Step::Need(1) });
+        }
+        self.reading = FrameState::Head;
+        if !is_last {
+            return Ok(Step::Used(used));
+        }
+        let Some(block) = self.block.take() else { return Err(ConnectionFault::Closed) };
+        Ok(match self.end_block(*block, out)? {
+            Some(event) => Step::Event(used, event),
+            None => Step::Used(used),
+        })
+    }
+
+    /// Decodes a fragment. Only the beginning of a field whose rest is missing is kept.
+    fn decode(&mut self, block: &mut HeadBlock, fragment: &[u8]) -> Result<(), ConnectionFault> {
+        let reader = &mut block.reader;
+        if block.rest.is_empty() {
+            let used = self.decoder.decode(fragment, |field| reader.take(field))?;
+            block.rest.extend_from_slice(fragment.get(used..).unwrap_or_default());
+        } else {
+            block.rest.extend_from_slice(fragment);
+            let used = self.decoder.decode(&block.rest, |field| reader.take(field))?;
+            block.rest.drain(..used);
+        }
+        Ok(())
+    }
+
+    fn end_block<'a>(
+        &mut self,
+        block: HeadBlock,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<H2Event<'a>>, ConnectionFault> {
+        self.decoder.end(&block.rest)?;
+        let (stream, is_last) = (block.stream, block.ends_stream);
+        let fault = match block.purpose {
+            BlockPurpose::Drop => {
+                // A flood of requests after GOAWAY, or for streams that were reset.
+                self.count_control()?;
+                return Ok(None);
+            }
+            BlockPurpose::Fail(fault) => {
+                self.last_stream = self.last_stream.max(stream);
+                fault
+            }
+            BlockPurpose::Request => {
+                let begun = self.begin_request(stream, is_last, block.reader.end());
+                match begun {
+                    Ok(head) => return Ok(Some(H2Event::Request { stream, head, is_last })),
+                    Err(fault) => fault,
+                }
+            }
+            BlockPurpose::Response => match self.take_response(stream, is_last, block.reader.end())
+            {
+                Ok(head) => return Ok(Some(H2Event::Response { stream, head, is_last })),
+                Err(malformed) => StreamFault::Malformed(malformed),
+            },
+            BlockPurpose::Trailers => match self.take_trailers(stream, block.reader.end()) {
+                Ok(head) => {
+                    return Ok(Some(H2Event::Trailers { stream, fields: head.fields }));
+                }
+                Err(malformed) => StreamFault::Malformed(malformed),
+            },
+        };
+        self.fail_stream(stream, fault, out).map(Some)
+    }
+
+    fn begin_request(
+        &mut self,
+        stream: u32,
+        is_last: bool,
+        head: Result<MessageHead, MalformedMessage>,
+    ) -> Result<Box<MessageHead>, StreamFault> {
+        // It has begun, whether it is served or not.
+        self.last_stream = stream;
+        let early = self.early_priorities.iter().find(|(early, _)| *early == stream);
+        let early = early.map(|(_, priority)| *priority);
+        // Streams below it will not begin any more.
+        self.early_priorities.retain(|(early, _)| *early > stream);
+        if self.streams.len() >= self.limits.streams_max as usize {
+            return Err(StreamFault::TooMany);
+        }
+        let head = head.map_err(StreamFault::Malformed)?;
+        let left = if head.is_too_large { None } else { head.length };
+        if is_last && left.is_some_and(|left| left > 0) {
+            return Err(StreamFault::Malformed(MalformedMessage::Length));
+        }
+        let receiving = if is_last { Receiving::Ended } else { Receiving::Body { left } };
+        self.add_stream(stream, Sending::Head, receiving);
+        if let Some(stream) = self.streams.find(stream) {
+            // PRIORITY_UPDATE is newer than the field (RFC 9218 section 7).
+            stream.priority = early.or(head.priority).unwrap_or_default();
+        }
+        self.control.drain(CONTROL_FRAMES_PER_DATA);
+        Ok(Box::new(head))
+    }
+
+    fn take_response(
+        &mut self,
+        stream: u32,
+        is_last: bool,
+        head: Result<MessageHead, MalformedMessage>,
+    ) -> Result<Box<MessageHead>, MalformedMessage> {
+        let head = head?;
+        let Some(known) = self.streams.find(stream) else { return Err(MalformedMessage::Pseudo) };
+        let Receiving::Head { has_no_body } = known.receiving else {
+            return Err(MalformedMessage::Pseudo);
+        };
+        if head.status < FINAL_STATUS && !head.is_too_large {
+            return if is_last { Err(MalformedMessage::InterimEnd) } else { Ok(Box::new(head)) };
+        }
+        let has_no_body = has_no_body || matches!(head.status, NO_CONTENT | NOT_MODIFIED);
+        let left = match head.length {
+            _ if head.is_too_large => None,
+            _ if has_no_body => Some(0),
+            length => length,
+        };
+        if is_last && left.is_some_and(|left| left > 0) {
+            return Err(MalformedMessage::Length);
+        }
+        known.receiving = if is_last { Receiving::Ended } else { Receiving::Body { left } };
+        self.settle(stream);
+        Ok(Box::new(head))
+    }
+
+    fn take_trailers(
+        &mut self,
+        stream: u32,
+        head: Result<MessageHead, MalformedMessage>,
+    ) -> Result<MessageHead, MalformedMessage> {
+        let head = head?;
+        let Some(known) = self.streams.find(stream) else { return Err(MalformedMessage::Pseudo) };
+        if !matches!(known.receiving, Receiving::Body { left: None | Some(0) }) {
+            return Err(MalformedMessage::Length);
+        }
+        known.receiving = Receiving::Ended;
+        self.settle(stream);
+        Ok(head)
+    }
+}

@@ -1,0 +1,166 @@
+//! The encoder (RFC 7541 section 6). It inserts what is likely to come again, and nothing that an
+//! attacker should not be able to guess by the sizes of messages (RFC 7541 section 7.1).
+
+use super::table::DynamicTable;
+use super::{HeaderField, TABLE_BYTES_MAX, huffman, integer, static_table};
+
+/// The largest table that is used, whatever the peer allows. Responses repeat a handful of fields,
+/// and a parked connection keeps the table.
+pub const ENCODER_TABLE_BYTES: u16 = 1024;
+/// A shorter cookie could be guessed field by field (RFC 7541 7.1.3).
+const COOKIE_BYTES_GUESSABLE: usize = 20;
+
+/// Encodes what one peer receives. It keeps the dynamic table between blocks.
+#[derive(Debug)]
+pub struct HpackEncoder {
+    table: DynamicTable,
+    /// The smallest size since the last block, if the size has changed.
+    smallest: Option<u16>,
+}
+
+/// How a field without an equal entry is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LiteralForm {
+    Insert,
+    Plain,
+    Never,
+}
+
+impl Default for HpackEncoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HpackEncoder {
+    /// An encoder for a peer that has said nothing about its table.
+    pub fn new() -> Self {
+        let mut encoder = Self { table: DynamicTable::new(TABLE_BYTES_MAX), smallest: None };
+        encoder.set_limit(u32::from(TABLE_BYTES_MAX));
+        encoder
+    }
+
+    pub(super) fn with_table(table: DynamicTable, smallest: Option<u16>) -> Self {
+        Self { table, smallest }
+    }
+
+    pub(super) fn table(&self) -> &DynamicTable {
+        &self.table
+    }
+
+    /// The smallest size since the last block, if the next one must say it.
+    pub(super) fn smallest(&self) -> Option<u16> {
+        self.smallest
+    }
+
+    /// Follows the peer's SETTINGS_HEADER_TABLE_SIZE.
+    pub fn set_limit(&mut self, limit: u32) {
+        let size = u16::try_from(limit).unwrap_or(u16::MAX).min(ENCODER_TABLE_BYTES);
+        if size != self.table.size_max() {
+            self.smallest = Some(self.smallest.map_or(size, |smallest| smallest.min(size)));
+            self.table.set_size_max(size);
+        }
+    }
+
+    /// Begins a block: says a changed size of the table (RFC 7541 section 4.2).
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        let Some(smallest) = self.smallest.take() else { return };
+        let size = self.table.size_max();
+        if smallest < size {
+            integer::write(usize::from(smallest), 0x20, 5, out);
+        }
+        integer::write(usize::from(size), 0x20, 5, out);
+    }
+
+    /// Appends a field.
+    pub fn encode(&mut self, field: HeaderField<'_>, out: &mut Vec<u8>) {
+        let HeaderField { name, value, .. } = field;
+        let how = self.literal_for(field);
+        let fixed = static_table::find(name, value);
+        if let (Some((index, true)), false) = (fixed, how == LiteralForm::Never) {
+            return integer::write(index, 0x80, 7, out);
+        }
+        let found = self.table.find(name, value);
+        let found = found.map(|(at, exact)| (static_table::STATIC_ENTRIES + 1 + at, exact));
+        if let (Some((index, true)), false) = (found, how == LiteralForm::Never) {
+            return integer::write(index, 0x80, 7, out);
+        }
+        let index = fixed.or(found).map_or(0, |(index, _)| index);
+        match how {
+            LiteralForm::Insert => {
+                write_inserted(index, name, value, out);
+                self.table.insert(name, value);
+            }
+            LiteralForm::Plain => write_literal(index, (0x00, 4), name, value, out),
+            LiteralForm::Never => write_literal(index, (0x10, 4), name, value, out),
+        }
+    }
+
+    fn literal_for(&self, field: HeaderField<'_>) -> LiteralForm {
+        if field.sensitive || is_secret(&field) {
+            return LiteralForm::Never;
+        }
+        // A large entry would evict all others.
+        let is_large = field.size() > usize::from(self.table.size_max()) / 2;
+        if is_large || is_volatile(field.name) { LiteralForm::Plain } else { LiteralForm::Insert }
+    }
+}
+
+/// Credentials, which no table may hold.
+fn is_secret(field: &HeaderField<'_>) -> bool {
+    match field.name {
+        b"authorization" | b"proxy-authorization" | b"set-cookie" => true,
+        b"cookie" => field.value.len() < COOKIE_BYTES_GUESSABLE,
+        _ => false,
+    }
+}
+
+/// Fields whose value is another one in most messages.
+fn is_volatile(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b":path"
+            | b"age"
+            | b"content-length"
+            | b"content-range"
+            | b"date"
+            | b"etag"
+            | b"expires"
+            | b"if-modified-since"
+            | b"if-none-match"
+            | b"last-modified"
+            | b"location"
+            | b"range"
+    )
+}
+
+/// A literal field that the table gets (RFC 7541 6.2.1). Index 0: the name follows.
+pub(super) fn write_inserted(index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    write_literal(index, (0x40, 6), name, value, out);
+}
+
+fn write_literal(
+    index: usize,
+    (pattern, bits): (u8, u8),
+    name: &[u8],
+    value: &[u8],
+    out: &mut Vec<u8>,
+) {
+    integer::write(index, pattern, bits, out);
+    if index == 0 {
+        write_string(name, out);
+    }
+    write_string(value, out);
+}
+
+/// Appends a string, in the Huffman code if that is shorter.
+fn write_string(text: &[u8], out: &mut Vec<u8>) {
+    let coded = huffman::encoded_len(text);
+    if coded < text.len() {
+        integer::write(coded, 0x80, 7, out);
+        huffman::encode(text, out);
+    } else {
+        integer::write(text.len(), 0, 7, out);
+        out.extend_from_slice(text);
+    }
+}

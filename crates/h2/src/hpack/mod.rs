@@ -1,0 +1,45 @@
+//! HPACK (RFC 7541): the compression of fields, one encoder and one decoder for each connection.
+
+mod decoder;
+mod encoder;
+mod export;
+mod fault;
+mod huffman;
+mod integer;
+mod static_table;
+mod table;
+
+pub use decoder::HpackDecoder;
+pub use encoder::{ENCODER_TABLE_BYTES, HpackEncoder};
+pub use fault::HpackFault;
+pub use table::TABLE_BYTES_MAX;
+
+/// Bytes that a field counts besides its texts, in tables and in the size of a head (RFC 7541 4.1,
+/// RFC 9113 6.5.2).
+pub const FIELD_BYTES: usize = table::ENTRY_BYTES;
+
+/// A field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderField<'a> {
+    /// Its name in lower case, or a pseudo-header's name.
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// Whether no table may hold it, here and at each next hop (RFC 7541 7.1.3).
+    pub sensitive: bool,
+}
+
+impl<'a> HeaderField<'a> {
+    /// A field that tables may hold.
+    pub const fn new(name: &'a [u8], value: &'a [u8]) -> Self {
+        Self { name, value, sensitive: false }
+    }
+
+    /// Its size as tables and limits count it.
+    pub const fn size(&self) -> usize {
+        self.name.len() + self.value.len() + FIELD_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests;

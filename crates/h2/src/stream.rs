@@ -1,0 +1,94 @@
+//! One stream: how far its two directions are (RFC 9113 section 5.1). A stream that has ended has
+//! no value.
+
+use crate::priority::Priority;
+use crate::window::{ReceiveWindow, SendWindow};
+
+/// What we still send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// A server's final head.
+    Head,
+    /// Data, and trailers.
+    Body,
+    /// Nothing.
+    Ended,
+}
+
+/// What the peer still sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    /// A server's final head. `has_no_body`: the request was HEAD, so the length means nothing.
+    Head { has_no_body: bool },
+    /// Data, and trailers. `left`: what is missing to the `content-length`.
+    Body { left: Option<u64> },
+    /// Nothing.
+    Ended,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(crate) struct H2Stream {
+    pub(crate) id: u32,
+    pub(crate) sending: Sending,
+    pub(crate) receiving: Receiving,
+    pub(crate) send_window: SendWindow,
+    pub(crate) receive_window: ReceiveWindow,
+    pub(crate) priority: Priority,
+    /// Whether the caller has data for it.
+    pub(crate) wants_to_send: bool,
+    /// Whether it counts as dropped, however it ends.
+    pub(crate) is_drop: bool,
+}
+
+impl H2Stream {
+    /// Whether both directions have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.sending == Sending::Ended && self.receiving == Receiving::Ended
+    }
+}
+
+/// The streams that have not ended, by their identifiers.
+#[derive(Debug, Default)]
+pub(crate) struct H2Streams {
+    all: Vec<H2Stream>,
+}
+
+impl H2Streams {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn find(&mut self, id: u32) -> Option<&mut H2Stream> {
+        let at = self.all.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        self.all.get_mut(at)
+    }
+
+    /// Adds a stream with an identifier above all others.
+    pub(crate) fn push(&mut self, stream: H2Stream) {
+        self.all.push(stream);
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<H2Stream> {
+        let at = self.all.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        let stream = self.all.remove(at);
+        if self.all.is_empty() {
+            // An idle connection holds no memory for streams.
+            self.all = Vec::new();
+        }
+        Some(stream)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &H2Stream> {
+        self.all.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut H2Stream> {
+        self.all.iter_mut()
+    }
+
+    /// Drops the streams above an identifier.
+    pub(crate) fn drop_above(&mut self, last: u32) {
+        self.all.retain(|stream| stream.id <= last);
+    }
+}

@@ -1,0 +1,283 @@
+//! Idle connections as bytes: how many, what comes back, and what is answered on them.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frame::setting;
+use crate::limits::CONTROL_FRAMES_MAX;
+use crate::{
+    IDLE_FIXED_BYTES, INPUT_BYTES_MIN, IdleAnswer, IdleConnection, IdleFault, RequestKind,
+};
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    (0..hex.len()).step_by(2).map(digit).collect()
+}
+
+/// Header blocks of requests, as clients send them.
+fn requests(client: &str) -> Vec<Vec<u8>> {
+    let lines = include_str!("../../testdata/browser.txt").lines();
+    lines.filter_map(|line| Some(bytes(line.strip_prefix(client)?.trim()))).collect()
+}
+
+/// What servers answer to `nth` requests of a browser.
+fn response(nth: usize) -> Vec<(&'static str, String)> {
+    let kinds = ["text/html; charset=utf-8", "text/css", "text/javascript", "image/webp"];
+    vec![
+        (":status", "200".into()),
+        ("content-type", kinds[nth % 4].into()),
+        ("content-length", (nth * 977).to_string()),
+        ("cache-control", if nth == 0 { "no-cache" } else { "public, max-age=31536000" }.into()),
+        ("etag", format!("\"{:x}\"", nth * 0x9e37_79b9)),
+        ("date", format!("Mon, 02 Nov 2026 10:00:{nth:02} GMT")),
+        ("server", "nginx".into()),
+        ("vary", "accept-encoding".into()),
+        ("strict-transport-security", "max-age=63072000; includeSubDomains".into()),
+        ("x-content-type-options", "nosniff".into()),
+    ]
+}
+
+/// A connection after these requests, each answered.
+fn served(blocks: &[Vec<u8>]) -> Talk {
+    let mut talk = Talk::server();
+    for (nth, block) in blocks.iter().enumerate() {
+        let stream = 2 * nth as u32 + 1;
+        talk.feed(&frame(kind::HEADERS, 5, stream, block));
+        assert_eq!(talk.fault, None);
+        let fields = response(nth);
+        let fields =
+            fields.iter().map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+        talk.connection.respond(stream, fields, false, &mut talk.out).unwrap();
+        talk.connection.data(stream, 977, true).unwrap();
+        talk.answers();
+    }
+    talk.take();
+    talk
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    for (client, count, bytes_max) in [("curl", 1, 600), ("chromium", 20, 2048)] {
+        let blocks = requests(client);
+        assert_eq!(blocks.len(), count);
+        let idle = served(&blocks).connection.export().unwrap();
+        let held = size_of::<IdleConnection>() + idle.as_bytes().len();
+        println!("{client}: {held} bytes, tables included");
+        assert!(held <= bytes_max, "{client}: {held} bytes");
+    }
+    println!("active: {} bytes, and what it points to", size_of::<H2Connection>());
+    assert!(size_of::<H2Connection>() <= 512);
+}
+
+#[test]
+fn a_connection_comes_back_as_it_was() {
+    let blocks = requests("chromium");
+    let mut stays = served(&blocks[..10]);
+    let mut moves = served(&blocks[..10]);
+    for (nth, block) in blocks.iter().enumerate().skip(10) {
+        let idle = moves.connection.export().unwrap();
+        let idle = IdleConnection::from_bytes(idle.as_bytes()).unwrap();
+        moves.connection = H2Connection::import(&idle, moves.now_ms).unwrap();
+        assert_eq!(moves.connection.export(), Some(idle));
+        let said = [&mut stays, &mut moves].map(|talk| {
+            let stream = 2 * nth as u32 + 1;
+            talk.feed(&frame(kind::HEADERS, 5, stream, block));
+            let fields = response(nth);
+            let fields = fields
+                .iter()
+                .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+            let mut out = Vec::new();
+            talk.connection.respond(stream, fields, true, &mut out).unwrap();
+            (talk.take(), out)
+        });
+        assert_eq!(said[0], said[1]);
+    }
+}
+
+#[test]
+fn a_clients_connection_comes_back_too() {
+    let mut talk = Talk::client();
+    for stream in [1, 3, 5] {
+        let fields = GET.iter().map(field);
+        let asked = talk.connection.request(fields, RequestKind::Other, true, &mut talk.out);
+        assert_eq!(asked, Ok(stream));
+        talk.feed(&headers(stream, flag::END_STREAM, &[(":status", "204")]));
+        assert_eq!(talk.take(), format!("HEADERS {stream} 0x5 4; 204 {stream} last"));
+        let idle = talk.connection.export().unwrap();
+        assert_eq!(idle.last_stream(), stream);
+        talk.connection = H2Connection::import(&idle, talk.now_ms).unwrap();
+    }
+    talk.feed(&frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0]));
+    let idle = talk.connection.export().unwrap();
+    assert!(!H2Connection::import(&idle, talk.now_ms).unwrap().can_open());
+}
+
+#[test]
+fn only_an_idle_connection_is_exported() {
+    let mut talk = Talk::begin(H2Limits::default(), true);
+    assert_eq!(talk.connection.export(), None, "not greeted");
+    talk.feed(&[&PREFACE[..], &settings(&[])].concat());
+    assert_eq!(talk.connection.export(), None, "SETTINGS are not acknowledged");
+    talk.feed(&settings_ack());
+    assert!(talk.connection.export().is_some());
+    talk.feed(&post(1));
+    assert_eq!(talk.connection.export(), None, "a stream");
+    talk.releases = false;
+    talk.feed(&data(1, b"abc"));
+    talk.connection.reset(1, ErrorCode::CANCEL, &mut talk.out);
+    assert_eq!(talk.connection.export(), None, "data that is held");
+    talk.connection.release(1, 3, &mut talk.out);
+    let idle = talk.connection.export().unwrap();
+    // Late frames of the stream that we reset are ignored after the import, too.
+    talk.connection = H2Connection::import(&idle, 0).unwrap();
+    talk.take();
+    talk.feed(&data(1, b"late"));
+    assert_eq!(talk.take(), "");
+    talk.feed(&frame(kind::DATA, 0, 1, b"abc")[..10]);
+    talk.feed(b"");
+    assert_eq!(talk.connection.export(), None, "a frame");
+    talk.feed(b"bc");
+    talk.connection.shutdown(1000, &mut talk.out);
+    assert_eq!(talk.connection.export(), None, "a second GOAWAY");
+    talk.feed(&frame(kind::PING, flag::ACK, 0, b"shutdown"));
+    let idle = talk.connection.export().unwrap();
+    talk.connection = H2Connection::import(&idle, 0).unwrap();
+    talk.take();
+    talk.feed(&get(3));
+    assert_eq!((talk.take().as_str(), talk.connection.is_done()), ("", true));
+    talk.feed(&frame(kind::GOAWAY, 0, 0, &[0; 7]));
+    assert_eq!(talk.connection.export(), None, "closed");
+}
+
+/// What is answered in place is what the connection would have answered, in every cut, and leaves
+/// the same state.
+#[test]
+fn small_frames_are_answered_in_place() {
+    let frames = [
+        frame(kind::PING, 0, 0, b"12345678"),
+        window(0, 1000),
+        window(1, 5),
+        frame(kind::PRIORITY, 0, 9, &[0, 0, 0, 1, 5]),
+        settings(&[(setting::INITIAL_WINDOW_SIZE, 70_000), (setting::MAX_CONCURRENT_STREAMS, 5)]),
+        settings(&[(setting::HEADER_TABLE_SIZE, 4096), (setting::ENABLE_CONNECT_PROTOCOL, 1)]),
+        frame(kind::PING, flag::ACK, 0, b"12345678"),
+        settings_ack(),
+        frame(kind::PING, 0, 0, b"abcdefgh"),
+    ];
+    let all = frames.concat();
+    for piece in 1..all.len() {
+        let mut idle = served(&requests("curl")).connection.export().unwrap();
+        let mut talk = served(&requests("curl"));
+        let (mut out, mut held) = (Vec::new(), Vec::new());
+        for piece in all.chunks(piece) {
+            held.extend_from_slice(piece);
+            let IdleAnswer::NeedMore { consumed, at_least } = idle.answer(&held, 1000, &mut out)
+            else {
+                panic!("not answered");
+            };
+            held.drain(..consumed);
+            assert!(held.len() < at_least && at_least <= INPUT_BYTES_MIN);
+        }
+        let mut wanted = Vec::new();
+        let mut rest = &all[..];
+        while let Ok(H2Received::Event { consumed, .. }) =
+            talk.connection.receive(rest, 1000, &mut wanted)
+        {
+            rest = &rest[consumed..];
+        }
+        assert_eq!(out, wanted, "in pieces of {piece}");
+        assert_eq!(talk.connection.export(), Some(idle));
+    }
+}
+
+#[test]
+fn what_needs_the_connection_wakes_it() {
+    for (why, bytes) in [
+        ("a request", get(3)),
+        ("the beginning of a request", get(3)[..9].to_vec()),
+        ("a table size", settings(&[(setting::HEADER_TABLE_SIZE, 100)])),
+        ("a setting that is not allowed", settings(&[(setting::ENABLE_PUSH, 2)])),
+        ("many settings", settings(&[(0x99, 1); 12])),
+        ("GOAWAY", frame(kind::GOAWAY, 0, 0, &[0; 8])),
+        ("a short PING", frame(kind::PING, 0, 0, &[0; 7])),
+        ("no increment", window(0, 0)),
+        ("a window too wide", window(0, 0x7fff_ffff)),
+        ("a window of an idle stream", window(3, 1)),
+        ("a circle", frame(kind::PRIORITY, 0, 9, &[0, 0, 0, 9, 5])),
+        ("RST_STREAM", reset(1, ErrorCode::CANCEL)),
+        ("PRIORITY_UPDATE", frame(kind::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 3])),
+        ("an unknown frame", frame(0x77, 0, 0, &[])),
+    ] {
+        let mut idle = served(&requests("curl")).connection.export().unwrap();
+        let ping = frame(kind::PING, 0, 0, &[0; 8]);
+        let mut out = Vec::new();
+        let answer = idle.answer(&[ping.clone(), bytes].concat(), 1000, &mut out);
+        let pong = frame(kind::PING, flag::ACK, 0, &[0; 8]);
+        assert_eq!((answer, out), (IdleAnswer::Wake { consumed: ping.len() }, pong), "{why}");
+    }
+}
+
+#[test]
+fn a_flood_wakes_the_connection_which_ends_it() {
+    let mut idle = served(&requests("curl")).connection.export().unwrap();
+    let ping = frame(kind::PING, 0, 0, &[0; 8]);
+    let mut out = Vec::new();
+    let mut answered = 0;
+    while let IdleAnswer::NeedMore { .. } = idle.answer(&ping, 1000, &mut out) {
+        answered += 1;
+    }
+    assert!((990..=CONTROL_FRAMES_MAX).contains(&answered), "{answered}");
+    let mut connection = H2Connection::import(&idle, 1000).unwrap();
+    out.clear();
+    let received = connection.receive(&ping, 1000, &mut out);
+    assert_eq!(received, Err(ConnectionFault::Flood(crate::Flood::Control)));
+    // A trickle never does.
+    let mut idle = served(&requests("curl")).connection.export().unwrap();
+    for nth in 0..5_000 {
+        let answer = idle.answer(&ping, 1000 + 10 * nth, &mut Vec::new());
+        assert_eq!(answer, IdleAnswer::NeedMore { consumed: ping.len(), at_least: 9 });
+    }
+    // Answers that nobody reads are not piled up.
+    let mut out = vec![0; crate::OUTPUT_BYTES_MAX];
+    let answer = idle.answer(&ping, 100_000, &mut out);
+    assert_eq!(answer, IdleAnswer::OutputFull { consumed: 0 });
+}
+
+#[test]
+fn other_bytes_are_refused() {
+    let idle = served(&requests("curl")).connection.export().unwrap();
+    let whole = idle.as_bytes();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = whole.to_vec();
+        bytes[at] = byte;
+        IdleConnection::from_bytes(&bytes).map(|_| ())
+    };
+    assert_eq!(changed(0, 9), Err(IdleFault::Version(9)));
+    assert_eq!(changed(1, 0x80), Err(IdleFault::Value));
+    assert_eq!(changed(2, 0x80), Err(IdleFault::Value), "a stream of 32 bits");
+    assert_eq!(changed(IDLE_FIXED_BYTES - 2, 0xff), Err(IdleFault::Table));
+    for len in 0..whole.len() {
+        assert!(IdleConnection::from_bytes(&whole[..len]).is_err(), "{len} bytes");
+    }
+}
+
+proptest! {
+    /// Any change of the bytes is refused, or gives a connection that exports and goes on.
+    #[test]
+    fn any_change_is_refused_or_consistent(
+        changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = served(&requests("curl")).connection.export().unwrap().as_bytes().to_vec();
+        for (at, byte) in changes {
+            let len = bytes.len();
+            bytes[usize::from(at) % len] = byte;
+        }
+        if let Ok(idle) = IdleConnection::from_bytes(&bytes) {
+            let mut connection = H2Connection::import(&idle, 1000).unwrap();
+            let again = connection.export().unwrap();
+            prop_assert_eq!(H2Connection::import(&again, 1000).unwrap().export(), Some(again));
+            let mut out = Vec::new();
+            let _ = connection.receive(&[get(99), window(0, 1)].concat(), 2000, &mut out);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Children of this process: their process groups, their end, and what they leave behind.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, WaitId, WaitIdOptions, WaitOptions, kill_process, kill_process_group, set_child_subreaper,
+    waitid, waitpid,
+};
+
+pub use rustix::process::Signal;
+
+/// Makes a command the leader of its own process group, which the kernel sends SIGTERM when the
+/// thread that starts it ends: also if this process is killed.
+pub fn lead_group(command: &mut Command) {
+    command.process_group(0);
+    let end_with_parent = || match set_parent_death_signal() {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: between fork and exec the closure makes one system call, which is async-signal-safe;
+    // it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(end_with_parent) };
+}
+
+fn set_parent_death_signal() -> libc::c_int {
+    // SAFETY: PR_SET_PDEATHSIG takes one number, and no pointer.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) }
+}
+
+/// Makes processes whose parents have ended, among all descendants, children of this process.
+///
+/// # Errors
+/// If the kernel cannot (before 3.4).
+pub fn adopt_orphans() -> io::Result<()> {
+    // Any process id turns it on: the kernel looks only whether there is one.
+    Ok(set_child_subreaper(Some(Pid::INIT))?)
+}
+
+/// Waits until a child has ended. It stays a zombie, so that its number stays its own.
+///
+/// # Errors
+/// If it is no child of this process.
+pub fn wait_for_end(child: u32) -> io::Result<()> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    loop {
+        match waitid(WaitId::Pid(pid(child)?), options) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Frees the number of a child that has ended. Does nothing if it has not, or is no child.
+pub fn reap(child: u32) {
+    if let Ok(pid) = pid(child) {
+        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+    }
+}
+
+/// Sends a signal to all processes of a group.
+///
+/// # Errors
+/// If there is none, or none that this user may signal.
+pub fn signal_group(leader: u32, signal: Signal) -> io::Result<()> {
+    Ok(kill_process_group(pid(leader)?, signal)?)
+}
+
+/// Sends a signal to a process.
+///
+/// # Errors
+/// If there is none, or this user may not signal it.
+pub fn signal(process: u32, signal: Signal) -> io::Result<()> {
+    Ok(kill_process(pid(process)?, signal)?)
+}
+
+fn pid(number: u32) -> io::Result<Pid> {
+    let number = i32::try_from(number).ok().and_then(Pid::from_raw);
+    number.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_signalled_and_its_leader_stays_until_it_is_reaped() {
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        lead_group(&mut command);
+        let mut child = command.spawn().unwrap();
+        signal_group(child.id(), Signal::TERM).unwrap();
+        wait_for_end(child.id()).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        assert!(stat.contains(") Z "), "{stat}");
+        assert!(child.wait().unwrap().code().is_none(), "it ended by a signal");
+        assert!(wait_for_end(child.id()).is_err());
+        assert!(pid(0).is_err() && pid(u32::MAX).is_err());
+    }
+}

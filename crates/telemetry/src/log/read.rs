@@ -1,0 +1,131 @@
+//! Reads a line of the access log back, for people who ask what it means.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+
+/// Most bytes of a line that is read. The longest that Eyelet writes has about 30 KiB: a path of
+/// 2,048 characters, an ALPN list, eight names of a certificate, and escapes.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// What a line says of its connection.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+pub struct LoggedLine {
+    /// When it began.
+    pub time: String,
+    /// Its id.
+    pub id: String,
+    /// The name or the address of its listener.
+    pub listener: String,
+    /// The client's address.
+    pub client: Option<SocketAddr>,
+    /// Where it wanted to go.
+    pub destination: Option<SocketAddr>,
+    /// How it ended.
+    pub outcome: String,
+    /// The rule that decided.
+    pub rule: Option<String>,
+    /// Why it ended; none if it goes on.
+    pub reason: Option<String>,
+    /// The name in the hello.
+    pub sni: Option<String>,
+    /// The protocols in the hello.
+    pub alpn: Option<Vec<String>>,
+    /// The highest version offered.
+    pub tls_version: Option<String>,
+    /// The fingerprint of the hello.
+    pub ja4: Option<String>,
+    /// The target of its CONNECT.
+    pub connect: Option<String>,
+    /// `none`, `offered` or `chosen`.
+    pub tls_compression: Option<String>,
+    /// Evidence for the name.
+    pub evidence: Option<LoggedEvidence>,
+}
+
+/// The evidence that a line shows.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct LoggedEvidence {
+    /// Whether the destination is an address of the name.
+    pub dns_agrees: Option<bool>,
+    /// What the destination showed.
+    pub certificate: Option<LoggedCertificate>,
+}
+
+/// The certificate that a line shows.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct LoggedCertificate {
+    /// Its first names.
+    pub names: Vec<String>,
+    /// Its issuer.
+    pub issuer: String,
+    /// Whether it is valid for the name.
+    pub valid: bool,
+}
+
+/// Why a line cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineFault {
+    /// It is longer than any line of an access log.
+    #[error("the line has more than {LINE_BYTES_MAX} bytes")]
+    TooLong,
+    /// It is not a JSON object with these fields.
+    #[error("this is no line of an access log: {0}")]
+    Syntax(String),
+    /// It has no listener or no client: another program's object, or an error line.
+    #[error("this is no line of an access log: it has no `listener` or no `client`")]
+    Foreign,
+}
+
+impl LoggedLine {
+    /// Reads one line. Unknown fields are ignored: a newer version may write more.
+    ///
+    /// # Errors
+    /// If it is no line of an access log.
+    pub fn read(line: &str) -> Result<Self, LineFault> {
+        if line.len() > LINE_BYTES_MAX {
+            return Err(LineFault::TooLong);
+        }
+        let read: Self = serde_json::from_str(line.trim())
+            .map_err(|error| LineFault::Syntax(error.to_string()))?;
+        if read.listener.is_empty() || read.client.is_none() {
+            return Err(LineFault::Foreign);
+        }
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn bad_lines_have_a_typed_fault() {
+        for text in ["", "{", "null", "7", "{\"listener\":7}", "{\"client\":\"nobody\"}"] {
+            let fault = LoggedLine::read(text).unwrap_err();
+            assert!(matches!(fault, LineFault::Syntax(_)), "{text}: {fault}");
+        }
+        for text in
+            ["[]", "{}", "{\"listener\":\"a\"}", "{\"listener\":\"\",\"client\":\"[::1]:1\"}"]
+        {
+            assert_eq!(LoggedLine::read(text), Err(LineFault::Foreign), "{text}");
+        }
+        let long = format!("{{\"listener\":\"{}\"}}", "a".repeat(LINE_BYTES_MAX));
+        assert_eq!(LoggedLine::read(&long), Err(LineFault::TooLong));
+        // As deep as serde_json's own limit, and no deeper: no stack overflow.
+        let deep = format!("{{\"x\":{}", "[".repeat(LINE_BYTES_MAX - 8));
+        assert!(matches!(LoggedLine::read(&deep), Err(LineFault::Syntax(_))));
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored() {
+        let line = LoggedLine::read(
+            "{\"listener\":\"a\",\"client\":\"192.0.2.1:5\",\"sni\":\"x.example\",\"new\":{}}\n",
+        );
+        assert_eq!(line.unwrap().sni.as_deref(), Some("x.example"));
+    }
+}
