@@ -30,8 +30,14 @@ pub(super) struct Files {
     /// The mode of each file.
     present: HashMap<PathBuf, Result<u32, String>>,
     pairs: HashMap<CertificateFiles, Result<Option<Description>, Fault>>,
+    /// Pairs that are in use already.
+    unchanged: Option<UnchangedPairs>,
     authorities: HashMap<PathBuf, Result<(), String>>,
 }
+
+/// Describes the certificate of a pair that is in use, if its files have not changed since they
+/// were read: a reload does not read thousands of them again.
+pub type UnchangedPairs = Box<dyn Fn(&CertificateFiles) -> Option<Description>>;
 
 /// Why a pair cannot be used.
 #[derive(Clone)]
@@ -41,13 +47,19 @@ struct Fault {
 }
 
 impl Files {
-    pub(super) fn new(folder: &Path, depth: Depth, now: SystemTime) -> Self {
+    pub(super) fn new(
+        folder: &Path,
+        depth: Depth,
+        now: SystemTime,
+        unchanged: Option<UnchangedPairs>,
+    ) -> Self {
         Self {
             folder: folder.to_owned(),
             depth,
             now,
             present: HashMap::new(),
             pairs: HashMap::new(),
+            unchanged,
             authorities: HashMap::new(),
         }
     }
@@ -69,7 +81,10 @@ impl Files {
         if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
             return;
         }
-        let loaded = self.pairs.entry(files.clone()).or_insert_with(|| load(&files));
+        let loaded = self.pairs.entry(files.clone()).or_insert_with(|| {
+            let known = self.unchanged.as_ref().and_then(|unchanged| unchanged(&files));
+            known.map_or_else(|| load(&files), |known| Ok(Some(known)))
+        });
         match loaded {
             Err(fault) => {
                 let at = if fault.of_key { key.at } else { certificate.at };

@@ -26,7 +26,7 @@ pub use acme::{AcmeNames, AcmeSettings, ExternalAccount, external_account_key};
 pub use certificate::CertificateFiles;
 pub use checked::{Config, WatchedFile};
 pub use diagnostic::{Diagnostic, Severity};
-pub use files::Depth;
+pub use files::{Depth, UnchangedPairs};
 pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};

@@ -12,7 +12,7 @@ use toml::de::DeTable;
 use crate::acme::AcmeRules;
 use crate::checked::{Config, WatchedFile};
 use crate::diagnostic::Diagnostic;
-use crate::files::{Depth, Files, read};
+use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
 use crate::reader::{Report, Section};
@@ -40,18 +40,23 @@ pub fn load(path: &Path, depth: Depth) -> Result<Loaded, Vec<Diagnostic>> {
 }
 
 /// As [`load`], for a configuration that follows `served`: lists whose files have not changed are
-/// shared with it.
+/// shared with it, and certificates that are `unchanged` are not read again.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_next(path: &Path, depth: Depth, served: &Config) -> Result<Loaded, Vec<Diagnostic>> {
-    load_from(path, depth, Some(served))
+pub fn load_next(
+    path: &Path,
+    depth: Depth,
+    served: &Config,
+    unchanged: UnchangedPairs,
+) -> Result<Loaded, Vec<Diagnostic>> {
+    load_from(path, depth, Some((served, unchanged)))
 }
 
 fn load_from(
     path: &Path,
     depth: Depth,
-    served: Option<&Config>,
+    served: Option<(&Config, UnchangedPairs)>,
 ) -> Result<Loaded, Vec<Diagnostic>> {
     let text = read(path).map_err(|message| vec![Diagnostic::of_file(path, message)])?;
     check(path, &text, depth, SystemTime::now(), served)
@@ -76,7 +81,7 @@ fn check(
     text: &str,
     depth: Depth,
     now: SystemTime,
-    served: Option<&Config>,
+    served: Option<(&Config, UnchangedPairs)>,
 ) -> Result<Loaded, Vec<Diagnostic>> {
     let mut report = Report::new(path, text);
     let (table, faults) = DeTable::parse_recoverable(text);
@@ -88,7 +93,8 @@ fn check(
     let document = Section { title: "the file", table: table.get_ref(), at: 0 };
     document.check_keys(&mut report, &settings::DOCUMENT_KEYS);
     let listeners = Listeners::read(&mut report, &document);
-    let mut files = Files::new(folder, depth, now);
+    let (served, unchanged) = served.unzip();
+    let mut files = Files::new(folder, depth, now, unchanged);
     let served = served.map(|served| (&served.lists, served.policy.lists()));
     let mut lists = ListReader::new(folder, served);
     let local = local::read(&mut report, &document, &files);

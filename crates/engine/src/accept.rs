@@ -85,6 +85,13 @@ impl Worker {
                     }
                     // The client left before it was accepted.
                     Some(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
+                    // A worker that leaves has ended listening for all that share the socket, and
+                    // this one is about to leave, too.
+                    Some(Errno::INVAL) => {
+                        // An error means that it is not registered, which is the aim.
+                        let _ = self.table.borrow().epoll.remove(&from.socket);
+                        return false;
+                    }
                     Some(Errno::MFILE | Errno::NFILE) => {
                         self.pause(accepting, "out of descriptors");
                         return false;
@@ -328,6 +335,26 @@ mod tests {
             worker.accept(&mut accepting, position.unwrap() as u16);
             assert_eq!(accepting.waiting.drain(..).count(), 1);
         }
+    }
+
+    /// The socket of a listener that the next process lacks, shared by two workers.
+    #[test]
+    fn a_shared_socket_that_another_worker_has_shut_down_is_no_failure() {
+        let shared = socket();
+        let worker = worker();
+        let listener = ListenerSocket { listener: 0, socket: shared.clone(), drops: 0 };
+        let mut accepting = Accepting::new(vec![listener]);
+        worker.listen(&accepting).unwrap();
+        socket::stop_listening(&shared).unwrap();
+        assert!(!worker.accept(&mut accepting, 0));
+        assert!(!accepting.paused);
+        assert_eq!(worker.counters.accept_pauses.value(), 0);
+        let left = worker.leave(&mut accepting, &[], Instant::now());
+        worker.come_back(&mut accepting, left);
+        let _client = TcpStream::connect(socket::local_address(&shared).unwrap()).unwrap();
+        accepting.guess = 1;
+        worker.accept(&mut accepting, 0);
+        assert_eq!(accepting.waiting.len(), 1);
     }
 
     /// A queue is taken in to its end while there is time, and behind that one batch at most: new

@@ -1,20 +1,29 @@
 //! Takes batches of parked connections out of a worker, and places them into one of another
 //! process.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::collections::HashSet;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
+use eyelet_memory::slab::Key;
 use eyelet_sys::channel::BODY_BYTES_MAX;
-use tokio::sync::mpsc::Receiver;
+use eyelet_telemetry::counters::Counters;
+use thiserror::Error;
+use tokio::sync::mpsc::{Receiver, Sender};
+use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use crate::connection_table::{SlotState, Waits};
-use crate::handover::{self, Detached, MESSAGE_BYTES_MAX, attach, detach};
-use crate::transfer::{Arrival, BATCH_BYTES, BATCH_DESCRIPTORS_MAX, ConnectionBatch};
+use crate::handover::{self, Detached, ImportError, MESSAGE_BYTES_MAX, attach, detach, reserve};
+use crate::transfer::{BATCH_BYTES, ConnectionBatch, LeavingBatch};
 use crate::worker::Worker;
 
-/// Descriptors of one connection: the client's and the upstream's.
-const CONNECTION_DESCRIPTORS: usize = 2;
+/// Descriptors of one connection: the client's and the upstream's. The smallest batch has so many.
+pub const CONNECTION_DESCRIPTORS: usize = 2;
 /// Before each state: its length in 4 bytes and the number of its sockets in 1, in big-endian
 /// order.
 const PREFIX_BYTES: usize = 5;
@@ -27,54 +36,86 @@ pub struct Detachment {
     /// The connections.
     pub connections: Vec<Detached>,
     /// The same for the other process.
+    pub batch: LeavingBatch,
+}
+
+/// A batch that arrives in a worker of the new process.
+pub struct Arrival {
+    /// The connections.
     pub batch: ConnectionBatch,
+    /// Whether the other process serves on what the worker does not take. Otherwise it ends here.
+    pub may_go_back: bool,
+    /// Gets what the worker takes of it, or the reason if it takes nothing.
+    pub read: SyncSender<Result<BatchRead, String>>,
+    /// Says that the other process has given the connections up. They must not be touched before.
+    pub committed: oneshot::Receiver<()>,
 }
 
-/// Why a batch cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BatchError {
-    /// Its lengths do not match its bytes or its sockets.
-    Lengths,
-    /// A connection's state is not what this program reads.
-    Connection(String),
+/// Where connections of an earlier process arrive: for each worker a queue and its counters.
+pub type Arrivals = Vec<(Sender<Arrival>, Arc<Counters>)>;
+/// What a worker takes of a batch, and what has it serve that. Otherwise why it takes nothing.
+pub type Delivered = Result<(BatchRead, oneshot::Sender<()>), String>;
+
+/// What a worker takes of a batch. The rest does not live on here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchRead {
+    /// How many connections it takes.
+    pub taken: usize,
+    /// The indexes of those that it does not take, in ascending order.
+    pub refused: Vec<usize>,
+    /// Why it does not take the first of them.
+    pub why: Option<RefusalReason>,
 }
 
-impl std::fmt::Display for BatchError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Lengths => f.write_str("a batch of connections has wrong lengths"),
-            Self::Connection(error) => write!(f, "a connection cannot be read: {error}"),
-        }
-    }
+/// Why a worker does not take a connection of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RefusalReason {
+    /// Its state is not what this program reads.
+    #[error("its state cannot be read: {0}")]
+    Import(#[from] ImportError),
+    /// `connections_max`, the descriptors or the memory leave no room for it.
+    #[error("there is no room for it: connections_max, descriptors or memory_max are used up")]
+    NoRoom,
 }
 
-/// Detaches the next parked connections of a worker. `None`: no connection can leave now.
-pub fn next(worker: &Rc<Worker>) -> Option<Detachment> {
+/// A batch's lengths do not match its bytes or its sockets, so none of it can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a batch of connections has wrong lengths")]
+pub struct BatchError;
+
+/// Detaches the next parked connections of a worker, with so many descriptors at most. `None`: no
+/// connection can leave now. Those in `staying` stay.
+pub fn next(
+    worker: &Rc<Worker>,
+    descriptors_max: usize,
+    staying: &HashSet<Key>,
+) -> Option<Detachment> {
     let mut taken = Taken::default();
     // Otherwise the table, which may be large, would be searched in vain.
     let slots = if worker.counters.parked.value() == 0 { 0 } else { worker.table.borrow().slots() };
     for _ in 0..slots {
-        if taken.is_full() {
+        if taken.is_full(descriptors_max) {
             break;
         }
         let key = worker.table.borrow().next_keys(&worker.leaving_cursor, 1).next();
-        let Some(detached) = key.and_then(|key| detach(worker, key)) else { continue };
-        if let Err(detached) = taken.add(detached) {
-            // It has no place in the message. Only a lack of descriptors does this.
-            put_back(worker, [detached]);
-            break;
-        }
+        let key = key.filter(|key| !staying.contains(key));
+        let detached = key.and_then(|key| detach(worker, key));
+        detached.into_iter().for_each(|detached| taken.add(detached));
     }
     (!taken.connections.is_empty()).then(|| taken.finish())
 }
 
-/// Places detached connections into a worker. Those that have no room there end.
-pub fn put_back(worker: &Rc<Worker>, connections: impl IntoIterator<Item = Detached>) {
+/// Places detached connections into a worker, and returns their keys. Those that have no room there
+/// end.
+pub fn put_back(worker: &Rc<Worker>, connections: impl IntoIterator<Item = Detached>) -> Vec<Key> {
+    let mut keys = Vec::new();
     for detached in connections {
-        if let Err(detached) = attach(worker, detached) {
-            handover::close(worker, detached);
+        match attach(worker, detached) {
+            Ok(key) => keys.extend(key),
+            Err(detached) => handover::close(worker, detached),
         }
     }
+    keys
 }
 
 /// Resumes all active connections once: those of HTTP/2 that have no stream end themselves then.
@@ -89,14 +130,43 @@ pub fn wake_active(worker: &Rc<Worker>) {
     }
 }
 
+/// Has the worker with the fewest connections read a batch, within this time. `may_go_back` is that
+/// of an [`Arrival`].
+///
+/// # Errors
+/// If no worker is left, or it is too slow.
+pub fn deliver(
+    workers: &Arrivals,
+    batch: ConnectionBatch,
+    may_go_back: bool,
+    within: Duration,
+) -> io::Result<Delivered> {
+    let least = workers.iter().min_by_key(|(_, counters)| counters.connections.value());
+    let (read, is_read) = sync_channel(1);
+    let (commit, committed) = oneshot::channel();
+    let arrival = Arrival { batch, may_go_back, read, committed };
+    let sent = least.map(|(worker, _)| worker.blocking_send(arrival));
+    if !matches!(sent, Some(Ok(()))) {
+        return Err(ErrorKind::BrokenPipe.into());
+    }
+    match is_read.recv_timeout(within) {
+        Ok(read) => Ok(read.map(|batch_read| (batch_read, commit))),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(ErrorKind::TimedOut.into())
+        }
+    }
+}
+
 /// Places the batches that arrive into a worker, until their queue ends.
 pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
-    while let Some(Arrival { batch, read, committed }) = arrivals.recv().await {
-        let batch = decode(batch);
-        let said = batch.as_ref().map(Vec::len).map_err(ToString::to_string);
+    while let Some(arrival) = arrivals.recv().await {
+        let Arrival { batch, may_go_back, read, committed } = arrival;
+        let (said, connections) = match admit(&worker, batch, may_go_back) {
+            Ok((batch_read, connections)) => (Ok(batch_read), connections),
+            Err(error) => (Err(error.to_string()), Vec::new()),
+        };
         // The other end of this queue is the thread that waits for it, or it is gone.
         let is_heard = read.try_send(said).is_ok();
-        let Ok(connections) = batch else { continue };
         if is_heard && committed.await.is_ok() {
             put_back(&worker, connections);
         }
@@ -109,31 +179,23 @@ struct Taken {
     connections: Vec<Detached>,
     states: Vec<Zeroizing<Vec<u8>>>,
     state_bytes: usize,
-    sockets: Vec<OwnedFd>,
+    sockets: Vec<Arc<OwnedFd>>,
 }
 
 impl Taken {
-    fn is_full(&self) -> bool {
-        self.sockets.len() + CONNECTION_DESCRIPTORS > BATCH_DESCRIPTORS_MAX
+    fn is_full(&self, descriptors_max: usize) -> bool {
+        self.sockets.len() + CONNECTION_DESCRIPTORS > descriptors_max
             || self.state_bytes >= BATCH_BYTES
     }
 
-    /// Adds a connection, or returns it if no descriptor is free.
-    // A box for each connection would cost more than the move.
-    #[allow(clippy::result_large_err)]
-    fn add(&mut self, detached: Detached) -> Result<(), Detached> {
-        let duplicates: std::io::Result<Vec<OwnedFd>> =
-            detached.sockets().map(|socket: BorrowedFd<'_>| socket.try_clone_to_owned()).collect();
-        let Ok(duplicates) = duplicates else { return Err(detached) };
+    fn add(&mut self, detached: Detached) {
         let state = detached.encode();
         self.state_bytes += PREFIX_BYTES + state.len();
-        let (length, sockets) = (state.len() as u32, duplicates.len() as u8);
-        let mut prefix = Zeroizing::new(length.to_be_bytes().to_vec());
-        prefix.push(sockets);
+        let mut prefix = Zeroizing::new((state.len() as u32).to_be_bytes().to_vec());
+        prefix.push(detached.shared_sockets().count() as u8);
         self.states.extend([prefix, state]);
-        self.sockets.extend(duplicates);
+        self.sockets.extend(detached.shared_sockets().cloned());
         self.connections.push(detached);
-        Ok(())
     }
 
     fn finish(self) -> Detachment {
@@ -142,37 +204,72 @@ impl Taken {
         for state in &self.states {
             states.extend_from_slice(state);
         }
-        let batch = ConnectionBatch { states, sockets: self.sockets };
+        let batch = LeavingBatch { states, sockets: self.sockets };
         Detachment { connections: self.connections, batch }
     }
 }
 
-/// Reads all connections of a batch. If one cannot be read, all are dropped.
+/// Decides which connections of a batch a worker takes, and reserves the room for them. If the
+/// others may go back, they are dropped before this returns, because the other process uses them
+/// again after the answer. If not, those that have no room are returned too: [`put_back`] ends them
+/// properly.
 ///
 /// # Errors
-/// [`BatchError`].
-pub fn decode(batch: ConnectionBatch) -> Result<Vec<Detached>, BatchError> {
+/// [`BatchError`]. All are dropped then.
+pub fn admit(
+    worker: &Worker,
+    batch: ConnectionBatch,
+    may_go_back: bool,
+) -> Result<(BatchRead, Vec<Detached>), BatchError> {
+    let mut batch_read = BatchRead::default();
+    let mut connections = Vec::new();
+    for (index, decoded) in decode(batch)?.into_iter().enumerate() {
+        let taken = decoded.map_err(RefusalReason::from).and_then(|mut detached| {
+            let has_room = reserve(worker, &mut detached);
+            if has_room || !may_go_back {
+                connections.push(detached);
+            }
+            has_room.then_some(()).ok_or(RefusalReason::NoRoom)
+        });
+        match taken {
+            Ok(()) => batch_read.taken += 1,
+            Err(why) => {
+                batch_read.refused.push(index);
+                batch_read.why.get_or_insert(why);
+            }
+        }
+    }
+    Ok((batch_read, connections))
+}
+
+/// Reads all connections of a batch.
+fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Detached, ImportError>>, BatchError> {
     let mut connections = Vec::with_capacity(batch.sockets.len());
     let (mut rest, mut sockets) = (&batch.states[..], batch.sockets.into_iter());
     while let Some((prefix, behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
         let [l0, l1, l2, l3, count] = *prefix;
         let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
-        let (state, behind) = behind.split_at_checked(length).ok_or(BatchError::Lengths)?;
+        let (state, behind) = behind.split_at_checked(length).ok_or(BatchError)?;
         let own: Vec<OwnedFd> = sockets.by_ref().take(count.into()).collect();
         if own.len() != usize::from(count) {
-            return Err(BatchError::Lengths);
+            return Err(BatchError);
         }
-        let detached = Detached::decode(state, own);
-        connections.push(detached.map_err(|error| BatchError::Connection(error.to_string()))?);
+        connections.push(Detached::decode(state, own));
         rest = behind;
     }
     let is_whole = rest.is_empty() && sockets.next().is_none();
-    if is_whole { Ok(connections) } else { Err(BatchError::Lengths) }
+    if is_whole { Ok(connections) } else { Err(BatchError) }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
+    use crate::park::tests::terminated;
+    use crate::testing::worker;
 
     /// A batch with these bytes and so many sockets.
     fn error_of(states: &[u8], sockets: usize) -> Option<BatchError> {
@@ -193,9 +290,94 @@ mod tests {
             (&[0, 0, 0, 1, 2, 7], 1),
             (&[], 1),
         ] {
-            assert_eq!(error_of(states, sockets), Some(BatchError::Lengths), "{states:?}");
+            assert_eq!(error_of(states, sockets), Some(BatchError), "{states:?}");
         }
-        let garbage = error_of(&[0, 0, 0, 1, 1, 7], 1);
-        assert!(matches!(garbage, Some(BatchError::Connection(_))), "{garbage:?}");
+    }
+
+    /// Parks so many connections, and takes them out again as a batch.
+    fn detached(worker: &Rc<Worker>, count: usize, descriptors_max: usize) -> Detachment {
+        (0..count).for_each(|_| _ = terminated(worker));
+        next(worker, descriptors_max, &HashSet::new()).unwrap()
+    }
+
+    /// The batch as the other process receives it.
+    fn received(batch: &LeavingBatch) -> ConnectionBatch {
+        let sockets = batch.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
+        ConnectionBatch { states: batch.states.clone(), sockets }
+    }
+
+    #[test]
+    fn one_connection_that_cannot_be_read_does_not_keep_the_others() {
+        let (old, new) = (worker(), worker());
+        let Detachment { connections, batch } = detached(&old, 3, 100);
+        let mut batch = received(&batch);
+        // The version of the second state.
+        let length = u32::from_be_bytes(batch.states[..4].try_into().unwrap()) as usize;
+        batch.states[2 * PREFIX_BYTES + length] = 0x70;
+        let second = batch.sockets[1].as_raw_fd();
+        let (batch_read, taken) = admit(&new, batch, true).unwrap();
+        assert_eq!((batch_read.taken, &batch_read.refused[..]), (2, &[1][..]));
+        let why = batch_read.why.unwrap();
+        assert!(matches!(why, RefusalReason::Import(ImportError::Version(_))), "{why}");
+        // One owner: it is closed here before the other process hears of it.
+        assert!(!taken.iter().any(|one| one.sockets().any(|own| own.as_raw_fd() == second)));
+        assert_eq!(new.process.open.load(Relaxed), 2, "they are reserved");
+        put_back(&new, taken);
+        let stays = connections.into_iter().nth(1);
+        assert_eq!((put_back(&old, stays).len(), old.process.open.load(Relaxed)), (1, 1));
+        assert_eq!(new.process.open.load(Relaxed), 2);
+        assert_eq!(new.process.descriptors.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn those_without_room_stay_and_the_room_of_the_others_is_kept() {
+        let (old, new) = (worker(), worker());
+        let mut limits = new.settings.get();
+        limits.connections_max = 2;
+        new.settings.set(limits);
+        let Detachment { batch, .. } = detached(&old, 3, 100);
+        let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
+        assert_eq!((batch_read.taken, batch_read.refused), (2, vec![2]));
+        assert_eq!(batch_read.why, Some(RefusalReason::NoRoom));
+        // The other process has died before it committed them.
+        drop(taken);
+        assert_eq!(new.process.open.load(Relaxed), 0);
+        assert_eq!(new.process.descriptors.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn those_without_room_end_properly_if_they_cannot_go_back() {
+        let (old, new) = (worker(), worker());
+        let mut limits = new.settings.get();
+        limits.connections_max = 1;
+        new.settings.set(limits);
+        let Detachment { batch, .. } = detached(&old, 3, 100);
+        let mut batch = received(&batch);
+        // The version of the first state.
+        batch.states[PREFIX_BYTES] = 0x70;
+        let (batch_read, connections) = admit(&new, batch, false).unwrap();
+        assert_eq!((batch_read.taken, batch_read.refused), (1, vec![0, 2]));
+        assert_eq!(connections.len(), 2, "the last one is ended where it can say so");
+        assert_eq!(put_back(&new, connections).len(), 1);
+        assert_eq!(new.process.open.load(Relaxed), 1);
+        assert_eq!(new.table.borrow().keys().len(), 1);
+    }
+
+    #[test]
+    fn a_batch_is_as_small_as_the_other_process_asks() {
+        let old = worker();
+        let Detachment { connections, batch } = detached(&old, 9, 5);
+        assert_eq!((connections.len(), batch.sockets.len()), (4, 4));
+        // Each has one descriptor here, and none is duplicated.
+        let shared = connections.iter().zip(&batch.sockets);
+        assert!(shared.into_iter().all(|(one, socket)| {
+            one.sockets().all(|own| own.as_raw_fd() == socket.as_raw_fd())
+        }));
+        drop(batch);
+        let staying: HashSet<Key> = put_back(&old, connections).into_iter().collect();
+        assert_eq!(staying.len(), 4);
+        let rest = next(&old, 100, &staying).unwrap();
+        assert_eq!(rest.connections.len(), 5, "those that stay are not taken again");
+        assert!(next(&old, 100, &staying).is_none());
     }
 }

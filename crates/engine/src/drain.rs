@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::connection_table::{Slot, SlotState};
-use crate::drain_pace::DrainPace;
+use crate::drain_pace::{COUNT_TICKS, DrainPace};
 use crate::park;
 use crate::relay::Relay;
 use crate::worker::Worker;
@@ -36,14 +36,26 @@ pub fn begin(worker: &Rc<Worker>) {
     tick(worker);
 }
 
+/// Begins to end what an upgrade has left, in the last part of the time that it has for that.
+pub fn begin_last(worker: &Rc<Worker>) {
+    let now = worker.table.borrow().now();
+    worker.drain.set(Some(DrainPace::last_of(now, worker.settings.get().drain_timeout)));
+}
+
 /// Ends the connections whose turn it is.
 pub fn tick(worker: &Rc<Worker>) {
     let Some(mut drain) = worker.drain.get() else { return };
     let now = worker.table.borrow().now();
     drain.follow(now);
     let slots = worker.table.borrow().slots();
-    if drain.left == 0 {
+    if drain.left == 0 && now >= drain.count_at {
         drain.left = count(worker, drain.is_last_part());
+        if drain.left == 0 {
+            drain.count_at = now.saturating_add(COUNT_TICKS);
+        }
+    }
+    if drain.left == 0 {
+        return worker.drain.set(Some(drain));
     }
     let (mut ends, cursor) = (drain.ends(now), Cell::new(drain.cursor));
     for _ in 0..slots.div_ceil(ROUND_TICKS_MIN) {
@@ -189,6 +201,48 @@ mod tests {
         let half: u32 = ends.iter().take(37).sum();
         assert!((MANY * 2 / 5..=MANY * 3 / 5).contains(&half), "{half}: {ends:?}");
         assert_eq!(open(&worker), 0, "{ends:?}");
+    }
+
+    /// The table may be large, and most of it pairs that stay until the last part.
+    #[test]
+    fn nothing_to_end_is_not_counted_at_each_tick() {
+        let worker = draining(Duration::from_hours(1), |worker| {
+            let relay = Spliced::new(Flow::default(), &mut Decided::default());
+            parked(worker, Relay::Splice(relay));
+        });
+        // It is idle for long enough when it is counted.
+        terminated(&worker);
+        let ends = ends(&worker, COUNT_TICKS + 2);
+        assert_eq!(ends[..COUNT_TICKS as usize - 1].iter().sum::<u32>(), 0, "{ends:?}");
+        assert_eq!(ends.iter().sum::<u32>(), 1, "{ends:?}");
+    }
+
+    #[test]
+    fn what_an_upgrade_leaves_ends_evenly_in_its_last_part() {
+        const MANY: u32 = 1_000;
+        let worker = draining(Duration::from_hours(1), |_| ());
+        for _ in 0..MANY / 2 {
+            terminated(&worker);
+            let relay = Spliced::new(Flow::default(), &mut Decided::default());
+            parked(&worker, Relay::Splice(relay));
+        }
+        let mut settings = worker.settings.get();
+        settings.drain_timeout = Duration::from_secs(40);
+        worker.settings.set(settings);
+        let _ = ends(&worker, 10);
+        begin_last(&worker);
+        let left = open(&worker);
+        let now = worker.table.borrow().now();
+        let ends: Vec<u32> = (1..=100)
+            .map(|n| {
+                let before = open(&worker);
+                at(&worker, now + n);
+                tick(&worker);
+                before - open(&worker)
+            })
+            .collect();
+        assert!(left > MANY / 2 && open(&worker) == 0, "{left} {ends:?}");
+        assert!(ends.iter().all(|ended| *ended <= left / 100 + 2), "{ends:?}");
     }
 
     #[test]

@@ -13,6 +13,9 @@ pub const ENDS_PER_TICK_MIN: u32 = ENDS_PER_SECOND_MIN * TICK_MS as u32 / 1000;
 /// long: a pair may be in use, and its operator has given it the time.
 const LAST_PART: u32 = 4;
 const LAST_TICKS_MAX: u32 = (Duration::from_secs(30).as_millis() / TICK_MS as u128) as u32;
+/// Ticks (1 s) until the connections that may end are counted again after there were none. A count
+/// visits the whole table.
+pub const COUNT_TICKS: u32 = 10;
 
 /// A drain under way. Times are ticks of the worker's timer wheel.
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +28,33 @@ pub struct DrainPace {
     pub cursor: u32,
     /// Connections that were to end in this round through the table, and have not been visited.
     pub left: u32,
+    /// The tick at which they are counted next, if none is left.
+    pub count_at: u32,
+}
+
+/// The length in ticks of a drain, and of its last part.
+fn ticks(length: Duration) -> (u32, u32) {
+    let ticks = u32::try_from(length.as_millis() / u128::from(TICK_MS)).unwrap_or(u32::MAX / 2);
+    (ticks, (ticks / LAST_PART).min(LAST_TICKS_MAX))
+}
+
+/// How long before the end of a drain of this length its last part begins.
+pub fn last_part(length: Duration) -> Duration {
+    Duration::from_millis(u64::from(ticks(length).1) * TICK_MS)
 }
 
 impl DrainPace {
     /// A drain of this length that begins now.
     pub fn new(now: u32, length: Duration) -> Self {
-        let ticks = u32::try_from(length.as_millis() / u128::from(TICK_MS)).unwrap_or(u32::MAX / 2);
-        let last = (ticks / LAST_PART).min(LAST_TICKS_MAX);
-        Self { end: now.saturating_add(ticks - last), last: Some(last), cursor: 0, left: 0 }
+        let (ticks, last) = ticks(length);
+        let end = now.saturating_add(ticks - last);
+        Self { end, last: Some(last), cursor: 0, left: 0, count_at: 0 }
+    }
+
+    /// The last part of a drain of this length, which begins now.
+    pub fn last_of(now: u32, length: Duration) -> Self {
+        let end = now.saturating_add(ticks(length).1);
+        Self { end, last: None, cursor: 0, left: 0, count_at: 0 }
     }
 
     /// Begins the last part when its time has come.
@@ -41,7 +63,7 @@ impl DrainPace {
             && let Some(last) = self.last.take()
         {
             // Pairs count from now on, so the round begins anew.
-            (self.end, self.left) = (now.saturating_add(last), 0);
+            (self.end, self.left, self.count_at) = (now.saturating_add(last), 0, 0);
         }
     }
 

@@ -23,6 +23,7 @@ use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
 use crate::batch;
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::drain;
+use crate::drain_pace;
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
@@ -532,13 +533,16 @@ impl Iterations {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
         let Some(departure) = departure else { return Ok(false) };
-        let Departure { kept, batches, mut answers, active_max } = departure;
+        let Departure { kept, batches, descriptors_max, mut answers, active_max } = departure;
         let now = Instant::now();
-        let end = now + worker.settings.get().drain_timeout.min(active_max);
+        let drain_timeout = worker.settings.get().drain_timeout;
+        let end = now + drain_timeout.min(active_max);
+        // If `active_max` is over before that, what is left is cut together.
+        let last_part = now + drain_timeout - drain_pace::last_part(drain_timeout);
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.leaving.set(true);
         batch::wake_active(&worker);
-        let mut search = Search::new(batches);
+        let mut search = Search::new(batches, descriptors_max);
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {
@@ -549,8 +553,10 @@ impl Iterations {
                 if search.has_passed() && worker.table.borrow().is_empty() {
                     search.leave();
                 }
+                if !worker.is_draining() && Instant::now() >= last_part {
+                    drain::begin_last(&worker);
+                }
                 if Instant::now() >= end {
-                    drain::begin(&worker);
                     cut_all(&worker).await;
                     must_drain = true;
                 }
@@ -562,7 +568,11 @@ impl Iterations {
             match self.told(&mut answers, orders).await? {
                 None => {}
                 Some(Told::Order(order)) => must_drain |= order == Order::Drain,
-                Some(Told::Answer(Some(BatchAnswer::Committed))) => waiting.clear(),
+                Some(Told::Answer(Some(BatchAnswer::Committed { refused }))) => {
+                    let sent = std::mem::take(&mut waiting).into_iter().enumerate();
+                    let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
+                    search.keep(batch::put_back(&worker, back.map(|(_, connection)| connection)));
+                }
                 Some(Told::Answer(Some(BatchAnswer::Refused))) => {
                     batch::put_back(&worker, std::mem::take(&mut waiting));
                     // Those that are left end here, at the latest when the time is over.
@@ -575,6 +585,7 @@ impl Iterations {
                         return Ok(false);
                     }
                     worker.leaving.set(false);
+                    worker.drain.set(None);
                     worker.come_back(&mut self.accepting, sockets);
                     return Ok(true);
                 }

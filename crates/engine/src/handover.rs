@@ -5,7 +5,10 @@
 //! one nonce. So [`detach`] takes it out of its worker whole, and the caller sees to it that only
 //! one of its copies is attached: the one in the other process, or the one that never left.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -21,9 +24,9 @@ mod detached;
 mod format;
 
 pub use detached::Detached;
-pub use format::{ImportError, MESSAGE_BYTES_MAX};
+pub use format::{ImportError, MESSAGE_BYTES_MAX, VERSION, VERSIONS_READ};
 
-use detached::{Clock, IMPORT_UNIX_MS};
+use detached::{Clock, IMPORT_UNIX_MS, Room};
 
 /// Takes a parked connection out of its worker, which does not touch its sockets any more: they are
 /// registered nowhere, and nothing of it is counted except the bytes that it holds.
@@ -40,7 +43,8 @@ pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
     let budget = &worker.process.budget;
     let counted = Some(Counted::of(budget, Account::Relayed, relay.held_bytes()));
     let clock = Clock::Worker { left_unix_ms: worker.now_unix_ms() };
-    Some(Detached { client, upstream, info, relay, is_settled, idle_left, clock, counted })
+    let (client, upstream, room) = (Arc::new(client), upstream.map(Arc::new), None);
+    Some(Detached { client, upstream, info, relay, is_settled, idle_left, clock, counted, room })
 }
 
 /// Brings all that a parked connection holds into memory. Returns whether it is settled, and how
@@ -61,37 +65,70 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
 
 /// Parks a connection in a worker: of the process that it was handed over to, or in the one that it
 /// left where the handover failed. What it holds is tried at once. It must be called in the
-/// worker's own `LocalSet`, because that may begin a task.
+/// worker's own `LocalSet`, because that may begin a task. Returns its key, unless it ended because
+/// its sockets could not be used.
 ///
 /// # Errors
 /// The connection, where `connections_max`, the descriptors or the memory leave no room for it. One
-/// that was not decoded is never refused: it comes back to where it was counted a moment ago.
+/// that was not decoded, or that [`reserve`] has counted, is never refused.
 #[allow(clippy::result_large_err)] // a box for each would cost more than the move
-pub fn attach(worker: &Rc<Worker>, mut detached: Detached) -> Result<(), Detached> {
-    if detached.clock == Clock::Import && !has_room(worker, &mut detached) {
+pub fn attach(worker: &Rc<Worker>, mut detached: Detached) -> Result<Option<Key>, Detached> {
+    if detached.clock == Clock::Import && !reserve(worker, &mut detached) {
         return Err(detached);
     }
     let key = place(worker, detached);
-    park::register(worker, key);
-    worker.guarded(key, || park::wake(worker, key));
-    Ok(())
+    if let Some(key) = key {
+        park::register(worker, key);
+        worker.guarded(key, || park::wake(worker, key));
+    }
+    Ok(key)
+}
+
+/// Has the limits of a worker's process count a decoded connection before it is attached, which is
+/// then not refused. Returns whether there is room for it. Dropping it ends the reservation.
+pub fn reserve(worker: &Worker, detached: &mut Detached) -> bool {
+    if detached.room.is_none() {
+        if !has_room(worker, detached) {
+            return false;
+        }
+        let process = &worker.process;
+        detached.room = Some(Room::take(process, detached.sockets().count()));
+        let held = detached.relay.held_bytes();
+        detached.counted = Some(Counted::of(&process.budget, Account::Relayed, held));
+    }
+    true
 }
 
 /// Ends a connection that was refused: with its access line, and close_notify where TLS ends here.
 pub fn close(worker: &Rc<Worker>, detached: Detached) {
-    let key = place(worker, detached);
-    worker.guarded(key, || park::close(worker, key, Reason::Shed(Shed::New)));
+    if let Some(key) = place(worker, detached) {
+        worker.guarded(key, || park::close(worker, key, Reason::Shed(Shed::New)));
+    }
 }
 
-fn place(worker: &Rc<Worker>, detached: Detached) -> Key {
-    let Detached { client, upstream, mut info, relay, is_settled, idle_left, clock, counted } =
-        detached;
+/// Puts a connection into a slot. `None`: its sockets are lost, because somebody else has them and
+/// no descriptor is free.
+fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
+    let Detached { client, upstream, mut info, relay, is_settled, idle_left, .. } = detached;
+    let Detached { clock, counted, room, .. } = detached;
+    let Ok(sockets) = own(client).and_then(|client| Ok((client, upstream.map(own).transpose()?)))
+    else {
+        tracing::error!("internal error: one connection is closed");
+        return None;
+    };
     if clock == Clock::Import {
         info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
     }
     // From here on the slot counts it.
     drop(counted);
-    park::place(worker, (client, upstream), info, relay, (is_settled, idle_left))
+    let key = park::place(worker, sockets, info, relay, (is_settled, idle_left));
+    drop(room);
+    Some(key)
+}
+
+/// Whoever sent it to another process has dropped it by now.
+fn own(socket: Arc<OwnedFd>) -> io::Result<OwnedFd> {
+    Arc::try_unwrap(socket).or_else(|shared| shared.try_clone())
 }
 
 /// Whether the limits and the budget leave room for it.

@@ -1,14 +1,17 @@
 //! The search of a worker that leaves: it takes parked connections out, batch by batch, and says
 //! how far it is.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use crate::batch::{self, Detachment};
+use eyelet_memory::slab::Key;
+
+use crate::batch::{self, CONNECTION_DESCRIPTORS, Detachment};
 use crate::handover::Detached;
 use crate::timer_wheel::TICK_MS;
-use crate::transfer::Leaving;
+use crate::transfer::{BATCH_DESCRIPTORS_MAX, Leaving};
 use crate::worker::Worker;
 
 /// The search for parked connections that leave.
@@ -16,6 +19,10 @@ pub struct Search {
     /// When to search next.
     at: Instant,
     batches: SyncSender<Leaving>,
+    /// Most descriptors of a batch.
+    descriptors_max: usize,
+    /// Connections that the other process has refused. They are not offered again.
+    staying: HashSet<Key>,
     state: Searching,
 }
 
@@ -35,11 +42,16 @@ enum Searching {
 
 /// Searches that found nothing, after which all that was parked has left.
 const EMPTY_SEARCHES: u32 = 2;
+/// Connections of a worker that the other process may refuse, about 100 KiB of keys. It is full
+/// then, or reads little of what this one writes, so nothing more is offered.
+const STAYING_MAX: usize = 4096;
 
 impl Search {
     /// A search that begins now.
-    pub fn new(batches: SyncSender<Leaving>) -> Self {
-        Self { at: Instant::now(), batches, state: Searching::Empty(0) }
+    pub fn new(batches: SyncSender<Leaving>, descriptors_max: usize) -> Self {
+        let descriptors_max = descriptors_max.clamp(CONNECTION_DESCRIPTORS, BATCH_DESCRIPTORS_MAX);
+        let (at, state, staying) = (Instant::now(), Searching::Empty(0), HashSet::new());
+        Self { at, batches, descriptors_max, staying, state }
     }
 
     /// Sends the next batch. Returns its connections, which wait for the answer. A search that
@@ -49,7 +61,9 @@ impl Search {
         if is_over || Instant::now() < self.at {
             return Vec::new();
         }
-        if let Some(Detachment { connections, batch }) = batch::next(worker) {
+        if let Some(Detachment { connections, batch }) =
+            batch::next(worker, self.descriptors_max, &self.staying)
+        {
             let (worker, count) = (worker.index.into(), connections.len());
             self.say(Leaving::Batch { worker, connections: count, batch });
             return connections;
@@ -75,6 +89,14 @@ impl Search {
             self.say(Leaving::Passed);
         }
         self.state = state;
+    }
+
+    /// Notes that the other process has refused these connections, which are parked here again.
+    pub fn keep(&mut self, keys: Vec<Key>) {
+        self.staying.extend(keys);
+        if self.staying.len() > STAYING_MAX {
+            self.stop();
+        }
     }
 
     /// The other process takes no more.

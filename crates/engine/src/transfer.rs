@@ -8,9 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use eyelet_sys::channel::DESCRIPTORS_MAX;
-use eyelet_telemetry::counters::Counters;
 use tokio::sync::mpsc::{self, channel};
-use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 /// Descriptors of one batch: those of one message.
@@ -22,12 +20,21 @@ pub const BATCH_BYTES: usize = 4 << 20;
 /// has left.
 const LEAVING_MAX: usize = 3;
 
-/// Parked connections on their way to another process.
+/// Parked connections that another process has sent.
 pub struct ConnectionBatch {
     /// Their states, which are secret.
     pub states: Zeroizing<Vec<u8>>,
     /// Their sockets, in the order of the states.
     pub sockets: Vec<OwnedFd>,
+}
+
+/// Parked connections on their way to another process.
+pub struct LeavingBatch {
+    /// Their states, which are secret.
+    pub states: Zeroizing<Vec<u8>>,
+    /// Their sockets, in the order of the states. The worker has them too: duplicates would need
+    /// free descriptors, and an upgrade must work where none is left.
+    pub sockets: Vec<Arc<OwnedFd>>,
 }
 
 /// What a worker of the earlier process says.
@@ -40,7 +47,7 @@ pub enum Leaving {
         /// How many connections these are.
         connections: usize,
         /// The connections.
-        batch: ConnectionBatch,
+        batch: LeavingBatch,
     },
     /// Everything that was parked has left, or the other process takes no more. What is still
     /// active follows when it is parked.
@@ -51,11 +58,15 @@ pub enum Leaving {
 }
 
 /// What became of a worker's batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
-    /// The other process owns the connections. This process never touches them again.
-    Committed,
-    /// The other process cannot read them, and has dropped them.
+    /// The other process owns the connections, except for those with these indexes, which it has
+    /// dropped. This process never touches the others again.
+    Committed {
+        /// In ascending order.
+        refused: Vec<usize>,
+    },
+    /// The other process takes none of them, and no others.
     Refused,
     /// All workers have left: the worker ends.
     Over,
@@ -67,6 +78,8 @@ pub struct Departure {
     pub kept: Arc<[Arc<OwnedFd>]>,
     /// Where its batches go. It has one on the way at most.
     pub batches: SyncSender<Leaving>,
+    /// Most descriptors of a batch: as many as the other process keeps free for one.
+    pub descriptors_max: usize,
     /// Their answers. The end of this queue means that the other process is dead: the worker takes
     /// its batch back and serves on.
     pub answers: mpsc::Receiver<BatchAnswer>,
@@ -74,45 +87,52 @@ pub struct Departure {
     pub active_max: Duration,
 }
 
-/// How so many workers leave, where their answers go, and where they are heard.
+/// How each worker leaves, where their answers go, and where they are heard.
+pub type Departing = (Vec<Departure>, Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>);
+
+/// Has so many workers leave: see [`Departure`].
 pub fn departures(
     workers: usize,
     kept: &Arc<[Arc<OwnedFd>]>,
+    descriptors_max: usize,
     active_max: Duration,
-) -> (Vec<Departure>, Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>) {
+) -> Departing {
     let (batches, leaving) = sync_channel(LEAVING_MAX * workers);
     let each = (0..workers).map(|_| {
         let (answer, answers) = channel(1);
         let (kept, batches) = (kept.clone(), batches.clone());
-        (Departure { kept, batches, answers, active_max }, answer)
+        (Departure { kept, batches, descriptors_max, answers, active_max }, answer)
     });
     let (departures, answers) = each.unzip();
     (departures, answers, leaving)
 }
 
 /// Has all workers give up what they have, until they have left. `keep` gets each batch; it returns
-/// whether it has room for it. Returns how many connections it has kept, and whether it had no room
-/// for others, which end.
+/// whether it has room for it. Otherwise all of the batch go back to their worker, and end there.
+/// Returns how many connections it has kept, and whether it had no room for others.
 ///
 /// # Errors
 /// The error of `keep`, or `TimedOut`. Workers then take back what they have not given up.
 pub fn collect(
     departures: (Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>),
     end: Instant,
-    mut keep: impl FnMut(&ConnectionBatch) -> io::Result<bool>,
+    mut keep: impl FnMut(&LeavingBatch) -> io::Result<bool>,
 ) -> io::Result<(usize, bool)> {
     let (answers, leaving) = departures;
     let (mut kept, mut is_full, mut active) = (0, false, answers.len());
     while active > 0 {
         match leaving.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Leaving::Batch { worker, connections, batch }) => {
-                let answer = if keep(&batch)? {
+                let has_room = keep(&batch)?;
+                // The worker uses the sockets of those that go back.
+                drop(batch);
+                if has_room {
                     kept += connections;
-                    BatchAnswer::Committed
                 } else {
                     is_full = true;
-                    BatchAnswer::Refused
-                };
+                }
+                let refused = (0..if has_room { 0 } else { connections }).collect();
+                let answer = BatchAnswer::Committed { refused };
                 if let Some(worker) = answers.get(worker) {
                     // The worker waits for it, or it has ended.
                     let _ = worker.try_send(answer);
@@ -131,42 +151,35 @@ pub fn collect(
     Ok((kept, is_full))
 }
 
-/// Where connections of an earlier process arrive: for each worker a queue and its counters.
-pub type Arrivals = Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>;
-/// How many connections a worker has read, and what has it serve them. Otherwise why they cannot be
-/// read.
-pub type ReadBatch = Result<(usize, oneshot::Sender<()>), String>;
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
 
-/// Has the worker with the fewest connections read a batch, within this time.
-///
-/// # Errors
-/// If no worker is left, or it is too slow.
-pub fn arrive(
-    workers: &Arrivals,
-    batch: ConnectionBatch,
-    within: Duration,
-) -> io::Result<ReadBatch> {
-    let least = workers.iter().min_by_key(|(_, counters)| counters.connections.value());
-    let (read, is_read) = sync_channel(1);
-    let (commit, committed) = oneshot::channel();
-    let sent = least.map(|(worker, _)| worker.blocking_send(Arrival { batch, read, committed }));
-    if !matches!(sent, Some(Ok(()))) {
-        return Err(ErrorKind::BrokenPipe.into());
+    fn batch(worker: usize, connections: usize) -> (Leaving, Arc<OwnedFd>) {
+        let socket = Arc::new(eyelet_sys::socket::pair().unwrap().0);
+        let sockets = vec![socket.clone()];
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+        (Leaving::Batch { worker, connections, batch }, socket)
     }
-    match is_read.recv_timeout(within) {
-        Ok(read) => Ok(read.map(|connections| (connections, commit))),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            Err(ErrorKind::TimedOut.into())
+
+    #[test]
+    fn what_has_no_room_goes_back_whole() {
+        let none: Arc<[Arc<OwnedFd>]> = Arc::new([]);
+        let (mut workers, answers, leaving) = departures(2, &none, 100, Duration::ZERO);
+        let ((first, kept), (second, back)) = (batch(0, 3), batch(1, 2));
+        for leaving in [first, second, Leaving::Passed, Leaving::Left, Leaving::Left] {
+            workers[0].batches.try_send(leaving).unwrap();
         }
+        let mut room = [true, false].into_iter();
+        let end = Instant::now() + Duration::from_secs(20);
+        let collected = collect((answers, leaving), end, |_| Ok(room.next().unwrap())).unwrap();
+        assert_eq!(collected, (3, true));
+        let told: Vec<_> =
+            workers.iter_mut().map(|worker| worker.answers.try_recv().unwrap()).collect();
+        let refused = [vec![], vec![0, 1]].map(|refused| BatchAnswer::Committed { refused });
+        assert_eq!(told, refused);
+        // Only the worker has the sockets by the time of its answer.
+        assert_eq!([Arc::strong_count(&kept), Arc::strong_count(&back)], [1; 2]);
     }
-}
-
-/// A batch that arrives in a worker of the new process.
-pub struct Arrival {
-    /// The connections.
-    pub batch: ConnectionBatch,
-    /// Gets the number of the connections, or the reason if they cannot be read.
-    pub read: SyncSender<Result<usize, String>>,
-    /// Says that the other process has given the connections up. They must not be touched before.
-    pub committed: oneshot::Receiver<()>,
 }

@@ -141,6 +141,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
 }
 
 fn serve(file: &Path, handover: bool, diagnostics: &Diagnostics) -> ExitCode {
+    let program = upgrade::own_program();
     let predecessor = match handover.then(Predecessor::meet).transpose() {
         Ok(predecessor) => predecessor,
         Err(error) => {
@@ -161,7 +162,8 @@ fn serve(file: &Path, handover: bool, diagnostics: &Diagnostics) -> ExitCode {
     };
     let warnings = lines(&loaded.warnings);
     eprint!("{warnings}");
-    match run_edge(file, loaded.config, predecessor.map(|process| (process, warnings))) {
+    let predecessor = predecessor.map(|process| (process, warnings));
+    match run_edge(file, program, loaded.config, predecessor) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             diagnostics.line(&format!("eyelet: {error}"));
@@ -228,10 +230,10 @@ fn restart(config: Config) -> Result<Running, Box<dyn Error>> {
 
 fn run_edge(
     file: &Path,
+    program: PathBuf,
     config: Config,
     predecessor: Option<(Predecessor, String)>,
 ) -> Result<(), Box<dyn Error>> {
-    let program = upgrade::own_program();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let started = runtime.block_on(async { start(file, config, predecessor) });
@@ -250,7 +252,9 @@ fn run_edge(
             tracing::info!("{signal}: {what}; a second signal ends at once");
         }
         StopCause::HandedOver => tracing::info!("handed over"),
-        StopCause::Died => tracing::error!("a worker has ended by itself: draining the others"),
+        StopCause::Died(thread) => {
+            tracing::error!("{thread} has ended by itself: draining")
+        }
     }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
@@ -274,7 +278,7 @@ fn run_edge(
     });
     tracing::info!("{}", counters::snapshot());
     match stop {
-        StopCause::Died => Err("a worker has ended".into()),
+        StopCause::Died(thread) => Err(format!("{thread} has ended").into()),
         _ if !drained => Err("a second signal ended the drain".into()),
         StopCause::Signal(_) | StopCause::HandedOver => Ok(()),
     }

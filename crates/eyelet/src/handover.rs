@@ -7,8 +7,8 @@
 //! SERVE                          ->     accepts
 //!                                <-     SERVING
 //! BATCH                          ->     reads the connections and does not touch them
-//!                                <-     RECEIVED, or REFUSED with the reason
-//! COMMIT                         ->     owns them from now on
+//!                                <-     RECEIVED with those that it has dropped, or REFUSED
+//! COMMIT                         ->     owns the others from now on
 //! END                            ->
 //! ```
 
@@ -44,11 +44,11 @@ pub mod kind {
     pub const SERVING: u8 = 8;
     /// Connections.
     pub const BATCH: u8 = 9;
-    /// The connections can be read.
+    /// [`HandoverReceived`](super::HandoverReceived).
     pub const RECEIVED: u8 = 10;
-    /// They cannot.
+    /// The connections cannot be read, for this reason. All are dropped.
     pub const REFUSED: u8 = 11;
-    /// They are the new process's.
+    /// Those that were not refused are the new process's.
     pub const COMMIT: u8 = 12;
     /// Nothing follows.
     pub const END: u8 = 13;
@@ -83,8 +83,22 @@ pub struct Handed {
 pub struct HandoverReady {
     /// The listeners that it accepts from, by their index in the hello.
     pub kept: Vec<usize>,
+    /// The versions of the format of connections that it reads.
+    pub formats: Vec<u16>,
+    /// Most descriptors of a batch: so many stay free for one.
+    pub batch_descriptors: usize,
     /// Warnings about the file, in whole lines.
     pub warnings: String,
+}
+
+/// The new process has read a batch.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct HandoverReceived {
+    /// The indexes of the connections that it does not take, in ascending order. It has dropped
+    /// them: they stay the earlier process's.
+    pub refused: Vec<usize>,
+    /// Why it does not take the first of them.
+    pub why: Option<String>,
 }
 
 /// The new process cannot serve, and ends.

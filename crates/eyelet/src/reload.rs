@@ -78,7 +78,8 @@ async fn prepare(
     let (done, prepared) = oneshot::channel();
     let thread = std::thread::Builder::new().name("reload".into());
     let spawned = thread.spawn(move || {
-        let prepared = load_next(&file, Depth::Full, preparation.served())
+        let unchanged = preparation.unchanged();
+        let prepared = load_next(&file, Depth::Full, preparation.served(), unchanged)
             .map(|loaded| (loaded.warnings, preparation.run(loaded.config)));
         // Nobody waits for it any more if the edge drains.
         let _ = done.send(prepared);

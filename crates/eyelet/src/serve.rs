@@ -20,10 +20,10 @@ use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
 use eyelet_acme::AcmeKeeper;
-use eyelet_config::{Access, Config, WatchedFile};
-use eyelet_engine::batch;
+use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
+use eyelet_engine::batch::{self, Arrival, Arrivals};
 use eyelet_engine::event_loop::{LetGo, run};
-use eyelet_engine::transfer::{Arrival, Arrivals, Departure};
+use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
@@ -105,6 +105,11 @@ impl Preparation {
     /// The configuration that is served.
     pub fn served(&self) -> &Config {
         &self.earlier.config
+    }
+
+    /// Its certificates whose files have not changed since they were read.
+    pub fn unchanged(&self) -> UnchangedPairs {
+        self.earlier.tls.unchanged(&self.earlier.config)
     }
 
     /// Prepares `config`.
@@ -220,11 +225,6 @@ fn make(
     eyelet_sys::memory::trim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok((worker, runtime))
-}
-
-/// One missing worker suffices: its connections are gone, and so is its share of new ones.
-fn has_died(workers: &[JoinHandle<()>]) -> bool {
-    workers.iter().any(JoinHandle::is_finished)
 }
 
 impl Running {
@@ -351,8 +351,14 @@ impl Running {
         if let Some(sources) = &self.sources {
             return sources.serve(served);
         }
-        let changed = self.changed.clone();
-        let note = move |new| changed.send_modify(|known| *known = known.with(new));
+        // The access log ends with the last `Published`: the thread must not be who holds it.
+        let (changed, published) = (self.changed.clone(), Arc::downgrade(&self.published));
+        let note = move |mut new: ChangedSources| {
+            let Some(published) = published.upgrade() else { return };
+            let snapshot = published.snapshot();
+            new.dns = new.dns && snapshot.names.system.renew(&snapshot.config.dns);
+            changed.send_modify(|known| *known = known.with(new));
+        };
         let sources = SourceWatcher::start(served, note);
         let sources = sources.inspect_err(|error| {
             tracing::error!("files are not watched: {error}; a reload reads them again");
@@ -374,17 +380,15 @@ impl Running {
             // Nobody needs to hear of it again.
             false
         });
-        let snapshot = self.published.snapshot();
-        let renews_dns = changed.dns && snapshot.names.system.renew(&snapshot.config.dns);
-        if renews_dns {
+        if changed.dns {
             tracing::info!("the system's resolvers or hosts have changed and are read again");
         }
-        if changed.lists || renews_dns {
+        if changed.lists || changed.dns {
             self.decide_anew();
         }
         // A reload since then may have read it.
-        let differs = |file: &WatchedFile| file.digest_now() != Ok(file.digest);
-        changed.configuration && self.config().watch.as_ref().is_some_and(differs)
+        let differs = |file: &WatchedFile| changed.configuration.is_some_and(|n| n != file.digest);
+        self.config().watch.as_ref().is_some_and(differs)
     }
 
     /// Has the next request of each HTTP connection decided again, after something that the newest
@@ -460,9 +464,16 @@ impl Running {
         )
     }
 
-    /// Whether a worker has ended by itself, which only a failure causes.
-    pub fn has_died(&self) -> bool {
-        has_died(&self.workers)
+    /// The thread that has ended by itself, if there is one, which only a failure causes. One
+    /// missing worker suffices: its connections are gone, and so is its share of new ones.
+    pub fn died(&self) -> Option<&'static str> {
+        let sources = self.sources.as_ref();
+        let threads = [
+            ("a worker", self.workers.iter().any(JoinHandle::is_finished)),
+            ("the thread `tickets`", self.ticket_keeper.has_died()),
+            ("the thread `sources`", sources.is_some_and(SourceWatcher::has_died)),
+        ];
+        threads.into_iter().find(|(_, has_died)| *has_died).map(|(name, _)| name)
     }
 
     /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at
@@ -520,30 +531,5 @@ fn serve(
     drop((tasks, last, service));
     if let Err(error) = ended {
         tracing::error!("worker {index} has ended: {error}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_worker_that_has_died_is_noticed() {
-        let (lives, waits) = sync_channel::<()>(0);
-        let alive = || {
-            let (sender, receiver) = sync_channel::<()>(0);
-            (sender, std::thread::spawn(move || _ = receiver.recv()))
-        };
-        let ((_one, first), (_two, second)) = (alive(), alive());
-        let dead = std::thread::spawn(move || _ = waits.recv());
-        let mut workers = vec![first, dead, second];
-        assert!(!has_died(&workers));
-        drop(lives);
-        while !workers[1].is_finished() {
-            std::thread::yield_now();
-        }
-        assert!(has_died(&workers));
-        workers.remove(1);
-        assert!(!has_died(&workers));
     }
 }

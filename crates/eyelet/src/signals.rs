@@ -124,8 +124,8 @@ impl Signals {
                     edge.running.tidy();
                     if edge.is_leaving() {
                         // Its workers end one after the other.
-                    } else if edge.running.has_died() {
-                        return StopCause::Died;
+                    } else if let Some(thread) = edge.running.died() {
+                        return StopCause::Died(thread);
                     }
                 }
             }
@@ -246,8 +246,8 @@ pub enum StopCause {
     Signal(&'static str),
     /// Another process has replaced this one.
     HandedOver,
-    /// A worker has ended, so the process must be restarted.
-    Died,
+    /// This thread has ended, so the process must be restarted.
+    Died(&'static str),
 }
 
 impl StopCause {

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use eyelet_acme::Acme;
 use eyelet_config::{Config, Listener};
+use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::connection_table::Slot;
 use eyelet_engine::relay::PIPES_MAX;
+use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::worker::{Process, Settings};
 use eyelet_http::compress;
 use eyelet_http::redirect::https_port;
@@ -25,11 +27,14 @@ use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 use eyelet_tls::tickets::TicketKeys;
 
-/// Descriptors that are not for connections: the program's own, the log, DNS, listeners, and each
-/// worker's pooled pipes and epolls.
+/// Descriptors of the process itself: outputs, log, signals, the control socket and its clients,
+/// inotify, files that are being read, and the channel and the pipes of an upgrade.
 const DESCRIPTORS_KEPT: usize = 64;
-/// The same for each worker: two for each pipe, and a few more.
+/// The same for each worker: two for each pipe, and a few more for its epolls.
 const DESCRIPTORS_A_WORKER: usize = 2 * PIPES_MAX + 32;
+/// One such part of all descriptors is for connections that arrive from an earlier process: those
+/// of a batch are open before they are counted.
+const BATCH_PARTS: usize = 16;
 
 /// Why a configuration cannot become a snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -251,11 +256,11 @@ fn called(listeners: &[Listener], addresses: &[SocketAddr]) -> Arc<[Box<str>]> {
 
 /// The limits of the event loops, from the configuration and the machine.
 fn settings(config: &Config, workers: usize) -> Settings {
-    let descriptors = eyelet_sys::process::raise_descriptor_limit();
-    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let kept =
-        DESCRIPTORS_KEPT + workers * DESCRIPTORS_A_WORKER + EvidenceStore::descriptors_max(config);
-    let descriptors_max = descriptors.saturating_sub(kept).max(2);
+    let kept = DESCRIPTORS_KEPT
+        + batch_descriptors()
+        + workers * (DESCRIPTORS_A_WORKER + config.listeners.len())
+        + EvidenceStore::descriptors_max(config);
+    let descriptors_max = descriptor_limit().saturating_sub(kept).max(2);
     let limits = &config.limits;
     let by_memory = limits.memory_max / size_of::<Slot>();
     let connections_max = limits.connections_max.min(by_memory).min(descriptors_max);
@@ -272,6 +277,15 @@ fn settings(config: &Config, workers: usize) -> Settings {
         connections_max,
         descriptors_max,
     }
+}
+
+fn descriptor_limit() -> usize {
+    usize::try_from(eyelet_sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX)
+}
+
+/// Descriptors that are kept free for a batch of connections from an earlier process.
+pub fn batch_descriptors() -> usize {
+    (descriptor_limit() / BATCH_PARTS).clamp(CONNECTION_DESCRIPTORS, BATCH_DESCRIPTORS_MAX)
 }
 
 /// Snapshots that are not freed yet.

@@ -25,7 +25,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::transfer::{Arrivals, ConnectionBatch, arrive, collect, departures};
+use eyelet_engine::batch::{Arrivals, deliver};
+use eyelet_engine::transfer::{ConnectionBatch, collect, departures};
 use eyelet_sys::recording::{Recorder, Recording};
 use eyelet_sys::service;
 use eyelet_tls::tickets::Now;
@@ -36,6 +37,7 @@ use crate::handover::{
 };
 use crate::listen::Bound;
 use crate::serve::Running;
+use crate::snapshot;
 use crate::takeover::state;
 
 /// How long exchanges that are under way may take to end, if `drain_timeout` is not shorter. Parked
@@ -59,11 +61,14 @@ pub fn keep(running: &Running, descriptors_max: usize) -> Result<usize, Handover
     // A process that cannot start has read the listening sockets, and no connection.
     recorder.end_carrier();
     let kept: Arc<[Arc<OwnedFd>]> = listeners.iter().flat_map(Bound::distinct).cloned().collect();
-    let (departures, answers, leaving) = departures(running.workers(), &kept, ACTIVE_MAX);
+    // The next process keeps so many free, too, unless its limit is another.
+    let batch_descriptors = snapshot::batch_descriptors();
+    let (departures, answers, leaving) =
+        departures(running.workers(), &kept, batch_descriptors, ACTIVE_MAX);
     running.hand_over(departures);
     let end = Instant::now() + ACTIVE_MAX + LEAVE_TIMEOUT;
     let (connections, is_full) = collect((answers, leaving), end, |batch| {
-        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(AsFd::as_fd).collect();
+        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
         match recorder.send(kind::BATCH, &batch.states, &sockets) {
             Err(error) if error.kind() == ErrorKind::StorageFull => Ok(false),
             sent => sent.map(|()| true),
@@ -128,29 +133,42 @@ impl Stored {
         let workers = running.arrivals();
         // Its waits would block the runtime of this thread.
         let taken = thread::spawn(move || {
-            let mut taken = 0;
+            let mut taken = Taken::default();
             let all = take(recording, &workers, &mut taken);
             (taken, all)
         });
         match taken.join() {
-            Ok((taken, Ok(all))) if taken == all => tracing::info!("{taken} connections are back"),
-            Ok((taken, Ok(all))) => tracing::error!(
-                "{taken} of {all} connections are back: the service manager has lost the others"
-            ),
-            Ok((taken, Err(error))) => {
-                tracing::error!("{taken} connections are back, and others are lost: {error}");
+            Ok((Taken { back, .. }, Ok(all))) if back == all => {
+                tracing::info!("{back} connections are back");
             }
+            Ok((Taken { back, ended }, Ok(all))) => tracing::error!(
+                "{back} of {all} connections are back: {ended} have ended here, and the service \
+                 manager lost {}",
+                all.saturating_sub(back + ended)
+            ),
+            Ok((Taken { back, ended }, Err(error))) => tracing::error!(
+                "{back} connections are back, {ended} have ended here, and others are lost: {error}"
+            ),
             Err(_) => tracing::error!("internal error: connections are lost"),
         }
         Ok(())
     }
 }
 
+/// Connections of earlier processes.
+#[derive(Default)]
+struct Taken {
+    /// Those that the workers serve.
+    back: usize,
+    /// Those that cannot be read, or have no room. Nobody is there to take them back.
+    ended: usize,
+}
+
 /// Has the workers serve the connections, and counts them. Returns how many were recorded.
 fn take(
     mut recording: Recording,
     workers: &Arrivals,
-    taken: &mut usize,
+    taken: &mut Taken,
 ) -> Result<usize, HandoverError> {
     let mut recorded = 0;
     loop {
@@ -166,9 +184,14 @@ fn take(
         if received.kind != kind::BATCH || sockets.is_empty() {
             continue;
         }
-        match arrive(workers, ConnectionBatch { states: body, sockets }, MESSAGE_TIMEOUT)? {
-            Ok((connections, commit)) => {
-                *taken += connections;
+        let batch = ConnectionBatch { states: body, sockets };
+        match deliver(workers, batch, false, MESSAGE_TIMEOUT)? {
+            Ok((batch, commit)) => {
+                if let (0, Some(why)) = (taken.ended, batch.why) {
+                    tracing::error!("a connection ends, and others may: {why}");
+                }
+                taken.back += batch.taken;
+                taken.ended += batch.refused.len();
                 // A worker that has ended has closed them.
                 let _ = commit.send(());
             }

@@ -6,18 +6,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
-use eyelet_engine::transfer::{Arrivals, ConnectionBatch, arrive};
+use eyelet_engine::batch::{Arrivals, deliver};
+use eyelet_engine::handover::VERSIONS_READ;
+use eyelet_engine::transfer::ConnectionBatch;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
 use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
 use crate::handover::{
-    Failed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Message, Serve, expect,
-    kind, read, receive, signal, tell,
+    Failed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT,
+    Message, Serve, expect, kind, read, receive, signal, tell,
 };
 use crate::listen::Bound;
 use crate::reload::{SERVED_STEP, SERVED_TIMEOUT};
 use crate::serve::Running;
+use crate::snapshot;
 
 /// Most listeners that are taken over, and most sockets of each. They bound what a hello may ask
 /// for.
@@ -70,7 +73,9 @@ impl Predecessor {
         let is_kept = |known: &Bound| listeners.iter().any(|bound| bound.holds(known));
         let known = self.listeners.iter().enumerate();
         let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
-        tell(&mut self.channel, kind::READY, &HandoverReady { kept, warnings })?;
+        let (formats, batch_descriptors) = (VERSIONS_READ.into(), snapshot::batch_descriptors());
+        let ready = HandoverReady { kept, formats, batch_descriptors, warnings };
+        tell(&mut self.channel, kind::READY, &ready)?;
         // The sockets of listeners that are gone are the other process's to close.
         self.listeners.clear();
         let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
@@ -176,8 +181,8 @@ impl Handover {
 
     /// Returns how many connections are taken over.
     fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
-        let (connections, commit) = match arrive(&self.workers, batch, MESSAGE_TIMEOUT)? {
-            Ok(arrived) => arrived,
+        let (batch, commit) = match deliver(&self.workers, batch, true, MESSAGE_TIMEOUT)? {
+            Ok(delivered) => delivered,
             Err(why) => {
                 tracing::error!("{why}");
                 self.channel.send(kind::REFUSED, why.as_bytes(), &[], MESSAGE_TIMEOUT)?;
@@ -185,7 +190,9 @@ impl Handover {
             }
         };
         // No time limit: the other process commits, or ends this one, or is dead.
-        let told = signal(&mut self.channel, kind::RECEIVED);
+        let why = batch.why.map(|why| why.to_string());
+        let received = HandoverReceived { refused: batch.refused, why };
+        let told = tell(&mut self.channel, kind::RECEIVED, &received);
         match told.and_then(|()| receive(&mut self.channel, None)) {
             Ok((received, _)) if received.kind == kind::COMMIT => {}
             Ok((received, _)) => return Err(HandoverError::Kind(received.kind)),
@@ -196,6 +203,6 @@ impl Handover {
         }
         // A worker that has ended has closed them.
         let _ = commit.send(());
-        Ok(connections)
+        Ok(batch.taken)
     }
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_config::{Config, FleetSettings, Tickets};
@@ -27,6 +28,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 pub struct TicketKeeper {
     keys: Arc<TicketKeys>,
     orders: Arc<Orders>,
+    thread: JoinHandle<()>,
 }
 
 /// What the thread is told.
@@ -50,12 +52,13 @@ impl TicketKeeper {
     /// If no thread can be started.
     pub fn start(config: &Config) -> io::Result<Self> {
         let keys = Arc::new(TicketKeys::new(config.tickets.lifetime));
-        let orders = Arc::new(Orders { newest: Mutex::new(Order::None), is_new: Condvar::new() });
-        let keeper = Self { keys: keys.clone(), orders: orders.clone() };
-        keeper.configure(config);
+        let newest = Mutex::new(Order::configure(config));
+        let orders = Arc::new(Orders { newest, is_new: Condvar::new() });
         let (has_keys, made) = sync_channel(1);
         let thread = std::thread::Builder::new().name("tickets".into());
-        thread.spawn(move || Thread::new(keys).run(&orders, &has_keys))?;
+        let (known, heard) = (keys.clone(), orders.clone());
+        let thread = thread.spawn(move || Thread::new(known).run(&heard, &has_keys))?;
+        let keeper = Self { keys, orders, thread };
         // If the store does not answer in time, clients get full handshakes until it does.
         let _ = made.recv_timeout(START_WAIT);
         Ok(keeper)
@@ -66,14 +69,25 @@ impl TicketKeeper {
         &self.keys
     }
 
+    /// Whether the thread has ended, which only a failure causes.
+    pub fn has_died(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Goes on by another configuration.
     pub fn configure(&self, config: &Config) {
-        self.order(Order::Configure(config.tickets.clone(), config.fleet.clone()));
+        self.order(Order::configure(config));
     }
 
     fn order(&self, order: Order) {
         *self.orders.lock() = order;
         self.orders.is_new.notify_one();
+    }
+}
+
+impl Order {
+    fn configure(config: &Config) -> Self {
+        Self::Configure(config.tickets.clone(), config.fleet.clone())
     }
 }
 
@@ -243,5 +257,27 @@ impl Thread {
         let step = if self.fleet.is_some() { self.retry_max() } else { STEP_MAX };
         let next = self.tickets.lifetime.saturating_sub(into).min(step);
         retry.map_or(next, |retry| retry.min(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_ended_is_noticed() {
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+        let (file, depth) = (Path::new("edge.toml"), eyelet_config::Depth::Files);
+        let loaded = eyelet_config::parse(file, text, depth, SystemTime::now()).unwrap();
+        let keeper = TicketKeeper::start(&loaded.config).unwrap();
+        assert!(!keeper.has_died() && keeper.keys().has_any(Origin::Own));
+        keeper.order(Order::Stop);
+        while !keeper.has_died() {
+            std::thread::yield_now();
+        }
     }
 }

@@ -15,14 +15,17 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::transfer::{self, BatchAnswer, ConnectionBatch, Departure, Leaving};
+use eyelet_engine::handover::VERSION;
+use eyelet_engine::transfer::{
+    BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
+};
 use eyelet_sys::channel::Channel;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
 use crate::handover::{
-    Failed, HandoverError, HandoverReady, MESSAGE_TIMEOUT, Serve, expect, hand_state, kind, read,
-    receive, signal, tell,
+    Failed, HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve, expect,
+    hand_state, kind, read, receive, signal, tell,
 };
 use crate::listen::Bound;
 use crate::reload::{ReloadOutcome, SERVED_TIMEOUT};
@@ -215,13 +218,12 @@ impl Plan {
         let answers;
         let mut successor = self.start()?;
         let ready = self.introduce(&mut successor, START_TIMEOUT)?;
+        successor.reads_connections = ready.formats.contains(&VERSION);
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
         let (departures, leaving);
-        let kept = ready.kept.iter().filter_map(|index| self.listeners.get(*index));
-        let kept = kept.flat_map(Bound::distinct).cloned().collect();
-        (departures, answers, leaving) = transfer::departures(self.workers, &kept, Duration::MAX);
+        (departures, answers, leaving) = self.departures(&ready);
         if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
             return Err(UpgradeError::Over);
         }
@@ -232,8 +234,8 @@ impl Plan {
             match leaving.recv_timeout(STEP) {
                 Ok(Leaving::Batch { worker, connections: count, batch }) => {
                     let (answer, end) = successor.move_batch(batch);
-                    if answer == Some(BatchAnswer::Committed) {
-                        connections += count;
+                    if let Some(BatchAnswer::Committed { refused }) = &answer {
+                        connections += count.saturating_sub(refused.len());
                     }
                     if let (Some(answer), Some(worker)) = (answer, answers.get(worker)) {
                         // The worker waits for it, or it has ended.
@@ -278,6 +280,12 @@ impl Plan {
         Ok(())
     }
 
+    fn departures(&self, ready: &HandoverReady) -> Departing {
+        let kept = ready.kept.iter().filter_map(|index| self.listeners.get(*index));
+        let kept = kept.flat_map(Bound::distinct).cloned().collect();
+        departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX)
+    }
+
     fn start(&self) -> Result<Successor, UpgradeError> {
         let failed = |error| UpgradeError::Start { program: self.program.clone(), error };
         let (channel, theirs) = Channel::pair().map_err(failed)?;
@@ -286,7 +294,16 @@ impl Plan {
         let child = command.spawn().map_err(failed)?;
         // The command also holds the other end, so the end of the new process would go unnoticed.
         drop(command);
-        Ok(Successor { child, channel, is_on_its_own: false })
+        let (reads_connections, is_on_its_own) = (false, false);
+        let (has_refused, answer_timeout) = (false, MESSAGE_TIMEOUT);
+        Ok(Successor {
+            child,
+            channel,
+            reads_connections,
+            has_refused,
+            answer_timeout,
+            is_on_its_own,
+        })
     }
 
     /// Sends the state of this process and waits until the new process can serve.
@@ -324,6 +341,12 @@ impl Plan {
 struct Successor {
     child: Child,
     channel: Channel,
+    /// It reads the format that this process writes.
+    reads_connections: bool,
+    /// It has refused a connection, which is logged.
+    has_refused: bool,
+    /// How long it may take to read a batch.
+    answer_timeout: Duration,
     is_on_its_own: bool,
 }
 
@@ -331,34 +354,52 @@ impl Successor {
     /// Hands over a batch. Without an answer the worker takes it back.
     fn move_batch(
         &mut self,
-        batch: ConnectionBatch,
+        batch: LeavingBatch,
     ) -> (Option<BatchAnswer>, Result<(), HandoverError>) {
+        if !self.reads_connections {
+            self.note_refusal(&format!("it does not read version {VERSION} of their format"));
+            return (Some(BatchAnswer::Refused), Ok(()));
+        }
         let answer = match self.offer(&batch) {
             Ok(answer) => answer,
             Err(error) => return (None, Err(error)),
         };
+        // The worker uses the sockets of those that stay.
         drop(batch);
         let end = match answer {
             // Even if this fails: the new process may have read it.
-            BatchAnswer::Committed => signal(&mut self.channel, kind::COMMIT),
+            BatchAnswer::Committed { .. } => signal(&mut self.channel, kind::COMMIT),
             BatchAnswer::Refused | BatchAnswer::Over => Ok(()),
         };
         (Some(answer), end)
     }
 
     /// Sends a batch and waits until the new process has read it.
-    fn offer(&mut self, batch: &ConnectionBatch) -> Result<BatchAnswer, HandoverError> {
-        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(AsFd::as_fd).collect();
+    fn offer(&mut self, batch: &LeavingBatch) -> Result<BatchAnswer, HandoverError> {
+        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
         self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT)?;
-        let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
+        let (received, body) = receive(&mut self.channel, Some(self.answer_timeout))?;
         match received.kind {
-            kind::RECEIVED => Ok(BatchAnswer::Committed),
+            kind::RECEIVED => {
+                let HandoverReceived { refused, why } = read(&received, kind::RECEIVED, &body)?;
+                if !refused.is_empty() {
+                    self.note_refusal(&why.unwrap_or_default());
+                }
+                Ok(BatchAnswer::Committed { refused })
+            }
             kind::REFUSED => {
-                let why = String::from_utf8_lossy(&body);
-                tracing::error!("the new process refuses connections: {why}");
+                self.note_refusal(&String::from_utf8_lossy(&body));
                 Ok(BatchAnswer::Refused)
             }
             other => Err(HandoverError::Kind(other)),
+        }
+    }
+
+    fn note_refusal(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.has_refused, true) {
+            tracing::error!(
+                "the new process does not take some connections, which stay here: {why}"
+            );
         }
     }
 
@@ -389,14 +430,20 @@ impl Drop for Successor {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
 
-    #[test]
-    fn a_program_that_hangs_is_killed() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("hangs");
+    /// One test at a time: a program cannot be started while another test's child has it open for
+    /// writing (ETXTBSY), which it inherits for a moment.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// A plan to start a program that does nothing.
+    fn hanging(folder: &Path) -> (Plan, MutexGuard<'static, ()>) {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = folder.join("hangs");
         std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let plan = Plan {
@@ -408,6 +455,44 @@ mod tests {
             tickets: Zeroizing::default(),
             is_off: Arc::default(),
         };
+        (plan, alone)
+    }
+
+    /// It is dead before anybody hears of it and takes the connections back.
+    #[test]
+    fn a_process_that_does_not_answer_a_batch_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
+        let mut successor = plan.start().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
+        (successor.reads_connections, successor.answer_timeout) = (true, STEP);
+        let socket = Arc::new(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()));
+        let sockets = vec![socket.clone()];
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+        let (answer, end) = successor.move_batch(batch);
+        assert_eq!(answer, None);
+        assert_eq!(end.unwrap_err().to_string(), "the other process is too slow");
+        assert_eq!(Arc::strong_count(&socket), 1, "the worker is the only one that has it");
+        assert!(process.exists());
+        drop(successor);
+        assert!(!process.exists(), "it is killed and reaped");
+    }
+
+    #[test]
+    fn a_process_that_reads_another_format_gets_no_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
+        let mut successor = plan.start().unwrap();
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets: Vec::new() };
+        let (answer, end) = successor.move_batch(batch);
+        assert_eq!(answer, Some(BatchAnswer::Refused));
+        end.unwrap();
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
         let mut successor = plan.start().unwrap();
         let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
         let error = plan.introduce(&mut successor, STEP).unwrap_err();

@@ -47,6 +47,8 @@ pub struct ServedConnection {
     upstream: RefCell<Option<Arc<str>>>,
     /// The requester of the last request, and mostly of the next one.
     requester: RefCell<Option<Requester>>,
+    /// Whether the configuration of this generation lacks the rule: each poll of a WebSocket asks.
+    removed_by: Cell<(u64, bool)>,
 }
 
 impl ServedConnection {
@@ -70,6 +72,7 @@ impl ServedConnection {
             is_over: Cell::new(false),
             upstream: RefCell::default(),
             requester: RefCell::default(),
+            removed_by: Cell::default(),
         }
     }
 
@@ -130,9 +133,16 @@ impl ServedConnection {
     pub fn is_removed(&self) -> bool {
         let Some(newest) = self.worker.newer() else { return false };
         let Decided { rule: Some(rule), labels, .. } = &self.info.decided else { return false };
+        let (generation, is_removed) = self.removed_by.get();
+        if generation == newest.shared.generation {
+            return is_removed;
+        }
         let config = &newest.shared.config;
         let name = labels.rule(*rule);
-        config.reload_ends_removed && config.rules.iter().all(|rule| rule.name != name)
+        let is_removed =
+            config.reload_ends_removed && config.rules.iter().all(|rule| rule.name != name);
+        self.removed_by.set((newest.shared.generation, is_removed));
+        is_removed
     }
 
     /// Keeps the upstream of a response that has ended.

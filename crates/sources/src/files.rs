@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,8 @@ use eyelet_policy::ListId;
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::{self, Counters};
 
-use crate::{ChangedSources, Served};
+use crate::watched::WatchFault;
+use crate::{ChangedSources, Served, UNWATCHED_POLL};
 
 /// Most replaced files that one look logs by name.
 const LOGGED_MAX: usize = 8;
@@ -32,6 +32,8 @@ struct Notes {
     counters: Arc<Counters>,
     /// The last fault of each file that has one.
     faults: HashMap<PathBuf, String>,
+    /// Why not everything is watched.
+    watch_fault: Option<String>,
     /// Files that were replaced in this look.
     replaced: usize,
 }
@@ -67,18 +69,27 @@ impl SourceFiles {
             return ChangedSources { lists, dns, ..ChangedSources::default() };
         };
         let digest = watch.digest_now();
-        let configuration = digest.as_ref().is_ok_and(|digest| *digest != watch.digest);
+        let configuration = digest.as_ref().ok().copied().filter(|digest| *digest != watch.digest);
         // The reload logs that it serves.
         notes.note(&watch.file, digest.map(|_| false));
         ChangedSources { lists, dns, configuration }
     }
 
-    /// Logs why folders cannot be watched.
-    pub fn note_watch(&mut self, watched: io::Result<()>) {
-        let watched = watched.map(|()| false).map_err(|error| {
-            format!("a folder cannot be watched: {error}; its files are looked at once a minute")
-        });
-        self.notes.note(Path::new("fs.inotify"), watched);
+    /// Logs once why not everything is watched.
+    pub fn note_watch(&mut self, fault: Option<&WatchFault>) {
+        let known = &mut self.notes.watch_fault;
+        let fault = fault.map(ToString::to_string);
+        if *known == fault {
+            return;
+        }
+        match &fault {
+            Some(fault) => tracing::warn!(
+                "{fault}; files are compared with their last versions every {} s instead",
+                UNWATCHED_POLL.as_secs(),
+            ),
+            None => tracing::info!("all folders of files are watched again"),
+        }
+        *known = fault;
     }
 }
 
@@ -116,7 +127,8 @@ fn text_of(mistakes: &[Diagnostic]) -> String {
 
 impl Notes {
     fn new() -> Self {
-        Self { counters: counters::register(), faults: HashMap::new(), replaced: 0 }
+        let (faults, watch_fault) = (HashMap::new(), None);
+        Self { counters: counters::register(), faults, watch_fault, replaced: 0 }
     }
 
     /// Notes that a file was read, and whether it was replaced.

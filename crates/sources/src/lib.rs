@@ -8,8 +8,8 @@ mod files;
 mod watched;
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use eyelet_config::Config;
@@ -26,6 +26,8 @@ const QUIET: Duration = Duration::from_millis(200);
 const QUIET_MAX: Duration = Duration::from_secs(2);
 /// How often all files are looked at without an event: network file systems have none.
 const POLL: Duration = Duration::from_secs(60);
+/// The same while a folder cannot be watched. A look compares device, inode, length and times.
+const UNWATCHED_POLL: Duration = Duration::from_secs(5);
 /// A look may take this part of the time at most. One at 100,000 files takes a fifth of a second,
 /// and another program may change files without end.
 const LOOK_PART: u32 = 20;
@@ -46,18 +48,18 @@ pub struct ChangedSources {
     pub lists: bool,
     /// The system's hosts or resolvers may have changed.
     pub dns: bool,
-    /// The configuration file differs from what serves, and is to be watched.
-    pub configuration: bool,
+    /// The digest of the configuration file, if it differs from what serves and is to be watched.
+    pub configuration: Option<u64>,
 }
 
 impl ChangedSources {
-    /// What either has.
+    /// What either has, of which `other` is the newer.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
             lists: self.lists | other.lists,
             dns: self.dns | other.dns,
-            configuration: self.configuration | other.configuration,
+            configuration: other.configuration.or(self.configuration),
         }
     }
 }
@@ -65,7 +67,7 @@ impl ChangedSources {
 /// The thread that watches. Dropping it ends the thread after the file that it is reading.
 pub struct SourceWatcher {
     orders: Arc<Mutex<Orders>>,
-    ender: WaitEnder,
+    thread: JoinHandle<()>,
 }
 
 #[derive(Default)]
@@ -73,24 +75,30 @@ struct Orders {
     /// A newer configuration whose files are to be watched.
     served: Option<Served>,
     ends: bool,
+    /// Ends the thread's wait. `None`: unparking does.
+    ender: Option<WaitEnder>,
 }
 
 impl SourceWatcher {
     /// Watches the files of this configuration. `note` is called on the thread.
     ///
     /// # Errors
-    /// If the system has no thread or no inotify for it.
+    /// If the system has no thread for it.
     pub fn start(
         served: Served,
         note: impl Fn(ChangedSources) + Send + 'static,
     ) -> io::Result<Self> {
-        let watched = Watched::new()?;
-        let ender = watched.ender();
-        let orders = Arc::new(Mutex::new(Orders { served: Some(served), ends: false }));
+        let orders = Orders { served: Some(served), ..Orders::default() };
+        let orders = Arc::new(Mutex::new(orders));
         let taken = orders.clone();
-        let run = move || run(&taken, watched, &note);
-        thread::Builder::new().name("sources".into()).spawn(run)?;
-        Ok(Self { orders, ender })
+        let run = move || run(&taken, &note);
+        let thread = thread::Builder::new().name("sources".into()).spawn(run)?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Whether the thread has ended, which only a failure causes.
+    pub fn has_died(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Watches the files of this configuration from now on.
@@ -99,8 +107,12 @@ impl SourceWatcher {
     }
 
     fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner));
-        self.ender.end();
+        let mut orders = lock(&self.orders);
+        give(&mut orders);
+        match &orders.ender {
+            Some(ender) => ender.end(),
+            None => self.thread.thread().unpark(),
+        }
     }
 }
 
@@ -108,6 +120,11 @@ impl Drop for SourceWatcher {
     fn drop(&mut self) {
         self.order(|orders| orders.ends = true);
     }
+}
+
+fn lock(orders: &Mutex<Orders>) -> MutexGuard<'_, Orders> {
+    // A poisoned lock still holds whole values: each is replaced in one step.
+    orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// When the files are looked at next.
@@ -129,6 +146,12 @@ impl Due {
         Self { events: None, window: (not_before, not_before.max(ended + POLL)) }
     }
 
+    /// Not later than this, also without an event.
+    fn by(&mut self, at_last: Instant) {
+        let (not_before, known) = self.window;
+        self.window = (not_before, known.min(at_last).max(not_before));
+    }
+
     fn note_event(&mut self, now: Instant) {
         let first = self.events.map_or(now, |(first, _)| first);
         self.events = Some((first, now));
@@ -142,12 +165,12 @@ impl Due {
 }
 
 /// The thread.
-fn run(orders: &Mutex<Orders>, mut watched: Watched, note: &dyn Fn(ChangedSources)) {
-    let mut files = None;
+fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
+    let (mut files, mut watched) = (None, Watched::default());
     let mut due = Due::at_once(Instant::now());
     loop {
         {
-            let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut orders = lock(orders);
             if orders.ends {
                 return;
             }
@@ -160,20 +183,29 @@ fn run(orders: &Mutex<Orders>, mut watched: Watched, note: &dyn Fn(ChangedSource
         let began = Instant::now();
         if due.at() <= began {
             // First the folders, then the files: what changes meanwhile is an event.
-            files.note_watch(watched.follow(files.paths()));
+            let fault = watched.follow(files.paths()).err();
+            files.note_watch(fault.as_ref());
             let changed = files.look();
             if changed != ChangedSources::default() {
                 note(changed);
             }
-            due = Due::after(began, Instant::now());
+            let now = Instant::now();
+            due = Due::after(began, now);
+            if fault.is_some() {
+                due.by(now + UNWATCHED_POLL);
+            }
+            // An order that came before this one was known has not ended the wait below.
+            lock(orders).ender = watched.ender();
+            continue;
         }
         let left = due.at().saturating_duration_since(Instant::now());
         match watched.wait(left) {
             Ok(true) => due.note_event(Instant::now()),
             Ok(false) => {}
-            Err(error) => {
-                tracing::error!("files are not watched any more: {error}");
-                return;
+            Err(fault) => {
+                files.note_watch(Some(&fault));
+                lock(orders).ender = None;
+                due.by(Instant::now() + UNWATCHED_POLL);
             }
         }
     }
@@ -181,7 +213,36 @@ fn run(orders: &Mutex<Orders>, mut watched: Watched, note: &dyn Fn(ChangedSource
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use eyelet_config::Depth;
+    use eyelet_tls::tickets::TicketKeys;
+
     use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_noticed() {
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+        let now = SystemTime::now();
+        let loaded = eyelet_config::parse(Path::new("edge.toml"), text, Depth::Files, now).unwrap();
+        let keys = Arc::new(TicketKeys::new(Duration::from_secs(3600)));
+        let tls = Arc::new(ServerConfigs::new(&loaded.config, &keys, None).unwrap());
+        let served = Served { config: Arc::new(loaded.config), tls };
+        let (sender, first) = std::sync::mpsc::channel();
+        let note = move |_| {
+            sender.send(()).unwrap();
+            panic!("a fault of the test");
+        };
+        let watcher = SourceWatcher::start(served, note).unwrap();
+        // The first look has nothing to compare the system's files with.
+        first.recv().unwrap();
+        while !watcher.has_died() {
+            thread::yield_now();
+        }
+    }
 
     #[test]
     fn files_are_read_once_it_is_quiet_but_not_too_late_and_not_all_the_time() {
@@ -200,6 +261,11 @@ mod tests {
         let mut due = Due::after(start, at(1_000));
         due.note_event(at(1_001));
         assert_eq!(due.at(), at(20_000), "a look that takes a second");
+        due.by(at(30_000));
+        assert_eq!(due.at(), at(20_000), "an event comes first");
+        let mut due = Due::after(start, at(10));
+        due.by(at(5_000));
+        assert_eq!(due.at(), at(5_000), "a folder is not watched");
         assert!(Due::at_once(start).at() <= start);
     }
 }

@@ -3,9 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use eyelet_sys::inotify::{Change, Inotify, WaitEnder, WatchedFolder};
@@ -14,8 +16,10 @@ use eyelet_sys::inotify::{Change, Inotify, WaitEnder, WatchedFolder};
 const LINKS_MAX: usize = 40;
 
 /// The folders of paths, watched.
+#[derive(Default)]
 pub struct Watched {
-    inotify: Inotify,
+    /// `None`: the system gives none for now.
+    inotify: Option<Inotify>,
     folders: HashSet<WatchedFolder>,
     /// Digests of the names in folders that are on the way of a path: 50,000 certificates have
     /// 100,000 of them.
@@ -23,38 +27,59 @@ pub struct Watched {
     hasher: RandomState,
 }
 
+/// Why not everything is watched.
+#[derive(Debug)]
+pub struct WatchFault {
+    /// The first folder that cannot be watched. `None`: none can.
+    folder: Option<PathBuf>,
+    error: io::Error,
+}
+
+impl fmt::Display for WatchFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { folder, error } = self;
+        match folder {
+            Some(folder) => write!(f, "the folder {} cannot be watched: {error}", folder.display()),
+            None => write!(f, "no folder can be watched, because inotify fails: {error}"),
+        }
+    }
+}
+
 /// One pass over all paths.
 struct Walk<'a> {
     watched: &'a Watched,
+    inotify: &'a Inotify,
     names: HashSet<u64>,
     /// By its real path. `None`: it cannot be watched.
     folders: HashMap<PathBuf, Option<WatchedFolder>>,
     /// The real paths of folders that were followed, by the path as it was given.
     followed: HashMap<PathBuf, Option<PathBuf>>,
-    fault: Option<io::Error>,
+    fault: Option<WatchFault>,
 }
 
 impl Watched {
-    /// Watches nothing yet.
-    pub fn new() -> io::Result<Self> {
-        let inotify = Inotify::new()?;
-        let (folders, names) = (HashSet::new(), HashSet::new());
-        Ok(Self { inotify, folders, names, hasher: RandomState::new() })
-    }
-
-    /// Ends a wait.
-    pub fn ender(&self) -> WaitEnder {
-        self.inotify.ender()
+    /// Ends a wait. `None`: unparking the thread does.
+    pub fn ender(&self) -> Option<WaitEnder> {
+        self.inotify.as_ref().map(Inotify::ender)
     }
 
     /// Watches the way of each of these paths as it is now, and nothing else. A folder that is
     /// missing is noticed when it appears.
     ///
     /// # Errors
-    /// Why a folder that exists cannot be watched. All others are.
-    pub fn follow<P: AsRef<Path>>(&mut self, paths: impl Iterator<Item = P>) -> io::Result<()> {
+    /// Why a folder that exists cannot be watched. All others are, unless the system gives no
+    /// inotify: it is asked again at the next call.
+    pub fn follow<P: AsRef<Path>>(
+        &mut self,
+        paths: impl Iterator<Item = P>,
+    ) -> Result<(), WatchFault> {
+        let inotify = match self.inotify.take().map_or_else(Inotify::new, Ok) {
+            Ok(inotify) => inotify,
+            Err(error) => return Err(WatchFault { folder: None, error }),
+        };
         let mut walk = Walk {
             watched: self,
+            inotify: &inotify,
             names: HashSet::with_capacity(self.names.len()),
             folders: HashMap::new(),
             followed: HashMap::new(),
@@ -68,24 +93,34 @@ impl Watched {
         let Walk { names, folders, fault, .. } = walk;
         let folders: HashSet<_> = folders.into_values().flatten().collect();
         for gone in self.folders.difference(&folders) {
-            self.inotify.forget(*gone);
+            inotify.forget(*gone);
         }
         (self.folders, self.names) = (folders, names);
+        self.inotify = Some(inotify);
         fault.map_or(Ok(()), Err)
     }
 
     /// Waits for a change on the way of a path, at most this long. Returns whether one came.
     ///
     /// # Errors
-    /// If the system cannot wait.
-    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+    /// If inotify fails. Nothing is watched until the next [`Watched::follow`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, WatchFault> {
+        let Some(inotify) = &self.inotify else {
+            thread::park_timeout(timeout);
+            return Ok(false);
+        };
         let mut is_changed = false;
-        self.inotify.wait(timeout, |change| {
+        let waited = inotify.wait(timeout, |change| {
             is_changed |= match change {
                 Change::Name(folder, name) => self.names.contains(&self.digest(folder, name)),
                 Change::Unknown => true,
             };
-        })?;
+        });
+        if let Err(error) = waited {
+            self.inotify = None;
+            self.folders.clear();
+            return Err(WatchFault { folder: None, error });
+        }
         Ok(is_changed)
     }
 
@@ -134,12 +169,13 @@ impl Walk<'_> {
         let number = match self.folders.get(folder) {
             Some(known) => *known,
             None => {
-                let number = match self.watched.inotify.watch(folder) {
+                let number = match self.inotify.watch(folder) {
                     Ok(number) => Some(number),
                     Err(error) => {
                         // A missing folder is noticed by its name in the folder above.
                         if error.kind() != io::ErrorKind::NotFound {
-                            self.fault.get_or_insert(error);
+                            let folder = Some(folder.to_owned());
+                            self.fault.get_or_insert(WatchFault { folder, error });
                         }
                         None
                     }
@@ -174,7 +210,7 @@ mod tests {
         path
     }
 
-    fn is_noticed(watched: &Watched) -> bool {
+    fn is_noticed(watched: &mut Watched) -> bool {
         let end = Instant::now() + SOON;
         while Instant::now() < end {
             if watched.wait(SOON).unwrap() {
@@ -185,7 +221,7 @@ mod tests {
     }
 
     /// No event waits.
-    fn is_quiet(watched: &Watched) -> bool {
+    fn is_quiet(watched: &mut Watched) -> bool {
         !watched.wait(Duration::ZERO).unwrap()
     }
 
@@ -203,20 +239,20 @@ mod tests {
         fs::create_dir(folder.join("etc")).unwrap();
         symlink(&folder, folder.join("etc/mount")).unwrap();
         for path in ["file", "etc/../file", "etc/mount/file"] {
-            let mut watched = Watched::new().unwrap();
+            let mut watched = Watched::default();
             watched.follow([folder.join(path)].iter()).unwrap();
             fs::write(folder.join("other"), "").unwrap();
-            assert!(is_quiet(&watched), "{path}: nothing on its way has changed");
+            assert!(is_quiet(&mut watched), "{path}: nothing on its way has changed");
             symlink("..two", folder.join("..new")).unwrap();
             fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
-            assert!(is_noticed(&watched), "{path}");
+            assert!(is_noticed(&mut watched), "{path}");
             // The new way is another one.
             watched.follow([folder.join(path)].iter()).unwrap();
             while watched.wait(Duration::ZERO).unwrap() {}
             fs::write(folder.join("..one/file"), "nobody looks here").unwrap();
-            assert!(is_quiet(&watched), "{path}");
+            assert!(is_quiet(&mut watched), "{path}");
             fs::write(folder.join("..two/file"), "new").unwrap();
-            assert!(is_noticed(&watched), "{path}");
+            assert!(is_noticed(&mut watched), "{path}");
             fs::remove_file(folder.join("..data")).unwrap();
             symlink("..one", folder.join("..data")).unwrap();
         }
@@ -227,20 +263,20 @@ mod tests {
     fn a_folder_that_goes_and_comes_again_is_noticed() {
         let folder = folder("comes");
         let (inner, file) = (folder.join("a/b"), folder.join("a/b/file"));
-        let mut watched = Watched::new().unwrap();
+        let mut watched = Watched::default();
         // It is missing from the beginning, with its parent.
         watched.follow([&file].into_iter()).unwrap();
         for _ in 0..2 {
             fs::create_dir(folder.join("a")).unwrap();
-            assert!(is_noticed(&watched));
+            assert!(is_noticed(&mut watched));
             watched.follow([&file].into_iter()).unwrap();
             fs::create_dir(&inner).unwrap();
-            assert!(is_noticed(&watched));
+            assert!(is_noticed(&mut watched));
             watched.follow([&file].into_iter()).unwrap();
             fs::write(&file, "").unwrap();
-            assert!(is_noticed(&watched));
+            assert!(is_noticed(&mut watched));
             fs::remove_dir_all(folder.join("a")).unwrap();
-            assert!(is_noticed(&watched));
+            assert!(is_noticed(&mut watched));
             watched.follow([&file].into_iter()).unwrap();
             while watched.wait(Duration::ZERO).unwrap() {}
         }
@@ -252,10 +288,10 @@ mod tests {
         let folder = folder("circle");
         symlink("two", folder.join("one")).unwrap();
         symlink("one", folder.join("two")).unwrap();
-        let mut watched = Watched::new().unwrap();
+        let mut watched = Watched::default();
         watched.follow([folder.join("one")].iter()).unwrap();
         fs::remove_file(folder.join("two")).unwrap();
-        assert!(is_noticed(&watched));
+        assert!(is_noticed(&mut watched));
         fs::remove_dir_all(folder).unwrap();
     }
 }

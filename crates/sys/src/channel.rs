@@ -23,6 +23,9 @@ pub const BODY_BYTES_MAX: usize = 32 << 20;
 /// How long the rest of a message may take after its first byte. The sender has the whole message
 /// in its memory.
 const REST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait until the other process has received some of the descriptors that are on their
+/// way: the kernel allows a user as many as one process may have open (ETOOMANYREFS, unix(7)).
+const FLIGHT_STEP: Duration = Duration::from_millis(1);
 
 /// The first bytes of each message.
 const MAGIC: [u8; 4] = *b"EYHO";
@@ -136,6 +139,7 @@ impl Channel {
             match sendmsg(&self.0, &header, &mut control, SendFlags::NOSIGNAL) {
                 Ok(sent) => break sent,
                 Err(Errno::INTR) => {}
+                Err(Errno::TOOMANYREFS) => std::thread::park_timeout(FLIGHT_STEP),
                 Err(error) => return Err(timed(error.into())),
             }
         };
@@ -255,6 +259,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::os::fd::AsFd;
+    use std::sync::mpsc::sync_channel;
+
+    use rustix::process::{Resource, getrlimit};
+    use rustix::thread::{Uid, set_thread_res_uid};
 
     use super::*;
 
@@ -354,6 +362,34 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         let error = one.send(1, &vec![0; 8 << 20], &[], short).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+
+    /// The kernel counts what is on its way for each user, and lets only root exceed the limit.
+    #[test]
+    fn more_descriptors_than_may_be_on_their_way_are_sent_one_after_the_other() {
+        const MESSAGES_MAX: usize = 100;
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
+        let allowed = (limit / DESCRIPTORS_MAX).min(MESSAGES_MAX);
+        let (mut one, mut other) = channels();
+        let (near, far) = UnixStream::pair().unwrap();
+        let (sent, is_sent) = sync_channel(MESSAGES_MAX + 3);
+        let sender = std::thread::spawn(move || {
+            if process::user() == 0 {
+                let nobody = Uid::from_raw(65_534);
+                set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            for _ in 0..allowed + 3 {
+                one.send(1, &[], &[far.as_fd(); DESCRIPTORS_MAX], SOON).unwrap();
+                sent.send(()).unwrap();
+            }
+        });
+        assert_eq!(is_sent.iter().take(allowed).count(), allowed);
+        for _ in 0..allowed + 3 {
+            let received = other.receive(&mut Vec::new(), Some(SOON)).unwrap();
+            assert_eq!(received.descriptors.len(), DESCRIPTORS_MAX);
+        }
+        sender.join().unwrap();
+        drop(near);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use eyelet_config::certificate::{self, CertificateError, Pair};
+use eyelet_config::certificate::{self, CertificateError, Description, Pair};
 use eyelet_config::{CertificateFiles, Config, RuleList};
 use eyelet_sys::file::Stamp;
 use rustls::SignatureAlgorithm;
@@ -168,6 +168,14 @@ impl CertificateStore {
         }
     }
 
+    /// Describes a certificate if its files have not changed since they were read.
+    pub fn describe(&self, place: Place, files: &CertificateFiles) -> Option<Description> {
+        let set = lock(self.slots.get(place.set as usize)?).set.clone().ok()?;
+        let certificate = set.get(place.index)?;
+        let is_current = certificate.is_current(files);
+        is_current.then(|| certificate::describe(&CertificateDer::from(&*certificate.leaf)))?
+    }
+
     /// Drops the signing form of the next set's keys, from the hand on, that was not used since the
     /// hand last passed it. `false` if there is none.
     fn drop_one(&self, keep: usize) -> bool {
@@ -297,6 +305,12 @@ impl Certificate {
         dropped.as_deref().map(|key| self.shared.key_bytes.fetch_sub(bytes(key), Relaxed)).is_some()
     }
 
+    fn is_current(&self, files: &CertificateFiles) -> bool {
+        let [of_certificate, of_key] = self.stamps;
+        Stamp::at(&files.certificate).is_same(of_certificate)
+            && Stamp::at(&files.key).is_same(of_key)
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         self.leaf == other.leaf && self.issuers == other.issuers && *self.key == *other.key
     }
@@ -305,6 +319,38 @@ impl Certificate {
 impl Drop for Certificate {
     fn drop(&mut self) {
         self.drop_key();
+    }
+}
+
+/// A certificate of a configuration: its set, and its index there.
+#[derive(Clone, Copy)]
+pub struct Place {
+    set: u32,
+    index: usize,
+}
+
+/// The certificates of a configuration by a digest of their files' names.
+pub struct PairPlaces {
+    hasher: RandomState,
+    places: HashMap<u64, Place>,
+}
+
+impl PairPlaces {
+    /// Those of `rules`.
+    pub fn new(rules: &RuleList) -> Self {
+        let (hasher, mut places) = (RandomState::new(), HashMap::new());
+        for set in 0..rules.certificates_len() as u32 {
+            for (index, files) in rules.certificates(set).enumerate() {
+                places.insert(hasher.hash_one(&files), Place { set, index });
+            }
+        }
+        Self { hasher, places }
+    }
+
+    /// The place of these files, if the same rules have them.
+    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<Place> {
+        let place = *self.places.get(&self.hasher.hash_one(files))?;
+        (rules.certificates(place.set).nth(place.index)? == *files).then_some(place)
     }
 }
 
@@ -363,11 +409,7 @@ fn in_threads(
 }
 
 fn is_current(set: &Certificates, files: &[CertificateFiles]) -> bool {
-    set.iter().zip(files).all(|(certificate, files)| {
-        let [of_certificate, of_key] = certificate.stamps;
-        Stamp::at(&files.certificate).is_same(of_certificate)
-            && Stamp::at(&files.key).is_same(of_key)
-    })
+    set.iter().zip(files).all(|(certificate, files)| certificate.is_current(files))
 }
 
 fn holds_same(one: &Certificates, other: &Certificates) -> bool {

@@ -21,13 +21,15 @@ use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, vers
 use rustls_pki_types::UnixTime;
 use zeroize::Zeroizing;
 
-use crate::certificates::{Certificate, CertificateStore, Certificates};
+use crate::certificates::{Certificate, CertificateStore, Certificates, PairPlaces};
 use crate::client_chain;
 use crate::local::{LocalCertificates, LocalError};
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use eyelet_config::certificate::{self, CertificateError};
-use eyelet_config::{Action, CertificateSource, Config, RuleList, Terminate, Version};
+use eyelet_config::{
+    Action, CertificateSource, Config, RuleList, Terminate, UnchangedPairs, Version,
+};
 use eyelet_local_ca::LocalCaError;
 use eyelet_sys::file::Stamp;
 
@@ -216,6 +218,17 @@ impl ServerConfigs {
         self.certificates.refresh(rules, |files, result| {
             note(&files.certificate, result.map_err(TlsError::from));
         });
+    }
+
+    /// Describes the certificates of `config`, which this was made from, whose files have not
+    /// changed since they were read.
+    pub fn unchanged(self: &Arc<Self>, config: &Arc<Config>) -> UnchangedPairs {
+        let (tls, config) = (self.clone(), config.clone());
+        let places = PairPlaces::new(&config.rules);
+        Box::new(move |files| {
+            let place = places.of(&config.rules, files)?;
+            tls.certificates.describe(place, files)
+        })
     }
 
     /// The files that it was made from.

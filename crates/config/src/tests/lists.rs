@@ -163,7 +163,9 @@ fn rules_and_configurations_share_a_list() {
     let lists = served.policy.lists();
     assert_eq!(names(&lists).len(), 2);
     folder.write("more.txt", "b.example\nc.example\n");
-    let next = load_next(&folder.0.join("edge.toml"), Depth::Full, &served).unwrap().config;
+    let next = load_next(&folder.0.join("edge.toml"), Depth::Full, &served, Box::new(|_| None))
+        .unwrap()
+        .config;
     let next_lists = next.policy.lists();
     let same: Vec<bool> =
         names(&lists).iter().zip(names(&next_lists)).map(|(a, b)| Arc::ptr_eq(a, b)).collect();

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_memory::budget::Counted;
 use eyelet_telemetry::info::ConnectionInfo;
 
 use crate::relay::Relay;
+use crate::worker::Process;
 
 /// The time that a decoded connection counts from until a worker's clock is known: more than any
 /// age, and far from overflow.
@@ -17,8 +20,8 @@ pub(super) const IMPORT_UNIX_MS: u64 = 1 << 62;
 ///
 /// Its TLS secrets are wiped when it is dropped, and Debug shows none of it.
 pub struct Detached {
-    pub(super) client: OwnedFd,
-    pub(super) upstream: Option<OwnedFd>,
+    pub(super) client: Arc<OwnedFd>,
+    pub(super) upstream: Option<Arc<OwnedFd>>,
     pub(super) info: ConnectionInfo,
     pub(crate) relay: Relay,
     /// See [`eyelet_telemetry::info::Parked::is_settled`].
@@ -29,6 +32,29 @@ pub struct Detached {
     pub(super) clock: Clock,
     /// The memory that it holds, as long as a budget knows it.
     pub(super) counted: Option<Counted>,
+    /// The room for it in the worker that is to place it, if that is settled.
+    pub(super) room: Option<Room>,
+}
+
+/// A connection's share of the limits of a process, before the connection has a slot.
+pub(super) struct Room {
+    process: Arc<Process>,
+    descriptors: usize,
+}
+
+impl Room {
+    pub(super) fn take(process: &Arc<Process>, descriptors: usize) -> Self {
+        process.open.fetch_add(1, Relaxed);
+        process.descriptors.fetch_add(descriptors, Relaxed);
+        Self { process: process.clone(), descriptors }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.process.open.fetch_sub(1, Relaxed);
+        self.process.descriptors.fetch_sub(self.descriptors, Relaxed);
+    }
 }
 
 /// The clock by which a detached connection's times are counted.
@@ -55,7 +81,12 @@ impl Detached {
     /// Its sockets, in the order in which `Detached::decode` expects them: the client's, then the
     /// upstream's if there is one.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.client.as_fd()).chain(self.upstream.as_ref().map(AsFd::as_fd))
+        self.shared_sockets().map(|socket| socket.as_fd())
+    }
+
+    /// The same for another thread. Who has them must drop them before the connection is attached.
+    pub(crate) fn shared_sockets(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        std::iter::once(&self.client).chain(&self.upstream)
     }
 
     /// Whether it takes bytes along that are not sent, or not opened, yet.

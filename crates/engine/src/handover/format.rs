@@ -3,6 +3,7 @@
 //! change; a change of the connection's own types changes only the conversions.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,9 @@ use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
 
 /// The version that is written.
-const VERSION: u16 = 1;
+pub const VERSION: u16 = 1;
+/// The versions that are read.
+pub const VERSIONS_READ: [u16; 1] = [1];
 /// Bytes of the version at a message's begin.
 const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -188,14 +191,15 @@ impl ConnectionV1<'_> {
             return Err(ImportError::Sockets { expected, got });
         };
         Ok(Detached {
-            client,
-            upstream: sockets.next(),
+            client: Arc::new(client),
+            upstream: sockets.next().map(Arc::new),
             info,
             relay,
             is_settled: self.is_settled,
             idle_left: Duration::from_millis(self.idle_left_ms),
             clock: Clock::Import,
             counted: None,
+            room: None,
         })
     }
 }

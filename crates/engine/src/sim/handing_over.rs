@@ -59,7 +59,8 @@ pub fn hand_over(
     assert!(detach(old, key).is_none(), "it is outside of its worker");
     if rng.u8(..4) == 0 {
         seen.came_back += 1;
-        return attach(old, detached).expect("it is not refused where it comes from");
+        attach(old, detached).expect("it is not refused where it comes from");
+        return;
     }
     match detached.relay {
         Relay::Splice(_) => seen.spliced += 1,

@@ -166,8 +166,8 @@ impl Session<'_> {
                 },
                 _ = tick.tick() => {
                     self.running.tidy();
-                    if self.running.has_died() {
-                        return Err("a worker has ended".into());
+                    if let Some(thread) = self.running.died() {
+                        return Err(format!("{thread} has ended").into());
                     }
                 }
             }

@@ -32,5 +32,6 @@ mod terminate;
 mod tickets;
 mod upgrade;
 mod upgrade_fails;
+mod upgrade_tight;
 mod waiting;
 mod watched;

@@ -2,9 +2,11 @@
 //! Must not know how they are watched; it writes files as operators and their tools do.
 
 use std::fs;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustls::HandshakeKind;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -86,6 +88,84 @@ fn files_that_are_renamed_over_others_are_read() {
         fs::rename(pki.file("new.pem"), pki.file("edge.pem")).unwrap();
         until_shown(&pki, &edge, &pki.file("copy.pem"));
     }
+}
+
+/// Thousands of certificates may be held. A change of the rules costs a look at their times.
+#[test]
+fn a_reload_opens_no_certificate_that_has_not_changed() {
+    const SETS: usize = 70;
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let rules: String = (0..SETS)
+        .map(|n| {
+            let name = format!("n{n}");
+            pki.server(&name, &[&format!("{name}.app.test")], Kind::P256);
+            let rule = pki.terminate(&format!("tcp://{}", app.address), "");
+            let rule = rule.replace("edge.", &format!("{name}."));
+            let rule = rule.replace("app.test", &format!("{name}.app.test"));
+            rule.replace("\"app\"", &format!("\"{name}\""))
+        })
+        .collect();
+    let file = pki.folder.write("edge.toml", format!("{LISTENER}{rules}"));
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&events, pki.folder.path(), WatchFlags::OPEN).unwrap();
+    let opened = || {
+        let mut bytes = [MaybeUninit::uninit(); 64 << 10];
+        let mut reader = inotify::Reader::new(&events, &mut bytes);
+        let mut names = Vec::new();
+        while let Ok(event) = reader.next() {
+            names.extend(event.file_name().map(|name| name.to_string_lossy().into_owned()));
+        }
+        names.retain(|name| name.ends_with(".pem") || name.ends_with(".key"));
+        names
+    };
+    // A file that has changed a moment ago may change again without a new time.
+    until("a reload that opens nothing", || {
+        opened();
+        let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+        assert_eq!(said.status.code(), Some(0), "{}", said.text);
+        opened().is_empty().then_some(())
+    });
+    pki.server("n7", &["n7.app.test"], Kind::P384);
+    opened();
+    let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    let read = opened();
+    assert!(!read.is_empty() && read.iter().all(|name| name.starts_with("n7.")), "{read:?}");
+    let tls = Offer::new(&pki).connect(edge.address(), "n7.app.test");
+    assert_eq!(shown(&tls), leaf_in(&pki.file("n7.pem")));
+}
+
+/// A user namespace in which nobody gets an inotify instance.
+#[test]
+fn files_are_read_again_where_the_system_watches_nothing() {
+    if !need("unshare") {
+        return;
+    }
+    let (pki, app) = (Pki::new(), Upstream::echo());
+    let rule = pki.terminate(&format!("tcp://{}", app.address), "");
+    pki.folder.write("edge.toml", format!("workers = 1\n{LISTENER}{rule}"));
+    let none = "echo 0 > /proc/sys/user/max_inotify_instances";
+    let in_namespace = |command: &str| {
+        let mut program = std::process::Command::new("unshare");
+        program.args(["--user", "--map-root-user", "sh", "-c", &format!("{none} && {command}")]);
+        program.env("XDG_RUNTIME_DIR", pki.folder.path()).current_dir(pki.folder.path());
+        program
+    };
+    if !output(&mut in_namespace("true")).status.success() {
+        return skip("this system has no user namespaces");
+    }
+    let mut command = in_namespace("exec \"$0\" serve edge.toml");
+    command.arg(env!("CARGO_BIN_EXE_eyelet"));
+    let edge = Edge::spawn(command, 1);
+    edge.wait_log("no folder can be watched");
+    pki.server("new", &NAMES, Kind::P256);
+    fs::copy(pki.file("new.pem"), pki.file("edge.pem")).unwrap();
+    fs::copy(pki.file("new.key"), pki.file("edge.key")).unwrap();
+    until_shown(&pki, &edge, &pki.file("new.pem"));
+    assert_eq!(count(&edge, "can be watched"), 1, "{}", edge.log());
 }
 
 /// A mounted secret: tls.crt -> ..data/tls.crt, ..data -> ..2026_1, and ..data is replaced.

@@ -1,9 +1,9 @@
 //! The documented unit under a real systemd: a restart, a reload, an upgrade and a stop, with
 //! connections that are held meanwhile.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::support::client::{Offer, TLS12, TLS13, echo};
 use crate::support::edge::{self, LISTENER};
@@ -193,6 +193,29 @@ fn connections_end_properly_where_they_cannot_or_must_not_stay() {
     assert_eq!(scene.systemd.property("Result"), "success");
 }
 
+/// At a restart nobody is left who could serve what the new process does not take.
+#[test]
+fn what_a_smaller_process_has_no_room_for_ends_properly() {
+    let Some(scene) = Scene::start(LISTENER, UNIT, &[]) else { return };
+    let mut held = Held::new(&scene);
+    let file = scene.pki.file("edge.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{good}[limits]\nconnections_max = 12\n")).unwrap();
+    scene.systemd.does(&["restart", "eyelet.service"]);
+    let said = "12 of 22 connections are back: 10 have ended here, and the service manager lost 0";
+    scene.wait_log(said, 1);
+    let mut ended = 0;
+    for tls in &mut held.tcp {
+        tls.sock.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        match tls.read(&mut [0]) {
+            Ok(read) => ended += u32::from(read == 0), // close_notify
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    // The other two are not of TCP in TLS.
+    assert!((8..=10).contains(&ended), "{ended}");
+}
+
 /// systemd closes what nobody will take over. Nobody can say close_notify then.
 #[test]
 fn a_stop_closes_what_was_kept() {
@@ -201,7 +224,7 @@ fn a_stop_closes_what_was_kept() {
     scene.systemd.does(&["stop", "eyelet.service"]);
     for tls in &mut held.tcp {
         let error = tls.read(&mut [0]).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
     assert_eq!(scene.systemd.property("NFileDescriptorStore"), "0");
     scene.wait_log("the service manager keeps 22 connections", 1);

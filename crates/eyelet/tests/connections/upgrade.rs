@@ -14,10 +14,10 @@ use rustls::HandshakeKind;
 
 use crate::support::client::{Offer, TLS12, TLS13, Versions, echo, handshake};
 use crate::support::edge::{self, LISTENER};
-use crate::support::program::Said;
+use crate::support::program::{Said, Talk, need};
 use crate::support::two::{self, Two};
 use crate::support::web::{get, head};
-use crate::support::{Edge, Hello, Pki, Tls, Upstream, output, until};
+use crate::support::{Edge, Folder, Hello, Pki, Tls, Upstream, output, until};
 
 /// An edge with one file, which is upgraded again and again.
 pub struct Scene {
@@ -52,11 +52,25 @@ impl Scene {
     }
 
     pub fn to(http: Upstream, more: &str) -> Self {
+        Self::started(http, more, edge::eyelet)
+    }
+
+    /// With so few descriptors for each process.
+    pub fn limited(descriptors: usize, more: &str) -> Self {
+        Self::started(Upstream::http(), more, |folder| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]);
+            command.arg(env!("CARGO_BIN_EXE_eyelet")).env("XDG_RUNTIME_DIR", folder.path());
+            command
+        })
+    }
+
+    fn started(http: Upstream, more: &str, program: impl FnOnce(&Folder) -> Command) -> Self {
         let pki = Pki::new();
         let tcp = Upstream::echo();
         let text = rules(&pki, tcp.address, http.address, more);
         let file = pki.folder.write("edge.toml", text);
-        let mut command = edge::eyelet(&pki.folder);
+        let mut command = program(&pki.folder);
         command.arg("serve").arg(&file);
         let edge = Edge::spawn(command, 1);
         Self { pki, file, tcp, http, edge, later: Vec::new() }
@@ -220,6 +234,29 @@ fn no_byte_is_lost_while_traffic_goes_on() {
         }
         assert!(moved.iter().all(|moved| *moved >= 1), "{moved:?}");
     });
+}
+
+#[test]
+fn openssl_talks_on_after_an_upgrade() {
+    if !need("openssl") {
+        return;
+    }
+    let mut scene = Scene::new();
+    for version in ["-tls1_3", "-tls1_2"] {
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-connect", &scene.address().to_string(), version]);
+        command.args(["-servername", "tcp.app.test", "-CAfile", &scene.pki.text("ca.pem")]);
+        command.arg("-verify_return_error");
+        let mut talk = Talk::start(&mut command);
+        talk.say("hello before\n");
+        talk.hear("hello before");
+        assert_eq!(scene.upgrade(), 1);
+        talk.say("hello after\n");
+        talk.hear("hello after");
+        talk.hang_up();
+        let said = talk.finish();
+        assert!(said.status.success(), "{version}: {}", said.text);
+    }
 }
 
 #[test]

@@ -162,14 +162,15 @@ fn stored(name: &str) -> Detached {
         }
     };
     Detached {
-        client,
-        upstream,
+        client: Arc::new(client),
+        upstream: upstream.map(Arc::new),
         info: info_beside(&relay, decided),
         relay,
         is_settled: name != "spliced",
         idle_left: Duration::from_millis(3_599_900),
         clock: Clock::Import,
         counted: None,
+        room: None,
     }
 }
 
