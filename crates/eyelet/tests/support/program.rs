@@ -1,11 +1,13 @@
 //! Foreign programs as clients: found or skipped, run with a deadline, talked to line by line.
 //! Dropping one kills its child.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use super::until;
 
 /// Whether a program is there. If not, says so, and appends the line to the file that
 /// EYELET_SKIP_LOG names, for whoever wants none skipped.
@@ -64,7 +66,12 @@ pub struct Talk {
 impl Talk {
     pub fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        // A program that a test has just written is busy while the child of another test, between
+        // fork and exec, still has the descriptor that wrote it.
+        let mut child = until("a program that can be started", || match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+            child => Some(child.unwrap()),
+        });
         let said = Arc::<Mutex<String>>::default();
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let readers = vec![collect(stdout, &said), collect(stderr, &said)];
