@@ -217,7 +217,6 @@ fn h2load_is_served() {
 }
 
 #[test]
-#[ignore = "needs h2spec 2.2 or later, a Go program without a package"]
 fn h2spec_is_satisfied() {
     let server = Server::begin();
     let port = server.port.to_string();

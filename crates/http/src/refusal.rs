@@ -172,7 +172,7 @@ mod tests {
              Content-Type: text/plain; charset=utf-8\r\n\
              Proxy-Status: eyelet; error=http_request_denied; \
              details=\"refused by name, rule games, connection 2-17\"\r\n\
-             Content-Length: 120\r\nConnection: close\r\n\r\n\
+             Content-Length: 116\r\nConnection: close\r\n\r\n\
              This proxy does not allow nobody.example:443: refused by name.\n\
              Rule: games\nConnection: 2-17\nAsk build@corp.example.\n"
         );
