@@ -7,7 +7,7 @@ use super::{HeaderField, TABLE_BYTES_MAX, huffman, integer, static_table};
 /// Size updates at the beginning of a block (RFC 7541 section 4.2): the smallest size in between,
 /// and the last.
 const SIZE_UPDATES_MAX: u8 = 2;
-/// Kept memory for one field. Larger ones give theirs back after their block.
+/// Kept memory for one field. Larger ones give theirs back before more input is waited for.
 const SCRATCH_BYTES_KEPT: usize = 512;
 
 /// Decodes what one peer sends. It keeps the dynamic table between blocks.
@@ -102,7 +102,15 @@ impl HpackDecoder {
                 None => break,
             }
         }
+        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
+            self.scratch = Vec::new();
+        }
         Ok(at)
+    }
+
+    /// Bytes of memory that it keeps besides the table.
+    pub(crate) fn held(&self) -> usize {
+        self.scratch.capacity()
     }
 
     /// Ends a block with the bytes that [`HpackDecoder::decode`] has left.
@@ -111,9 +119,6 @@ impl HpackDecoder {
     /// If the block ends within a field.
     pub fn end(&mut self, left: &[u8]) -> Result<(), HpackFault> {
         self.place = BlockPlace::Start(0);
-        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
-            self.scratch = Vec::new();
-        }
         if left.is_empty() { Ok(()) } else { Err(HpackFault::Truncated) }
     }
 

@@ -316,3 +316,16 @@ proptest! {
         }
     }
 }
+
+/// What a long field has taken is given back before the block ends.
+#[test]
+fn a_long_field_keeps_no_memory() {
+    let mut block = Vec::new();
+    HpackEncoder::new().encode(HeaderField::new(b"a", &[b'e'; 20_000]), &mut block);
+    assert!(block.len() < 20_000, "by Huffman's code");
+    let mut decoder = HpackDecoder::new();
+    let mut bytes = 0;
+    assert_eq!(decoder.decode(&block, |field| bytes += field.value.len()), Ok(block.len()));
+    assert_eq!(bytes, 20_000);
+    assert!(decoder.held() <= 512, "{}", decoder.held());
+}
