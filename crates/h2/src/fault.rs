@@ -133,6 +133,9 @@ pub enum StreamFault {
     Closed,
     /// PRIORITY of a wrong length.
     FrameLength,
+    /// A response's head, or trailers, of more than `head_bytes_max`. Fields were dropped, so that
+    /// the rest may not be passed on.
+    HeadTooLarge,
     /// The message is malformed (RFC 9113 section 8.1.1).
     Malformed(MalformedMessage),
     /// The stream depends on itself.
@@ -153,6 +156,7 @@ impl StreamFault {
         match self {
             Self::Closed => ErrorCode::STREAM_CLOSED,
             Self::FrameLength => ErrorCode::FRAME_SIZE_ERROR,
+            Self::HeadTooLarge => ErrorCode::ENHANCE_YOUR_CALM,
             Self::TooMany => ErrorCode::REFUSED_STREAM,
             Self::Window | Self::WindowOverflow => ErrorCode::FLOW_CONTROL_ERROR,
             Self::Malformed(_) | Self::SelfDependency | Self::WindowUpdateZero => {

@@ -1,7 +1,7 @@
 //! Heads and trailers: the fields of a message as they are decoded, checked one by one (RFC 9113
 //! sections 8.1 to 8.3).
 
-use crate::fault::MalformedMessage;
+use crate::fault::{MalformedMessage, StreamFault};
 use crate::hpack::HeaderField;
 use crate::priority::Priority;
 
@@ -79,10 +79,11 @@ impl HeaderFields {
 pub struct MessageHead {
     /// The fields.
     pub fields: HeaderFields,
-    /// What its `content-length` says.
+    /// What its `content-length` says. CONNECT and a success that answers it have none.
     pub length: Option<u64>,
-    /// Whether it exceeds `head_bytes_max`. Then fields are missing: a request is to be answered
-    /// with 431, and nothing else of it counts.
+    /// Whether a request exceeds `head_bytes_max`. Then fields are missing: it is to be answered
+    /// with 431, and nothing else of it counts. Responses and trailers fail instead:
+    /// [`StreamFault::HeadTooLarge`].
     pub is_too_large: bool,
     /// The status of a response. Below 200 another head follows.
     pub status: u16,
@@ -235,17 +236,26 @@ impl HeadReader {
         Ok(())
     }
 
-    /// The whole head. One that is too large is not checked further: it is refused anyway.
-    pub(crate) fn end(mut self) -> Result<MessageHead, MalformedMessage> {
+    /// The whole head. A request that is too large is not checked further: it is refused anyway.
+    /// Responses and trailers with missing fields would mean something else.
+    pub(crate) fn end(mut self) -> Result<MessageHead, StreamFault> {
         if let Some(fault) = self.fault {
-            return Err(fault);
+            return Err(StreamFault::Malformed(fault));
         }
-        if !self.head.is_too_large {
-            match self.kind {
-                HeadKind::Request { connect_protocol } => self.check_request(connect_protocol)?,
-                HeadKind::Response => self.head.status = self.read_status()?,
-                HeadKind::Trailers | HeadKind::Dropped => {}
+        match self.kind {
+            HeadKind::Request { .. } if self.head.is_too_large => {}
+            _ if self.head.is_too_large => return Err(StreamFault::HeadTooLarge),
+            HeadKind::Request { connect_protocol } => {
+                self.check_request(connect_protocol).map_err(StreamFault::Malformed)?;
+                if self.head.method() == b"CONNECT" {
+                    // What follows is a tunnel's (RFC 9110 section 9.3.6).
+                    self.head.length = None;
+                }
             }
+            HeadKind::Response => {
+                self.head.status = self.read_status().map_err(StreamFault::Malformed)?;
+            }
+            HeadKind::Trailers | HeadKind::Dropped => {}
         }
         Ok(self.head)
     }
@@ -373,7 +383,10 @@ mod tests {
         for (name, value) in fields.concat() {
             reader.take(HeaderField::new(name.as_bytes(), value.as_bytes()));
         }
-        reader.end()
+        reader.end().map_err(|fault| match fault {
+            StreamFault::Malformed(malformed) => malformed,
+            other => panic!("{other:?}"),
+        })
     }
 
     #[test]

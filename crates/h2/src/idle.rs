@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use crate::role::H2Role;
 use crate::settings::{self, PeerSettings, SETTING_BYTES};
-use crate::window::{ReceiveWindow, SendWindow, WINDOW_MAX};
+use crate::window::{ReceiveWindow, SendWindow, WINDOW_FIRST, WINDOW_MAX};
 
 /// The version of the form.
 const VERSION: u8 = 1;
@@ -150,10 +150,15 @@ impl Fixed {
         let [last, said, peer_said, reset] = self.streams;
         let [table_size, table_limit, encoder_size, smallest] = self.tables;
         let [_, _, window, _] = self.peer;
+        let [send, left] = self.windows;
         let [_, stream_window, connection_window, _] = self.ours;
         let is_whole = self.flags & !ALL_FLAGS == 0
             && [last, said, peer_said, reset].iter().all(|stream| *stream <= STREAM_BITS)
             && reset <= last
+            && (last == 0 || !last.is_multiple_of(2))
+            && send >= 0
+            && (0..=i64::from(connection_window)).contains(&i64::from(left))
+            && connection_window >= WINDOW_FIRST
             && [window, stream_window, connection_window].iter().all(|w| *w <= WINDOW_MAX)
             && self.levels[0] <= CONTROL_FRAMES_MAX
             && self.levels[1] <= DROPS_MAX
@@ -314,8 +319,9 @@ impl H2Connection {
             resets: Resets::up_to(forgotten),
             early_priorities: Vec::new(),
             last_sent: 0,
-            control: Bucket { level: fixed.levels[0], at_ms: control_ms },
-            drops: Bucket { level: fixed.levels[1], at_ms: drops_ms },
+            control: Bucket { level: fixed.levels[0], at_ms: control_ms.min(now_ms) },
+            drops: Bucket { level: fixed.levels[1], at_ms: drops_ms.min(now_ms) },
+            late_bytes: 0,
             leaving: if fixed.has(HAS_LEFT) { Leaving::Said { last: said } } else { Leaving::No },
             peer_leaves: fixed.has(PEER_LEAVES).then_some(peer_said),
             now_ms,
@@ -369,7 +375,8 @@ impl IdleConnection {
                 break IdleAnswer::NeedMore { consumed, at_least: whole };
             };
             let mut after = fixed;
-            let mut control = Bucket { level: after.levels[0], at_ms: after.at_ms[0] };
+            let at_ms = after.at_ms[0].min(now_ms);
+            let mut control = Bucket { level: after.levels[0], at_ms };
             let fits = control.add(CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, now_ms);
             (after.levels[0], after.at_ms[0]) = (control.level, control.at_ms);
             if !fits || after.take(head, payload, out).is_none() {
@@ -392,7 +399,8 @@ impl IdleConnection {
 /// Whether a frame may be answered in place.
 fn is_answered(head: FrameHead) -> bool {
     match head.kind {
-        kind::PING => head.len == 8 && head.stream == 0,
+        // An answer to a PING of ours is an event.
+        kind::PING => head.len == 8 && head.stream == 0 && !head.has(flag::ACK),
         kind::WINDOW_UPDATE => head.len == 4,
         kind::PRIORITY => head.len == 5 && head.stream > 0,
         kind::SETTINGS if head.has(flag::ACK) => head.len == 0 && head.stream == 0,
@@ -405,7 +413,6 @@ impl Fixed {
     /// Takes a whole frame of [`is_answered`]. `None`: it is for the connection.
     fn take(&mut self, head: FrameHead, payload: &[u8], out: &mut Vec<u8>) -> Option<()> {
         match head.kind {
-            kind::PING if head.has(flag::ACK) => {}
             kind::PING => frame::write_ping(*payload.first_chunk()?, true, out),
             kind::WINDOW_UPDATE => {
                 let bytes = frame::read_stream(payload);

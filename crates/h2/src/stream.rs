@@ -4,6 +4,17 @@
 use crate::priority::Priority;
 use crate::window::{ReceiveWindow, SendWindow};
 
+/// What a request is, as far as its response depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// HEAD: the response has no body, whatever its `content-length`.
+    Head,
+    /// CONNECT, extended or not: a tunnel begins with a success, whatever its `content-length`.
+    Connect,
+    /// Any other.
+    Other,
+}
+
 /// What we still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
@@ -18,8 +29,8 @@ pub(crate) enum Sending {
 /// What the peer still sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
-    /// A server's final head. `has_no_body`: the request was HEAD, so the length means nothing.
-    Head { has_no_body: bool },
+    /// A server's final head. The request says what its length means.
+    Head { request: RequestKind },
     /// Data, and trailers. `left`: what is missing to the `content-length`.
     Body { left: Option<u64> },
     /// Nothing.

@@ -160,7 +160,6 @@ fn small_frames_are_answered_in_place() {
         frame(kind::PRIORITY, 0, 9, &[0, 0, 0, 1, 5]),
         settings(&[(setting::INITIAL_WINDOW_SIZE, 70_000), (setting::MAX_CONCURRENT_STREAMS, 5)]),
         settings(&[(setting::HEADER_TABLE_SIZE, 4096), (setting::ENABLE_CONNECT_PROTOCOL, 1)]),
-        frame(kind::PING, flag::ACK, 0, b"12345678"),
         settings_ack(),
         frame(kind::PING, 0, 0, b"abcdefgh"),
     ];
@@ -199,6 +198,7 @@ fn what_needs_the_connection_wakes_it() {
         ("a setting that is not allowed", settings(&[(setting::ENABLE_PUSH, 2)])),
         ("many settings", settings(&[(0x99, 1); 12])),
         ("GOAWAY", frame(kind::GOAWAY, 0, 0, &[0; 8])),
+        ("a pong", frame(kind::PING, flag::ACK, 0, b"12345678")),
         ("a short PING", frame(kind::PING, 0, 0, &[0; 7])),
         ("no increment", window(0, 0)),
         ("a window too wide", window(0, 0x7fff_ffff)),
@@ -255,10 +255,26 @@ fn other_bytes_are_refused() {
     assert_eq!(changed(0, 9), Err(IdleFault::Version(9)));
     assert_eq!(changed(1, 0x80), Err(IdleFault::Value));
     assert_eq!(changed(2, 0x80), Err(IdleFault::Value), "a stream of 32 bits");
+    assert_eq!(changed(5, 2), Err(IdleFault::Value), "a stream of the server's");
+    assert_eq!(changed(50, 0x80), Err(IdleFault::Value), "a window below zero");
+    assert_eq!(changed(54, 0x80), Err(IdleFault::Value), "the other window below zero");
+    assert_eq!(changed(54, 0x7f), Err(IdleFault::Value), "more than the window");
+    assert_eq!(changed(43, 0), Err(IdleFault::Value), "a window below the first");
     assert_eq!(changed(IDLE_FIXED_BYTES - 2, 0xff), Err(IdleFault::Table));
     for len in 0..whole.len() {
         assert!(IdleConnection::from_bytes(&whole[..len]).is_err(), "{len} bytes");
     }
+}
+
+/// A clock that another process was ahead of drains the buckets from now on.
+#[test]
+fn a_time_to_come_is_now() {
+    let mut bytes = served(&requests("curl")).connection.export().unwrap().as_bytes().to_vec();
+    bytes[58] = 1;
+    bytes[66] = 1;
+    let idle = IdleConnection::from_bytes(&bytes).unwrap();
+    let connection = H2Connection::import(&idle, 1000).unwrap();
+    assert_eq!((connection.control.at_ms, connection.drops.at_ms), (1000, 1000));
 }
 
 proptest! {
