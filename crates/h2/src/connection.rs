@@ -2,6 +2,7 @@
 //! `send.rs` writes from it.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use crate::bucket::Bucket;
 use crate::code::ErrorCode;
@@ -102,7 +103,6 @@ pub(crate) enum FrameState {
 }
 
 /// A header block that has begun.
-#[derive(Debug)]
 pub(crate) struct HeadBlock {
     pub(crate) stream: u32,
     pub(crate) ends_stream: bool,
@@ -112,6 +112,19 @@ pub(crate) struct HeadBlock {
     pub(crate) rest: Vec<u8>,
     pub(crate) bytes: usize,
     pub(crate) continuations: u16,
+}
+
+/// The bytes may be secrets.
+impl fmt::Debug for HeadBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeadBlock")
+            .field("stream", &self.stream)
+            .field("purpose", &self.purpose)
+            .field("reader", &self.reader)
+            .field("rest", &self.rest.len())
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What happens when a header block ends.

@@ -1,5 +1,7 @@
 //! The decoder (RFC 7541 section 3): a header block in pieces becomes fields.
 
+use std::fmt;
+
 use super::fault::HpackFault;
 use super::table::DynamicTable;
 use super::{HeaderField, TABLE_BYTES_MAX, huffman, integer, static_table};
@@ -11,7 +13,6 @@ const SIZE_UPDATES_MAX: u8 = 2;
 const SCRATCH_BYTES_KEPT: usize = 512;
 
 /// Decodes what one peer sends. It keeps the dynamic table between blocks.
-#[derive(Debug)]
 pub struct HpackDecoder {
     table: DynamicTable,
     /// What the peer may choose: SETTINGS_HEADER_TABLE_SIZE as acknowledged.
@@ -43,6 +44,18 @@ struct LiteralField<'a> {
     index: usize,
     name: CodedString<'a>,
     value: CodedString<'a>,
+}
+
+/// The texts may be secrets.
+impl fmt::Debug for HpackDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HpackDecoder")
+            .field("table", &self.table)
+            .field("limit", &self.limit)
+            .field("place", &self.place)
+            .field("scratch", &self.scratch.len())
+            .finish()
+    }
 }
 
 impl Default for HpackDecoder {
