@@ -170,6 +170,8 @@ impl StreamFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MalformedMessage {
+    /// An authority with a character that none has, or with a user before an HTTP host (8.3.1).
+    Authority,
     /// A field of the connection, or `te` other than `trailers` (8.2.2).
     ConnectionField,
     /// Data before the final response.
@@ -186,8 +188,10 @@ pub enum MalformedMessage {
     Path,
     /// A pseudo-header is missing, comes twice, is unknown, follows a field, or is in trailers.
     Pseudo,
-    /// `:protocol`, which was not allowed, or without CONNECT (RFC 8441).
+    /// `:protocol` that is no token, which was not allowed, or without CONNECT (RFC 8441).
     Protocol,
+    /// A scheme that is none by RFC 3986 section 3.1.
+    Scheme,
     /// A status that is no number of three digits, or 101.
     Status,
     /// Trailers that do not end the stream.
