@@ -189,7 +189,7 @@ impl H2Connection {
         let is_success = (FINAL_STATUS..REDIRECT_STATUS).contains(&head.status);
         let left = match request {
             RequestKind::Connect if is_success => {
-                // A tunnel has no length (RFC 9110 section 9.3.6).
+                // What follows has no length (RFC 9110 section 9.3.6).
                 head.length = None;
                 None
             }

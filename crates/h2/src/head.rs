@@ -258,7 +258,7 @@ impl HeadReader {
             HeadKind::Request { connect_protocol } => {
                 self.check_request(connect_protocol).map_err(StreamFault::Malformed)?;
                 if self.head.method() == b"CONNECT" {
-                    // What follows is a tunnel's (RFC 9110 section 9.3.6).
+                    // What follows has no length (RFC 9110 section 9.3.6).
                     self.head.length = None;
                 }
             }

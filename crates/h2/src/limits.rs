@@ -3,8 +3,9 @@
 use crate::hpack::TABLE_BYTES_MAX;
 
 /// Frames that move nothing, as a bucket: PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, WINDOW_UPDATE,
-/// unknown frames, empty DATA, RST_STREAM for ended streams, interim responses, and each
-/// `LATE_BYTES` of late data. CVE-2019-9512, -9515, -9518 and relatives. A peer that reads much sends two WINDOW_UPDATE for each of our frames.
+/// unknown frames, empty DATA, RST_STREAM for ended streams, interim responses, and each 128 KiB of
+/// late data. CVE-2019-9512, -9515, -9518 and relatives. A peer that reads much sends two
+/// WINDOW_UPDATE for each of our frames.
 pub const CONTROL_FRAMES_MAX: u16 = 1000;
 /// They drain so fast. Answering as many costs less than a small request a second.
 pub const CONTROL_FRAMES_PER_SECOND: u16 = 100;
