@@ -160,7 +160,7 @@ pub(crate) struct Resets {
 }
 
 impl Resets {
-    /// For a connection that was idle: the frames of all its streams up to this one are ignored.
+    /// For a connection that was parked: the frames of all its streams up to this one are ignored.
     pub(crate) fn up_to(forgotten: u32) -> Self {
         Self { latest: VecDeque::new(), forgotten }
     }

@@ -9,7 +9,7 @@ use crate::window::{ReceiveWindow, SendWindow};
 pub enum RequestKind {
     /// HEAD: the response has no body, whatever its `content-length`.
     Head,
-    /// CONNECT, extended or not: a tunnel begins with a success, whatever its `content-length`.
+    /// CONNECT, extended or not: what follows a success has no length.
     Connect,
     /// Any other.
     Other,
@@ -84,7 +84,7 @@ impl H2Streams {
         let at = self.all.binary_search_by_key(&id, |stream| stream.id).ok()?;
         let stream = self.all.remove(at);
         if self.all.is_empty() {
-            // An idle connection holds no memory for streams.
+            // A connection without streams holds no memory for streams.
             self.all = Vec::new();
         }
         Some(stream)

@@ -5,7 +5,7 @@
 use eyelet_h2::hpack::{HeaderField, HpackDecoder, HpackEncoder, HpackFault};
 use eyelet_h2::{
     ConnectionFault, ErrorCode, H2Connection, H2Event, H2Limits, H2Received, INPUT_BYTES_MIN,
-    IdleAnswer, IdleConnection, OUTPUT_BYTES_MAX, PREFACE, RequestKind,
+    OUTPUT_BYTES_MAX, PREFACE, ParkedAnswer, ParkedConnection, RequestKind,
 };
 
 /// Most bytes that one call appends beyond the bound of the output.
@@ -173,21 +173,21 @@ pub fn any_blocks(data: &[u8]) {
 }
 
 /// An exported connection, with its length in two bytes before it, and frames for it.
-pub fn any_idle(data: &[u8]) {
+pub fn any_parked(data: &[u8]) {
     let Some((&len, rest)) = data.split_first_chunk::<2>() else { return };
     let (bytes, frames) = rest.split_at(rest.len().min(usize::from(u16::from_be_bytes(len))));
-    let Ok(mut idle) = IdleConnection::from_bytes(bytes) else { return };
-    let again = H2Connection::import(&idle, 0).unwrap().export().unwrap();
+    let Ok(mut parked) = ParkedConnection::from_bytes(bytes) else { return };
+    let again = H2Connection::import(&parked, 0).unwrap().export().unwrap();
     let twice = H2Connection::import(&again, 0).unwrap().export().unwrap();
     assert_eq!(again, twice);
     // What is answered on the bytes is what the connection answers.
-    idle = again;
-    let mut connection = H2Connection::import(&idle, 0).unwrap();
+    parked = again;
+    let mut connection = H2Connection::import(&parked, 0).unwrap();
     let (mut out, mut wanted) = (Vec::new(), Vec::new());
-    let consumed = match idle.answer(frames, 0, &mut out) {
-        IdleAnswer::NeedMore { consumed, .. }
-        | IdleAnswer::OutputFull { consumed }
-        | IdleAnswer::Wake { consumed } => consumed,
+    let consumed = match parked.answer(frames, 0, &mut out) {
+        ParkedAnswer::NeedMore { consumed, .. }
+        | ParkedAnswer::OutputFull { consumed }
+        | ParkedAnswer::Wake { consumed } => consumed,
     };
     let mut answered = &frames[..consumed];
     while !answered.is_empty() {
@@ -202,5 +202,5 @@ pub fn any_idle(data: &[u8]) {
         same,
         Ok(H2Received::NeedMore { consumed: 0, .. } | H2Received::Event { .. })
     ));
-    assert_eq!((out, Some(idle)), (wanted, connection.export()));
+    assert_eq!((out, Some(parked)), (wanted, connection.export()));
 }
