@@ -1,4 +1,4 @@
-//! Any bytes as an idle HTTP/2 connection, and any frames for it.
+//! Any bytes as a parked HTTP/2 connection, and any frames for it.
 #![no_main]
 
 #[path = "../../crates/h2/tests/arbitrary/mod.rs"]
@@ -6,4 +6,4 @@ mod arbitrary;
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| arbitrary::any_idle(data));
+fuzz_target!(|data: &[u8]| arbitrary::any_parked(data));

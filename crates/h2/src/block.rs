@@ -7,10 +7,12 @@ use crate::frame::{FRAME_HEAD_BYTES, FrameHead, flag};
 use crate::head::MessageHead;
 use crate::limits::{CONTINUATIONS_MAX, CONTROL_FRAMES_PER_DATA};
 use crate::receive::{Step, Stepped};
-use crate::stream::{Receiving, Sending};
+use crate::stream::{Receiving, RequestKind, Sending};
 
 /// The first status of a final response.
 const FINAL_STATUS: u16 = 200;
+/// The first status that is neither interim nor a success.
+const REDIRECT_STATUS: u16 = 300;
 const NO_CONTENT: u16 = 204;
 const NOT_MODIFIED: u16 = 304;
 
@@ -90,8 +92,11 @@ impl H2Connection {
     ) -> Result<Option<H2Event<'a>>, ConnectionFault> {
         self.decoder.end(&block.rest)?;
         let (stream, is_last) = (block.stream, block.ends_stream);
-        let fault = match block.purpose {
+        let purpose = if self.is_gone(stream) { BlockPurpose::Drop } else { block.purpose };
+        let fault = match purpose {
             BlockPurpose::Drop => {
+                // It has begun for the client, which may send more frames of it.
+                self.last_stream = self.last_stream.max(stream);
                 // A flood of requests after GOAWAY, or for streams that were reset.
                 self.count_control()?;
                 return Ok(None);
@@ -109,24 +114,35 @@ impl H2Connection {
             }
             BlockPurpose::Response => match self.take_response(stream, is_last, block.reader.end())
             {
-                Ok(head) => return Ok(Some(H2Event::Response { stream, head, is_last })),
-                Err(malformed) => StreamFault::Malformed(malformed),
+                Ok(head) => {
+                    if head.status < FINAL_STATUS {
+                        self.count_control()?;
+                    }
+                    return Ok(Some(H2Event::Response { stream, head, is_last }));
+                }
+                Err(fault) => fault,
             },
             BlockPurpose::Trailers => match self.take_trailers(stream, block.reader.end()) {
                 Ok(head) => {
                     return Ok(Some(H2Event::Trailers { stream, fields: head.fields }));
                 }
-                Err(malformed) => StreamFault::Malformed(malformed),
+                Err(fault) => fault,
             },
         };
         self.fail_stream(stream, fault, out).map(Some)
+    }
+
+    /// Whether a stream is not served any more: the caller has reset it, or has said an earlier
+    /// last stream, perhaps while the head was on its way.
+    fn is_gone(&mut self, stream: u32) -> bool {
+        self.streams.find(stream).is_none() && (!self.is_idle(stream) || self.ignores(stream))
     }
 
     fn begin_request(
         &mut self,
         stream: u32,
         is_last: bool,
-        head: Result<MessageHead, MalformedMessage>,
+        head: Result<MessageHead, StreamFault>,
     ) -> Result<Box<MessageHead>, StreamFault> {
         // It has begun, whether it is served or not.
         self.last_stream = stream;
@@ -137,7 +153,7 @@ impl H2Connection {
         if self.streams.len() >= self.limits.streams_max as usize {
             return Err(StreamFault::TooMany);
         }
-        let head = head.map_err(StreamFault::Malformed)?;
+        let head = head?;
         let left = if head.is_too_large { None } else { head.length };
         if is_last && left.is_some_and(|left| left > 0) {
             return Err(StreamFault::Malformed(MalformedMessage::Length));
@@ -156,24 +172,33 @@ impl H2Connection {
         &mut self,
         stream: u32,
         is_last: bool,
-        head: Result<MessageHead, MalformedMessage>,
-    ) -> Result<Box<MessageHead>, MalformedMessage> {
-        let head = head?;
-        let Some(known) = self.streams.find(stream) else { return Err(MalformedMessage::Pseudo) };
-        let Receiving::Head { has_no_body } = known.receiving else {
-            return Err(MalformedMessage::Pseudo);
+        head: Result<MessageHead, StreamFault>,
+    ) -> Result<Box<MessageHead>, StreamFault> {
+        let malformed = StreamFault::Malformed;
+        let mut head = head?;
+        let Some(known) = self.streams.find(stream) else { return Err(StreamFault::Closed) };
+        let Receiving::Head { request } = known.receiving else {
+            return Err(StreamFault::Closed);
         };
-        if head.status < FINAL_STATUS && !head.is_too_large {
-            return if is_last { Err(MalformedMessage::InterimEnd) } else { Ok(Box::new(head)) };
+        if head.status < FINAL_STATUS {
+            return match is_last {
+                true => Err(malformed(MalformedMessage::InterimEnd)),
+                false => Ok(Box::new(head)),
+            };
         }
-        let has_no_body = has_no_body || matches!(head.status, NO_CONTENT | NOT_MODIFIED);
-        let left = match head.length {
-            _ if head.is_too_large => None,
-            _ if has_no_body => Some(0),
-            length => length,
+        let is_success = (FINAL_STATUS..REDIRECT_STATUS).contains(&head.status);
+        let left = match request {
+            RequestKind::Connect if is_success => {
+                // What follows has no length (RFC 9110 section 9.3.6).
+                head.length = None;
+                None
+            }
+            RequestKind::Head => Some(0),
+            _ if matches!(head.status, NO_CONTENT | NOT_MODIFIED) => Some(0),
+            _ => head.length,
         };
         if is_last && left.is_some_and(|left| left > 0) {
-            return Err(MalformedMessage::Length);
+            return Err(malformed(MalformedMessage::Length));
         }
         known.receiving = if is_last { Receiving::Ended } else { Receiving::Body { left } };
         self.settle(stream);
@@ -183,12 +208,12 @@ impl H2Connection {
     fn take_trailers(
         &mut self,
         stream: u32,
-        head: Result<MessageHead, MalformedMessage>,
-    ) -> Result<MessageHead, MalformedMessage> {
+        head: Result<MessageHead, StreamFault>,
+    ) -> Result<MessageHead, StreamFault> {
         let head = head?;
-        let Some(known) = self.streams.find(stream) else { return Err(MalformedMessage::Pseudo) };
+        let Some(known) = self.streams.find(stream) else { return Err(StreamFault::Closed) };
         if !matches!(known.receiving, Receiving::Body { left: None | Some(0) }) {
-            return Err(MalformedMessage::Length);
+            return Err(StreamFault::Malformed(MalformedMessage::Length));
         }
         known.receiving = Receiving::Ended;
         self.settle(stream);

@@ -2,6 +2,7 @@
 //! `send.rs` writes from it.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use crate::bucket::Bucket;
 use crate::code::ErrorCode;
@@ -51,6 +52,8 @@ pub struct H2Connection {
     pub(crate) last_sent: u32,
     pub(crate) control: Bucket,
     pub(crate) drops: Bucket,
+    /// Late data that is not counted yet.
+    pub(crate) late_bytes: u32,
     pub(crate) leaving: Leaving,
     /// The last stream of the peer's GOAWAY.
     pub(crate) peer_leaves: Option<u32>,
@@ -100,7 +103,6 @@ pub(crate) enum FrameState {
 }
 
 /// A header block that has begun.
-#[derive(Debug)]
 pub(crate) struct HeadBlock {
     pub(crate) stream: u32,
     pub(crate) ends_stream: bool,
@@ -110,6 +112,19 @@ pub(crate) struct HeadBlock {
     pub(crate) rest: Vec<u8>,
     pub(crate) bytes: usize,
     pub(crate) continuations: u16,
+}
+
+/// The bytes may be secrets.
+impl fmt::Debug for HeadBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeadBlock")
+            .field("stream", &self.stream)
+            .field("purpose", &self.purpose)
+            .field("reader", &self.reader)
+            .field("rest", &self.rest.len())
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What happens when a header block ends.
@@ -145,7 +160,7 @@ pub(crate) struct Resets {
 }
 
 impl Resets {
-    /// For a connection that was idle: the frames of all its streams up to this one are ignored.
+    /// For a connection that was parked: the frames of all its streams up to this one are ignored.
     pub(crate) fn up_to(forgotten: u32) -> Self {
         Self { latest: VecDeque::new(), forgotten }
     }
@@ -211,6 +226,7 @@ impl H2Connection {
             last_sent: 0,
             control: Bucket::new(now_ms),
             drops: Bucket::new(now_ms),
+            late_bytes: 0,
             leaving: Leaving::No,
             peer_leaves: None,
             now_ms,
@@ -399,7 +415,8 @@ impl H2Connection {
     }
 
     /// Counts a stream as dropped whose request the caller answers as malformed: it is as cheap for
-    /// its sender as a reset.
+    /// its sender as a reset. To be called before the answer: a stream that has ended counts no
+    /// more.
     ///
     /// # Errors
     /// If there are too many. GOAWAY was appended.
@@ -416,10 +433,13 @@ impl H2Connection {
         Ok(())
     }
 
-    /// Bytes of memory of a head that has begun and not ended, for the caller's budget. At most
-    /// twice [`BLOCK_FACTOR`](crate::limits::BLOCK_FACTOR) times `head_bytes_max`.
+    /// Bytes of memory of a head that has begun and not ended, for the caller's budget: the fields,
+    /// and a field whose rest is missing. Buffers are at most twice as large as what they hold, so
+    /// it is at most 2 * ([`BLOCK_FACTOR`](crate::limits::BLOCK_FACTOR) + 1) times `head_bytes_max`
+    /// and 2 KiB. While [`H2Connection::receive`] runs, one decoded field comes on top.
     pub fn unfinished_bytes(&self) -> usize {
-        self.block.as_ref().map_or(0, |block| block.rest.capacity() + block.reader.held())
+        let texts = self.decoder.held();
+        self.block.as_ref().map_or(0, |block| block.rest.capacity() + block.reader.held() + texts)
     }
 
     /// A stream as it begins.
@@ -462,7 +482,8 @@ impl H2Connection {
         }
     }
 
-    /// Bytes of data that have arrived and were not released.
+    /// Bytes of data that were not released. A frame counts from its header on, before its data has
+    /// arrived. Padding does not count.
     pub fn held(&self) -> u32 {
         self.receive_window.held()
     }

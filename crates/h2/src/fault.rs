@@ -133,6 +133,9 @@ pub enum StreamFault {
     Closed,
     /// PRIORITY of a wrong length.
     FrameLength,
+    /// A response's head, or trailers, of more than `head_bytes_max`. Fields were dropped, so that
+    /// the rest may not be passed on.
+    HeadTooLarge,
     /// The message is malformed (RFC 9113 section 8.1.1).
     Malformed(MalformedMessage),
     /// The stream depends on itself.
@@ -153,6 +156,7 @@ impl StreamFault {
         match self {
             Self::Closed => ErrorCode::STREAM_CLOSED,
             Self::FrameLength => ErrorCode::FRAME_SIZE_ERROR,
+            Self::HeadTooLarge => ErrorCode::ENHANCE_YOUR_CALM,
             Self::TooMany => ErrorCode::REFUSED_STREAM,
             Self::Window | Self::WindowOverflow => ErrorCode::FLOW_CONTROL_ERROR,
             Self::Malformed(_) | Self::SelfDependency | Self::WindowUpdateZero => {
@@ -166,6 +170,8 @@ impl StreamFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MalformedMessage {
+    /// An authority with a character that none has, or with a user before an HTTP host (8.3.1).
+    Authority,
     /// A field of the connection, or `te` other than `trailers` (8.2.2).
     ConnectionField,
     /// Data before the final response.
@@ -182,8 +188,10 @@ pub enum MalformedMessage {
     Path,
     /// A pseudo-header is missing, comes twice, is unknown, follows a field, or is in trailers.
     Pseudo,
-    /// `:protocol`, which was not allowed, or without CONNECT (RFC 8441).
+    /// `:protocol` that is no token, which was not allowed, or without CONNECT (RFC 8441).
     Protocol,
+    /// A scheme that is none by RFC 3986 section 3.1.
+    Scheme,
     /// A status that is no number of three digits, or 101.
     Status,
     /// Trailers that do not end the stream.

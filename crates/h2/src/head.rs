@@ -1,7 +1,9 @@
 //! Heads and trailers: the fields of a message as they are decoded, checked one by one (RFC 9113
 //! sections 8.1 to 8.3).
 
-use crate::fault::MalformedMessage;
+use std::fmt;
+
+use crate::fault::{MalformedMessage, StreamFault};
 use crate::hpack::HeaderField;
 use crate::priority::Priority;
 
@@ -42,12 +44,20 @@ pub struct FieldSpan {
 
 /// Fields in their order. All texts are in one buffer, of which `bytes::Bytes` can make shared
 /// parts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct HeaderFields {
     /// The texts.
     pub text: Vec<u8>,
     /// The fields.
     pub fields: Vec<FieldSpan>,
+}
+
+/// The texts may be secrets.
+impl fmt::Debug for HeaderFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (fields, text) = (self.fields.len(), self.text.len());
+        f.debug_struct("HeaderFields").field("fields", &fields).field("text", &text).finish()
+    }
 }
 
 impl HeaderFields {
@@ -79,10 +89,11 @@ impl HeaderFields {
 pub struct MessageHead {
     /// The fields.
     pub fields: HeaderFields,
-    /// What its `content-length` says.
+    /// What its `content-length` says. CONNECT and a success that answers it have none.
     pub length: Option<u64>,
-    /// Whether it exceeds `head_bytes_max`. Then fields are missing: a request is to be answered
-    /// with 431, and nothing else of it counts.
+    /// Whether a request exceeds `head_bytes_max`. Then fields are missing: it is to be answered
+    /// with 431, and nothing else of it counts. Responses and trailers fail instead:
+    /// [`StreamFault::HeadTooLarge`].
     pub is_too_large: bool,
     /// The status of a response. Below 200 another head follows.
     pub status: u16,
@@ -235,17 +246,26 @@ impl HeadReader {
         Ok(())
     }
 
-    /// The whole head. One that is too large is not checked further: it is refused anyway.
-    pub(crate) fn end(mut self) -> Result<MessageHead, MalformedMessage> {
+    /// The whole head. A request that is too large is not checked further: it is refused anyway.
+    /// Responses and trailers with missing fields would mean something else.
+    pub(crate) fn end(mut self) -> Result<MessageHead, StreamFault> {
         if let Some(fault) = self.fault {
-            return Err(fault);
+            return Err(StreamFault::Malformed(fault));
         }
-        if !self.head.is_too_large {
-            match self.kind {
-                HeadKind::Request { connect_protocol } => self.check_request(connect_protocol)?,
-                HeadKind::Response => self.head.status = self.read_status()?,
-                HeadKind::Trailers | HeadKind::Dropped => {}
+        match self.kind {
+            HeadKind::Request { .. } if self.head.is_too_large => {}
+            _ if self.head.is_too_large => return Err(StreamFault::HeadTooLarge),
+            HeadKind::Request { connect_protocol } => {
+                self.check_request(connect_protocol).map_err(StreamFault::Malformed)?;
+                if self.head.method() == b"CONNECT" {
+                    // What follows has no length (RFC 9110 section 9.3.6).
+                    self.head.length = None;
+                }
             }
+            HeadKind::Response => {
+                self.head.status = self.read_status().map_err(StreamFault::Malformed)?;
+            }
+            HeadKind::Trailers | HeadKind::Dropped => {}
         }
         Ok(self.head)
     }
@@ -257,23 +277,42 @@ impl HeadReader {
         if !is_token(method) {
             return Err(MalformedMessage::Method);
         }
+        if head.authority().is_some_and(|authority| !is_authority(authority)) {
+            return Err(MalformedMessage::Authority);
+        }
+        if head.protocol().is_some_and(|protocol| !is_token(protocol)) {
+            return Err(MalformedMessage::Protocol);
+        }
         let is_connect = method == b"CONNECT";
         if head.protocol().is_some() && !(is_connect && connect_protocol) {
             return Err(MalformedMessage::Protocol);
         }
         if is_connect && head.protocol().is_none() {
             let has_more = head.scheme().is_some() || head.path().is_some();
-            let is_whole = !has_more && head.authority().is_some();
-            return if is_whole { Ok(()) } else { Err(MalformedMessage::Pseudo) };
+            return match head.authority() {
+                Some(authority) if !has_more && authority.contains(&b'@') => {
+                    Err(MalformedMessage::Authority)
+                }
+                Some(_) if !has_more => Ok(()),
+                _ => Err(MalformedMessage::Pseudo),
+            };
         }
         let (Some(scheme), Some(path)) = (head.scheme(), head.path()) else {
             return Err(MalformedMessage::Pseudo);
         };
+        if !is_scheme(scheme) {
+            return Err(MalformedMessage::Scheme);
+        }
+        // A scheme has no case (RFC 3986 section 3.1).
+        let is_http = [&b"http"[..], b"https"].iter().any(|s| scheme.eq_ignore_ascii_case(s));
+        if is_http && head.authority().is_some_and(|authority| authority.contains(&b'@')) {
+            return Err(MalformedMessage::Authority);
+        }
         let is_target = match path.first() {
             Some(b'/') => true,
             Some(b'*') => path.len() == 1 && method == b"OPTIONS",
             // Other schemes may have another form.
-            Some(_) => scheme != b"https" && scheme != b"http",
+            Some(_) => !is_http,
             None => false,
         };
         let is_path = path.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#');
@@ -291,6 +330,18 @@ impl HeadReader {
             _ => Err(MalformedMessage::Status),
         }
     }
+}
+
+/// Whether all bytes may stand in an authority (RFC 3986 section 3.2).
+fn is_authority(authority: &[u8]) -> bool {
+    let is_mark = |byte: &u8| b"-._~%!$&'()*+,;=:[]@".contains(byte);
+    authority.iter().all(|byte| byte.is_ascii_alphanumeric() || is_mark(byte))
+}
+
+/// Whether bytes are a scheme (RFC 3986 section 3.1).
+fn is_scheme(scheme: &[u8]) -> bool {
+    scheme.first().is_some_and(u8::is_ascii_alphabetic)
+        && scheme.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
 }
 
 /// Whether bytes are a token (RFC 9110 section 5.6.2).
@@ -373,7 +424,10 @@ mod tests {
         for (name, value) in fields.concat() {
             reader.take(HeaderField::new(name.as_bytes(), value.as_bytes()));
         }
-        reader.end()
+        reader.end().map_err(|fault| match fault {
+            StreamFault::Malformed(malformed) => malformed,
+            other => panic!("{other:?}"),
+        })
     }
 
     #[test]
@@ -389,6 +443,15 @@ mod tests {
             (&WEBSOCKET[..], "extended CONNECT"),
             (&[(":method", "OPTIONS"), (":scheme", "https"), (":path", "*")], "the server"),
             (&[(":method", "GET"), (":scheme", "x"), (":path", "y")], "another scheme"),
+            (
+                &[
+                    (":method", "GET"),
+                    (":scheme", "x"),
+                    (":authority", "u@[::1]:8"),
+                    (":path", "/"),
+                ],
+                "a user of another scheme",
+            ),
         ] {
             assert!(read(REQUEST, &[fields]).is_ok(), "{why}");
         }
@@ -400,6 +463,9 @@ mod tests {
     #[test]
     fn malformed_requests_are_refused() {
         use MalformedMessage::*;
+        let to = |scheme, authority| {
+            [(":method", "GET"), (":scheme", scheme), (":authority", authority)]
+        };
         let without = |name: &str| GET.iter().copied().filter(|f| f.0 != name).collect::<Vec<_>>();
         for (fields, fault) in [
             (without(":method"), Pseudo),
@@ -420,6 +486,20 @@ mod tests {
             ([&without(":path")[..], &[(":path", "/#a")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "/a b")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "/\u{e9}")]].concat(), Path),
+            ([&to("HTTPS", "a")[..], &[(":path", "a")]].concat(), Path),
+            ([&to("https", "u:p@a")[..], &[(":path", "/")]].concat(), Authority),
+            ([&to("HTTP", "u@a")[..], &[(":path", "/")]].concat(), Authority),
+            ([&to("x", "a/b")[..], &[(":path", "/")]].concat(), Authority),
+            ([&to("x", "a b")[..], &[(":path", "/")]].concat(), Authority),
+            ([&to("x", "a\u{e9}")[..], &[(":path", "/")]].concat(), Authority),
+            ([&to("", "a")[..], &[(":path", "/")]].concat(), Scheme),
+            ([&to("1x", "a")[..], &[(":path", "/")]].concat(), Scheme),
+            ([&to("x:", "a")[..], &[(":path", "/")]].concat(), Scheme),
+            (vec![(":method", "CONNECT"), (":authority", "u@a:443")], Authority),
+            (
+                [&without(":method")[..], &[(":method", "CONNECT"), (":protocol", "a b")]].concat(),
+                Protocol,
+            ),
         ] {
             assert_eq!(read(REQUEST, &[&fields]), Err(fault), "{fields:?}");
         }
@@ -478,6 +558,14 @@ mod tests {
         assert_eq!(read(HeadKind::Response, &[]), Err(MalformedMessage::Pseudo));
         let two = [(":status", "200"), (":method", "GET")];
         assert_eq!(read(HeadKind::Response, &[&two]), Err(MalformedMessage::Pseudo));
+    }
+
+    #[test]
+    fn texts_are_not_shown() {
+        let head = read(REQUEST, &[&GET, &[("cookie", "secret")]]).unwrap_or_default();
+        let shown = format!("{head:?}");
+        assert!(shown.contains("fields: 1") && !shown.contains("secret"), "{shown}");
+        assert!(!shown.contains("115, 101, 99"), "{shown}");
     }
 
     #[test]

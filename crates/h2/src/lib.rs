@@ -6,7 +6,8 @@
 //! caller passes in. Nothing is kept of data: it is lent from the input, and goes out behind a
 //! frame's header that [`H2Connection::data`] returns.
 //!
-//! What a peer may do is bounded in [`limits`]. An error of one stream never ends the others.
+//! What a peer may do is bounded in [`limits`]. An error of one stream alone never ends
+//! the others. A flood of them ends the connection.
 //!
 //! ```
 //! use eyelet_h2::hpack::HeaderField;
@@ -48,8 +49,8 @@ mod fault;
 mod frame;
 mod head;
 pub mod hpack;
-mod idle;
 pub mod limits;
+mod parked;
 mod priority;
 mod receive;
 mod role;
@@ -64,12 +65,12 @@ pub use event::{H2Event, H2Received};
 pub use fault::{ConnectionFault, Flood, MalformedMessage, SendFault, StreamFault};
 pub use frame::{FRAME_BYTES_MAX, FRAME_HEAD_BYTES, PREFACE};
 pub use head::{FieldSpan, HeaderFields, MessageHead, TextSpan};
-pub use idle::{IDLE_FIXED_BYTES, IdleAnswer, IdleConnection, IdleFault};
 pub use limits::{H2Limits, INPUT_BYTES_MIN, OUTPUT_BYTES_MAX};
+pub use parked::{PARKED_FIXED_BYTES, ParkedAnswer, ParkedConnection, ParkedFault};
 pub use priority::Priority;
 pub use role::H2Role;
-pub use send::RequestKind;
 pub use settings::PeerSettings;
+pub use stream::RequestKind;
 
 #[cfg(test)]
 mod tests;

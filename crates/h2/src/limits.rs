@@ -3,8 +3,9 @@
 use crate::hpack::TABLE_BYTES_MAX;
 
 /// Frames that move nothing, as a bucket: PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, WINDOW_UPDATE,
-/// unknown frames, empty DATA, RST_STREAM for ended streams. CVE-2019-9512, -9515, -9518 and
-/// relatives. A peer that reads much sends two WINDOW_UPDATE for each of our frames.
+/// unknown frames, empty DATA, RST_STREAM for ended streams, interim responses, and each 128 KiB of
+/// late data. CVE-2019-9512, -9515, -9518 and relatives. A peer that reads much sends two
+/// WINDOW_UPDATE for each of our frames.
 pub const CONTROL_FRAMES_MAX: u16 = 1000;
 /// They drain so fast. Answering as many costs less than a small request a second.
 pub const CONTROL_FRAMES_PER_SECOND: u16 = 100;
@@ -13,6 +14,11 @@ pub(crate) const CONTROL_FRAMES_PER_DATA: u16 = 4;
 /// A frame of data is counted for that if it has so many bytes, or leaves the window open. A peer
 /// that opens its window by a byte at a time (CVE-2019-9511) earns nothing.
 pub(crate) const DATA_BYTES_MIN: usize = 256;
+/// Data of streams that we have reset counts as one frame for each so many bytes. An honest peer
+/// has one window of a stream on its way, 64 KiB, which is free.
+pub(crate) const LATE_BYTES: u32 = 128 << 10;
+/// A frame of late data counts as so many bytes more, which bounds the number of small ones.
+pub(crate) const LATE_FRAME_BYTES: u32 = 2 << 10;
 /// Streams without a whole message from both sides, as a bucket: reset by the peer
 /// (CVE-2023-44487), reset by us for its errors (CVE-2025-8671), or refused. Each whole one drains
 /// one. A browser that leaves a page drops a hundred at once.
@@ -37,7 +43,8 @@ pub(crate) const RESETS_KEPT: usize = 128;
 /// Priorities of streams that have not begun (RFC 9218 section 7.1).
 pub(crate) const EARLY_PRIORITIES_MAX: usize = 16;
 /// While so many bytes wait to be written, nothing is read. The answers to one frame take less than
-/// a hundred bytes.
+/// a hundred bytes, but the acknowledgement of a stream window takes 13 for each stream. What the
+/// caller appends counts too: a caller that does not write its output reads nothing.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// A buffer with so many bytes of input always makes progress: a frame's header and the longest
 /// payload that must be there at once, a PRIORITY_UPDATE.

@@ -6,7 +6,7 @@ use crate::event::{H2Event, H2Received};
 use crate::fault::{ConnectionFault, Flood, MalformedMessage, StreamFault};
 use crate::frame::{self, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, FrameHead, PREFACE, flag, kind};
 use crate::head::{HeadKind, HeadReader};
-use crate::limits::{OUTPUT_BYTES_MAX, SETTINGS_MAX};
+use crate::limits::{LATE_BYTES, LATE_FRAME_BYTES, OUTPUT_BYTES_MAX, SETTINGS_MAX};
 use crate::role::H2Role;
 use crate::settings::SETTING_BYTES;
 use crate::stream::Receiving;
@@ -153,7 +153,7 @@ impl H2Connection {
     }
 
     /// Whether frames of this ended stream are ignored: we have reset it, or do not process it.
-    fn ignores(&self, stream: u32) -> bool {
+    pub(crate) fn ignores(&self, stream: u32) -> bool {
         let is_after_last = match (self.role, self.leaving) {
             (H2Role::Server, Leaving::Said { last }) => stream > last,
             _ => false,
@@ -179,16 +179,20 @@ impl H2Connection {
         if left == 0 && !is_last {
             self.count_control()?;
         }
+        let is_open = self.streams.find(head.stream).is_some();
         // A frame has at most 2^14 bytes.
         let bytes = head.len as u32;
         self.receive_window.take(bytes).ok_or(ConnectionFault::Window)?;
         let overhead = (read + padding) as u32;
         self.receive_window.release(overhead);
-        if self.streams.find(head.stream).is_none() && !self.ignores(head.stream) {
+        if !is_open && !self.ignores(head.stream) {
             return Err(match self.is_idle(head.stream) {
                 true => ConnectionFault::StreamIdle,
                 false => ConnectionFault::StreamClosed,
             });
+        }
+        if !is_open {
+            self.count_late(bytes)?;
         }
         let fault = match self.streams.find(head.stream) {
             None => None,
@@ -199,6 +203,10 @@ impl H2Connection {
                     (Ok(()), None) => Some(StreamFault::Window),
                     (Ok(()), Some(())) => {
                         stream.receive_window.release(overhead);
+                        // Nobody else would open it again, if all that comes is padding.
+                        if !is_last && let Some(bytes) = stream.receive_window.update() {
+                            frame::write_window(head.stream, bytes, out);
+                        }
                         let state = (head.stream, left, padding, is_last);
                         return Ok(self.begin_data(FRAME_HEAD_BYTES + read, state, out));
                     }
@@ -208,6 +216,16 @@ impl H2Connection {
         self.begin_data(0, (0, left, padding, false), out);
         let event = fault.map(|fault| self.fail_stream(head.stream, fault, out)).transpose()?;
         Ok(Step::with(FRAME_HEAD_BYTES + read, event))
+    }
+
+    /// Counts a frame of data for a stream that has ended.
+    fn count_late(&mut self, bytes: u32) -> Result<(), ConnectionFault> {
+        self.late_bytes += bytes + LATE_FRAME_BYTES;
+        if self.late_bytes < LATE_BYTES {
+            return Ok(());
+        }
+        self.late_bytes = 0;
+        self.count_control()
     }
 
     /// Begins the payload of a DATA frame whose header took `used` bytes.

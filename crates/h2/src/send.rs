@@ -10,16 +10,7 @@ use crate::hpack::HeaderField;
 use crate::limits::{CONTROL_FRAMES_PER_DATA, DATA_BYTES_MIN};
 use crate::priority::Priority;
 use crate::role::H2Role;
-use crate::stream::{Receiving, Sending};
-
-/// What a request is, as far as its response depends on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
-    /// HEAD: the response has no body, whatever its `content-length`.
-    Head,
-    /// Any other.
-    Other,
-}
+use crate::stream::{Receiving, RequestKind, Sending};
 
 impl H2Connection {
     /// Whether a client may begin a stream now.
@@ -48,9 +39,10 @@ impl H2Connection {
             return Err(SendFault::NoRoom);
         }
         let stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
-        let receiving = Receiving::Head { has_no_body: kind == RequestKind::Head };
+        let receiving = Receiving::Head { request: kind };
         let sending = if is_last { Sending::Ended } else { Sending::Body };
         self.add_stream(stream, sending, receiving);
+        self.control.drain(CONTROL_FRAMES_PER_DATA);
         self.write_block(stream, fields, is_last, out);
         Ok(stream)
     }

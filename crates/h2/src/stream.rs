@@ -4,6 +4,17 @@
 use crate::priority::Priority;
 use crate::window::{ReceiveWindow, SendWindow};
 
+/// What a request is, as far as its response depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// HEAD: the response has no body, whatever its `content-length`.
+    Head,
+    /// CONNECT, extended or not: what follows a success has no length.
+    Connect,
+    /// Any other.
+    Other,
+}
+
 /// What we still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
@@ -18,8 +29,8 @@ pub(crate) enum Sending {
 /// What the peer still sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
-    /// A server's final head. `has_no_body`: the request was HEAD, so the length means nothing.
-    Head { has_no_body: bool },
+    /// A server's final head. The request says what its length means.
+    Head { request: RequestKind },
     /// Data, and trailers. `left`: what is missing to the `content-length`.
     Body { left: Option<u64> },
     /// Nothing.
@@ -73,7 +84,7 @@ impl H2Streams {
         let at = self.all.binary_search_by_key(&id, |stream| stream.id).ok()?;
         let stream = self.all.remove(at);
         if self.all.is_empty() {
-            // An idle connection holds no memory for streams.
+            // A connection without streams holds no memory for streams.
             self.all = Vec::new();
         }
         Some(stream)

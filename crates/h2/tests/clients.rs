@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use eyelet_h2::{H2Connection, H2Limits, IdleAnswer, IdleConnection, OUTPUT_BYTES_MAX};
+use eyelet_h2::{H2Connection, H2Limits, OUTPUT_BYTES_MAX, ParkedAnswer, ParkedConnection};
 
 use exchange::{End, Random};
 
@@ -60,16 +60,16 @@ fn serve(socket: &mut TcpStream, wakes: &AtomicUsize) -> std::io::Result<()> {
     let limits = H2Limits { table_bytes: 4096, connect_protocol: true, ..H2Limits::default() };
     let connection = H2Connection::server(limits, 0, &mut out);
     let mut end = End { is_strict: false, ..End::echo(connection, out, Random(7)) };
-    let mut parked: Option<IdleConnection> = None;
+    let mut parked: Option<ParkedConnection> = None;
     let mut piece = vec![0; 16 << 10];
     loop {
-        if let Some(idle) = &mut parked {
-            match idle.answer(&end.input, 0, &mut end.out) {
-                IdleAnswer::NeedMore { consumed, .. } => drop(end.input.drain(..consumed)),
-                IdleAnswer::OutputFull { .. } => assert!(end.out.len() >= OUTPUT_BYTES_MAX),
-                IdleAnswer::Wake { consumed } => {
+        if let Some(asleep) = &mut parked {
+            match asleep.answer(&end.input, 0, &mut end.out) {
+                ParkedAnswer::NeedMore { consumed, .. } => drop(end.input.drain(..consumed)),
+                ParkedAnswer::OutputFull { .. } => assert!(end.out.len() >= OUTPUT_BYTES_MAX),
+                ParkedAnswer::Wake { consumed } => {
                     end.input.drain(..consumed);
-                    end.connection = H2Connection::import(idle, 0).unwrap();
+                    end.connection = H2Connection::import(asleep, 0).unwrap();
                     wakes.fetch_add(1, Ordering::Relaxed);
                     parked = None;
                     continue;

@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn idle(
+    fn parked(
         changes in vec((any::<u16>(), any::<u8>()), 0..3),
         frames in vec(frame(), 0..8),
     ) {
@@ -43,6 +43,6 @@ proptest! {
             let len = bytes.len();
             bytes[usize::from(at) % len] = byte;
         }
-        arbitrary::any_idle(&[&bytes[..], &frames.concat()].concat());
+        arbitrary::any_parked(&[&bytes[..], &frames.concat()].concat());
     }
 }

@@ -1,5 +1,7 @@
 //! The decoder (RFC 7541 section 3): a header block in pieces becomes fields.
 
+use std::fmt;
+
 use super::fault::HpackFault;
 use super::table::DynamicTable;
 use super::{HeaderField, TABLE_BYTES_MAX, huffman, integer, static_table};
@@ -7,11 +9,10 @@ use super::{HeaderField, TABLE_BYTES_MAX, huffman, integer, static_table};
 /// Size updates at the beginning of a block (RFC 7541 section 4.2): the smallest size in between,
 /// and the last.
 const SIZE_UPDATES_MAX: u8 = 2;
-/// Kept memory for one field. Larger ones give theirs back after their block.
+/// Kept memory for one field. Larger ones give theirs back before more input is waited for.
 const SCRATCH_BYTES_KEPT: usize = 512;
 
 /// Decodes what one peer sends. It keeps the dynamic table between blocks.
-#[derive(Debug)]
 pub struct HpackDecoder {
     table: DynamicTable,
     /// What the peer may choose: SETTINGS_HEADER_TABLE_SIZE as acknowledged.
@@ -43,6 +44,18 @@ struct LiteralField<'a> {
     index: usize,
     name: CodedString<'a>,
     value: CodedString<'a>,
+}
+
+/// The texts may be secrets.
+impl fmt::Debug for HpackDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HpackDecoder")
+            .field("table", &self.table)
+            .field("limit", &self.limit)
+            .field("place", &self.place)
+            .field("scratch", &self.scratch.len())
+            .finish()
+    }
 }
 
 impl Default for HpackDecoder {
@@ -102,7 +115,15 @@ impl HpackDecoder {
                 None => break,
             }
         }
+        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
+            self.scratch = Vec::new();
+        }
         Ok(at)
+    }
+
+    /// Bytes of memory that it keeps besides the table.
+    pub(crate) fn held(&self) -> usize {
+        self.scratch.capacity()
     }
 
     /// Ends a block with the bytes that [`HpackDecoder::decode`] has left.
@@ -111,9 +132,6 @@ impl HpackDecoder {
     /// If the block ends within a field.
     pub fn end(&mut self, left: &[u8]) -> Result<(), HpackFault> {
         self.place = BlockPlace::Start(0);
-        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
-            self.scratch = Vec::new();
-        }
         if left.is_empty() { Ok(()) } else { Err(HpackFault::Truncated) }
     }
 

@@ -1,5 +1,7 @@
 //! HPACK (RFC 7541): the compression of fields, one encoder and one decoder for each connection.
 
+use std::fmt;
+
 mod decoder;
 mod encoder;
 mod export;
@@ -19,7 +21,7 @@ pub use table::TABLE_BYTES_MAX;
 pub const FIELD_BYTES: usize = table::ENTRY_BYTES;
 
 /// A field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HeaderField<'a> {
     /// Its name in lower case, or a pseudo-header's name.
     pub name: &'a [u8],
@@ -27,6 +29,17 @@ pub struct HeaderField<'a> {
     pub value: &'a [u8],
     /// Whether no table may hold it, here and at each next hop (RFC 7541 7.1.3).
     pub sensitive: bool,
+}
+
+/// The value may be a secret, and the name one that nobody else has.
+impl fmt::Debug for HeaderField<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeaderField")
+            .field("name", &self.name.len())
+            .field("value", &self.value.len())
+            .field("sensitive", &self.sensitive)
+            .finish()
+    }
 }
 
 impl<'a> HeaderField<'a> {

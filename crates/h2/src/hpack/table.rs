@@ -2,6 +2,7 @@
 //! of all entries are in one buffer.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 /// Bytes that each entry counts besides its texts (RFC 7541 section 4.1).
 pub(crate) const ENTRY_BYTES: usize = 32;
@@ -31,7 +32,6 @@ impl TableEntry {
 }
 
 /// The table. `size <= size_max <= TABLE_BYTES_MAX`.
-#[derive(Debug)]
 pub(crate) struct DynamicTable {
     /// The oldest first.
     entries: VecDeque<TableEntry>,
@@ -39,6 +39,17 @@ pub(crate) struct DynamicTable {
     bytes: Vec<u8>,
     size: usize,
     size_max: u16,
+}
+
+/// The texts may be secrets.
+impl fmt::Debug for DynamicTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamicTable")
+            .field("entries", &self.entries.len())
+            .field("size", &self.size)
+            .field("size_max", &self.size_max)
+            .finish()
+    }
 }
 
 impl DynamicTable {

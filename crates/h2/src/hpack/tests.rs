@@ -316,3 +316,30 @@ proptest! {
         }
     }
 }
+
+/// What a long field has taken is given back before the block ends.
+#[test]
+fn a_long_field_keeps_no_memory() {
+    let mut block = Vec::new();
+    HpackEncoder::new().encode(HeaderField::new(b"a", &[b'e'; 20_000]), &mut block);
+    assert!(block.len() < 20_000, "by Huffman's code");
+    let mut decoder = HpackDecoder::new();
+    let mut bytes = 0;
+    assert_eq!(decoder.decode(&block, |field| bytes += field.value.len()), Ok(block.len()));
+    assert_eq!(bytes, 20_000);
+    assert!(decoder.held() <= 512, "{}", decoder.held());
+}
+
+#[test]
+fn texts_are_not_shown() {
+    let mut decoder = HpackDecoder::new();
+    let mut block = Vec::new();
+    let field = HeaderField::new(b"x-a", b"secret");
+    HpackEncoder::new().encode(field, &mut block);
+    decoder.decode(&block, |_| {}).unwrap();
+    assert_eq!(decoder.table().len(), 1);
+    // "sec", as a text and as bytes.
+    for shown in [format!("{field:?}"), format!("{decoder:?}")] {
+        assert!(!shown.contains("sec") && !shown.contains("115, 101, 99"), "{shown}");
+    }
+}

@@ -68,6 +68,40 @@ fn responses_are_read() {
 }
 
 #[test]
+fn a_response_that_is_too_large_costs_its_stream() {
+    let long = "x".repeat(600);
+    for status in ["103", "200"] {
+        let limits = H2Limits { head_bytes_max: 500, ..H2Limits::default() };
+        let mut talk = Talk::greeted(limits, false);
+        ask(&mut talk, RequestKind::Other, true).unwrap();
+        ask(&mut talk, RequestKind::Other, true).unwrap();
+        talk.take();
+        // Also if the status itself is what does not fit.
+        talk.feed(&headers(1, 0, &[(":status", status), ("a", &long)]));
+        talk.feed(&headers(3, 0, &[(":status", &long)]));
+        let failed =
+            |stream| format!("RST_STREAM {stream} ENHANCE_YOUR_CALM; failed {stream} HeadTooLarge");
+        assert_eq!(talk.take(), format!("{}; {}", failed(1), failed(3)));
+    }
+}
+
+#[test]
+fn the_answer_to_connect_begins_a_tunnel() {
+    let fields = |status| [(":status", status), ("content-length", "3")];
+    let fault = StreamFault::Malformed(MalformedMessage::Length);
+    for (status, wanted) in [
+        ("200", "200 1; data 1 abcdef".to_owned()),
+        ("404", format!("404 1; RST_STREAM 1 PROTOCOL_ERROR; failed 1 {fault:?}")),
+    ] {
+        let mut talk = Talk::client();
+        ask(&mut talk, RequestKind::Connect, false).unwrap();
+        talk.take();
+        talk.feed(&[headers(1, 0, &fields(status)), data(1, b"abcdef")].concat());
+        assert_eq!(talk.take(), wanted);
+    }
+}
+
+#[test]
 fn what_only_clients_say_ends_the_connection() {
     for (why, bytes) in [
         ("a push", frame(kind::PUSH_PROMISE, 4, 1, &[0; 8])),

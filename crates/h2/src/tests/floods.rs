@@ -1,9 +1,9 @@
 //! What the known floods cost: each row has its bound, and the code that ends the connection.
 
 use super::*;
-use crate::Flood;
 use crate::frame::setting;
 use crate::limits::{CONTINUATIONS_MAX, CONTROL_FRAMES_MAX, DROPS_MAX, SETTINGS_MAX};
+use crate::{Flood, RequestKind};
 
 /// A flood: its `nth` message, from 0 on.
 struct Row {
@@ -39,6 +39,11 @@ fn control_floods() -> Vec<Row> {
         row("unknown frames", |_| frame(0x77, 0, 0, &[])),
         row("empty data", |_| data(1, b"")),
         row("data that is padding", |_| frame(kind::DATA, flag::PADDED, 1, &[3, 0, 0, 0])),
+        Row {
+            // A window by 0, for which we reset the stream.
+            begin: [post(1), window(1, 0)].concat(),
+            ..row("late data in small frames", |_| data(1, b"late").repeat(64))
+        },
         row("GOAWAY", |_| frame(kind::GOAWAY, 0, 0, &[0; 8])),
         Row {
             begin: [post(1), reset(1, ErrorCode::NO_ERROR)].concat(),
@@ -130,6 +135,41 @@ fn each_flood_is_a_trickle_that_time_bears() {
     }
 }
 
+/// A response that never becomes final is a flood, and one before each response is none.
+#[test]
+fn interim_responses_are_bounded() {
+    let interim = |stream| headers(stream, 0, &[(":status", "103")]);
+    let ask = |talk: &mut Talk| {
+        let fields = GET.iter().map(field);
+        talk.connection.request(fields, RequestKind::Other, true, &mut talk.out).unwrap()
+    };
+    let mut talk = Talk::client();
+    ask(&mut talk);
+    for nth in talk.connection.control.level..CONTROL_FRAMES_MAX {
+        talk.feed(&interim(1));
+        assert_eq!(talk.fault, None, "{nth}");
+    }
+    talk.feed(&interim(1));
+    assert_eq!(talk.fault, Some(ConnectionFault::Flood(Flood::Control)));
+    let mut talk = Talk::client();
+    for _ in 0..2 * CONTROL_FRAMES_MAX {
+        let stream = ask(&mut talk);
+        talk.feed(&[interim(stream), headers(stream, 1, &[(":status", "204")])].concat());
+        assert_eq!(talk.fault, None);
+    }
+}
+
+/// What an honest client has sent before it reads our reset costs it nothing.
+#[test]
+fn a_body_on_its_way_is_free() {
+    let mut talk = Talk::server();
+    talk.feed(&post(1));
+    talk.connection.reset(1, ErrorCode::NO_ERROR, &mut talk.out);
+    let before = talk.connection.control.level;
+    talk.feed(&data(1, &[b'x'; 16_384]).repeat(4));
+    assert_eq!((talk.connection.control.level, talk.fault), (before, None));
+}
+
 #[test]
 fn a_header_block_has_bounds() {
     let begun = frame(kind::HEADERS, 0, 1, &block(GET));
@@ -169,7 +209,8 @@ fn a_field_that_does_not_end_is_bounded() {
     talk.feed(&frame(kind::HEADERS, 0, 1, &[0x10, 0x01, b'a', 0x7f, 0xff, 0xff, 0xff, 0x7f]));
     while talk.fault.is_none() {
         talk.feed(&frame(kind::CONTINUATION, 0, 1, &[b'a'; 16_384]));
-        assert!(talk.connection.unfinished_bytes() <= 2 * crate::limits::BLOCK_FACTOR * 65_536);
+        let bound = 2 * (crate::limits::BLOCK_FACTOR + 1) * 65_536 + 2048;
+        assert!(talk.connection.unfinished_bytes() <= bound);
         assert!(talk.fault.is_some() || talk.connection.unfinished_bytes() >= 16_384);
     }
     assert_eq!(talk.connection.unfinished_bytes(), 0);

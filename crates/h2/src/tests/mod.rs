@@ -3,7 +3,7 @@
 
 mod client;
 mod floods;
-mod idle;
+mod parked;
 mod sending;
 mod server;
 

@@ -391,11 +391,80 @@ fn an_end_in_two_steps_loses_no_request() {
     talk.feed(&frame(kind::PING, flag::ACK, 0, b"shutdown"));
     assert_eq!(talk.take(), "GET 3 last; GOAWAY 3 NO_ERROR");
     // Later requests are decoded, for the table, and ignored, with their data.
-    talk.feed(&[post(5), data(5, b"abc"), reset(3, ErrorCode::CANCEL)].concat());
+    talk.feed(&[post(5), data(5, b"abc"), window(5, 1)].concat());
+    talk.feed(&[reset(5, ErrorCode::CANCEL), reset(3, ErrorCode::CANCEL)].concat());
     assert_eq!((talk.take().as_str(), talk.connection.is_done()), ("reset 3 CANCEL", false));
     let status = HeaderField::new(b":status", b"200");
     talk.connection.respond(1, [status], true, &mut talk.out).unwrap();
     assert!(talk.connection.is_done());
+}
+
+/// A head that is half read when we say the last stream is of a later one.
+#[test]
+fn a_head_that_is_half_read_at_the_end_is_ignored() {
+    let block = block(GET);
+    let (begin, end) = block.split_at(block.len() / 2);
+    for depends_on_itself in [false, true] {
+        let mut talk = Talk::server();
+        talk.feed(&get(1));
+        match depends_on_itself {
+            false => talk.feed(&frame(kind::HEADERS, flag::END_STREAM, 3, begin)),
+            true => {
+                let begin = [&[0, 0, 0, 3, 0][..], begin].concat();
+                talk.feed(&frame(kind::HEADERS, flag::END_STREAM | flag::PRIORITY, 3, &begin));
+            }
+        }
+        talk.connection.shutdown(2000, &mut talk.out);
+        talk.connection.expire(3000, &mut talk.out).unwrap();
+        assert!(talk.take().ends_with("GOAWAY 1 NO_ERROR"));
+        talk.feed(&frame(kind::CONTINUATION, flag::END_HEADERS, 3, end));
+        talk.feed(&reset(3, ErrorCode::CANCEL));
+        assert_eq!((talk.take().as_str(), talk.connection.streams(), talk.fault), ("", 1, None));
+    }
+}
+
+/// The caller may reset a stream between the pieces of its trailers.
+#[test]
+fn trailers_of_a_stream_that_we_reset_are_ignored() {
+    for fields in [&[("a", "b")][..], &[("A", "b")]] {
+        let block = block(fields);
+        let (begin, end) = block.split_at(2);
+        let mut talk = Talk::server();
+        talk.feed(&[post(1), frame(kind::HEADERS, flag::END_STREAM, 1, begin)].concat());
+        talk.connection.reset(1, ErrorCode::CANCEL, &mut talk.out);
+        talk.feed(&frame(kind::CONTINUATION, flag::END_HEADERS, 1, end));
+        assert_eq!(talk.take(), "POST 1; RST_STREAM 1 CANCEL");
+        assert_eq!(talk.connection.drops.level, 0);
+    }
+}
+
+#[test]
+fn trailers_that_are_too_large_cost_their_stream() {
+    let limits = H2Limits { head_bytes_max: 2000, ..H2Limits::default() };
+    let mut talk = Talk::greeted(limits, true);
+    let long = "x".repeat(2000);
+    let trailers = headers(1, flag::END_STREAM, &[("a", &long), ("grpc-status", "0")]);
+    talk.feed(&[post(1), trailers, get(3)].concat());
+    let wanted = "POST 1; RST_STREAM 1 ENHANCE_YOUR_CALM; failed 1 HeadTooLarge; GET 3 last";
+    assert_eq!(talk.take(), wanted);
+}
+
+#[test]
+fn a_tunnel_has_no_length() {
+    let connect = [(":method", "CONNECT"), (":authority", "a.example:443")];
+    let connect = [&connect[..], &[("content-length", "1")]].concat();
+    check("CONNECT", &[headers(1, 0, &connect), data(1, b"abc")], "CONNECT 1; data 1 abc");
+}
+
+/// Padding alone uses a stream's window, and the caller never sees it.
+#[test]
+fn padding_opens_its_window_again() {
+    let mut talk = Talk::server();
+    talk.feed(&post(1));
+    let padded = frame(kind::DATA, flag::PADDED, 1, &[&[255][..], &[0; 255]].concat());
+    (0..300).for_each(|_| talk.feed(&padded));
+    talk.feed(&last_data(1, b"abc"));
+    assert_eq!(talk.take(), "POST 1; WINDOW_UPDATE 1 32768; WINDOW_UPDATE 1 32768; data 1 abc.");
 }
 
 #[test]

@@ -4,23 +4,43 @@
 
 use eyelet_h2::hpack::{HeaderField, HpackDecoder, HpackEncoder, HpackFault};
 use eyelet_h2::{
-    ConnectionFault, H2Connection, H2Event, H2Limits, H2Received, INPUT_BYTES_MIN, IdleAnswer,
-    IdleConnection, OUTPUT_BYTES_MAX, PREFACE, RequestKind,
+    ConnectionFault, ErrorCode, H2Connection, H2Event, H2Limits, H2Received, INPUT_BYTES_MIN,
+    OUTPUT_BYTES_MAX, PREFACE, ParkedAnswer, ParkedConnection, RequestKind,
 };
 
 /// Most bytes that one call appends beyond the bound of the output.
 const ANSWER_BYTES_MAX: usize = 8 << 10;
+/// The bit of the first byte that says that the caller does other things.
+const ACTS: u8 = 4;
 /// SETTINGS without a value, and their acknowledgement.
 const GREETING: &[u8; 18] = b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0";
 
 /// What a connection has done with some bytes.
 type Done = (Vec<u8>, Result<(), ConnectionFault>, usize, u32);
 
-/// A peer sends any bytes. The first byte says to whom, and the second how they are cut.
+/// A peer sends any bytes. The first byte says to whom, and whether the caller does other things
+/// in between. The second says how they are cut.
 pub fn any_frames(data: &[u8]) {
     let Some((&[kind, cut], bytes)) = data.split_first_chunk::<2>() else { return };
-    let whole = feed(kind, bytes, usize::MAX);
-    assert_eq!(whole, feed(kind, bytes, 1 + usize::from(cut)));
+    let pieces = feed(kind, bytes, 1 + usize::from(cut));
+    if kind & ACTS == 0 {
+        assert_eq!(feed(kind, bytes, usize::MAX), pieces);
+    }
+}
+
+/// What a caller may do at any time. A connection that has ended in order stays so.
+fn act(connection: &mut H2Connection, nth: usize, out: &mut Vec<u8>) {
+    let was_done = connection.is_done();
+    match nth % 5 {
+        0 => connection.reset(1 + 2 * (nth as u32 / 5 % 3), ErrorCode::CANCEL, out),
+        1 => {
+            let _ = connection.set_stream_window(100 * nth as u32, 0, out);
+        }
+        2 => connection.shutdown(0, out),
+        3 => connection.expire(2_000, out).unwrap(),
+        _ => {}
+    }
+    assert!(connection.is_done() || !was_done);
 }
 
 fn feed(kind: u8, bytes: &[u8], cut: usize) -> Done {
@@ -45,17 +65,22 @@ fn feed(kind: u8, bytes: &[u8], cut: usize) -> Done {
     if kind & 2 == 0 {
         held.extend_from_slice(GREETING);
     }
-    let mut done = Ok(());
+    let (mut done, mut peer_leaves) = (Ok(()), false);
     let mut all = std::mem::take(&mut out);
     let pieces = [&held[..]].into_iter().chain(bytes.chunks(cut.min(bytes.len().max(1))));
     let mut held = Vec::new();
-    for piece in pieces {
+    for (nth, piece) in pieces.enumerate() {
         held.extend_from_slice(piece);
+        if kind & ACTS != 0 {
+            act(&mut connection, nth + usize::from(kind >> 3), &mut out);
+        }
+        let was_done = connection.is_done();
         while done.is_ok() {
             let received = connection.receive(&held, 0, &mut out);
             assert!(out.len() < OUTPUT_BYTES_MAX + ANSWER_BYTES_MAX);
             let (consumed, is_more) = match received {
                 Ok(H2Received::Event { consumed, event }) => {
+                    peer_leaves |= matches!(event, H2Event::GoAway { .. });
                     let taken = taken(&event);
                     react(&mut connection, taken, &mut out);
                     (consumed, true)
@@ -76,6 +101,7 @@ fn feed(kind: u8, bytes: &[u8], cut: usize) -> Done {
                 break;
             }
         }
+        assert!(connection.is_done() || !was_done || peer_leaves, "a stream after the last");
     }
     assert!(done.is_err() == connection.is_closed());
     (all, done, connection.streams(), connection.held())
@@ -147,21 +173,21 @@ pub fn any_blocks(data: &[u8]) {
 }
 
 /// An exported connection, with its length in two bytes before it, and frames for it.
-pub fn any_idle(data: &[u8]) {
+pub fn any_parked(data: &[u8]) {
     let Some((&len, rest)) = data.split_first_chunk::<2>() else { return };
     let (bytes, frames) = rest.split_at(rest.len().min(usize::from(u16::from_be_bytes(len))));
-    let Ok(mut idle) = IdleConnection::from_bytes(bytes) else { return };
-    let again = H2Connection::import(&idle, 0).unwrap().export().unwrap();
+    let Ok(mut parked) = ParkedConnection::from_bytes(bytes) else { return };
+    let again = H2Connection::import(&parked, 0).unwrap().export().unwrap();
     let twice = H2Connection::import(&again, 0).unwrap().export().unwrap();
     assert_eq!(again, twice);
     // What is answered on the bytes is what the connection answers.
-    idle = again;
-    let mut connection = H2Connection::import(&idle, 0).unwrap();
+    parked = again;
+    let mut connection = H2Connection::import(&parked, 0).unwrap();
     let (mut out, mut wanted) = (Vec::new(), Vec::new());
-    let consumed = match idle.answer(frames, 0, &mut out) {
-        IdleAnswer::NeedMore { consumed, .. }
-        | IdleAnswer::OutputFull { consumed }
-        | IdleAnswer::Wake { consumed } => consumed,
+    let consumed = match parked.answer(frames, 0, &mut out) {
+        ParkedAnswer::NeedMore { consumed, .. }
+        | ParkedAnswer::OutputFull { consumed }
+        | ParkedAnswer::Wake { consumed } => consumed,
     };
     let mut answered = &frames[..consumed];
     while !answered.is_empty() {
@@ -176,5 +202,5 @@ pub fn any_idle(data: &[u8]) {
         same,
         Ok(H2Received::NeedMore { consumed: 0, .. } | H2Received::Event { .. })
     ));
-    assert_eq!((out, Some(idle)), (wanted, connection.export()));
+    assert_eq!((out, Some(parked)), (wanted, connection.export()));
 }

@@ -1,4 +1,4 @@
-//! Idle connections as bytes: how many, what comes back, and what is answered on them.
+//! Parked connections as bytes: how many, what comes back, and what is answered on them.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::frame::setting;
 use crate::limits::CONTROL_FRAMES_MAX;
 use crate::{
-    IDLE_FIXED_BYTES, INPUT_BYTES_MIN, IdleAnswer, IdleConnection, IdleFault, RequestKind,
+    INPUT_BYTES_MIN, PARKED_FIXED_BYTES, ParkedAnswer, ParkedConnection, ParkedFault, RequestKind,
 };
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -56,12 +56,12 @@ fn served(blocks: &[Vec<u8>]) -> Talk {
 }
 
 #[test]
-fn an_idle_connection_is_small() {
+fn a_parked_connection_is_small() {
     for (client, count, bytes_max) in [("curl", 1, 600), ("chromium", 20, 2048)] {
         let blocks = requests(client);
         assert_eq!(blocks.len(), count);
-        let idle = served(&blocks).connection.export().unwrap();
-        let held = size_of::<IdleConnection>() + idle.as_bytes().len();
+        let parked = served(&blocks).connection.export().unwrap();
+        let held = size_of::<ParkedConnection>() + parked.as_bytes().len();
         println!("{client}: {held} bytes, tables included");
         assert!(held <= bytes_max, "{client}: {held} bytes");
     }
@@ -75,10 +75,10 @@ fn a_connection_comes_back_as_it_was() {
     let mut stays = served(&blocks[..10]);
     let mut moves = served(&blocks[..10]);
     for (nth, block) in blocks.iter().enumerate().skip(10) {
-        let idle = moves.connection.export().unwrap();
-        let idle = IdleConnection::from_bytes(idle.as_bytes()).unwrap();
-        moves.connection = H2Connection::import(&idle, moves.now_ms).unwrap();
-        assert_eq!(moves.connection.export(), Some(idle));
+        let parked = moves.connection.export().unwrap();
+        let parked = ParkedConnection::from_bytes(parked.as_bytes()).unwrap();
+        moves.connection = H2Connection::import(&parked, moves.now_ms).unwrap();
+        assert_eq!(moves.connection.export(), Some(parked));
         let said = [&mut stays, &mut moves].map(|talk| {
             let stream = 2 * nth as u32 + 1;
             talk.feed(&frame(kind::HEADERS, 5, stream, block));
@@ -103,17 +103,17 @@ fn a_clients_connection_comes_back_too() {
         assert_eq!(asked, Ok(stream));
         talk.feed(&headers(stream, flag::END_STREAM, &[(":status", "204")]));
         assert_eq!(talk.take(), format!("HEADERS {stream} 0x5 4; 204 {stream} last"));
-        let idle = talk.connection.export().unwrap();
-        assert_eq!(idle.last_stream(), stream);
-        talk.connection = H2Connection::import(&idle, talk.now_ms).unwrap();
+        let parked = talk.connection.export().unwrap();
+        assert_eq!(parked.last_stream(), stream);
+        talk.connection = H2Connection::import(&parked, talk.now_ms).unwrap();
     }
     talk.feed(&frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0]));
-    let idle = talk.connection.export().unwrap();
-    assert!(!H2Connection::import(&idle, talk.now_ms).unwrap().can_open());
+    let parked = talk.connection.export().unwrap();
+    assert!(!H2Connection::import(&parked, talk.now_ms).unwrap().can_open());
 }
 
 #[test]
-fn only_an_idle_connection_is_exported() {
+fn only_a_parked_connection_is_exported() {
     let mut talk = Talk::begin(H2Limits::default(), true);
     assert_eq!(talk.connection.export(), None, "not greeted");
     talk.feed(&[&PREFACE[..], &settings(&[])].concat());
@@ -127,9 +127,9 @@ fn only_an_idle_connection_is_exported() {
     talk.connection.reset(1, ErrorCode::CANCEL, &mut talk.out);
     assert_eq!(talk.connection.export(), None, "data that is held");
     talk.connection.release(1, 3, &mut talk.out);
-    let idle = talk.connection.export().unwrap();
+    let parked = talk.connection.export().unwrap();
     // Late frames of the stream that we reset are ignored after the import, too.
-    talk.connection = H2Connection::import(&idle, 0).unwrap();
+    talk.connection = H2Connection::import(&parked, 0).unwrap();
     talk.take();
     talk.feed(&data(1, b"late"));
     assert_eq!(talk.take(), "");
@@ -140,8 +140,8 @@ fn only_an_idle_connection_is_exported() {
     talk.connection.shutdown(1000, &mut talk.out);
     assert_eq!(talk.connection.export(), None, "a second GOAWAY");
     talk.feed(&frame(kind::PING, flag::ACK, 0, b"shutdown"));
-    let idle = talk.connection.export().unwrap();
-    talk.connection = H2Connection::import(&idle, 0).unwrap();
+    let parked = talk.connection.export().unwrap();
+    talk.connection = H2Connection::import(&parked, 0).unwrap();
     talk.take();
     talk.feed(&get(3));
     assert_eq!((talk.take().as_str(), talk.connection.is_done()), ("", true));
@@ -160,18 +160,18 @@ fn small_frames_are_answered_in_place() {
         frame(kind::PRIORITY, 0, 9, &[0, 0, 0, 1, 5]),
         settings(&[(setting::INITIAL_WINDOW_SIZE, 70_000), (setting::MAX_CONCURRENT_STREAMS, 5)]),
         settings(&[(setting::HEADER_TABLE_SIZE, 4096), (setting::ENABLE_CONNECT_PROTOCOL, 1)]),
-        frame(kind::PING, flag::ACK, 0, b"12345678"),
         settings_ack(),
         frame(kind::PING, 0, 0, b"abcdefgh"),
     ];
     let all = frames.concat();
     for piece in 1..all.len() {
-        let mut idle = served(&requests("curl")).connection.export().unwrap();
+        let mut parked = served(&requests("curl")).connection.export().unwrap();
         let mut talk = served(&requests("curl"));
         let (mut out, mut held) = (Vec::new(), Vec::new());
         for piece in all.chunks(piece) {
             held.extend_from_slice(piece);
-            let IdleAnswer::NeedMore { consumed, at_least } = idle.answer(&held, 1000, &mut out)
+            let ParkedAnswer::NeedMore { consumed, at_least } =
+                parked.answer(&held, 1000, &mut out)
             else {
                 panic!("not answered");
             };
@@ -186,7 +186,7 @@ fn small_frames_are_answered_in_place() {
             rest = &rest[consumed..];
         }
         assert_eq!(out, wanted, "in pieces of {piece}");
-        assert_eq!(talk.connection.export(), Some(idle));
+        assert_eq!(talk.connection.export(), Some(parked));
     }
 }
 
@@ -199,6 +199,7 @@ fn what_needs_the_connection_wakes_it() {
         ("a setting that is not allowed", settings(&[(setting::ENABLE_PUSH, 2)])),
         ("many settings", settings(&[(0x99, 1); 12])),
         ("GOAWAY", frame(kind::GOAWAY, 0, 0, &[0; 8])),
+        ("a pong", frame(kind::PING, flag::ACK, 0, b"12345678")),
         ("a short PING", frame(kind::PING, 0, 0, &[0; 7])),
         ("no increment", window(0, 0)),
         ("a window too wide", window(0, 0x7fff_ffff)),
@@ -208,57 +209,73 @@ fn what_needs_the_connection_wakes_it() {
         ("PRIORITY_UPDATE", frame(kind::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 3])),
         ("an unknown frame", frame(0x77, 0, 0, &[])),
     ] {
-        let mut idle = served(&requests("curl")).connection.export().unwrap();
+        let mut parked = served(&requests("curl")).connection.export().unwrap();
         let ping = frame(kind::PING, 0, 0, &[0; 8]);
         let mut out = Vec::new();
-        let answer = idle.answer(&[ping.clone(), bytes].concat(), 1000, &mut out);
+        let answer = parked.answer(&[ping.clone(), bytes].concat(), 1000, &mut out);
         let pong = frame(kind::PING, flag::ACK, 0, &[0; 8]);
-        assert_eq!((answer, out), (IdleAnswer::Wake { consumed: ping.len() }, pong), "{why}");
+        assert_eq!((answer, out), (ParkedAnswer::Wake { consumed: ping.len() }, pong), "{why}");
     }
 }
 
 #[test]
 fn a_flood_wakes_the_connection_which_ends_it() {
-    let mut idle = served(&requests("curl")).connection.export().unwrap();
+    let mut parked = served(&requests("curl")).connection.export().unwrap();
     let ping = frame(kind::PING, 0, 0, &[0; 8]);
     let mut out = Vec::new();
     let mut answered = 0;
-    while let IdleAnswer::NeedMore { .. } = idle.answer(&ping, 1000, &mut out) {
+    while let ParkedAnswer::NeedMore { .. } = parked.answer(&ping, 1000, &mut out) {
         answered += 1;
     }
     assert!((990..=CONTROL_FRAMES_MAX).contains(&answered), "{answered}");
-    let mut connection = H2Connection::import(&idle, 1000).unwrap();
+    let mut connection = H2Connection::import(&parked, 1000).unwrap();
     out.clear();
     let received = connection.receive(&ping, 1000, &mut out);
     assert_eq!(received, Err(ConnectionFault::Flood(crate::Flood::Control)));
     // A trickle never does.
-    let mut idle = served(&requests("curl")).connection.export().unwrap();
+    let mut parked = served(&requests("curl")).connection.export().unwrap();
     for nth in 0..5_000 {
-        let answer = idle.answer(&ping, 1000 + 10 * nth, &mut Vec::new());
-        assert_eq!(answer, IdleAnswer::NeedMore { consumed: ping.len(), at_least: 9 });
+        let answer = parked.answer(&ping, 1000 + 10 * nth, &mut Vec::new());
+        assert_eq!(answer, ParkedAnswer::NeedMore { consumed: ping.len(), at_least: 9 });
     }
     // Answers that nobody reads are not piled up.
     let mut out = vec![0; crate::OUTPUT_BYTES_MAX];
-    let answer = idle.answer(&ping, 100_000, &mut out);
-    assert_eq!(answer, IdleAnswer::OutputFull { consumed: 0 });
+    let answer = parked.answer(&ping, 100_000, &mut out);
+    assert_eq!(answer, ParkedAnswer::OutputFull { consumed: 0 });
 }
 
 #[test]
 fn other_bytes_are_refused() {
-    let idle = served(&requests("curl")).connection.export().unwrap();
-    let whole = idle.as_bytes();
+    let parked = served(&requests("curl")).connection.export().unwrap();
+    let whole = parked.as_bytes();
     let changed = |at: usize, byte: u8| {
         let mut bytes = whole.to_vec();
         bytes[at] = byte;
-        IdleConnection::from_bytes(&bytes).map(|_| ())
+        ParkedConnection::from_bytes(&bytes).map(|_| ())
     };
-    assert_eq!(changed(0, 9), Err(IdleFault::Version(9)));
-    assert_eq!(changed(1, 0x80), Err(IdleFault::Value));
-    assert_eq!(changed(2, 0x80), Err(IdleFault::Value), "a stream of 32 bits");
-    assert_eq!(changed(IDLE_FIXED_BYTES - 2, 0xff), Err(IdleFault::Table));
+    assert_eq!(changed(0, 9), Err(ParkedFault::Version(9)));
+    assert_eq!(changed(1, 0x80), Err(ParkedFault::Value));
+    assert_eq!(changed(2, 0x80), Err(ParkedFault::Value), "a stream of 32 bits");
+    assert_eq!(changed(5, 2), Err(ParkedFault::Value), "a stream of the server's");
+    assert_eq!(changed(50, 0x80), Err(ParkedFault::Value), "a window below zero");
+    assert_eq!(changed(54, 0x80), Err(ParkedFault::Value), "the other window below zero");
+    assert_eq!(changed(54, 0x7f), Err(ParkedFault::Value), "more than the window");
+    assert_eq!(changed(43, 0), Err(ParkedFault::Value), "a window below the first");
+    assert_eq!(changed(PARKED_FIXED_BYTES - 2, 0xff), Err(ParkedFault::Table));
     for len in 0..whole.len() {
-        assert!(IdleConnection::from_bytes(&whole[..len]).is_err(), "{len} bytes");
+        assert!(ParkedConnection::from_bytes(&whole[..len]).is_err(), "{len} bytes");
     }
+}
+
+/// A clock that another process was ahead of drains the buckets from now on.
+#[test]
+fn a_time_to_come_is_now() {
+    let mut bytes = served(&requests("curl")).connection.export().unwrap().as_bytes().to_vec();
+    bytes[58] = 1;
+    bytes[66] = 1;
+    let parked = ParkedConnection::from_bytes(&bytes).unwrap();
+    let connection = H2Connection::import(&parked, 1000).unwrap();
+    assert_eq!((connection.control.at_ms, connection.drops.at_ms), (1000, 1000));
 }
 
 proptest! {
@@ -272,8 +289,8 @@ proptest! {
             let len = bytes.len();
             bytes[usize::from(at) % len] = byte;
         }
-        if let Ok(idle) = IdleConnection::from_bytes(&bytes) {
-            let mut connection = H2Connection::import(&idle, 1000).unwrap();
+        if let Ok(parked) = ParkedConnection::from_bytes(&bytes) {
+            let mut connection = H2Connection::import(&parked, 1000).unwrap();
             let again = connection.export().unwrap();
             prop_assert_eq!(H2Connection::import(&again, 1000).unwrap().export(), Some(again));
             let mut out = Vec::new();

@@ -16,12 +16,12 @@ use crate::limits::{
 };
 use crate::role::H2Role;
 use crate::settings::{self, PeerSettings, SETTING_BYTES};
-use crate::window::{ReceiveWindow, SendWindow, WINDOW_MAX};
+use crate::window::{ReceiveWindow, SendWindow, WINDOW_FIRST, WINDOW_MAX};
 
 /// The version of the form.
 const VERSION: u8 = 1;
 /// Bytes before the tables: the version, a byte of flags, 14 words of 4 bytes, 2 of 8, and 8 of 2.
-pub const IDLE_FIXED_BYTES: usize = 2 + 14 * 4 + 2 * 8 + 8 * 2;
+pub const PARKED_FIXED_BYTES: usize = 2 + 14 * 4 + 2 * 8 + 8 * 2;
 /// Bits of the flags.
 const IS_CLIENT: u8 = 1;
 const HAS_LEFT: u8 = 2;
@@ -33,20 +33,20 @@ const ALL_FLAGS: u8 = 63;
 
 /// A connection without streams, as bytes in one allocation.
 #[derive(Clone, PartialEq, Eq)]
-pub struct IdleConnection {
+pub struct ParkedConnection {
     bytes: Box<[u8]>,
 }
 
 /// The bytes hold the values of fields, which may be secrets.
-impl fmt::Debug for IdleConnection {
+impl fmt::Debug for ParkedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdleConnection").field("bytes", &self.bytes.len()).finish()
+        f.debug_struct("ParkedConnection").field("bytes", &self.bytes.len()).finish()
     }
 }
 
-/// What [`IdleConnection::answer`] did.
+/// What [`ParkedConnection::answer`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdleAnswer {
+pub enum ParkedAnswer {
     /// All whole frames are answered. Call again when there are so many bytes of input.
     NeedMore {
         /// Bytes of the input that are consumed.
@@ -69,8 +69,8 @@ pub enum IdleAnswer {
 
 /// Why bytes are not an exported connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdleFault {
-    /// They are shorter than [`IDLE_FIXED_BYTES`].
+pub enum ParkedFault {
+    /// They are shorter than [`PARKED_FIXED_BYTES`].
     Length(usize),
     /// The version of the form is unknown.
     Version(u8),
@@ -80,13 +80,13 @@ pub enum IdleFault {
     Table,
 }
 
-impl fmt::Display for IdleFault {
+impl fmt::Display for ParkedFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Length(len) => write!(f, "{len} bytes are no idle connection"),
-            Self::Version(version) => write!(f, "version {version} of an idle connection"),
-            Self::Value => f.write_str("a number of an idle connection is outside its limits"),
-            Self::Table => f.write_str("a table of an idle connection cannot be read"),
+            Self::Length(len) => write!(f, "{len} bytes are no parked connection"),
+            Self::Version(version) => write!(f, "version {version} of a parked connection"),
+            Self::Value => f.write_str("a number of a parked connection is outside its limits"),
+            Self::Table => f.write_str("a table of a parked connection cannot be read"),
         }
     }
 }
@@ -123,15 +123,15 @@ impl Fixed {
         halves.for_each(|half| out.extend_from_slice(&half.to_be_bytes()));
     }
 
-    fn read(bytes: &[u8]) -> Result<Self, IdleFault> {
+    fn read(bytes: &[u8]) -> Result<Self, ParkedFault> {
         let Some((&[version, flags], mut rest)) = bytes.split_first_chunk::<2>() else {
-            return Err(IdleFault::Length(bytes.len()));
+            return Err(ParkedFault::Length(bytes.len()));
         };
         if version != VERSION {
-            return Err(IdleFault::Version(version));
+            return Err(ParkedFault::Version(version));
         }
-        if bytes.len() < IDLE_FIXED_BYTES {
-            return Err(IdleFault::Length(bytes.len()));
+        if bytes.len() < PARKED_FIXED_BYTES {
+            return Err(ParkedFault::Length(bytes.len()));
         }
         let mut fixed = Self { flags, ..Self::default() };
         for word in fixed.streams.iter_mut().chain(&mut fixed.peer).chain(&mut fixed.ours) {
@@ -146,14 +146,19 @@ impl Fixed {
         fixed.check()
     }
 
-    fn check(self) -> Result<Self, IdleFault> {
+    fn check(self) -> Result<Self, ParkedFault> {
         let [last, said, peer_said, reset] = self.streams;
         let [table_size, table_limit, encoder_size, smallest] = self.tables;
         let [_, _, window, _] = self.peer;
+        let [send, left] = self.windows;
         let [_, stream_window, connection_window, _] = self.ours;
         let is_whole = self.flags & !ALL_FLAGS == 0
             && [last, said, peer_said, reset].iter().all(|stream| *stream <= STREAM_BITS)
             && reset <= last
+            && (last == 0 || !last.is_multiple_of(2))
+            && send >= 0
+            && (0..=i64::from(connection_window)).contains(&i64::from(left))
+            && connection_window >= WINDOW_FIRST
             && [window, stream_window, connection_window].iter().all(|w| *w <= WINDOW_MAX)
             && self.levels[0] <= CONTROL_FRAMES_MAX
             && self.levels[1] <= DROPS_MAX
@@ -161,7 +166,7 @@ impl Fixed {
             && table_limit <= TABLE_BYTES_MAX
             && smallest <= encoder_size
             && encoder_size <= ENCODER_TABLE_BYTES;
-        if is_whole { Ok(self) } else { Err(IdleFault::Value) }
+        if is_whole { Ok(self) } else { Err(ParkedFault::Value) }
     }
 
     fn has(&self, flag: u8) -> bool {
@@ -200,7 +205,7 @@ fn next<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 impl H2Connection {
     /// Whether nothing is under way, so that the connection can be exported: no stream, no frame,
     /// no data that the caller holds, no SETTINGS to be acknowledged, no second GOAWAY to be sent.
-    pub fn is_idle_now(&self) -> bool {
+    pub fn can_park(&self) -> bool {
         self.streams.len() == 0
             && self.reading == FrameState::Head
             && self.block.is_none()
@@ -210,10 +215,10 @@ impl H2Connection {
             && !matches!(self.leaving, Leaving::Asked { .. })
     }
 
-    /// The connection as bytes. `None` unless [`H2Connection::is_idle_now`]. Priorities of streams
+    /// The connection as bytes. `None` unless [`H2Connection::can_park`]. Priorities of streams
     /// that have not begun are lost.
-    pub fn export(&self) -> Option<IdleConnection> {
-        if !self.is_idle_now() {
+    pub fn export(&self) -> Option<ParkedConnection> {
+        if !self.can_park() {
             return None;
         }
         let (encoder_size, smallest) = self.encoder.table_sizes();
@@ -261,29 +266,29 @@ impl H2Connection {
             table_bytes: [u16::try_from(decoder_bytes).ok()?, encoder_bytes],
         };
         fixed.set_peer(&self.peer);
-        let mut bytes = Vec::with_capacity(IDLE_FIXED_BYTES + tables.len());
+        let mut bytes = Vec::with_capacity(PARKED_FIXED_BYTES + tables.len());
         fixed.write(&mut bytes);
         bytes.extend_from_slice(&tables);
-        Some(IdleConnection { bytes: bytes.into_boxed_slice() })
+        Some(ParkedConnection { bytes: bytes.into_boxed_slice() })
     }
 
     /// The connection that [`H2Connection::export`] has written.
     ///
     /// # Errors
     /// If the bytes are not of an exported connection.
-    pub fn import(idle: &IdleConnection, now_ms: u64) -> Result<Self, IdleFault> {
-        let fixed = Fixed::read(&idle.bytes)?;
-        let tables = idle.bytes.get(IDLE_FIXED_BYTES..).unwrap_or_default();
+    pub fn import(parked: &ParkedConnection, now_ms: u64) -> Result<Self, ParkedFault> {
+        let fixed = Fixed::read(&parked.bytes)?;
+        let tables = parked.bytes.get(PARKED_FIXED_BYTES..).unwrap_or_default();
         let [decoder_bytes, encoder_bytes] = fixed.table_bytes.map(usize::from);
         let (decoder, encoder) = match tables.split_at_checked(decoder_bytes) {
             Some((decoder, encoder)) if encoder.len() == encoder_bytes => (decoder, encoder),
-            _ => return Err(IdleFault::Table),
+            _ => return Err(ParkedFault::Table),
         };
         let [table_size, table_limit, encoder_size, smallest] = fixed.tables;
         let smallest = fixed.has(SAYS_SIZE).then_some(smallest);
         let decoder = HpackDecoder::import(table_size, table_limit, decoder);
         let encoder = HpackEncoder::import((encoder_size, smallest), encoder);
-        let (Ok(decoder), Ok(encoder)) = (decoder, encoder) else { return Err(IdleFault::Table) };
+        let (Ok(decoder), Ok(encoder)) = (decoder, encoder) else { return Err(ParkedFault::Table) };
         let [streams_max, stream_window, connection_window, head_bytes_max] = fixed.ours;
         let [last_stream, said, peer_said, forgotten] = fixed.streams;
         let limits = H2Limits {
@@ -314,8 +319,9 @@ impl H2Connection {
             resets: Resets::up_to(forgotten),
             early_priorities: Vec::new(),
             last_sent: 0,
-            control: Bucket { level: fixed.levels[0], at_ms: control_ms },
-            drops: Bucket { level: fixed.levels[1], at_ms: drops_ms },
+            control: Bucket { level: fixed.levels[0], at_ms: control_ms.min(now_ms) },
+            drops: Bucket { level: fixed.levels[1], at_ms: drops_ms.min(now_ms) },
+            late_bytes: 0,
             leaving: if fixed.has(HAS_LEFT) { Leaving::Said { last: said } } else { Leaving::No },
             peer_leaves: fixed.has(PEER_LEAVES).then_some(peer_said),
             now_ms,
@@ -323,20 +329,20 @@ impl H2Connection {
     }
 }
 
-impl IdleConnection {
+impl ParkedConnection {
     /// The bytes, for another process.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// An idle connection of another process.
+    /// A parked connection of another process.
     ///
     /// # Errors
     /// If the bytes are not of an exported connection.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, IdleFault> {
-        let idle = Self { bytes: bytes.into() };
-        H2Connection::import(&idle, 0)?;
-        Ok(idle)
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParkedFault> {
+        let parked = Self { bytes: bytes.into() };
+        H2Connection::import(&parked, 0)?;
+        Ok(parked)
     }
 
     /// The highest stream that has begun.
@@ -347,41 +353,42 @@ impl IdleConnection {
     /// Answers what needs no connection: PING, SETTINGS that leave the tables as they are,
     /// WINDOW_UPDATE and PRIORITY. Answers are appended to `out`. A flood of them wakes the
     /// connection, which ends it.
-    pub fn answer(&mut self, input: &[u8], now_ms: u64, out: &mut Vec<u8>) -> IdleAnswer {
+    pub fn answer(&mut self, input: &[u8], now_ms: u64, out: &mut Vec<u8>) -> ParkedAnswer {
         let Ok(mut fixed) = Fixed::read(&self.bytes) else {
-            return IdleAnswer::Wake { consumed: 0 };
+            return ParkedAnswer::Wake { consumed: 0 };
         };
         let before = fixed;
         let mut consumed = 0;
         let answer = loop {
             if out.len() >= OUTPUT_BYTES_MAX {
-                break IdleAnswer::OutputFull { consumed };
+                break ParkedAnswer::OutputFull { consumed };
             }
             let rest = input.get(consumed..).unwrap_or_default();
             let Some(head) = FrameHead::read(rest) else {
-                break IdleAnswer::NeedMore { consumed, at_least: FRAME_HEAD_BYTES };
+                break ParkedAnswer::NeedMore { consumed, at_least: FRAME_HEAD_BYTES };
             };
             let whole = FRAME_HEAD_BYTES + head.len;
             if !is_answered(head) || whole > INPUT_BYTES_MIN {
-                break IdleAnswer::Wake { consumed };
+                break ParkedAnswer::Wake { consumed };
             }
             let Some(payload) = rest.get(FRAME_HEAD_BYTES..whole) else {
-                break IdleAnswer::NeedMore { consumed, at_least: whole };
+                break ParkedAnswer::NeedMore { consumed, at_least: whole };
             };
             let mut after = fixed;
-            let mut control = Bucket { level: after.levels[0], at_ms: after.at_ms[0] };
+            let at_ms = after.at_ms[0].min(now_ms);
+            let mut control = Bucket { level: after.levels[0], at_ms };
             let fits = control.add(CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, now_ms);
             (after.levels[0], after.at_ms[0]) = (control.level, control.at_ms);
             if !fits || after.take(head, payload, out).is_none() {
-                break IdleAnswer::Wake { consumed };
+                break ParkedAnswer::Wake { consumed };
             }
             fixed = after;
             consumed += whole;
         };
         if fixed != before {
-            let mut bytes = Vec::with_capacity(IDLE_FIXED_BYTES);
+            let mut bytes = Vec::with_capacity(PARKED_FIXED_BYTES);
             fixed.write(&mut bytes);
-            if let Some(place) = self.bytes.get_mut(..IDLE_FIXED_BYTES) {
+            if let Some(place) = self.bytes.get_mut(..PARKED_FIXED_BYTES) {
                 place.copy_from_slice(&bytes);
             }
         }
@@ -392,7 +399,8 @@ impl IdleConnection {
 /// Whether a frame may be answered in place.
 fn is_answered(head: FrameHead) -> bool {
     match head.kind {
-        kind::PING => head.len == 8 && head.stream == 0,
+        // An answer to a PING of ours is an event.
+        kind::PING => head.len == 8 && head.stream == 0 && !head.has(flag::ACK),
         kind::WINDOW_UPDATE => head.len == 4,
         kind::PRIORITY => head.len == 5 && head.stream > 0,
         kind::SETTINGS if head.has(flag::ACK) => head.len == 0 && head.stream == 0,
@@ -405,7 +413,6 @@ impl Fixed {
     /// Takes a whole frame of [`is_answered`]. `None`: it is for the connection.
     fn take(&mut self, head: FrameHead, payload: &[u8], out: &mut Vec<u8>) -> Option<()> {
         match head.kind {
-            kind::PING if head.has(flag::ACK) => {}
             kind::PING => frame::write_ping(*payload.first_chunk()?, true, out),
             kind::WINDOW_UPDATE => {
                 let bytes = frame::read_stream(payload);
