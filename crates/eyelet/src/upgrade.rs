@@ -59,6 +59,9 @@ pub enum UpgradeError {
     /// The new process did something else.
     #[error("the new process: {0}")]
     Handover(#[from] HandoverError),
+    /// The new process is not the one that was started, so nothing could end it for certain.
+    #[error("the program must be exec'ed by its wrapper: a child of it wants to serve")]
+    Wrapped,
     /// The new process was too slow.
     #[error("the new process does not serve after {} s", START_TIMEOUT.as_secs())]
     Slow,
@@ -218,6 +221,9 @@ impl Plan {
         let answers;
         let mut successor = self.start()?;
         let ready = self.introduce(&mut successor, START_TIMEOUT)?;
+        if ready.pid.is_some_and(|pid| pid != successor.child.id()) {
+            return Err(UpgradeError::Wrapped);
+        }
         successor.reads_connections = ready.formats.contains(&VERSION);
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
