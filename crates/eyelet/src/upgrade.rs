@@ -221,9 +221,6 @@ impl Plan {
         let answers;
         let mut successor = self.start()?;
         let ready = self.introduce(&mut successor, START_TIMEOUT)?;
-        if ready.pid.is_some_and(|pid| pid != successor.child.id()) {
-            return Err(UpgradeError::Wrapped);
-        }
         successor.reads_connections = ready.formats.contains(&VERSION);
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
@@ -335,7 +332,11 @@ impl Plan {
                 Ok((received, body)) if received.kind == kind::FAILED => {
                     return Err(UpgradeError::Failed(read(&received, kind::FAILED, &body)?));
                 }
-                Ok((received, body)) => return Ok(read(&received, kind::READY, &body)?),
+                Ok((received, body)) => {
+                    let ready: HandoverReady = read(&received, kind::READY, &body)?;
+                    let is_other = ready.pid.is_some_and(|pid| pid != successor.child.id());
+                    return if is_other { Err(UpgradeError::Wrapped) } else { Ok(ready) };
+                }
                 Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::TimedOut => {}
                 Err(error) => return Err(error.into()),
             }

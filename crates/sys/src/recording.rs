@@ -225,8 +225,8 @@ impl Recording {
     /// [`Recording::take_fault`] of it.
     ///
     /// # Errors
-    /// `UnexpectedEof` behind the last message, `InvalidData`, or the kernel's error. Nothing can be
-    /// read after an error.
+    /// `UnexpectedEof` behind the last message, `InvalidData`, or the kernel's error. Nothing can
+    /// be read after an error.
     pub fn receive(&mut self, body: &mut Vec<u8>) -> io::Result<Received> {
         loop {
             let [kind, d0, d1, b0, b1, b2, b3] = self.read()?;
